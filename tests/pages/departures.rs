@@ -19,13 +19,20 @@ const COMMANDS: &str = "crates/programs/liqoctl/src/evict/mod.rs";
 const REQUEST: &str = "crates/controller-runtime/src/eviction.rs";
 
 fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+    for entry in fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+    {
         if entry.is_dir() {
-            let is_of_tests = ["tests", "target", "devtools", "benches", "examples"].iter().any(|name| entry.ends_with(name));
+            let is_of_tests = ["tests", "target", "devtools", "benches", "examples"]
+                .iter()
+                .any(|name| entry.ends_with(name));
             if !is_of_tests {
                 sources(&entry, found);
             }
-        } else if entry.extension().is_some_and(|extension| extension == "rs") && !entry.ends_with("tests.rs") {
+        } else if entry.extension().is_some_and(|extension| extension == "rs")
+            && !entry.ends_with("tests.rs")
+        {
             found.push(entry);
         }
     }
@@ -39,7 +46,11 @@ fn files_with(pattern: &str) -> Vec<String> {
         let text = fs::read_to_string(path).unwrap();
         pattern.is_match(text.split("\n#[cfg(test)]").next().unwrap_or_default())
     };
-    let mut found: Vec<String> = files.into_iter().filter(occurs).map(|path| relative(&path)).collect();
+    let mut found: Vec<String> = files
+        .into_iter()
+        .filter(occurs)
+        .map(|path| relative(&path))
+        .collect();
     found.sort();
     found
 }
@@ -50,12 +61,18 @@ fn relative(path: &Path) -> String {
 
 #[test]
 fn only_one_module_evicts_pods() {
-    assert_eq!(files_with(r"\beviction::evict(_version)?\("), [DEPARTURES, PROVIDER, COMMANDS]);
+    assert_eq!(
+        files_with(r"\beviction::evict(_version)?\("),
+        [DEPARTURES, PROVIDER, COMMANDS]
+    );
     assert_eq!(files_with("/eviction\""), [REQUEST]);
 }
 
 /// Each request names what it does for its errors.
 #[test]
 fn only_one_module_deletes_pods() {
-    assert_eq!(files_with(r#"\.step\(\s*"(evict|delete)",\s*"Pod""#), [DEPARTURES, PROVIDER]);
+    assert_eq!(
+        files_with(r#"\.step\(\s*"(evict|delete)",\s*"Pod""#),
+        [DEPARTURES, PROVIDER]
+    );
 }

@@ -25,12 +25,21 @@ fn read(path: &str) -> String {
 /// The names of all functions in a file, or in the Rust files of a folder.
 fn functions(path: &Path) -> BTreeSet<String> {
     if path.is_dir() {
-        let entries = fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path());
-        return entries.filter(|path| !path.ends_with("target")).flat_map(|path| functions(&path)).collect();
+        let entries = fs::read_dir(path)
+            .unwrap()
+            .map(|entry| entry.unwrap().path());
+        return entries
+            .filter(|path| !path.ends_with("target"))
+            .flat_map(|path| functions(&path))
+            .collect();
     }
     if path.extension().is_none_or(|extension| extension != "rs") {
         return BTreeSet::new();
     }
     let text = fs::read_to_string(path).unwrap();
-    Regex::new(r"\bfn ([a-z0-9_]+)").unwrap().captures_iter(&text).map(|found| found[1].to_owned()).collect()
+    Regex::new(r"\bfn ([a-z0-9_]+)")
+        .unwrap()
+        .captures_iter(&text)
+        .map(|found| found[1].to_owned())
+        .collect()
 }

@@ -73,15 +73,31 @@ impl Compared {
     }
 }
 
-pub async fn kubectl_says_the_same_of_a_pod_at_home_and_of_one_at_the_peer(world: Arc<World>) -> Result<()> {
+pub async fn kubectl_says_the_same_of_a_pod_at_home_and_of_one_at_the_peer(
+    world: Arc<World>,
+) -> Result<()> {
     let rome = &world.rome;
     let [here, there] = NAMESPACES;
     for namespace in NAMESPACES {
         rome.kubectl(&["create", "namespace", namespace]).await?;
     }
     // One of the pods uses the API server with an account of its own.
-    rome.liqoctl(&["offload", "namespace", there, "--pod-offloading-strategy", "Remote", "--api-server", "true"]).await?;
-    rome.wait_for(&["-n", there, "namespaceoffloading/offloading"], "condition=Ready", 90).await?;
+    rome.liqoctl(&[
+        "offload",
+        "namespace",
+        there,
+        "--pod-offloading-strategy",
+        "Remote",
+        "--api-server",
+        "true",
+    ])
+    .await?;
+    rome.wait_for(
+        &["-n", there, "namespaceoffloading/offloading"],
+        "condition=Ready",
+        90,
+    )
+    .await?;
     apply(&world, "objects", include_str!("as_at_home/objects.yaml")).await?;
     try_join(ready(rome, here), ready(rome, there)).await?;
 
@@ -91,11 +107,15 @@ pub async fn kubectl_says_the_same_of_a_pod_at_home_and_of_one_at_the_peer(world
     first.sort_by_key(|section| section.is_late);
     let listed = listed(include_str!("../../docs/kubectl.md"));
     let endings = OnceCell::new();
-    let ((), mut compared) =
-        try_join!(endings.get_or_try_init(|| end(&world)), run_side_by_side(&world, first, &listed, &endings))?;
+    let ((), mut compared) = try_join!(
+        endings.get_or_try_init(|| end(&world)),
+        run_side_by_side(&world, first, &listed, &endings)
+    )?;
     compared.extend(run_side_by_side(&world, last, &listed, &endings).await?);
     judge(&compared, &listed)?;
-    try_join(rome.end_namespace(here), rome.end_namespace(there)).await.map(drop)
+    try_join(rome.end_namespace(here), rome.end_namespace(there))
+        .await
+        .map(drop)
 }
 
 /// Applies manifests in both namespaces at the same time.
@@ -103,12 +123,15 @@ async fn apply(world: &World, name: &str, manifests: &str) -> Result<()> {
     let file = world.scratch(name);
     std::fs::write(&file, manifests)?;
     let file = file.display().to_string();
-    let [at_home, at_peer] = NAMESPACES.map(|namespace| ["-n", namespace, "apply", "-f", file.as_str()]);
+    let [at_home, at_peer] =
+        NAMESPACES.map(|namespace| ["-n", namespace, "apply", "-f", file.as_str()]);
     // On a busy machine a manager may have to start again, and its webhook is away meanwhile.
     let applied = async |arguments: [&str; 5]| {
-        eventually(&format!("{name} are applied in {}", arguments[1]), Duration::from_secs(30), || async {
-            world.rome.kubectl(&arguments).await.map(Some)
-        })
+        eventually(
+            &format!("{name} are applied in {}", arguments[1]),
+            Duration::from_secs(30),
+            || async { world.rome.kubectl(&arguments).await.map(Some) },
+        )
         .await
     };
     try_join(applied(at_home), applied(at_peer)).await.map(drop)
@@ -118,21 +141,39 @@ async fn apply(world: &World, name: &str, manifests: &str) -> Result<()> {
 async fn end(world: &World) -> Result<()> {
     apply(world, "endings", include_str!("as_at_home/endings.yaml")).await?;
     let [here, there] = NAMESPACES;
-    try_join(ended(&world.rome, here), ended(&world.rome, there)).await.map(drop)
+    try_join(ended(&world.rome, here), ended(&world.rome, there))
+        .await
+        .map(drop)
 }
 
 async fn ended(rome: &Cluster, namespace: &str) -> Result<()> {
-    eventually(&format!("the pods app=once in {namespace} have ended"), Duration::from_secs(90), || async {
-        let pods = rome.pods(namespace, "app=once").await?;
-        let phases = pods.iter().filter_map(|pod| pod.status.as_ref()?.phase.as_deref());
-        Ok((phases.filter(|phase| matches!(*phase, "Succeeded" | "Failed")).count() == ENDINGS).then_some(()))
-    })
+    eventually(
+        &format!("the pods app=once in {namespace} have ended"),
+        Duration::from_secs(90),
+        || async {
+            let pods = rome.pods(namespace, "app=once").await?;
+            let phases = pods
+                .iter()
+                .filter_map(|pod| pod.status.as_ref()?.phase.as_deref());
+            Ok((phases
+                .filter(|phase| matches!(*phase, "Succeeded" | "Failed"))
+                .count()
+                == ENDINGS)
+                .then_some(()))
+        },
+    )
     .await
 }
 
 /// Waits until the pods that most rows use are ready.
 async fn ready(rome: &Cluster, namespace: &str) -> Result<()> {
-    for (selector, count) in [("app=web", 2), ("app=db", 2), ("app=main", 1), ("app=sized", 1), ("app=account", 1)] {
+    for (selector, count) in [
+        ("app=web", 2),
+        ("app=db", 2),
+        ("app=main", 1),
+        ("app=sized", 1),
+        ("app=account", 1),
+    ] {
         rome.ready_pods(namespace, selector, count).await?;
     }
     Ok(())
@@ -149,11 +190,29 @@ fn judge(compared: &[Compared], listed: &BTreeSet<String>) -> Result<()> {
         different.len(),
         listed.len()
     );
-    let unexpected: Vec<_> = different.iter().filter(|row| !listed.contains(&row.name)).collect();
-    let equal: Vec<_> = listed.iter().filter(|name| !different.iter().any(|row| row.name == **name)).collect();
-    let show = |row: &&&Compared| format!("--- {}\nat home:\n{}\nat the peer:\n{}\n", row.name, row.outputs[0], row.outputs[1]);
-    ensure!(unexpected.is_empty(), "not in docs/kubectl.md:\n{}", unexpected.iter().map(show).collect::<String>());
-    ensure!(equal.is_empty(), "docs/kubectl.md lists rows that are equal, or do not exist: {equal:?}");
+    let unexpected: Vec<_> = different
+        .iter()
+        .filter(|row| !listed.contains(&row.name))
+        .collect();
+    let equal: Vec<_> = listed
+        .iter()
+        .filter(|name| !different.iter().any(|row| row.name == **name))
+        .collect();
+    let show = |row: &&&Compared| {
+        format!(
+            "--- {}\nat home:\n{}\nat the peer:\n{}\n",
+            row.name, row.outputs[0], row.outputs[1]
+        )
+    };
+    ensure!(
+        unexpected.is_empty(),
+        "not in docs/kubectl.md:\n{}",
+        unexpected.iter().map(show).collect::<String>()
+    );
+    ensure!(
+        equal.is_empty(),
+        "docs/kubectl.md lists rows that are equal, or do not exist: {equal:?}"
+    );
     Ok(())
 }
 
@@ -165,32 +224,58 @@ async fn run_side_by_side(
     endings: &OnceCell<()>,
 ) -> Result<Vec<Compared>> {
     let mut compared = Vec::new();
-    let mut running = stream::iter(sections).map(|section| run(world, section, listed, endings)).buffer_unordered(CONCURRENCY);
+    let mut running = stream::iter(sections)
+        .map(|section| run(world, section, listed, endings))
+        .buffer_unordered(CONCURRENCY);
     while let Some(section) = running.next().await {
         compared.extend(section?);
     }
     Ok(compared)
 }
 
-async fn run(world: &World, section: Section, listed: &BTreeSet<String>, endings: &OnceCell<()>) -> Result<Vec<Compared>> {
+async fn run(
+    world: &World,
+    section: Section,
+    listed: &BTreeSet<String>,
+    endings: &OnceCell<()>,
+) -> Result<Vec<Compared>> {
     if section.is_late {
         endings.get_or_try_init(|| end(world)).await?;
     }
     let (begun, mut compared) = (Instant::now(), Vec::new());
-    let groups = if section.is_joined { grouped(section.rows) } else { section.rows.into_iter().map(|row| vec![row]).collect() };
+    let groups = if section.is_joined {
+        grouped(section.rows)
+    } else {
+        section.rows.into_iter().map(|row| vec![row]).collect()
+    };
     for group in groups {
-        let outputs = if group.len() > 1 { compare_joined(world, &group).await? } else { Vec::new() };
+        let outputs = if group.len() > 1 {
+            compare_joined(world, &group).await?
+        } else {
+            Vec::new()
+        };
         let mut outputs = outputs.into_iter();
         for row in group {
             let is_listed = listed.contains(&row.name);
-            let tries = if section.is_alone || is_listed { 1 } else { TRIES };
+            let tries = if section.is_alone || is_listed {
+                1
+            } else {
+                TRIES
+            };
             compared.push(match outputs.next() {
-                Some(outputs) if is_listed || outputs[0] == outputs[1] => Compared { name: row.name, outputs },
+                Some(outputs) if is_listed || outputs[0] == outputs[1] => Compared {
+                    name: row.name,
+                    outputs,
+                },
                 _ => compare(world, row, tries).await?,
             });
         }
     }
-    eprintln!("{} s: the rows of section {}", begun.elapsed().as_secs(), section.name);
+    eprintln!(
+        "{} s: the rows of section {}",
+        begun.elapsed().as_secs(),
+        section.name
+    );
     Ok(compared)
 }
 
@@ -198,10 +283,17 @@ async fn run(world: &World, section: Section, listed: &BTreeSet<String>, endings
 async fn compare_joined(world: &World, rows: &[Row]) -> Result<Vec<[String; 2]>> {
     let [here, there] = NAMESPACES;
     let name = format!("{}-and-others", rows[0].name);
-    let row = Row { line: joined(rows).context("these rows cannot be joined")?, name };
+    let row = Row {
+        line: joined(rows).context("these rows cannot be joined")?,
+        name,
+    };
     let (at_home, at_peer) = try_join!(answer(world, here, &row), answer(world, there, &row))?;
-    let (Some(at_home), Some(at_peer)) = (split(&at_home, rows.len()), split(&at_peer, rows.len())) else {
-        eprintln!("rows {} are compared one by one:\nat home:\n{at_home}\nat the peer:\n{at_peer}", row.name);
+    let (Some(at_home), Some(at_peer)) = (split(&at_home, rows.len()), split(&at_peer, rows.len()))
+    else {
+        eprintln!(
+            "rows {} are compared one by one:\nat home:\n{at_home}\nat the peer:\n{at_peer}",
+            row.name
+        );
         return Ok(Vec::new());
     };
     let normalize = |namespace, output: &str| anyhow::Ok(normalizer(namespace)?.normalize(output));
@@ -222,7 +314,10 @@ async fn compare(world: &World, row: Row, tries: usize) -> Result<Compared> {
             eprintln!("row {} differed at first", row.name);
         }
         if is_equal || attempt == tries {
-            return Ok(Compared { name: row.name, outputs: [at_home, at_peer] });
+            return Ok(Compared {
+                name: row.name,
+                outputs: [at_home, at_peer],
+            });
         }
         attempt += 1;
     }
@@ -242,9 +337,12 @@ async fn answer(world: &World, namespace: &str, row: &Row) -> Result<String> {
     std::fs::create_dir_all(&scratch)?;
     let kubectl = world.rome.kubectl_line("");
     let script = format!("{FUNCTIONS}{}", row.line);
-    let answer = tokio::time::timeout(TIMEOUT, bash(&script, &scratch, namespace, kubectl.trim())).await;
+    let answer =
+        tokio::time::timeout(TIMEOUT, bash(&script, &scratch, namespace, kubectl.trim())).await;
     let answer = answer.unwrap_or_else(|_| Ok("it did not end".to_owned()))?;
-    Ok(answer.replace(&scratch.display().to_string(), "TMP").replace(kubectl.trim(), "kubectl"))
+    Ok(answer
+        .replace(&scratch.display().to_string(), "TMP")
+        .replace(kubectl.trim(), "kubectl"))
 }
 
 async fn bash(script: &str, scratch: &Path, namespace: &str, kubectl: &str) -> Result<String> {
@@ -256,8 +354,15 @@ async fn bash(script: &str, scratch: &Path, namespace: &str, kubectl: &str) -> R
         .env("TMP", scratch)
         .env("KUBECTL", kubectl);
     command.envs(SHORT_LIVED);
-    let output = command.stdin(Stdio::null()).kill_on_drop(true).output().await.context("starting bash")?;
+    let output = command
+        .stdin(Stdio::null())
+        .kill_on_drop(true)
+        .output()
+        .await
+        .context("starting bash")?;
     let code = output.status.code().filter(|code| *code != 0);
-    let code = code.map(|code| format!("\nexit code {code}")).unwrap_or_default();
+    let code = code
+        .map(|code| format!("\nexit code {code}"))
+        .unwrap_or_default();
     Ok(format!("{}{code}", String::from_utf8_lossy(&output.stdout)))
 }

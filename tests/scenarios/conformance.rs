@@ -52,16 +52,33 @@ pub async fn kubernetes_tests_of_pods_pass(world: Arc<World>) -> Result<()> {
 /// Runs these tests of a group, and waits until their namespaces are gone.
 async fn pass(world: &World, group: &str, tests: &[&str]) -> Result<()> {
     let processes = tests.len().to_string();
-    let mut arguments = vec!["conformance", "--running", "--output=json", "--processes", &processes, "--group", group];
+    let mut arguments = vec![
+        "conformance",
+        "--running",
+        "--output=json",
+        "--processes",
+        &processes,
+        "--group",
+        group,
+    ];
     arguments.extend(tests.iter().flat_map(|test| ["--test", test]));
     let results: Value = serde_json::from_str(&world.playground(&arguments).await?)?;
-    let (passed, remote) = (results["groups"][0]["passed"].as_u64(), results["pods"]["remote"].as_u64());
+    let (passed, remote) = (
+        results["groups"][0]["passed"].as_u64(),
+        results["pods"]["remote"].as_u64(),
+    );
     let count = Some(tests.len() as u64);
     ensure!(passed == count && remote >= count, "{results:#}");
-    eventually("the namespaces of the tests are gone", Duration::from_mins(2), || async {
-        let namespaces = Api::<Namespace>::all(world.rome.client.clone());
-        let left = namespaces.list_metadata(&ListParams::default().labels(NAMESPACE_OF_A_TEST)).await?;
-        Ok(left.items.is_empty().then_some(()))
-    })
+    eventually(
+        "the namespaces of the tests are gone",
+        Duration::from_mins(2),
+        || async {
+            let namespaces = Api::<Namespace>::all(world.rome.client.clone());
+            let left = namespaces
+                .list_metadata(&ListParams::default().labels(NAMESPACE_OF_A_TEST))
+                .await?;
+            Ok(left.items.is_empty().then_some(()))
+        },
+    )
     .await
 }

@@ -47,7 +47,9 @@ struct RomesCredential {
 impl RomesCredential {
     async fn of(world: &World) -> Result<Self> {
         let milan: ClusterId = world.milan.cluster_id().await?.parse()?;
-        Ok(Self { secrets: world.rome.api(&provider_namespace(&milan)) })
+        Ok(Self {
+            secrets: world.rome.api(&provider_namespace(&milan)),
+        })
     }
 
     async fn read(&self) -> Result<Credential> {
@@ -58,18 +60,30 @@ impl RomesCredential {
     /// Deletes the Secret, and returns the credential that replaces it.
     async fn renew(&self) -> Result<Credential> {
         let before = self.secrets.get(CREDENTIAL_SECRET).await?.metadata.uid;
-        self.secrets.delete(CREDENTIAL_SECRET, &DeleteParams::default()).await?;
-        eventually("there is a new credential", Duration::from_secs(30), || async {
-            let secret = self.secrets.get_opt(CREDENTIAL_SECRET).await?;
-            Ok(secret.filter(|secret| secret.metadata.uid != before).as_ref().and_then(Credential::of_secret))
-        })
+        self.secrets
+            .delete(CREDENTIAL_SECRET, &DeleteParams::default())
+            .await?;
+        eventually(
+            "there is a new credential",
+            Duration::from_secs(30),
+            || async {
+                let secret = self.secrets.get_opt(CREDENTIAL_SECRET).await?;
+                Ok(secret
+                    .filter(|secret| secret.metadata.uid != before)
+                    .as_ref()
+                    .and_then(Credential::of_secret))
+            },
+        )
         .await
     }
 
     /// The same, and checks the lifetime.
     async fn renew_for(&self, seconds: i64) -> Result<()> {
         let life = life(&self.renew().await?);
-        ensure!(life == seconds, "the credential lives for {life} s, not {seconds}");
+        ensure!(
+            life == seconds,
+            "the credential lives for {life} s, not {seconds}"
+        );
         Ok(())
     }
 }
@@ -81,7 +95,11 @@ fn life(credential: &Credential) -> i64 {
 async fn set_lifetime(provider: &Cluster, seconds: Option<i64>) -> Result<()> {
     let configs: Api<ClusterConfig> = Api::all(provider.client.clone());
     let patch = json!({ "spec": { "peering": { "credentialLifetimeSeconds": seconds } } });
-    configs.patch("liqo", &PatchParams::default(), &Patch::Merge(patch)).await.map(drop).map_err(Into::into)
+    configs
+        .patch("liqo", &PatchParams::default(), &Patch::Merge(patch))
+        .await
+        .map(drop)
+        .map_err(Into::into)
 }
 
 /// Takes the auth endpoint away, or brings it back: its Service selects no pod. Waits until nobody, or somebody, answers.
@@ -89,21 +107,45 @@ async fn serve_auth(world: &World, is_there: bool) -> Result<()> {
     let milan = &world.milan;
     let leader = if is_there { "true" } else { "nobody" };
     let patch = json!({ "spec": { "selector": { liqo_api::labels::LEADER: leader } } }).to_string();
-    milan.kubectl(&["-n", "liqo", "patch", "service", "liqo-auth", "--type=merge", "-p", &patch]).await?;
+    milan
+        .kubectl(&[
+            "-n",
+            "liqo",
+            "patch",
+            "service",
+            "liqo-auth",
+            "--type=merge",
+            "-p",
+            &patch,
+        ])
+        .await?;
     let client = peering::milan(world).await?;
-    eventually(&format!("the auth endpoint answers: {is_there}"), Duration::from_secs(30), || async {
-        Ok((client.ids().await.is_ok() == is_there).then_some(()))
-    })
+    eventually(
+        &format!("the auth endpoint answers: {is_there}"),
+        Duration::from_secs(30),
+        || async { Ok((client.ids().await.is_ok() == is_there).then_some(())) },
+    )
     .await
 }
 
 /// How many requests failed because of their credentials: every answer 401 of the API server, whoever asked.
 async fn failed_authentications(cluster: &Cluster) -> Result<f64> {
     let metrics = cluster.kubectl(&["get", "--raw", "/metrics"]).await?;
-    let attempts: Vec<&str> = metrics.lines().filter(|line| line.starts_with("authentication_attempts{")).collect();
-    ensure!(attempts.iter().any(|line| line.contains(r#"result="success""#)), "no metric counts authentications: {attempts:?}");
+    let attempts: Vec<&str> = metrics
+        .lines()
+        .filter(|line| line.starts_with("authentication_attempts{"))
+        .collect();
+    ensure!(
+        attempts
+            .iter()
+            .any(|line| line.contains(r#"result="success""#)),
+        "no metric counts authentications: {attempts:?}"
+    );
     let mut failed = 0.0;
-    for line in attempts.iter().filter(|line| !line.contains(r#"result="success""#)) {
+    for line in attempts
+        .iter()
+        .filter(|line| !line.contains(r#"result="success""#))
+    {
         failed += line.rsplit(' ').next().unwrap_or_default().parse::<f64>()?;
     }
     Ok(failed)
@@ -112,13 +154,30 @@ async fn failed_authentications(cluster: &Cluster) -> Result<f64> {
 /// When each condition of the peering, and of the virtual node, changed last.
 async fn last_changes(rome: &Cluster) -> Result<Vec<String>> {
     let mut changes = Vec::new();
-    for (object, kinds) in
-        [(["foreigncluster", "milan"], ["Authenticated", "PeerReachable"]), (["node", "milan"], ["Ready", "NetworkUnavailable"])]
-    {
-        let found = rome.object(&object).await?.with_context(|| format!("there is no {object:?}"))?;
-        let conditions = found["status"]["conditions"].as_array().cloned().unwrap_or_default();
-        let shown = conditions.iter().filter(|one| kinds.iter().any(|kind| one["type"] == *kind));
-        changes.extend(shown.map(|one| format!("{object:?}: {} {} {}", one["type"], one["status"], one["lastTransitionTime"])));
+    for (object, kinds) in [
+        (
+            ["foreigncluster", "milan"],
+            ["Authenticated", "PeerReachable"],
+        ),
+        (["node", "milan"], ["Ready", "NetworkUnavailable"]),
+    ] {
+        let found = rome
+            .object(&object)
+            .await?
+            .with_context(|| format!("there is no {object:?}"))?;
+        let conditions = found["status"]["conditions"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default();
+        let shown = conditions
+            .iter()
+            .filter(|one| kinds.iter().any(|kind| one["type"] == *kind));
+        changes.extend(shown.map(|one| {
+            format!(
+                "{object:?}: {} {} {}",
+                one["type"], one["status"], one["lastTransitionTime"]
+            )
+        }));
     }
     Ok(changes)
 }
@@ -132,21 +191,34 @@ struct Echo {
 
 impl Echo {
     fn start(rome: &Cluster) -> Result<Self> {
-        let line =
-            rome.kubectl_line(&format!("-n {NAMESPACE} exec -i echo -- sh -c 'while read -r line; do echo got $line; done'"));
+        let line = rome.kubectl_line(&format!(
+            "-n {NAMESPACE} exec -i echo -- sh -c 'while read -r line; do echo got $line; done'"
+        ));
         let mut command = Command::new("sh");
-        command.args(["-c", &format!("exec {line}")]).stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
+        command
+            .args(["-c", &format!("exec {line}")])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true);
         let mut process = command.spawn()?;
         let input = process.stdin.take().context("no standard input")?;
         let output = BufReader::new(process.stdout.take().context("no standard output")?).lines();
-        Ok(Self { _process: process, input, output })
+        Ok(Self {
+            _process: process,
+            input,
+            output,
+        })
     }
 
     async fn answers(&mut self, line: &str) -> Result<()> {
         self.input.write_all(format!("{line}\n").as_bytes()).await?;
-        let answer = tokio::time::timeout(Duration::from_secs(10) * PATIENCE, self.output.next_line()).await;
+        let answer =
+            tokio::time::timeout(Duration::from_secs(10) * PATIENCE, self.output.next_line()).await;
         let answer = answer.with_context(|| format!("the command does not answer {line}"))??;
-        ensure!(answer.as_deref() == Some(format!("got {line}").as_str()), "the command answered {answer:?} to {line}");
+        ensure!(
+            answer.as_deref() == Some(format!("got {line}").as_str()),
+            "the command answered {answer:?} to {line}"
+        );
         Ok(())
     }
 }
@@ -157,26 +229,58 @@ async fn come_and_go(rome: &Cluster, done: &AtomicBool) -> Result<u32> {
     while !done.load(Ordering::Relaxed) {
         count += 1;
         let name = format!("guest-{count}");
-        rome.apply(&pod(NAMESPACE, &name, "Always", "trap exit TERM; sleep 3600 & wait")).await?;
-        rome.ready_pods(NAMESPACE, &format!("app={name}"), 1).await?;
-        rome.kubectl(&["-n", NAMESPACE, "delete", "pod", &name, "--wait", "--timeout=60s"]).await?;
+        rome.apply(&pod(
+            NAMESPACE,
+            &name,
+            "Always",
+            "trap exit TERM; sleep 3600 & wait",
+        ))
+        .await?;
+        rome.ready_pods(NAMESPACE, &format!("app={name}"), 1)
+            .await?;
+        rome.kubectl(&[
+            "-n",
+            NAMESPACE,
+            "delete",
+            "pod",
+            &name,
+            "--wait",
+            "--timeout=60s",
+        ])
+        .await?;
     }
     Ok(count)
 }
 
 /// Renews the credential again and again, in the second half without the auth endpoint.
-async fn rotate(world: &World, credential: &RomesCredential, echo: &mut Echo, rotations: u64, done: &AtomicBool) -> Result<()> {
+async fn rotate(
+    world: &World,
+    credential: &RomesCredential,
+    echo: &mut Echo,
+    rotations: u64,
+    done: &AtomicBool,
+) -> Result<()> {
     let begun = Instant::now();
     let outcome = async {
         for number in 1..=rotations {
             if number == rotations / 2 + 1 {
-                println!("{} renewals at the auth endpoint took {:.1} s", number - 1, begun.elapsed().as_secs_f64());
+                println!(
+                    "{} renewals at the auth endpoint took {:.1} s",
+                    number - 1,
+                    begun.elapsed().as_secs_f64()
+                );
                 serve_auth(world, false).await?;
             }
-            credential.renew_for(LIFETIME).await.with_context(|| format!("renewal {number}"))?;
+            credential
+                .renew_for(LIFETIME)
+                .await
+                .with_context(|| format!("renewal {number}"))?;
             echo.answers(&format!("renewal {number}")).await?;
         }
-        println!("{rotations} renewals took {:.1} s", begun.elapsed().as_secs_f64());
+        println!(
+            "{rotations} renewals took {:.1} s",
+            begun.elapsed().as_secs_f64()
+        );
         Ok::<(), anyhow::Error>(())
     };
     let outcome = outcome.await;
@@ -187,18 +291,36 @@ async fn rotate(world: &World, credential: &RomesCredential, echo: &mut Echo, ro
 /// Checks the numbers that a followed log must contain, from the first to the last.
 fn is_complete(log: &str) -> Result<()> {
     let lines: Vec<&str> = log.lines().collect();
-    ensure!(lines.last() == Some(&"end"), "the log was cut: it ends with {:?}", lines.last());
-    let wrong = lines[..lines.len() - 1].iter().zip(1_u64..).find(|(line, number)| **line != number.to_string());
-    ensure!(wrong.is_none() && lines.len() > 10, "{} lines, and a line is missing: {wrong:?}", lines.len());
+    ensure!(
+        lines.last() == Some(&"end"),
+        "the log was cut: it ends with {:?}",
+        lines.last()
+    );
+    let wrong = lines[..lines.len() - 1]
+        .iter()
+        .zip(1_u64..)
+        .find(|(line, number)| **line != number.to_string());
+    ensure!(
+        wrong.is_none() && lines.len() > 10,
+        "{} lines, and a line is missing: {wrong:?}",
+        lines.len()
+    );
     Ok(())
 }
 
 /// Who issued tokens for rome after this line of milan's audit log: the manager, and rome itself.
 fn issued_tokens(milan: &Cluster, account: &str, from: u64) -> Result<(usize, usize)> {
     let writes = milan.liqo_writes(from)?;
-    let issued: Vec<&String> =
-        writes.iter().filter(|write| write.starts_with(&format!("create serviceaccounts liqo/{account}/token by "))).collect();
-    let itself = issued.iter().filter(|write| write.contains(&format!("by system:serviceaccount:liqo:{account}"))).count();
+    let issued: Vec<&String> = writes
+        .iter()
+        .filter(|write| {
+            write.starts_with(&format!("create serviceaccounts liqo/{account}/token by "))
+        })
+        .collect();
+    let itself = issued
+        .iter()
+        .filter(|write| write.contains(&format!("by system:serviceaccount:liqo:{account}")))
+        .count();
     Ok((issued.len() - itself, itself))
 }
 
@@ -209,12 +331,23 @@ pub async fn nothing_fails_while_credentials_are_renewed(world: Arc<World>) -> R
     let credential = RomesCredential::of(&world).await?;
     set_lifetime(milan, Some(LIFETIME)).await?;
     rome.offloaded_namespace(NAMESPACE, "Remote").await?;
-    rome.apply(&pod(NAMESPACE, "echo", "Always", "trap exit TERM; sleep 3600 & wait")).await?;
-    let count = "i=0; while [ ! -e /tmp/enough ]; do i=$((i+1)); echo $i; usleep 100000; done; echo end";
-    rome.apply(&pod(NAMESPACE, "counter", "Never", count)).await?;
+    rome.apply(&pod(
+        NAMESPACE,
+        "echo",
+        "Always",
+        "trap exit TERM; sleep 3600 & wait",
+    ))
+    .await?;
+    let count =
+        "i=0; while [ ! -e /tmp/enough ]; do i=$((i+1)); echo $i; usleep 100000; done; echo end";
+    rome.apply(&pod(NAMESPACE, "counter", "Never", count))
+        .await?;
     rome.ready_pods(NAMESPACE, "app=echo", 1).await?;
     rome.ready_pods(NAMESPACE, "app=counter", 1).await?;
-    let log = format!("timeout 3600 {}", rome.kubectl_line(&format!("-n {NAMESPACE} logs -f counter")));
+    let log = format!(
+        "timeout 3600 {}",
+        rome.kubectl_line(&format!("-n {NAMESPACE} logs -f counter"))
+    );
     let following = tokio::spawn({
         let world = world.clone();
         async move { world.shell(&log, 3600).await }
@@ -222,25 +355,56 @@ pub async fn nothing_fails_while_credentials_are_renewed(world: Arc<World>) -> R
     let mut echo = Echo::start(rome)?;
     echo.answers("before").await?;
 
-    let (from, failed, before) = (milan.audit_length()?, failed_authentications(milan).await?, last_changes(rome).await?);
+    let (from, failed, before) = (
+        milan.audit_length()?,
+        failed_authentications(milan).await?,
+        last_changes(rome).await?,
+    );
     let done = AtomicBool::new(false);
-    let (guests, ()) = tokio::try_join!(come_and_go(rome, &done), rotate(&world, &credential, &mut echo, rotations, &done))?;
+    let (guests, ()) = tokio::try_join!(
+        come_and_go(rome, &done),
+        rotate(&world, &credential, &mut echo, rotations, &done)
+    )?;
     println!("{guests} pods came and went meanwhile");
-    ensure!(failed_authentications(milan).await? <= failed, "requests were refused with 401");
+    ensure!(
+        failed_authentications(milan).await? <= failed,
+        "requests were refused with 401"
+    );
     let denied = milan.denied_consumers(from)?;
-    ensure!(denied.is_empty(), "requests of consumers were denied: {denied:#?}");
+    ensure!(
+        denied.is_empty(),
+        "requests of consumers were denied: {denied:#?}"
+    );
     let after = last_changes(rome).await?;
-    ensure!(before == after, "the peering was disturbed: before {before:#?}, after {after:#?}");
+    ensure!(
+        before == after,
+        "the peering was disturbed: before {before:#?}, after {after:#?}"
+    );
     let (by_manager, by_rome) = issued_tokens(milan, &account, from)?;
     let half = rotations / 2;
-    let wanted = (usize::try_from(half.min(BURST))?, usize::try_from(rotations - half)?);
-    ensure!(by_manager >= wanted.0 && by_rome >= wanted.1, "{by_manager} at the auth endpoint, {by_rome} without it");
+    let wanted = (
+        usize::try_from(half.min(BURST))?,
+        usize::try_from(rotations - half)?,
+    );
+    ensure!(
+        by_manager >= wanted.0 && by_rome >= wanted.1,
+        "{by_manager} at the auth endpoint, {by_rome} without it"
+    );
 
     a_shorter_lifetime_is_accepted(milan, &credential).await?;
     serve_auth(&world, true).await?;
     set_lifetime(milan, None).await?;
     drop(echo);
-    rome.kubectl(&["-n", NAMESPACE, "exec", "counter", "--", "touch", "/tmp/enough"]).await?;
+    rome.kubectl(&[
+        "-n",
+        NAMESPACE,
+        "exec",
+        "counter",
+        "--",
+        "touch",
+        "/tmp/enough",
+    ])
+    .await?;
     is_complete(&following.await??)?;
     rome.end_namespace(NAMESPACE).await
 }
@@ -253,9 +417,16 @@ fn certificates(pem: &str) -> usize {
 /// With how many CA certificates Liqo's manager and resolver in milan verify their API server, for each process.
 fn cas_of_the_managers(world: &World) -> Result<Vec<usize>> {
     let processes = world.machinery(&world.milan)?.processes();
-    let file = |pid: i32| format!("/proc/{pid}/root/var/run/secrets/kubernetes.io/serviceaccount/ca.crt");
-    let managers = processes.iter().filter(|process| process.program == "liqo-controller-manager");
-    Ok(managers.map(|process| certificates(&std::fs::read_to_string(file(process.pid)).unwrap_or_default())).collect())
+    let file =
+        |pid: i32| format!("/proc/{pid}/root/var/run/secrets/kubernetes.io/serviceaccount/ca.crt");
+    let managers = processes
+        .iter()
+        .filter(|process| process.program == "liqo-controller-manager");
+    Ok(managers
+        .map(|process| {
+            certificates(&std::fs::read_to_string(file(process.pid)).unwrap_or_default())
+        })
+        .collect())
 }
 
 /// Waits until rome reaches milan and a pod there.
@@ -263,12 +434,29 @@ async fn the_peering_works(world: &World, what: &str) -> Result<()> {
     let (rome, milan) = (&world.rome, &world.milan);
     let begun = Instant::now();
     eventually(what, Duration::from_mins(1), || async {
-        ensure!(milan.try_kubectl(&["get", "--raw", "/readyz"]).await?.success, "milan's API server does not answer");
-        let peer = rome.object(&["foreigncluster", "milan"]).await?.unwrap_or_default();
-        let conditions = peer["status"]["conditions"].as_array().cloned().unwrap_or_default();
-        let reachable = conditions.into_iter().find(|one| one["type"] == "PeerReachable").unwrap_or_default();
+        ensure!(
+            milan
+                .try_kubectl(&["get", "--raw", "/readyz"])
+                .await?
+                .success,
+            "milan's API server does not answer"
+        );
+        let peer = rome
+            .object(&["foreigncluster", "milan"])
+            .await?
+            .unwrap_or_default();
+        let conditions = peer["status"]["conditions"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default();
+        let reachable = conditions
+            .into_iter()
+            .find(|one| one["type"] == "PeerReachable")
+            .unwrap_or_default();
         ensure!(reachable["status"] == "True", "{reachable}");
-        let called = rome.try_kubectl(&["-n", OTHER_CA, "exec", "echo", "--", "echo", "here"]).await?;
+        let called = rome
+            .try_kubectl(&["-n", OTHER_CA, "exec", "echo", "--", "echo", "here"])
+            .await?;
         ensure!(called.stdout == "here\n", "{called:?}");
         Ok(Some(()))
     })
@@ -277,20 +465,43 @@ async fn the_peering_works(world: &World, what: &str) -> Result<()> {
     Ok(())
 }
 
-pub async fn a_peering_heals_when_the_providers_api_server_gets_another_ca(world: Arc<World>) -> Result<()> {
+pub async fn a_peering_heals_when_the_providers_api_server_gets_another_ca(
+    world: Arc<World>,
+) -> Result<()> {
     let (rome, milan) = (&world.rome, &world.milan);
     let (machinery, credential) = (world.machinery(milan)?, RomesCredential::of(&world).await?);
     rome.offloaded_namespace(OTHER_CA, "Remote").await?;
-    rome.apply(&pod(OTHER_CA, "echo", "Always", "trap exit TERM; sleep 3600 & wait")).await?;
-    let before = rome.ready_pods(OTHER_CA, "app=echo", 1).await?.remove(0).metadata.uid;
-    ensure!(certificates(&credential.read().await?.api_server.ca) == 1, "rome knows the second CA already");
+    rome.apply(&pod(
+        OTHER_CA,
+        "echo",
+        "Always",
+        "trap exit TERM; sleep 3600 & wait",
+    ))
+    .await?;
+    let before = rome
+        .ready_pods(OTHER_CA, "app=echo", 1)
+        .await?
+        .remove(0)
+        .metadata
+        .uid;
+    ensure!(
+        certificates(&credential.read().await?.api_server.ca) == 1,
+        "rome knows the second CA already"
+    );
     // As an administrator would do it: pods trust both CAs before the API server uses the second one.
     machinery.publish_cas(true).await?;
-    eventually("milan's managers trust both CAs", Duration::from_mins(1), || async {
-        let counts = cas_of_the_managers(&world)?;
-        ensure!(!counts.is_empty() && counts.iter().all(|count| *count == 2), "they trust {counts:?}");
-        Ok(Some(()))
-    })
+    eventually(
+        "milan's managers trust both CAs",
+        Duration::from_mins(1),
+        || async {
+            let counts = cas_of_the_managers(&world)?;
+            ensure!(
+                !counts.is_empty() && counts.iter().all(|count| *count == 2),
+                "they trust {counts:?}"
+            );
+            Ok(Some(()))
+        },
+    )
     .await?;
     machinery.use_next_ca(true).await?;
     eventually("rome has the second CA", Duration::from_mins(1), || async {
@@ -300,21 +511,41 @@ pub async fn a_peering_heals_when_the_providers_api_server_gets_another_ca(world
     })
     .await?;
     the_peering_works(&world, "the peering works with the second CA").await?;
-    let after = rome.ready_pods(OTHER_CA, "app=echo", 1).await?.remove(0).metadata.uid;
+    let after = rome
+        .ready_pods(OTHER_CA, "app=echo", 1)
+        .await?
+        .remove(0)
+        .metadata
+        .uid;
     ensure!(before == after, "the pod was replaced");
     machinery.use_next_ca(false).await?;
     the_peering_works(&world, "the peering works with the first CA again").await?;
     machinery.publish_cas(false).await?;
-    milan.kubectl(&["-n", "liqo", "rollout", "status", "deployment/liqo-controller-manager", "--timeout=90s"]).await?;
-    rome.wait_for(&["node/milan"], "condition=Ready", 60).await?;
+    milan
+        .kubectl(&[
+            "-n",
+            "liqo",
+            "rollout",
+            "status",
+            "deployment/liqo-controller-manager",
+            "--timeout=90s",
+        ])
+        .await?;
+    rome.wait_for(&["node/milan"], "condition=Ready", 60)
+        .await?;
     rome.end_namespace(OTHER_CA).await
 }
 
 /// Without the auth endpoint the credential asks for another one like itself, which the provider does not issue any more.
-async fn a_shorter_lifetime_is_accepted(milan: &Cluster, credential: &RomesCredential) -> Result<()> {
+async fn a_shorter_lifetime_is_accepted(
+    milan: &Cluster,
+    credential: &RomesCredential,
+) -> Result<()> {
     set_lifetime(milan, Some(SHORTEST)).await?;
-    eventually("the credential lives as long as the provider allows now", Duration::from_secs(30), || async {
-        Ok((life(&credential.renew().await?) == SHORTEST).then_some(()))
-    })
+    eventually(
+        "the credential lives as long as the provider allows now",
+        Duration::from_secs(30),
+        || async { Ok((life(&credential.renew().await?) == SHORTEST).then_some(())) },
+    )
     .await
 }

@@ -20,13 +20,28 @@ const LOST: &str = "scenario_lost";
 /// Sets whether a policy allows direct paths.
 async fn allow(cluster: &Cluster, policy: &str, is_allowed: bool) -> Result<()> {
     let patch = format!(r#"{{"spec":{{"network":{{"direct":{is_allowed}}}}}}}"#);
-    cluster.kubectl(&["patch", "peeringpolicy", policy, "--type=merge", "-p", &patch]).await.map(drop)
+    cluster
+        .kubectl(&[
+            "patch",
+            "peeringpolicy",
+            policy,
+            "--type=merge",
+            "-p",
+            &patch,
+        ])
+        .await
+        .map(drop)
 }
 
 /// Sets whether rome, turin and their broker milan allow direct paths.
 pub async fn allow_all(world: &World, is_allowed: bool) -> Result<()> {
     let (rome, milan, turin) = (&world.rome, &world.milan, &world.turin);
-    for (cluster, policy) in [(rome, "default"), (turin, "default"), (milan, "default"), (milan, "broker")] {
+    for (cluster, policy) in [
+        (rome, "default"),
+        (turin, "default"),
+        (milan, "default"),
+        (milan, "broker"),
+    ] {
         allow(cluster, policy, is_allowed).await?;
     }
     Ok(())
@@ -34,15 +49,32 @@ pub async fn allow_all(world: &World, is_allowed: bool) -> Result<()> {
 
 /// Waits until all gateways of each end send packets directly to the other one, or none does any longer.
 pub async fn direct(world: &World, is_wanted: bool) -> Result<()> {
-    let what = if is_wanted { "use the direct path" } else { "do not use the direct path" };
+    let what = if is_wanted {
+        "use the direct path"
+    } else {
+        "do not use the direct path"
+    };
     eventually(&format!("rome and turin {what}"), TIMEOUT, || async {
         for (end, other) in [(&world.rome, &world.turin), (&world.turin, &world.rome)] {
-            let (endpoint, other) = (endpoint(end, &world.milan).await?, other.cluster_id().await?);
+            let (endpoint, other) = (
+                endpoint(end, &world.milan).await?,
+                other.cluster_id().await?,
+            );
             let status = endpoint.status.unwrap_or_default();
             ensure!(!status.gateways.is_empty(), "{} has no gateway", end.name);
-            let is_direct = |gateway: &GatewayStatus| gateway.direct.iter().any(|id| id.as_str() == other);
-            let are_right = status.gateways.iter().all(|gateway| is_direct(gateway) == is_wanted);
-            ensure!(are_right, "{}: {:?}, announced: {:?}", end.name, status.gateways, endpoint.spec.direct);
+            let is_direct =
+                |gateway: &GatewayStatus| gateway.direct.iter().any(|id| id.as_str() == other);
+            let are_right = status
+                .gateways
+                .iter()
+                .all(|gateway| is_direct(gateway) == is_wanted);
+            ensure!(
+                are_right,
+                "{}: {:?}, announced: {:?}",
+                end.name,
+                status.gateways,
+                endpoint.spec.direct
+            );
         }
         Ok(Some(()))
     })
@@ -53,7 +85,15 @@ pub async fn direct(world: &World, is_wanted: bool) -> Result<()> {
 async fn nft(world: &World, cluster: &Cluster, rules: &str) -> Result<String> {
     let nodes = world.machinery(cluster)?.nodes();
     let node = nodes.first().context("the cluster has no node")?;
-    world.shell(&format!("nsenter --net=/run/netns/{} nft '{rules}'", node.network_namespace), 10).await
+    world
+        .shell(
+            &format!(
+                "nsenter --net=/run/netns/{} nft '{rules}'",
+                node.network_namespace
+            ),
+            10,
+        )
+        .await
 }
 
 /// Counts from now on which packets the broker forwards from one tunnel into another.
@@ -68,8 +108,13 @@ async fn count(world: &World) -> Result<()> {
 
 async fn counted(world: &World) -> Result<u64> {
     let listed = nft(world, &world.milan, &format!("list table inet {COUNTED}")).await?;
-    let number = listed.split("counter packets ").nth(1).and_then(|rest| rest.split_whitespace().next());
-    Ok(number.with_context(|| format!("no counter: {listed}"))?.parse()?)
+    let number = listed
+        .split("counter packets ")
+        .nth(1)
+        .and_then(|rest| rest.split_whitespace().next());
+    Ok(number
+        .with_context(|| format!("no counter: {listed}"))?
+        .parse()?)
 }
 
 pub async fn packets_take_the_direct_path_while_both_ends_answer_and_else_pass_through_the_broker(
@@ -82,7 +127,10 @@ pub async fn packets_take_the_direct_path_while_both_ends_answer_and_else_pass_t
     let pings = format!("ping -i 0.2 -c 10 -W 3 {to_far}");
     count(&world).await?;
     exec(rome, NAMESPACE, &caller, &pings).await?;
-    ensure!(counted(&world).await? >= 20, "pings and their answers do not pass through the broker");
+    ensure!(
+        counted(&world).await? >= 20,
+        "pings and their answers do not pass through the broker"
+    );
 
     // A connection goes on while packets change their way three times: half a megabyte a second, so the kernel of the broker misses more
     // than it may expect.
@@ -96,19 +144,35 @@ pub async fn packets_take_the_direct_path_while_both_ends_answer_and_else_pass_t
         exec(rome, NAMESPACE, &caller, &pings).await?;
         let before = counted(&world).await?;
         exec(rome, NAMESPACE, &caller, &pings).await?;
-        let large = exec(rome, NAMESPACE, &caller, &format!("timeout 150 wget -qO- http://{to_far}:8080/large | md5sum")).await?;
+        let large = exec(
+            rome,
+            NAMESPACE,
+            &caller,
+            &format!("timeout 150 wget -qO- http://{to_far}:8080/large | md5sum"),
+        )
+        .await?;
         let sent = exec(rome, NAMESPACE, &server, "md5sum < /tmp/w/large").await?;
         ensure!(large == sent, "a large answer arrives damaged");
         let forwarded = counted(&world).await? - before;
         ensure!(forwarded == 0, "the broker forwarded {forwarded} packets");
         let directly = ask(rome, NAMESPACE, &caller, &to_far, "cgi-bin/who").await?;
-        ensure!(directly == seen_as, "the caller is {directly} now, it was {seen_as}");
+        ensure!(
+            directly == seen_as,
+            "the caller is {directly} now, it was {seen_as}"
+        );
         let answer = ask(rome, NAMESPACE, &server, &seen_as, "").await?;
         ensure!(answer == caller, "{answer:?} answers the pod at turin");
 
         // UDP does not pass between the two any more.
-        let (ours, theirs) = (world.machinery(rome)?.address(), world.machinery(turin)?.nodes());
-        let theirs = theirs.iter().map(|node| node.address.to_string()).collect::<Vec<_>>().join(", ");
+        let (ours, theirs) = (
+            world.machinery(rome)?.address(),
+            world.machinery(turin)?.nodes(),
+        );
+        let theirs = theirs
+            .iter()
+            .map(|node| node.address.to_string())
+            .collect::<Vec<_>>()
+            .join(", ");
         let lost = format!(
             "add table ip {LOST}; add chain ip {LOST} way {{ type filter hook prerouting priority -350; }}; \
              add rule ip {LOST} way ip saddr {{ {theirs} }} udp dport 51840 drop;"
@@ -118,7 +182,10 @@ pub async fn packets_take_the_direct_path_while_both_ends_answer_and_else_pass_t
             direct(&world, false).await?;
             count(&world).await?;
             exec(rome, NAMESPACE, &caller, &pings).await?;
-            ensure!(counted(&world).await? >= 20, "packets from {ours} to {theirs} are lost");
+            ensure!(
+                counted(&world).await? >= 20,
+                "packets from {ours} to {theirs} are lost"
+            );
             anyhow::Ok(())
         };
         let without = without.await;
@@ -127,7 +194,10 @@ pub async fn packets_take_the_direct_path_while_both_ends_answer_and_else_pass_t
         direct(&world, true).await
     };
     let (bytes, ()) = tokio::try_join!(stream, change)?;
-    ensure!(bytes.trim() == "45000000", "{bytes} bytes of 45,000,000 arrived");
+    ensure!(
+        bytes.trim() == "45000000",
+        "{bytes} bytes of 45,000,000 arrived"
+    );
 
     // Each of the three can end it.
     allow(turin, "default", false).await?;

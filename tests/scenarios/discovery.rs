@@ -19,39 +19,83 @@ const TIMEOUT: Duration = Duration::from_mins(1);
 
 /// The `ForeignCluster` of a peer.
 async fn record(cluster: &Cluster, id: &str) -> Result<Option<Value>> {
-    Ok(cluster.items(&["foreignclusters"]).await?.into_iter().find(|peer| peer["spec"]["clusterID"] == id))
+    Ok(cluster
+        .items(&["foreignclusters"])
+        .await?
+        .into_iter()
+        .find(|peer| peer["spec"]["clusterID"] == id))
 }
 
 async fn auth_url(cluster: &Cluster) -> Result<String> {
-    let config = cluster.object(&["clusterconfig", "liqo"]).await?.context("no ClusterConfig")?;
-    Ok(config["status"]["authURL"].as_str().context("its address is not known")?.to_owned())
+    let config = cluster
+        .object(&["clusterconfig", "liqo"])
+        .await?
+        .context("no ClusterConfig")?;
+    Ok(config["status"]["authURL"]
+        .as_str()
+        .context("its address is not known")?
+        .to_owned())
 }
 
 async fn switch_lan(cluster: &Cluster, on: bool) -> Result<()> {
     let patch = json!({ "spec": { "discovery": { "lan": { "enabled": on } } } }).to_string();
-    cluster.kubectl(&["patch", "clusterconfig", "liqo", "--type", "merge", "-p", &patch]).await.map(drop)
+    cluster
+        .kubectl(&[
+            "patch",
+            "clusterconfig",
+            "liqo",
+            "--type",
+            "merge",
+            "-p",
+            &patch,
+        ])
+        .await
+        .map(drop)
 }
 
 /// Waits until `cluster` found the other one this way, or not any more.
 async fn found(cluster: &Cluster, id: &str, way: Option<&str>) -> Result<()> {
-    eventually(&format!("{} finds {id} by {way:?}", cluster.name), TIMEOUT, || async {
-        let record = record(cluster, id).await?;
-        let label = record.as_ref().and_then(|record| record["metadata"]["labels"]["liqo.io/discovered-by"].as_str());
-        ensure!(label == way && record.is_some() == way.is_some(), "{record:?}");
-        Ok(Some(()))
-    })
+    eventually(
+        &format!("{} finds {id} by {way:?}", cluster.name),
+        TIMEOUT,
+        || async {
+            let record = record(cluster, id).await?;
+            let label = record
+                .as_ref()
+                .and_then(|record| record["metadata"]["labels"]["liqo.io/discovered-by"].as_str());
+            ensure!(
+                label == way && record.is_some() == way.is_some(),
+                "{record:?}"
+            );
+            Ok(Some(()))
+        },
+    )
     .await
 }
 
 /// Waits until `cluster` borrows from the other one.
 async fn borrows(cluster: &Cluster, id: &str) -> Result<()> {
-    eventually(&format!("{} borrows from {id}", cluster.name), TIMEOUT, || async {
-        let record = record(cluster, id).await?.context("it is not known")?;
-        let conditions = record["status"]["conditions"].as_array().cloned().unwrap_or_default();
-        let is_true = |kind: &str| conditions.iter().any(|one| one["type"] == kind && one["status"] == "True");
-        ensure!(is_true("Authenticated") && is_true("PeerReachable"), "{conditions:?}");
-        Ok(Some(()))
-    })
+    eventually(
+        &format!("{} borrows from {id}", cluster.name),
+        TIMEOUT,
+        || async {
+            let record = record(cluster, id).await?.context("it is not known")?;
+            let conditions = record["status"]["conditions"]
+                .as_array()
+                .cloned()
+                .unwrap_or_default();
+            let is_true = |kind: &str| {
+                conditions
+                    .iter()
+                    .any(|one| one["type"] == kind && one["status"] == "True")
+            };
+            ensure!(
+                is_true("Authenticated") && is_true("PeerReachable"),
+                "{conditions:?}"
+            );
+            Ok(Some(()))
+        },
+    )
     .await
 }
 
@@ -70,7 +114,9 @@ async fn peer_automatically(one: &Cluster, other: &Cluster, way: &str) -> Result
 /// Ends it again: without the policy the peerings end, and then nobody is found any more.
 async fn end(one: &Cluster, other: &Cluster) -> Result<()> {
     for cluster in [one, other] {
-        cluster.kubectl(&["delete", "peeringpolicy", "automatic"]).await?;
+        cluster
+            .kubectl(&["delete", "peeringpolicy", "automatic"])
+            .await?;
     }
     let ids = [one.cluster_id().await?, other.cluster_id().await?];
     found(one, &ids[1], None).await?;
@@ -81,10 +127,16 @@ async fn end(one: &Cluster, other: &Cluster) -> Result<()> {
 async fn lie(cluster: &Cluster) -> Result<()> {
     let id = cluster.cluster_id().await?.parse()?;
     let url = auth_url(cluster).await?;
-    let node: Ipv4Addr = url.trim_start_matches("https://").split(':').next().unwrap_or_default().parse()?;
+    let node: Ipv4Addr = url
+        .trim_start_matches("https://")
+        .split(':')
+        .next()
+        .unwrap_or_default()
+        .parse()?;
     let [a, b, c, _] = node.octets();
     let bridge = Ipv4Addr::new(a, b, c, 1);
-    let lie = OwnAnnouncement::new(id, "liar".into(), [1, 1], &format!("https://{bridge}:9")).context("a URL")?;
+    let lie = OwnAnnouncement::new(id, "liar".into(), [1, 1], &format!("https://{bridge}:9"))
+        .context("a URL")?;
     let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP))?;
     socket.set_reuse_address(true)?;
     socket.set_multicast_if_v4(&bridge)?;
@@ -94,11 +146,16 @@ async fn lie(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-pub async fn clusters_on_a_network_find_each_other_and_peer_by_a_policy(world: Arc<World>) -> Result<()> {
+pub async fn clusters_on_a_network_find_each_other_and_peer_by_a_policy(
+    world: Arc<World>,
+) -> Result<()> {
     let (rome, turin, milan) = (&world.rome, &world.turin, &world.milan);
     let (turins, milans) = (turin.cluster_id().await?, milan.cluster_id().await?);
     // Milan finds no cluster that it still knows as a consumer, and an earlier scenario has just ended that peering.
-    eventually("milan forgot turin", TIMEOUT, || async { Ok(record(milan, &turins).await?.is_none().then_some(())) }).await?;
+    eventually("milan forgot turin", TIMEOUT, || async {
+        Ok(record(milan, &turins).await?.is_none().then_some(()))
+    })
+    .await?;
     peer_automatically(turin, milan, "LAN").await?;
     for cluster in [rome, turin, milan] {
         switch_lan(cluster, true).await?;
@@ -107,23 +164,51 @@ pub async fn clusters_on_a_network_find_each_other_and_peer_by_a_policy(world: A
     borrows(milan, &turins).await?;
     // Rome only sees turin. What a person wrote about milan stays.
     found(rome, &turins, Some("LAN")).await?;
-    let by_hand = record(rome, &milans).await?.context("rome is peered with milan")?;
-    ensure!(by_hand["metadata"]["labels"]["liqo.io/discovered-by"].is_null(), "{by_hand}");
+    let by_hand = record(rome, &milans)
+        .await?
+        .context("rome is peered with milan")?;
+    ensure!(
+        by_hand["metadata"]["labels"]["liqo.io/discovered-by"].is_null(),
+        "{by_hand}"
+    );
     let shown = rome.liqoctl(&["discover"]).await?;
-    ensure!(shown.contains(&turins) && shown.contains("starts no peering with it"), "{shown}");
+    ensure!(
+        shown.contains(&turins) && shown.contains("starts no peering with it"),
+        "{shown}"
+    );
 
     // A false address of milan has no effect.
-    let before = record(turin, &milans).await?.context("turin is peered with milan")?["spec"]["authURL"].clone();
+    let before = record(turin, &milans)
+        .await?
+        .context("turin is peered with milan")?["spec"]["authURL"]
+        .clone();
     lie(milan).await?;
     eventually("turin hears the lie", TIMEOUT, || async {
-        let heard: Value = serde_json::from_str(&turin.liqoctl(&["discover", "-o", "json"]).await?)?;
-        ensure!(heard["clusters"].as_array().is_some_and(|all| !all.is_empty()), "{heard}");
-        let list = turin.object(&["-n", "liqo", "configmap", "liqo-discovered-clusters"]).await?.context("no list")?;
-        ensure!(list["data"]["clusters"].as_str().is_some_and(|text| text.contains(":9\"")), "{list}");
+        let heard: Value =
+            serde_json::from_str(&turin.liqoctl(&["discover", "-o", "json"]).await?)?;
+        ensure!(
+            heard["clusters"]
+                .as_array()
+                .is_some_and(|all| !all.is_empty()),
+            "{heard}"
+        );
+        let list = turin
+            .object(&["-n", "liqo", "configmap", "liqo-discovered-clusters"])
+            .await?
+            .context("no list")?;
+        ensure!(
+            list["data"]["clusters"]
+                .as_str()
+                .is_some_and(|text| text.contains(":9\"")),
+            "{list}"
+        );
         Ok(Some(()))
     })
     .await?;
-    let after = record(turin, &milans).await?.context("turin is peered with milan")?["spec"]["authURL"].clone();
+    let after = record(turin, &milans)
+        .await?
+        .context("turin is peered with milan")?["spec"]["authURL"]
+        .clone();
     ensure!(before == after, "the address changed to {after}");
     borrows(turin, &milans).await?;
 
@@ -143,7 +228,10 @@ fn zone(clusters: &[(&str, &str, &str)]) -> Result<String> {
                     _liqo_auth._tcp IN PTR broken._liqo_auth._tcp\n"
             .to_owned();
     for (name, id, url) in clusters {
-        let (host, port) = url.trim_start_matches("https://").rsplit_once(':').context("no port")?;
+        let (host, port) = url
+            .trim_start_matches("https://")
+            .rsplit_once(':')
+            .context("no port")?;
         let records = format!(
             "_liqo_auth._tcp IN PTR {name}._liqo_auth._tcp\n{name}._liqo_auth._tcp IN SRV 0 0 {port} {name}\n\
              {name}._liqo_auth._tcp IN TXT \"id={id}\" \"name={name}\" \"versions=1-1\"\n{name} IN A {host}\n"
@@ -156,18 +244,59 @@ fn zone(clusters: &[(&str, &str, &str)]) -> Result<String> {
 /// Makes the DNS of a cluster serve this zone, or none.
 async fn serve_zone(cluster: &Cluster, corefile: &str, zone: Option<&str>) -> Result<()> {
     let patch = json!({ "data": { "Corefile": corefile, "clusters.test.zone": zone } }).to_string();
-    cluster.kubectl(&["-n", "kube-system", "patch", "configmap", "coredns", "--type", "merge", "-p", &patch]).await?;
-    cluster.kubectl(&["-n", "kube-system", "rollout", "restart", "deployment", "coredns"]).await?;
-    cluster.kubectl(&["-n", "kube-system", "rollout", "status", "deployment", "coredns", "--timeout=60s"]).await.map(drop)
+    cluster
+        .kubectl(&[
+            "-n",
+            "kube-system",
+            "patch",
+            "configmap",
+            "coredns",
+            "--type",
+            "merge",
+            "-p",
+            &patch,
+        ])
+        .await?;
+    cluster
+        .kubectl(&[
+            "-n",
+            "kube-system",
+            "rollout",
+            "restart",
+            "deployment",
+            "coredns",
+        ])
+        .await?;
+    cluster
+        .kubectl(&[
+            "-n",
+            "kube-system",
+            "rollout",
+            "status",
+            "deployment",
+            "coredns",
+            "--timeout=60s",
+        ])
+        .await
+        .map(drop)
 }
 
-pub async fn clusters_of_a_dns_domain_are_found_and_a_broken_entry_does_not_matter(world: Arc<World>) -> Result<()> {
+pub async fn clusters_of_a_dns_domain_are_found_and_a_broken_entry_does_not_matter(
+    world: Arc<World>,
+) -> Result<()> {
     let (turin, milan) = (&world.turin, &world.milan);
     let (turins, milans) = (turin.cluster_id().await?, milan.cluster_id().await?);
-    let config = turin.object(&["-n", "kube-system", "configmap", "coredns"]).await?.context("no configuration of CoreDNS")?;
+    let config = turin
+        .object(&["-n", "kube-system", "configmap", "coredns"])
+        .await?
+        .context("no configuration of CoreDNS")?;
     let corefile = config["data"]["Corefile"].as_str().context("no Corefile")?;
-    let with_zone = format!("clusters.test {{\n    file /etc/coredns/clusters.test.zone\n}}\n{corefile}");
-    let zone = zone(&[("milan", &milans, &auth_url(milan).await?), ("turin", &turins, &auth_url(turin).await?)])?;
+    let with_zone =
+        format!("clusters.test {{\n    file /etc/coredns/clusters.test.zone\n}}\n{corefile}");
+    let zone = zone(&[
+        ("milan", &milans, &auth_url(milan).await?),
+        ("turin", &turins, &auth_url(turin).await?),
+    ])?;
     serve_zone(turin, &with_zone, Some(&zone)).await?;
     let domain = json!({
         "apiVersion": "discovery.liqo.io/v1alpha1", "kind": "SearchDomain",
@@ -175,15 +304,36 @@ pub async fn clusters_of_a_dns_domain_are_found_and_a_broken_entry_does_not_matt
     });
     turin.apply(&domain.to_string()).await?;
     found(turin, &milans, Some("DNS")).await?;
-    let status = turin.object(&["searchdomain", "test"]).await?.context("no SearchDomain")?["status"].clone();
-    ensure!(status["conditions"][0]["reason"] == "BrokenEntries", "{status}");
-    let broken = status["clusters"].as_array().into_iter().flatten().find(|entry| entry["name"] == "broken");
-    ensure!(broken.is_some_and(|entry| entry["problem"].is_string()), "{status}");
-    eventually("the list has what is found and what is broken", TIMEOUT, || async {
-        let shown = turin.liqoctl(&["discover"]).await?;
-        ensure!(shown.contains(&milans) && shown.contains("broken"), "{shown}");
-        Ok(Some(()))
-    })
+    let status = turin
+        .object(&["searchdomain", "test"])
+        .await?
+        .context("no SearchDomain")?["status"]
+        .clone();
+    ensure!(
+        status["conditions"][0]["reason"] == "BrokenEntries",
+        "{status}"
+    );
+    let broken = status["clusters"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .find(|entry| entry["name"] == "broken");
+    ensure!(
+        broken.is_some_and(|entry| entry["problem"].is_string()),
+        "{status}"
+    );
+    eventually(
+        "the list has what is found and what is broken",
+        TIMEOUT,
+        || async {
+            let shown = turin.liqoctl(&["discover"]).await?;
+            ensure!(
+                shown.contains(&milans) && shown.contains("broken"),
+                "{shown}"
+            );
+            Ok(Some(()))
+        },
+    )
     .await?;
 
     turin.kubectl(&["delete", "searchdomain", "test"]).await?;

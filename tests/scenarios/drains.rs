@@ -31,13 +31,18 @@ spec: {{ minAvailable: 1, selector: {{ matchLabels: {{ app: guarded }} }} }}
 
 /// The pods of both Deployments at turin that are not being deleted.
 async fn guarded(turin: &Cluster) -> Result<Vec<Pod>> {
-    let mut pods = Api::<Pod>::all(turin.client.clone()).list(&ListParams::default().labels("app=guarded")).await?.items;
+    let mut pods = Api::<Pod>::all(turin.client.clone())
+        .list(&ListParams::default().labels("app=guarded"))
+        .await?
+        .items;
     pods.retain(|pod| pod.metadata.deletion_timestamp.is_none());
     Ok(pods)
 }
 
 /// Milan runs a pod at turin, and so does rome, through milan. Rome knows only milan.
-pub async fn a_drain_waits_for_the_budget_of_home_also_behind_a_broker(world: Arc<World>) -> Result<()> {
+pub async fn a_drain_waits_for_the_budget_of_home_also_behind_a_broker(
+    world: Arc<World>,
+) -> Result<()> {
     let (milan, turin) = (&world.milan, &world.turin);
     let consumers = [(&world.rome, "guarded-far"), (milan, "guarded-near")];
     for (consumer, namespace) in consumers {
@@ -51,45 +56,89 @@ pub async fn a_drain_waits_for_the_budget_of_home_also_behind_a_broker(world: Ar
     ensure!(before.len() == 2, "{} pods run at turin", before.len());
     for pod in &before {
         let namespace = pod.namespace().unwrap_or_default();
-        eventually(&format!("turin knows the budget for {namespace}"), Duration::from_mins(1), || async {
-            let allowed = [
-                "-n",
-                &namespace,
-                "get",
-                "pdb",
-                "guarded",
-                "-o",
-                "jsonpath={.status.currentHealthy} {.status.disruptionsAllowed}",
-            ];
-            Ok((turin.try_kubectl(&allowed).await?.stdout == "1 0").then_some(()))
-        })
+        eventually(
+            &format!("turin knows the budget for {namespace}"),
+            Duration::from_mins(1),
+            || async {
+                let allowed = [
+                    "-n",
+                    &namespace,
+                    "get",
+                    "pdb",
+                    "guarded",
+                    "-o",
+                    "jsonpath={.status.currentHealthy} {.status.disruptionsAllowed}",
+                ];
+                Ok((turin.try_kubectl(&allowed).await?.stdout == "1 0").then_some(()))
+            },
+        )
         .await?;
     }
-    let nodes: BTreeSet<&str> = before.iter().filter_map(|pod| pod.spec.as_ref()?.node_name.as_deref()).collect();
+    let nodes: BTreeSet<&str> = before
+        .iter()
+        .filter_map(|pod| pod.spec.as_ref()?.node_name.as_deref())
+        .collect();
     let drain = async |node: &str, timeout: &str| {
-        let selected = ["--ignore-daemonsets", "--force", "--pod-selector=app=guarded", timeout];
-        turin.try_kubectl(&[&["drain", node][..], &selected].concat()).await
+        let selected = [
+            "--ignore-daemonsets",
+            "--force",
+            "--pod-selector=app=guarded",
+            timeout,
+        ];
+        turin
+            .try_kubectl(&[&["drain", node][..], &selected].concat())
+            .await
     };
     for node in &nodes {
         let output = drain(node, "--timeout=8s").await?;
         let said = output.stderr;
-        ensure!(!output.success && said.contains("disruption budget"), "the drain of {node} did not wait: {said}");
+        ensure!(
+            !output.success && said.contains("disruption budget"),
+            "the drain of {node} did not wait: {said}"
+        );
     }
-    let uids = |pods: &[Pod]| pods.iter().filter_map(ResourceExt::uid).collect::<BTreeSet<_>>();
-    ensure!(uids(&guarded(turin).await?) == uids(&before), "a pod ended although home allows nothing");
+    let uids = |pods: &[Pod]| {
+        pods.iter()
+            .filter_map(ResourceExt::uid)
+            .collect::<BTreeSet<_>>()
+    };
+    ensure!(
+        uids(&guarded(turin).await?) == uids(&before),
+        "a pod ended although home allows nothing"
+    );
     for (consumer, namespace) in consumers {
-        consumer.kubectl(&["-n", namespace, "patch", "pdb", "guarded", "-p", r#"{"spec":{"minAvailable":0}}"#]).await?;
+        consumer
+            .kubectl(&[
+                "-n",
+                namespace,
+                "patch",
+                "pdb",
+                "guarded",
+                "-p",
+                r#"{"spec":{"minAvailable":0}}"#,
+            ])
+            .await?;
     }
     for node in &nodes {
         let output = drain(node, "--timeout=90s").await?;
-        ensure!(output.success, "the drain of {node} failed: {}", output.stderr);
+        ensure!(
+            output.success,
+            "the drain of {node} failed: {}",
+            output.stderr
+        );
     }
     for node in nodes {
         turin.kubectl(&["uncordon", node]).await?;
     }
     for (consumer, namespace) in consumers {
         // If turin had no room meanwhile, the pod has failed, and another one replaces it.
-        consumer.wait_for(&["-n", namespace, "deployment/guarded"], "condition=Available", 120).await?;
+        consumer
+            .wait_for(
+                &["-n", namespace, "deployment/guarded"],
+                "condition=Available",
+                120,
+            )
+            .await?;
         consumer.end_namespace(namespace).await?;
     }
     Ok(())

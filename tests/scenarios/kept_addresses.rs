@@ -72,54 +72,119 @@ fn members(name: &str, node: &str) -> String {
 
 fn addresses(pod: &Pod) -> BTreeSet<String> {
     let status = pod.status.clone().unwrap_or_default();
-    status.pod_ips.unwrap_or_default().into_iter().map(|one| one.ip).collect()
+    status
+        .pod_ips
+        .unwrap_or_default()
+        .into_iter()
+        .map(|one| one.ip)
+        .collect()
 }
 
 /// Waits until each member knows the addresses of all, as its own interface and home's API server say.
 async fn know_each_other(rome: &Cluster) -> Result<()> {
-    eventually("each member knows the addresses of all", Duration::from_secs(90), || async {
-        let pods = rome.ready_pods(NAMESPACE, "app=member", 2 * MEMBERS).await?;
-        let all: BTreeSet<String> = pods.iter().flat_map(addresses).collect();
-        ensure!(all.len() == 4 * MEMBERS, "{all:?}");
-        for pod in &pods {
-            let said = exec(rome, NAMESPACE, &pod.name_any(), "echo $ADDRESSES; cat /tmp/known4 /tmp/known6").await?;
-            let (own, known) = said.split_once('\n').unwrap_or_default();
-            let own: BTreeSet<String> = own.split(',').map(str::to_owned).collect();
-            ensure!(own == addresses(pod), "{} has {own:?}, and home says {:?}", pod.name_any(), addresses(pod));
-            let missing: Vec<&String> = all.iter().filter(|address| !known.lines().any(|line| line == *address)).collect();
-            ensure!(missing.is_empty(), "{} does not know {missing:?}", pod.name_any());
-        }
-        Ok(Some(()))
-    })
+    eventually(
+        "each member knows the addresses of all",
+        Duration::from_secs(90),
+        || async {
+            let pods = rome
+                .ready_pods(NAMESPACE, "app=member", 2 * MEMBERS)
+                .await?;
+            let all: BTreeSet<String> = pods.iter().flat_map(addresses).collect();
+            ensure!(all.len() == 4 * MEMBERS, "{all:?}");
+            for pod in &pods {
+                let said = exec(
+                    rome,
+                    NAMESPACE,
+                    &pod.name_any(),
+                    "echo $ADDRESSES; cat /tmp/known4 /tmp/known6",
+                )
+                .await?;
+                let (own, known) = said.split_once('\n').unwrap_or_default();
+                let own: BTreeSet<String> = own.split(',').map(str::to_owned).collect();
+                ensure!(
+                    own == addresses(pod),
+                    "{} has {own:?}, and home says {:?}",
+                    pod.name_any(),
+                    addresses(pod)
+                );
+                let missing: Vec<&String> = all
+                    .iter()
+                    .filter(|address| !known.lines().any(|line| line == *address))
+                    .collect();
+                ensure!(
+                    missing.is_empty(),
+                    "{} does not know {missing:?}",
+                    pod.name_any()
+                );
+            }
+            Ok(Some(()))
+        },
+    )
     .await
 }
 
 /// Names the ranges of the pods of the other cluster in the policy, or none.
 async fn keep(cluster: &Cluster, octet: Option<u8>) -> Result<()> {
-    let ranges = octet.map(|octet| [format!("10.{octet}.0.0/16"), format!("fd00:10:{octet}::/48")]);
+    let ranges = octet.map(|octet| {
+        [
+            format!("10.{octet}.0.0/16"),
+            format!("fd00:10:{octet}::/48"),
+        ]
+    });
     let patch = json!({ "spec": { "network": { "keptCIDRs": ranges } } }).to_string();
-    cluster.kubectl(&["patch", "peeringpolicy", "default", "--type=merge", "-p", &patch]).await.map(drop)
+    cluster
+        .kubectl(&[
+            "patch",
+            "peeringpolicy",
+            "default",
+            "--type=merge",
+            "-p",
+            &patch,
+        ])
+        .await
+        .map(drop)
 }
 
-pub async fn members_of_one_application_know_each_other_by_their_own_addresses(world: Arc<World>) -> Result<()> {
+pub async fn members_of_one_application_know_each_other_by_their_own_addresses(
+    world: Arc<World>,
+) -> Result<()> {
     let (rome, turin) = (&world.rome, &world.turin);
     rome.peer_with(turin).await?;
     connected(rome, turin).await?;
     let status = rome.liqoctl(&["status"]).await?;
-    ensure!(status.contains("both clusters could keep each other's addresses"), "{status}");
-    ensure!(status.contains("addresses of 10.245.0.0/16, fd00:10:245::/48 could stay"), "{status}");
-    ensure!(status.contains(r#"there, spec.network.keptCIDRs: ["10.244.0.0/16", "fd00:10:244::/48"]"#), "{status}");
+    ensure!(
+        status.contains("both clusters could keep each other's addresses"),
+        "{status}"
+    );
+    ensure!(
+        status.contains("addresses of 10.245.0.0/16, fd00:10:245::/48 could stay"),
+        "{status}"
+    );
+    ensure!(
+        status.contains(r#"there, spec.network.keptCIDRs: ["10.244.0.0/16", "fd00:10:244::/48"]"#),
+        "{status}"
+    );
 
     keep(rome, Some(TURINS_POD_OCTET)).await?;
     keep(turin, Some(244)).await?;
-    eventually("both keep the addresses of the other", Duration::from_mins(1), || async {
-        let endpoint = endpoint(rome, turin).await?.spec;
-        let same = |maps: &std::collections::BTreeMap<_, _>| maps.iter().filter(|(own, other)| own == other).count();
-        ensure!((same(&endpoint.imported), same(&endpoint.exported)) == (2, 2), "{endpoint:?}");
-        Ok(Some(()))
-    })
+    eventually(
+        "both keep the addresses of the other",
+        Duration::from_mins(1),
+        || async {
+            let endpoint = endpoint(rome, turin).await?.spec;
+            let same = |maps: &std::collections::BTreeMap<_, _>| {
+                maps.iter().filter(|(own, other)| own == other).count()
+            };
+            ensure!(
+                (same(&endpoint.imported), same(&endpoint.exported)) == (2, 2),
+                "{endpoint:?}"
+            );
+            Ok(Some(()))
+        },
+    )
     .await?;
-    rome.offloaded_namespace(NAMESPACE, "LocalAndRemote").await?;
+    rome.offloaded_namespace(NAMESPACE, "LocalAndRemote")
+        .await?;
     let service = json!({
         "apiVersion": "v1", "kind": "Service", "metadata": { "name": "member", "namespace": NAMESPACE },
         "spec": {
@@ -131,12 +196,29 @@ pub async fn members_of_one_application_know_each_other_by_their_own_addresses(w
     rome.apply(&members("near", "rome-1")).await?;
     rome.apply(&members("far", "turin")).await?;
     know_each_other(rome).await?;
-    let before: BTreeSet<String> = rome.pods(NAMESPACE, "app=member").await?.iter().flat_map(addresses).collect();
-    let far = rome.ready_pods(NAMESPACE, "at=far", MEMBERS).await?.remove(0);
-    rome.kubectl(&["-n", NAMESPACE, "delete", "pod", &far.name_any()]).await?;
+    let before: BTreeSet<String> = rome
+        .pods(NAMESPACE, "app=member")
+        .await?
+        .iter()
+        .flat_map(addresses)
+        .collect();
+    let far = rome
+        .ready_pods(NAMESPACE, "at=far", MEMBERS)
+        .await?
+        .remove(0);
+    rome.kubectl(&["-n", NAMESPACE, "delete", "pod", &far.name_any()])
+        .await?;
     know_each_other(rome).await?;
-    let now: BTreeSet<String> = rome.pods(NAMESPACE, "app=member").await?.iter().flat_map(addresses).collect();
-    ensure!(now.difference(&before).count() == 2, "the new member has addresses of its own: {before:?} {now:?}");
+    let now: BTreeSet<String> = rome
+        .pods(NAMESPACE, "app=member")
+        .await?
+        .iter()
+        .flat_map(addresses)
+        .collect();
+    ensure!(
+        now.difference(&before).count() == 2,
+        "the new member has addresses of its own: {before:?} {now:?}"
+    );
 
     // While pods know the addresses, nothing moves.
     keep(rome, None).await?;
@@ -147,10 +229,16 @@ pub async fn members_of_one_application_know_each_other_by_their_own_addresses(w
     .await?;
     know_each_other(rome).await?;
     rome.end_namespace(NAMESPACE).await?;
-    eventually("the addresses are mapped again", Duration::from_mins(1), || async {
-        let endpoint = endpoint(rome, turin).await?.spec;
-        Ok((endpoint.imported.iter().all(|(own, other)| own != other) && endpoint.waiting.is_empty()).then_some(()))
-    })
+    eventually(
+        "the addresses are mapped again",
+        Duration::from_mins(1),
+        || async {
+            let endpoint = endpoint(rome, turin).await?.spec;
+            Ok((endpoint.imported.iter().all(|(own, other)| own != other)
+                && endpoint.waiting.is_empty())
+            .then_some(()))
+        },
+    )
     .await?;
     keep(turin, None).await?;
     rome.liqoctl(&["unpeer", "turin", "--yes"]).await.map(drop)
@@ -160,22 +248,36 @@ pub async fn members_of_one_application_know_each_other_by_their_own_addresses(w
 async fn keeps(cluster: &Cluster, peer: &Cluster) -> Result<bool> {
     let spec = endpoint(cluster, peer).await?.spec;
     let range = format!("10.{TURINS_POD_OCTET}.0.0/16");
-    Ok(spec.imported.iter().any(|(own, here)| own.to_string() == range && here == own))
+    Ok(spec
+        .imported
+        .iter()
+        .any(|(own, here)| own.to_string() == range && here == own))
 }
 
-pub async fn a_pod_behind_a_broker_has_one_address_also_on_the_direct_path(world: Arc<World>) -> Result<()> {
+pub async fn a_pod_behind_a_broker_has_one_address_also_on_the_direct_path(
+    world: Arc<World>,
+) -> Result<()> {
     let (rome, milan, turin) = (&world.rome, &world.milan, &world.turin);
     keep(milan, Some(TURINS_POD_OCTET)).await?;
     keep(rome, Some(TURINS_POD_OCTET)).await?;
-    eventually("milan keeps the addresses of turin", Duration::from_mins(1), || async {
-        Ok(keeps(milan, turin).await?.then_some(()))
-    })
+    eventually(
+        "milan keeps the addresses of turin",
+        Duration::from_mins(1),
+        || async { Ok(keeps(milan, turin).await?.then_some(())) },
+    )
     .await?;
     let (near, far) = near_and_far(&world).await?;
     let (caller, server, to_far) = (near.name_any(), far.name_any(), ip(&far)?);
-    ensure!(keeps(rome, milan).await?, "{:?}", endpoint(rome, milan).await?.spec.behind);
+    ensure!(
+        keeps(rome, milan).await?,
+        "{:?}",
+        endpoint(rome, milan).await?.spec.behind
+    );
     let own = exec(rome, broker::NAMESPACE, &server, "hostname -i").await?;
-    ensure!(own.split_whitespace().any(|address| address == to_far), "home says {to_far}, and the pod {own}");
+    ensure!(
+        own.split_whitespace().any(|address| address == to_far),
+        "home says {to_far}, and the pod {own}"
+    );
     let seen_as = ask(rome, broker::NAMESPACE, &caller, &to_far, "cgi-bin/who").await?;
     for is_direct in [true, false] {
         allow_all(&world, is_direct).await?;
@@ -188,8 +290,10 @@ pub async fn a_pod_behind_a_broker_has_one_address_also_on_the_direct_path(world
     rome.end_namespace(broker::NAMESPACE).await?;
     keep(rome, None).await?;
     keep(milan, None).await?;
-    eventually("the addresses are mapped again", Duration::from_mins(1), || async {
-        Ok((!keeps(milan, turin).await? && !keeps(rome, milan).await?).then_some(()))
-    })
+    eventually(
+        "the addresses are mapped again",
+        Duration::from_mins(1),
+        || async { Ok((!keeps(milan, turin).await? && !keeps(rome, milan).await?).then_some(())) },
+    )
     .await
 }

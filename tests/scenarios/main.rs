@@ -165,7 +165,10 @@ fn pods_and_policies() -> Set {
         .chain(attacks_at_full_speed())
         .collect(),
         groups: Vec::new(),
-        last: enforced_network_policies().into_iter().chain(doctor_and_the_end()).collect(),
+        last: enforced_network_policies()
+            .into_iter()
+            .chain(doctor_and_the_end())
+            .collect(),
     }
 }
 
@@ -213,7 +216,9 @@ fn behind_a_broker() -> Vec<Scenario> {
             two_ways_to_one_provider_share_what_it_has,
             pods_outlive_their_broker_show_a_dead_provider_and_end_with_their_customer;
     };
-    all.into_iter().map(|scenario| scenario.on(&broker::FIXTURE)).collect()
+    all.into_iter()
+        .map(|scenario| scenario.on(&broker::FIXTURE))
+        .collect()
 }
 
 /// Milan becomes a broker and ends it, by its plugin and by commands.
@@ -234,7 +239,9 @@ fn tethered() -> Vec<Scenario> {
             a_power_cut_in_any_state_ends_in_the_state_that_was_wanted,
             a_refusal_shows_its_reason_and_leaves_nothing;
     };
-    all.into_iter().map(|scenario| scenario.on(&tethering::FIXTURE)).collect()
+    all.into_iter()
+        .map(|scenario| scenario.on(&tethering::FIXTURE))
+        .collect()
 }
 
 /// They change the policies for rome's pods, and stop managers.
@@ -488,7 +495,9 @@ fn conformance() -> Vec<Scenario> {
             kubernetes_tests_of_controllers_pass,
             kubernetes_tests_of_pods_pass;
     };
-    all.into_iter().map(Scenario::with_kubernetes_tests).collect()
+    all.into_iter()
+        .map(Scenario::with_kubernetes_tests)
+        .collect()
 }
 
 /// They change the policies `default` of all clusters. The first one also peers rome with turin.
@@ -510,7 +519,12 @@ fn prices_and_plugins() -> Vec<Scenario> {
 /// Four clusters: rome borrows from milan, which borrows from turin and florence.
 fn two_providers() -> Set {
     Set {
-        clusters: Clusters { instance: "test3", nodes_of_turin: 1, florence: true, ..Clusters::default() },
+        clusters: Clusters {
+            instance: "test3",
+            nodes_of_turin: 1,
+            florence: true,
+            ..Clusters::default()
+        },
         parallel: Vec::new(),
         with_turin: Vec::new(),
         alone: scenarios! {
@@ -523,8 +537,15 @@ fn two_providers() -> Set {
 }
 
 fn main() -> ExitCode {
-    if rustls::crypto::ring::default_provider().install_default().is_err() {
+    if rustls::crypto::ring::default_provider()
+        .install_default()
+        .is_err()
+    {
         eprintln!("a TLS provider was installed already");
     }
-    runner::run(vec![pods_and_policies(), network_and_sharing(), two_providers()])
+    runner::run(vec![
+        pods_and_policies(),
+        network_and_sharing(),
+        two_providers(),
+    ])
 }

@@ -14,10 +14,16 @@ const TIMEOUT: Duration = Duration::from_mins(3);
 
 /// The numbers in a line of `kubectl top`, for example 12 and 3 in `web 12m 3Mi`.
 async fn top(cluster: &Cluster, arguments: &[&str]) -> Result<Option<Vec<u64>>> {
-    let output = cluster.try_kubectl(&[&["top"], arguments, &["--no-headers"]].concat()).await?;
+    let output = cluster
+        .try_kubectl(&[&["top"], arguments, &["--no-headers"]].concat())
+        .await?;
     ensure!(output.success, "{}", output.stderr);
     let line = output.stdout.lines().next().unwrap_or_default().to_owned();
-    let number = |word: &str| word.trim_end_matches(|end: char| !end.is_ascii_digit()).parse().ok();
+    let number = |word: &str| {
+        word.trim_end_matches(|end: char| !end.is_ascii_digit())
+            .parse()
+            .ok()
+    };
     let numbers: Vec<u64> = line.split_whitespace().skip(1).filter_map(number).collect();
     Ok((numbers.len() >= 2).then_some(numbers))
 }
@@ -27,7 +33,8 @@ pub async fn remote_pods_are_measured_and_scaled_by_what_they_use(world: Arc<Wor
     rome.offloaded_namespace(namespace, "Remote").await?;
     let busy = deployment(namespace, "busy", 1).replace("sleep 3600 & wait", "while :; do :; done");
     let limit = "{ requests: { cpu: 10m, memory: 16Mi }, limits: { cpu: 40m } }";
-    rome.apply(&busy.replace("{ requests: { cpu: 10m, memory: 16Mi } }", limit)).await?;
+    rome.apply(&busy.replace("{ requests: { cpu: 10m, memory: 16Mi } }", limit))
+        .await?;
     let scaler = json!({
         "apiVersion": "autoscaling/v2",
         "kind": "HorizontalPodAutoscaler",
@@ -41,13 +48,25 @@ pub async fn remote_pods_are_measured_and_scaled_by_what_they_use(world: Arc<Wor
     });
     rome.apply(&scaler.to_string()).await?;
     rome.ready_pods(namespace, "app=busy", 1).await?;
-    let pod = eventually("kubectl top shows what the remote pod uses", TIMEOUT, || async {
-        Ok(top(rome, &["pod", "-n", namespace, "-l", "app=busy"]).await?.filter(|numbers| numbers[0] > 0))
-    })
+    let pod = eventually(
+        "kubectl top shows what the remote pod uses",
+        TIMEOUT,
+        || async {
+            Ok(top(rome, &["pod", "-n", namespace, "-l", "app=busy"])
+                .await?
+                .filter(|numbers| numbers[0] > 0))
+        },
+    )
     .await?;
-    let node = eventually("kubectl top shows what runs on the virtual node", TIMEOUT, || async {
-        Ok(top(rome, &["node", "milan"]).await?.filter(|numbers| numbers[0] > 0))
-    })
+    let node = eventually(
+        "kubectl top shows what runs on the virtual node",
+        TIMEOUT,
+        || async {
+            Ok(top(rome, &["node", "milan"])
+                .await?
+                .filter(|numbers| numbers[0] > 0))
+        },
+    )
     .await?;
     eprintln!("kubectl top: pod {pod:?}, virtual node {node:?}");
     // At home every pod of this scenario runs at milan, so the autoscaler has no other numbers.
@@ -57,8 +76,19 @@ pub async fn remote_pods_are_measured_and_scaled_by_what_they_use(world: Arc<Wor
     })
     .await?;
     rome.ready_pods(namespace, "app=busy", 2).await?;
-    ensure!(pods.iter().all(|pod| ["milan", ""].contains(&node_of(pod))), "not all pods are on the virtual node");
-    let describe = rome.kubectl(&["-n", namespace, "describe", "horizontalpodautoscaler", "busy"]).await?;
+    ensure!(
+        pods.iter().all(|pod| ["milan", ""].contains(&node_of(pod))),
+        "not all pods are on the virtual node"
+    );
+    let describe = rome
+        .kubectl(&[
+            "-n",
+            namespace,
+            "describe",
+            "horizontalpodautoscaler",
+            "busy",
+        ])
+        .await?;
     describe
         .lines()
         .find(|line| line.contains("resource cpu on pods"))

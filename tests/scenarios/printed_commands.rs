@@ -32,8 +32,16 @@ struct Reader<'a> {
 impl Reader<'_> {
     /// Runs a command as printed, with the IDs of rome and milan.
     async fn run(&self, cluster: &Cluster, command: &str) -> Result<String> {
-        let (rome, milan) = (self.world.rome.cluster_id().await?, self.world.milan.cluster_id().await?);
-        cluster.printed(&with_names(command, &[("ROME", &rome), ("MILAN", &milan)]), &self.directory).await
+        let (rome, milan) = (
+            self.world.rome.cluster_id().await?,
+            self.world.milan.cluster_id().await?,
+        );
+        cluster
+            .printed(
+                &with_names(command, &[("ROME", &rome), ("MILAN", &milan)]),
+                &self.directory,
+            )
+            .await
     }
 
     /// Runs the command of docs/contracts.md with these words.
@@ -56,14 +64,31 @@ impl Reader<'_> {
 }
 
 async fn policy(cluster: &Cluster) -> Result<Value> {
-    let policy = cluster.object(&["peeringpolicy", "default"]).await?.context("there is no policy `default`")?;
+    let policy = cluster
+        .object(&["peeringpolicy", "default"])
+        .await?
+        .context("there is no policy `default`")?;
     Ok(policy["spec"].clone())
 }
 
-#[allow(clippy::needless_pass_by_value, reason = "JSON literals are written in place")]
+#[allow(
+    clippy::needless_pass_by_value,
+    reason = "JSON literals are written in place"
+)]
 async fn patch_policy(cluster: &Cluster, kind: &str, patch: Value) -> Result<()> {
     let patch = patch.to_string();
-    cluster.kubectl(&["patch", "peeringpolicy", "default", "--type", kind, "-p", &patch]).await.map(drop)
+    cluster
+        .kubectl(&[
+            "patch",
+            "peeringpolicy",
+            "default",
+            "--type",
+            kind,
+            "-p",
+            &patch,
+        ])
+        .await
+        .map(drop)
 }
 
 fn name_of(contract: &Value) -> &str {
@@ -83,7 +108,12 @@ pub async fn the_commands_of_contracts_and_prices_work_and_a_guarantee_that_ends
         prices: Page::new("docs/prices.md", include_str!("../../docs/prices.md")),
         directory,
     };
-    patch_policy(milan, "merge", json!({ "spec": { "provide": { "noticeSeconds": NOTICE_SECONDS } } })).await?;
+    patch_policy(
+        milan,
+        "merge",
+        json!({ "spec": { "provide": { "noticeSeconds": NOTICE_SECONDS } } }),
+    )
+    .await?;
 
     let first = a_contract_with_prices(&mut reader).await?;
     prices_are_seen(&mut reader).await?;
@@ -94,18 +124,36 @@ pub async fn the_commands_of_contracts_and_prices_work_and_a_guarantee_that_ends
     an_early_end_is_a_breach(&world, &second).await?;
 
     reader.prices(milan, r#""prices":null"#).await?;
-    ensure!(policy(milan).await?["provide"]["prices"].is_null(), "there are prices left");
+    ensure!(
+        policy(milan).await?["provide"]["prices"].is_null(),
+        "there are prices left"
+    );
     reader.contracts.all_were_taken()?;
     reader.prices.all_were_taken()?;
     for (cluster, spec) in before {
-        patch_policy(cluster, "json", json!([{ "op": "replace", "path": "/spec", "value": spec }])).await?;
+        patch_policy(
+            cluster,
+            "json",
+            json!([{ "op": "replace", "path": "/spec", "value": spec }]),
+        )
+        .await?;
     }
     milan.liqoctl(&["contract", "forget", "rome"]).await?;
     offers_need_no_contract(&world).await?;
     // The breach would last as long as the contract that ended.
-    for (cluster, namespace) in [(milan, tenant(&world).await?), (rome, copies(&world).await?)] {
+    for (cluster, namespace) in [
+        (milan, tenant(&world).await?),
+        (rome, copies(&world).await?),
+    ] {
         cluster
-            .kubectl(&["-n", &namespace, "delete", "contracts.sharing.liqo.io", name_of(&second), "--ignore-not-found"])
+            .kubectl(&[
+                "-n",
+                &namespace,
+                "delete",
+                "contracts.sharing.liqo.io",
+                name_of(&second),
+                "--ignore-not-found",
+            ])
             .await?;
     }
     Ok(())
@@ -114,17 +162,32 @@ pub async fn the_commands_of_contracts_and_prices_work_and_a_guarantee_that_ends
 /// Milan offers contracts, then wants prices. Rome signs both.
 async fn a_contract_with_prices(reader: &mut Reader<'_>) -> Result<Value> {
     let (rome, milan) = (&reader.world.rome, &reader.world.milan);
-    reader.contracts(milan, r#"{"commitment":"BestEffort"}"#).await?;
+    reader
+        .contracts(milan, r#"{"commitment":"BestEffort"}"#)
+        .await?;
     let first = contract_in_force(reader.world, "without prices", |contract| {
         let terms = &contract["spec"]["terms"];
         terms["commitment"] == "BestEffort" && terms["noticeSeconds"] == NOTICE_SECONDS
     })
     .await?;
     let listed = reader.contracts(milan, "liqoctl contract list").await?;
-    let row = listed.lines().find(|line| line.contains(name_of(&first))).with_context(|| listed.clone())?;
-    ensure!(["rome", "InForce", "BestEffort", "yes"].iter().all(|word| row.contains(word)), "{listed}");
-    let shown = reader.contracts(milan, "liqoctl contract show rome").await?;
-    ensure!(shown.contains(name_of(&first)) && shown.contains("in force since"), "{shown}");
+    let row = listed
+        .lines()
+        .find(|line| line.contains(name_of(&first)))
+        .with_context(|| listed.clone())?;
+    ensure!(
+        ["rome", "InForce", "BestEffort", "yes"]
+            .iter()
+            .all(|word| row.contains(word)),
+        "{listed}"
+    );
+    let shown = reader
+        .contracts(milan, "liqoctl contract show rome")
+        .await?;
+    ensure!(
+        shown.contains(name_of(&first)) && shown.contains("in force since"),
+        "{shown}"
+    );
 
     reader.prices(rome, "maxPrices").await?;
     reader.prices(milan, r#""nvidia.com/gpu":"1.2""#).await?;
@@ -169,10 +232,22 @@ async fn budgets_are_set_seen_and_taken_away(reader: &mut Reader<'_>) -> Result<
     })
     .await?;
     let shown = reader.prices(rome, "liqoctl cost").await?;
-    ensure!(["namespace demo", "PeeringPolicy default"].iter().all(|words| shown.contains(words)), "{shown}");
+    ensure!(
+        ["namespace demo", "PeeringPolicy default"]
+            .iter()
+            .all(|words| shown.contains(words)),
+        "{shown}"
+    );
     reader.prices(rome, r#""budget":null"#).await?;
-    let offloading = rome.object(&["-n", DEMO, "namespaceoffloading", "offloading"]).await?.unwrap_or_default();
-    ensure!(offloading["spec"]["budget"].is_null(), "{:#}", offloading["spec"]);
+    let offloading = rome
+        .object(&["-n", DEMO, "namespaceoffloading", "offloading"])
+        .await?
+        .unwrap_or_default();
+    ensure!(
+        offloading["spec"]["budget"].is_null(),
+        "{:#}",
+        offloading["spec"]
+    );
     rome.end_namespace(DEMO).await
 }
 
@@ -181,26 +256,50 @@ async fn stored_copies_are_compared(reader: &mut Reader<'_>, contract: &Value) -
     let (rome, milan) = (&reader.world.rome, &reader.world.milan);
     for (cluster, words) in [(milan, "liqo-tenant-ROME"), (rome, "liqo-provider-MILAN")] {
         let command = reader.contracts.take(words)?;
-        reader.run(cluster, &with_names(&command, &[("contract-3f2a9c01", name_of(contract))])).await?;
+        reader
+            .run(
+                cluster,
+                &with_names(&command, &[("contract-3f2a9c01", name_of(contract))]),
+            )
+            .await?;
     }
     let verified = reader.contracts(rome, "liqoctl contract verify").await?;
-    ensure!(verified.starts_with("Both copies contain the same contract"), "{verified}");
+    ensure!(
+        verified.starts_with("Both copies contain the same contract"),
+        "{verified}"
+    );
     Ok(())
 }
 
 /// Rome ends the contract; when it forgets that, the policies make another one.
-async fn the_consumer_ends_it_and_begins_again(reader: &mut Reader<'_>, first: &Value) -> Result<Value> {
+async fn the_consumer_ends_it_and_begins_again(
+    reader: &mut Reader<'_>,
+    first: &Value,
+) -> Result<Value> {
     let (rome, milan) = (&reader.world.rome, &reader.world.milan);
-    let ended = reader.contracts_yes(rome, "liqoctl contract end milan").await?;
+    let ended = reader
+        .contracts_yes(rome, "liqoctl contract end milan")
+        .await?;
     ensure!(ended.contains("ends at"), "{ended}");
     let tenant = tenant(reader.world).await?;
     eventually("the contract is over", TIMEOUT, || async {
-        let over = milan.object(&["-n", &tenant, "contracts", name_of(first)]).await?;
-        Ok(over.filter(|over| over["status"]["phase"] == "Ended" && over["spec"]["ended"]["by"] == "Consumer").map(drop))
+        let over = milan
+            .object(&["-n", &tenant, "contracts", name_of(first)])
+            .await?;
+        Ok(over
+            .filter(|over| {
+                over["status"]["phase"] == "Ended" && over["spec"]["ended"]["by"] == "Consumer"
+            })
+            .map(drop))
     })
     .await?;
-    reader.contracts(rome, "liqoctl contract forget milan").await?;
-    contract_in_force(reader.world, "another one", |contract| name_of(contract) != name_of(first)).await
+    reader
+        .contracts(rome, "liqoctl contract forget milan")
+        .await?;
+    contract_in_force(reader.world, "another one", |contract| {
+        name_of(contract) != name_of(first)
+    })
+    .await
 }
 
 /// Rome's person decides on a contract for a day with guaranteed amounts, within the limits of rome's policy.
@@ -211,17 +310,25 @@ async fn a_person_accepts_a_guarantee(reader: &mut Reader<'_>, contract: &Value)
     reader.contracts(milan, r#""periodSeconds":86400"#).await?;
     let copies = copies(reader.world).await?;
     eventually("the guarantee waits for rome's person", TIMEOUT, || async {
-        let copy = rome.object(&["-n", &copies, "contracts", name_of(contract)]).await?.context("rome has no copy")?;
+        let copy = rome
+            .object(&["-n", &copies, "contracts", name_of(contract)])
+            .await?
+            .context("rome has no copy")?;
         let says = copy["status"]["message"].as_str().unwrap_or_default();
-        let waits = copy["spec"]["pending"]["terms"]["commitment"] == "Guaranteed" && says.contains("liqoctl offer accept milan");
+        let waits = copy["spec"]["pending"]["terms"]["commitment"] == "Guaranteed"
+            && says.contains("liqoctl offer accept milan");
         Ok(waits.then_some(()))
     })
     .await?;
-    let accepted = reader.contracts_yes(rome, "liqoctl offer accept milan").await?;
+    let accepted = reader
+        .contracts_yes(rome, "liqoctl offer accept milan")
+        .await?;
     ensure!(accepted.contains("accepted"), "{accepted}");
     contract_in_force(reader.world, "with guaranteed amounts", |found| {
         let terms = &found["spec"]["terms"];
-        name_of(found) == name_of(contract) && terms["commitment"] == "Guaranteed" && terms["end"].is_string()
+        name_of(found) == name_of(contract)
+            && terms["commitment"] == "Guaranteed"
+            && terms["end"].is_string()
     })
     .await
     .map(drop)
@@ -230,36 +337,81 @@ async fn a_person_accepts_a_guarantee(reader: &mut Reader<'_>, contract: &Value)
 /// Milan's person ends the guarantee after seconds instead of a day. Both sides say who broke what.
 async fn an_early_end_is_a_breach(world: &World, contract: &Value) -> Result<()> {
     let (rome, milan) = (&world.rome, &world.milan);
-    ensure!(NOTICE_SECONDS + 600 < DAY_SECONDS, "the end must be earlier by more than clocks may differ");
-    milan.liqoctl(&["contract", "end", "rome", "--reason", "sold to others", "--yes"]).await?;
+    ensure!(
+        NOTICE_SECONDS + 600 < DAY_SECONDS,
+        "the end must be earlier by more than clocks may differ"
+    );
+    milan
+        .liqoctl(&[
+            "contract",
+            "end",
+            "rome",
+            "--reason",
+            "sold to others",
+            "--yes",
+        ])
+        .await?;
     let (tenant, copies) = (tenant(world).await?, copies(world).await?);
     eventually("rome finds the breach", TIMEOUT, || async {
-        let copy = rome.object(&["-n", &copies, "contracts", name_of(contract)]).await?.context("rome has no copy")?;
-        let breaches = copy["status"]["breaches"].as_array().cloned().unwrap_or_default();
+        let copy = rome
+            .object(&["-n", &copies, "contracts", name_of(contract)])
+            .await?
+            .context("rome has no copy")?;
+        let breaches = copy["status"]["breaches"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default();
         let is_named = |breach: &Value| {
             let says = breach["message"].as_str().unwrap_or_default();
-            breach["kind"] == "EndedEarly" && breach["by"] == "Provider" && says.contains("the amounts are guaranteed until")
+            breach["kind"] == "EndedEarly"
+                && breach["by"] == "Provider"
+                && says.contains("the amounts are guaranteed until")
         };
         ensure!(breaches.iter().any(is_named), "{breaches:#?}");
-        let conditions = copy["status"]["conditions"].as_array().cloned().unwrap_or_default();
-        let honoured = conditions.iter().find(|condition| condition["type"] == "Honoured").context("no condition")?;
-        ensure!(honoured["status"] == "False" && honoured["reason"] == "EndedEarly", "{honoured:#}");
+        let conditions = copy["status"]["conditions"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default();
+        let honoured = conditions
+            .iter()
+            .find(|condition| condition["type"] == "Honoured")
+            .context("no condition")?;
+        ensure!(
+            honoured["status"] == "False" && honoured["reason"] == "EndedEarly",
+            "{honoured:#}"
+        );
         Ok(Some(()))
     })
     .await?;
     for (cluster, peer, namespace) in [(rome, "milan", &copies), (milan, "rome", &tenant)] {
         let listed = cluster.liqoctl(&["contract", "list", peer]).await?;
-        let row = listed.lines().find(|line| line.contains(name_of(contract))).unwrap_or_default();
+        let row = listed
+            .lines()
+            .find(|line| line.contains(name_of(contract)))
+            .unwrap_or_default();
         ensure!(row.contains("no: EndedEarly"), "{listed}");
-        eventually(&format!("{} has an event", cluster.name), TIMEOUT, || async {
-            let events = cluster.items(&["-n", namespace, "events"]).await?;
-            Ok(events.iter().any(|event| event["reason"] == "EndedEarly").then_some(()))
-        })
+        eventually(
+            &format!("{} has an event", cluster.name),
+            TIMEOUT,
+            || async {
+                let events = cluster.items(&["-n", namespace, "events"]).await?;
+                Ok(events
+                    .iter()
+                    .any(|event| event["reason"] == "EndedEarly")
+                    .then_some(()))
+            },
+        )
         .await?;
     }
     eventually("the contract is over", TIMEOUT, || async {
-        let over = milan.object(&["-n", &tenant, "contracts", name_of(contract)]).await?;
-        Ok(over.filter(|over| over["status"]["phase"] == "Ended" && over["spec"]["ended"]["by"] == "Provider").map(drop))
+        let over = milan
+            .object(&["-n", &tenant, "contracts", name_of(contract)])
+            .await?;
+        Ok(over
+            .filter(|over| {
+                over["status"]["phase"] == "Ended" && over["spec"]["ended"]["by"] == "Provider"
+            })
+            .map(drop))
     })
     .await
 }

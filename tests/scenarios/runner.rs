@@ -64,27 +64,45 @@ enum Shares {
 
 impl Scenario {
     pub fn new(name: &'static str, run: fn(Arc<World>) -> BoxFuture<'static, Result<()>>) -> Self {
-        Self { name, run, shares: Shares::Always, fixture: None, needs_kubernetes_tests: false }
+        Self {
+            name,
+            run,
+            shares: Shares::Always,
+            fixture: None,
+            needs_kubernetes_tests: false,
+        }
     }
 
     /// The runner sets this fixture up before. Only for scenarios that run one at a time.
     pub fn on(self, fixture: &'static Fixture) -> Self {
-        Self { fixture: Some(fixture), ..self }
+        Self {
+            fixture: Some(fixture),
+            ..self
+        }
     }
 
     /// It waits while Kubernetes' own tests are not built, which takes minutes of all processors. Who names it lets them be built.
     pub fn with_kubernetes_tests(self) -> Self {
-        Self { needs_kubernetes_tests: true, ..self }
+        Self {
+            needs_kubernetes_tests: true,
+            ..self
+        }
     }
 
     /// No other scenario of any set runs meanwhile.
     pub fn with_whole_machine(self) -> Self {
-        Self { shares: Shares::Never, ..self }
+        Self {
+            shares: Shares::Never,
+            ..self
+        }
     }
 
     /// It takes [`World::machine`] itself, at times for itself alone.
     pub fn with_own_share(self) -> Self {
-        Self { shares: Shares::AtTimes, ..self }
+        Self {
+            shares: Shares::AtTimes,
+            ..self
+        }
     }
 }
 
@@ -117,7 +135,10 @@ impl Waiting {
         if !runs_all {
             return Ok(Self::default());
         }
-        Ok(Self { turns: turns::waiting()?, lacks_kubernetes_tests: !liqo_playground::has_kubernetes_tests() })
+        Ok(Self {
+            turns: turns::waiting()?,
+            lacks_kubernetes_tests: !liqo_playground::has_kubernetes_tests(),
+        })
     }
 
     fn has(&self, scenario: &Scenario) -> bool {
@@ -127,10 +148,15 @@ impl Waiting {
 
     fn show(&self) {
         if !self.turns.is_empty() {
-            println!("{} scenarios wait for their turn (tests/scenarios-by-turns.md)", self.turns.len());
+            println!(
+                "{} scenarios wait for their turn (tests/scenarios-by-turns.md)",
+                self.turns.len()
+            );
         }
         if self.lacks_kubernetes_tests {
-            println!("Kubernetes' own tests wait until they are built: cargo playground conformance --list");
+            println!(
+                "Kubernetes' own tests wait until they are built: cargo playground conformance --list"
+            );
         }
     }
 }
@@ -154,7 +180,9 @@ struct Tasks {
 
 impl Tasks {
     fn is_empty(&self) -> bool {
-        [&self.parallel, &self.with_turin, &self.alone, &self.last].into_iter().all(Vec::is_empty)
+        [&self.parallel, &self.with_turin, &self.alone, &self.last]
+            .into_iter()
+            .all(Vec::is_empty)
     }
 }
 
@@ -194,8 +222,12 @@ async fn is_overloaded() -> bool {
 /// The number of programs that run or want to, on the whole machine.
 fn runnable() -> usize {
     let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
-    let count = text.lines().find_map(|line| line.strip_prefix("procs_running "));
-    count.and_then(|count| count.parse().ok()).unwrap_or_default()
+    let count = text
+        .lines()
+        .find_map(|line| line.strip_prefix("procs_running "));
+    count
+        .and_then(|count| count.parse().ok())
+        .unwrap_or_default()
 }
 
 /// A scenario that ended.
@@ -238,7 +270,9 @@ pub fn run(sets: Vec<Set>) -> ExitCode {
         let mut tasks = |scenarios: Vec<Scenario>| {
             let mut tasks = Vec::new();
             for scenario in scenarios {
-                let is_attack = attacks.iter().any(|attack| attack.scenario().as_deref() == Some(scenario.name));
+                let is_attack = attacks
+                    .iter()
+                    .any(|attack| attack.scenario().as_deref() == Some(scenario.name));
                 if !is_named(filters.as_deref(), &arguments, scenario.name, is_attack) {
                     continue;
                 }
@@ -251,7 +285,11 @@ pub fn run(sets: Vec<Set>) -> ExitCode {
                 });
                 let waits = !arguments.include_ignored && waiting.has(&scenario);
                 let trial = trial.with_ignored_flag(waits);
-                trials.push(if is_attack { trial.with_kind(ATTACK) } else { trial });
+                trials.push(if is_attack {
+                    trial.with_kind(ATTACK)
+                } else {
+                    trial
+                });
                 if !arguments.list && !arguments.ignored && !waits {
                     tasks.push(Task { scenario, report });
                 }
@@ -260,8 +298,18 @@ pub fn run(sets: Vec<Set>) -> ExitCode {
         };
         let (parallel, with_turin) = (tasks(set.parallel), tasks(set.with_turin));
         let (alone, last) = (tasks(set.alone), tasks(set.last));
-        let groups: VecDeque<_> = set.groups.into_iter().map(&mut tasks).filter(|group| !group.is_empty()).collect();
-        let tasks = Tasks { parallel, with_turin, alone, last };
+        let groups: VecDeque<_> = set
+            .groups
+            .into_iter()
+            .map(&mut tasks)
+            .filter(|group| !group.is_empty())
+            .collect();
+        let tasks = Tasks {
+            parallel,
+            with_turin,
+            alone,
+            last,
+        };
         if !tasks.is_empty() || !groups.is_empty() {
             shared.groups.blocking_lock().extend(groups);
             let run = run_set(set.clusters, tasks, shared.clone());
@@ -272,7 +320,10 @@ pub fn run(sets: Vec<Set>) -> ExitCode {
     drop(shared);
     let run = runtime.spawn(join_all(runs));
     let conclusion = libtest_mimic::run(&arguments, trials);
-    match runtime.block_on(run).map(|results| results.into_iter().collect::<Result<()>>()) {
+    match runtime
+        .block_on(run)
+        .map(|results| results.into_iter().collect::<Result<()>>())
+    {
         Ok(Ok(())) => {}
         Ok(Err(error)) => return fail(&error),
         Err(error) => return fail(&error.into()),
@@ -291,9 +342,16 @@ pub fn run(sets: Vec<Set>) -> ExitCode {
 /// Whether the command line names the scenario: by one of the filters, which commas separate, and by no `--skip`. [`ATTACK`] names all attacks.
 fn is_named(filters: Option<&str>, arguments: &Arguments, name: &str, is_attack: bool) -> bool {
     let fits = |filter: &str| {
-        filter == ALL || (is_attack && filter == ATTACK) || if arguments.exact { name == filter } else { name.contains(filter) }
+        filter == ALL
+            || (is_attack && filter == ATTACK)
+            || if arguments.exact {
+                name == filter
+            } else {
+                name.contains(filter)
+            }
     };
-    filters.is_none_or(|filters| filters.split(',').any(fits)) && !arguments.skip.iter().any(|filter| fits(filter))
+    filters.is_none_or(|filters| filters.split(',').any(fits))
+        && !arguments.skip.iter().any(|filter| fits(filter))
 }
 
 /// Starts the clusters of a set and runs its scenarios. After a failure it restores the clusters before others run.
@@ -302,18 +360,32 @@ async fn run_set(clusters: Clusters, tasks: Tasks, shared: Arc<Shared>) -> Resul
     let built = shared.built.get_or_try_init(Built::build).await?;
     // Beside it, API servers would not answer for a minute, and managers would lose their Leases.
     let whole = shared.machine.write().await;
-    let world =
-        World::build(clusters, built, shared.machine.clone()).await.with_context(|| format!("the clusters of set {instance}"))?;
+    let world = World::build(clusters, built, shared.machine.clone())
+        .await
+        .with_context(|| format!("the clusters of set {instance}"))?;
     drop(whole);
     let world = Arc::new(world);
     let baseline = Baseline::of(&world).await?;
-    eprintln!("{instance}: the clusters are ready after {} s", begun.elapsed().as_secs());
-    let Tasks { parallel, with_turin, alone, last } = tasks;
-    let (parallel, with_turin) =
-        tokio::join!(run_some(MAX_CONCURRENT, &world, parallel, &shared), run_some(1, &world, with_turin, &shared));
+    eprintln!(
+        "{instance}: the clusters are ready after {} s",
+        begun.elapsed().as_secs()
+    );
+    let Tasks {
+        parallel,
+        with_turin,
+        alone,
+        last,
+    } = tasks;
+    let (parallel, with_turin) = tokio::join!(
+        run_some(MAX_CONCURRENT, &world, parallel, &shared),
+        run_some(1, &world, with_turin, &shared)
+    );
     let mut are_gone = world.ended_namespaces_are_gone_unless_kept().await;
     let mut has_failed = !(parallel && with_turin) || are_gone.is_err();
-    eprintln!("{instance}: the parallel scenarios are done after {} s", begun.elapsed().as_secs());
+    eprintln!(
+        "{instance}: the parallel scenarios are done after {} s",
+        begun.elapsed().as_secs()
+    );
     if has_failed {
         restore(&world, &baseline).await;
     }
@@ -322,7 +394,9 @@ async fn run_set(clusters: Clusters, tasks: Tasks, shared: Arc<Shared>) -> Resul
     loop {
         let Some(task) = alone.pop_front() else {
             let group = shared.groups.lock().await.pop_front();
-            let Some(group) = group.or_else(|| last.take()) else { break };
+            let Some(group) = group.or_else(|| last.take()) else {
+                break;
+            };
             alone.extend(group);
             continue;
         };
@@ -333,16 +407,27 @@ async fn run_set(clusters: Clusters, tasks: Tasks, shared: Arc<Shared>) -> Resul
         }
     }
     let arranged = world.arrange(None).await;
-    eprintln!("{instance}: all scenarios are done after {} s", begun.elapsed().as_secs());
+    eprintln!(
+        "{instance}: all scenarios are done after {} s",
+        begun.elapsed().as_secs()
+    );
     are_gone = are_gone.and(world.ended_namespaces_are_gone_unless_kept().await);
-    world.end(has_failed || are_gone.is_err() || arranged.is_err()).await?;
+    world
+        .end(has_failed || are_gone.is_err() || arranged.is_err())
+        .await?;
     arranged.and(are_gone)
 }
 
 /// Runs at most `at_once` scenarios at a time. Returns whether all succeeded.
 async fn run_some(at_once: usize, world: &Arc<World>, tasks: Vec<Task>, shared: &Shared) -> bool {
-    let runs: Vec<_> = tasks.into_iter().map(|task| run_one(world, task, shared)).collect();
-    stream::iter(runs).buffer_unordered(at_once).fold(true, |all, is_done| std::future::ready(all && is_done)).await
+    let runs: Vec<_> = tasks
+        .into_iter()
+        .map(|task| run_one(world, task, shared))
+        .collect();
+    stream::iter(runs)
+        .buffer_unordered(at_once)
+        .fold(true, |all, is_done| std::future::ready(all && is_done))
+        .await
 }
 
 /// Runs a scenario when there is room for it. Returns whether it succeeded.
@@ -354,9 +439,21 @@ async fn run_one(world: &Arc<World>, task: Task, shared: &Shared) -> bool {
 }
 
 /// Runs a scenario and sends its outcome. Returns whether it succeeded.
-async fn run_admitted(world: &Arc<World>, Task { scenario, report }: Task, shared: &Shared) -> bool {
-    let _whole = if scenario.shares == Shares::Never { Some(shared.machine.write().await) } else { None };
-    let _part = if scenario.shares == Shares::Always { Some(shared.machine.read().await) } else { None };
+async fn run_admitted(
+    world: &Arc<World>,
+    Task { scenario, report }: Task,
+    shared: &Shared,
+) -> bool {
+    let _whole = if scenario.shares == Shares::Never {
+        Some(shared.machine.write().await)
+    } else {
+        None
+    };
+    let _part = if scenario.shares == Shares::Always {
+        Some(shared.machine.read().await)
+    } else {
+        None
+    };
     let (name, begun) = (scenario.name, Instant::now());
     let run = {
         let world = world.clone();
@@ -373,9 +470,17 @@ async fn run_admitted(world: &Arc<World>, Task { scenario, report }: Task, share
         eprintln!("{name}: {error}");
     }
     let is_done = outcome.is_ok();
-    eprintln!("{name}: {} after {} s", if is_done { "done" } else { "failed" }, begun.elapsed().as_secs());
+    eprintln!(
+        "{name}: {} after {} s",
+        if is_done { "done" } else { "failed" },
+        begun.elapsed().as_secs()
+    );
     // Sending fails if the report has ended.
-    let _ = shared.ended.send(Ended { name, took: begun.elapsed(), error: outcome.clone().err() });
+    let _ = shared.ended.send(Ended {
+        name,
+        took: begun.elapsed(),
+        error: outcome.clone().err(),
+    });
     let _ = report.send(outcome);
     is_done
 }
@@ -383,7 +488,10 @@ async fn run_admitted(world: &Arc<World>, Task { scenario, report }: Task, share
 async fn restore(world: &World, baseline: &Baseline) {
     let begun = Instant::now();
     match baseline.restore(world).await {
-        Ok(()) => eprintln!("restored the clusters within {} s", begun.elapsed().as_secs()),
+        Ok(()) => eprintln!(
+            "restored the clusters within {} s",
+            begun.elapsed().as_secs()
+        ),
         Err(error) => eprintln!("cannot restore the clusters after a failed scenario: {error:#}"),
     }
 }
@@ -394,21 +502,35 @@ fn show_slowest(all: &mut [Ended], total: Duration) {
     for Ended { name, took, .. } in all.iter().take(SLOWEST) {
         println!("{:6} s  {name}", took.as_secs());
     }
-    println!("{} scenarios, {} s with the clusters", all.len(), total.as_secs());
+    println!(
+        "{} scenarios, {} s with the clusters",
+        all.len(),
+        total.as_secs()
+    );
 }
 
 /// The table of docs/SECURITY.md with the outcomes of its scenarios, if this run had some of them.
 fn show_attacks(attacks: &[Attack], ended: &[Ended]) {
     let outcome_of = |attack: &Attack| {
         let name = attack.scenario()?;
-        ended.iter().find(|ended| ended.name == name).map(|ended| if ended.error.is_none() { "withstood" } else { "FAILED" })
+        ended.iter().find(|ended| ended.name == name).map(|ended| {
+            if ended.error.is_none() {
+                "withstood"
+            } else {
+                "FAILED"
+            }
+        })
     };
     if !attacks.iter().any(|attack| outcome_of(attack).is_some()) {
         return;
     }
     println!("attacks (docs/SECURITY.md):");
     for attack in attacks {
-        let outcome = outcome_of(attack).unwrap_or(if attack.scenario().is_some() { "not run" } else { "unit test" });
+        let outcome = outcome_of(attack).unwrap_or(if attack.scenario().is_some() {
+            "not run"
+        } else {
+            "unit test"
+        });
         println!("{outcome:>9}  {attack}");
     }
 }
@@ -417,7 +539,10 @@ fn show_attacks(attacks: &[Attack], ended: &[Ended]) {
 fn show_failed(all: &[Ended]) {
     for Ended { name, error, .. } in all {
         if let Some(error) = error {
-            println!("failed: {name}: {}", error.chars().take(MAX_MESSAGE_LEN).collect::<String>());
+            println!(
+                "failed: {name}: {}",
+                error.chars().take(MAX_MESSAGE_LEN).collect::<String>()
+            );
         }
     }
 }

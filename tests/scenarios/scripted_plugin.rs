@@ -74,9 +74,16 @@ impl ScriptedPlugin {
     pub async fn start(world: &World, cluster: &Cluster, act: Act) -> Result<Self> {
         let [a, b, c, _] = world.machinery(cluster)?.address().octets();
         let here = Ipv4Addr::new(a, b, c, 1);
-        let listener = TcpListener::bind((here, 0)).await.with_context(|| format!("listening on {here}"))?;
+        let listener = TcpListener::bind((here, 0))
+            .await
+            .with_context(|| format!("listening on {here}"))?;
         let (act, _) = watch::channel(act);
-        let plugin = Self { address: listener.local_addr()?, act, counts: Arc::default(), serving: Mutex::default() };
+        let plugin = Self {
+            address: listener.local_addr()?,
+            act,
+            counts: Arc::default(),
+            serving: Mutex::default(),
+        };
         plugin.serve(listener);
         Ok(plugin)
     }
@@ -94,7 +101,10 @@ impl ScriptedPlugin {
 
     /// Sets its behaviour.
     pub fn act(&self, answer: Answer, subscribers: Subscribers) {
-        self.act.send_replace(Act { answer, subscribers });
+        self.act.send_replace(Act {
+            answer,
+            subscribers,
+        });
     }
 
     /// Sets its answer, and notifies subscribers.
@@ -104,12 +114,19 @@ impl ScriptedPlugin {
 
     /// Ends it at once, and breaks all connections.
     pub fn kill(&self) {
-        drop(self.serving.lock().unwrap_or_else(PoisonError::into_inner).take());
+        drop(
+            self.serving
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .take(),
+        );
     }
 
     /// Starts it again at the same address.
     pub async fn revive(&self) -> Result<()> {
-        let listener = TcpListener::bind(self.address).await.with_context(|| format!("listening on {}", self.address))?;
+        let listener = TcpListener::bind(self.address)
+            .await
+            .with_context(|| format!("listening on {}", self.address))?;
         self.serve(listener);
         Ok(())
     }
@@ -132,12 +149,19 @@ impl ScriptedPlugin {
 
     fn serve(&self, listener: TcpListener) {
         let (act, counts) = (self.act.subscribe(), self.counts.clone());
-        let tasks = raw::serve(listener, move |request, respond| answer(request, respond, act.clone(), counts.clone()));
+        let tasks = raw::serve(listener, move |request, respond| {
+            answer(request, respond, act.clone(), counts.clone())
+        });
         *self.serving.lock().unwrap_or_else(PoisonError::into_inner) = Some(tasks);
     }
 }
 
-async fn answer(request: Request<RecvStream>, respond: SendResponse<Bytes>, act: watch::Receiver<Act>, counts: Arc<Counts>) {
+async fn answer(
+    request: Request<RecvStream>,
+    respond: SendResponse<Bytes>,
+    act: watch::Receiver<Act>,
+    counts: Arc<Counts>,
+) {
     let now = act.borrow().answer.clone();
     match (request.uri().path(), now) {
         (_, Answer::Hangs) => pending().await,
@@ -187,7 +211,14 @@ async fn subscribe(respond: SendResponse<Bytes>, mut act: watch::Receiver<Act>, 
 /// Encodes a pool of an answer in generation P3. An answer with several pools is their concatenation.
 pub fn pool(name: &str, amounts: &[(&str, &str)]) -> Vec<u8> {
     let amount = |(resource, quantity): &(&str, &str)| {
-        field(1, &[field(1, resource.as_bytes()), field(2, &field(1, quantity.as_bytes()))].concat())
+        field(
+            1,
+            &[
+                field(1, resource.as_bytes()),
+                field(2, &field(1, quantity.as_bytes())),
+            ]
+            .concat(),
+        )
     };
     let mut content: Vec<u8> = amounts.iter().flat_map(amount).collect();
     if !name.is_empty() {
@@ -197,9 +228,22 @@ pub fn pool(name: &str, amounts: &[(&str, &str)]) -> Vec<u8> {
 }
 
 /// Encodes a pool with prices: a currency, and a rate for each resource.
-pub fn priced_pool(name: &str, amounts: &[(&str, &str)], currency: &str, rates: &[(&str, &str)]) -> Vec<u8> {
-    let rate = |(resource, rate): &(&str, &str)| field(2, &[field(1, resource.as_bytes()), field(2, rate.as_bytes())].concat());
-    let prices: Vec<u8> = field(1, currency.as_bytes()).into_iter().chain(rates.iter().flat_map(rate)).collect();
+pub fn priced_pool(
+    name: &str,
+    amounts: &[(&str, &str)],
+    currency: &str,
+    rates: &[(&str, &str)],
+) -> Vec<u8> {
+    let rate = |(resource, rate): &(&str, &str)| {
+        field(
+            2,
+            &[field(1, resource.as_bytes()), field(2, rate.as_bytes())].concat(),
+        )
+    };
+    let prices: Vec<u8> = field(1, currency.as_bytes())
+        .into_iter()
+        .chain(rates.iter().flat_map(rate))
+        .collect();
     // Without its own tag and length.
     let content = pool(name, amounts).split_off(2);
     field(1, &[content, field(4, &prices)].concat())

@@ -29,7 +29,8 @@ fn is_renewed_credential(write: &str) -> bool {
 
 /// Whether a write publishes latency or loss of a path. They change with the load of this machine, and are written twice a minute at most.
 fn is_of_a_path(write: &str) -> bool {
-    write.starts_with("patch tunnelendpoints liqo/") && write.contains("/status by system:serviceaccount:liqo-fabric:liqo-fabric")
+    write.starts_with("patch tunnelendpoints liqo/")
+        && write.contains("/status by system:serviceaccount:liqo-fabric:liqo-fabric")
 }
 
 /// Checks that only leases, credentials and what a path is like are written during this period.
@@ -45,7 +46,12 @@ async fn writes_nothing(world: &World, period: Duration) -> Result<()> {
             of_a_path -= u64::from(is_change);
             !is_change && !is_renewed_credential(write)
         });
-        ensure!(writes.is_empty(), "{} saw writes in {} settled seconds: {writes:#?}", cluster.name, period.as_secs());
+        ensure!(
+            writes.is_empty(),
+            "{} saw writes in {} settled seconds: {writes:#?}",
+            cluster.name,
+            period.as_secs()
+        );
     }
     Ok(())
 }
@@ -53,7 +59,8 @@ async fn writes_nothing(world: &World, period: Duration) -> Result<()> {
 pub async fn a_settled_system_writes_only_leases(world: Arc<World>) -> Result<()> {
     let (rome, milan) = (&world.rome, &world.milan);
     let part = world.machine.read().await;
-    rome.offloaded_namespace("settled", "LocalAndRemote").await?;
+    rome.offloaded_namespace("settled", "LocalAndRemote")
+        .await?;
     rome.apply(&deployment("settled", "web", 6)).await?;
     rome.ready_pods("settled", "app=web", 6).await?;
     world.quiet(&[rome, milan]).await?;
@@ -71,14 +78,24 @@ pub async fn a_settled_system_writes_only_leases(world: Arc<World>) -> Result<()
         let mut writes = cluster.liqo_writes(from)?;
         // On a slow machine the API server is away for so long that Kubernetes takes the virtual node for dead.
         let marked = cluster.marked_not_ready(from)?;
-        let is_restored = |write: &str| marked.iter().any(|pod| write.starts_with(&format!("patch pods settled/{pod}/status ")));
+        let is_restored = |write: &str| {
+            marked
+                .iter()
+                .any(|pod| write.starts_with(&format!("patch pods settled/{pod}/status ")))
+        };
         writes.retain(|write| {
             !is_renewed_credential(write)
                 && !is_restored(write)
                 && !is_of_a_path(write)
-                && WRITTEN_AFTER_AN_OUTAGE.iter().all(|resource| !write.contains(resource))
+                && WRITTEN_AFTER_AN_OUTAGE
+                    .iter()
+                    .all(|resource| !write.contains(resource))
         });
-        ensure!(writes.is_empty(), "a resync wrote at {}: {writes:#?}", cluster.name);
+        ensure!(
+            writes.is_empty(),
+            "a resync wrote at {}: {writes:#?}",
+            cluster.name
+        );
     }
     let _part = whole.downgrade();
     writes_nothing(&world, EVERY_PERIOD).await?;

@@ -20,20 +20,34 @@ const TIMEOUT: Duration = Duration::from_secs(90);
 /// Waits until milan offers to rome what these nodes of milan have together, and rome's node has it.
 async fn offers_the_sum_of(world: &World, providers: &[&str]) -> Result<()> {
     let (rome, milan) = (&world.rome, &world.milan);
-    eventually(&format!("rome is offered the sum of {}", providers.join(" and ")), TIMEOUT, || async {
-        let offered = offer(milan, rome).await?.context("there is no offer")?.spec.resource_quota.hard;
-        let node = allocatable(rome, "milan").await?;
-        let mut lent = Vec::new();
-        for provider in providers {
-            lent.push(allocatable(milan, provider).await?);
-        }
-        let is_sum = ["cpu", "memory", "pods"].iter().all(|resource| {
-            let sum = lent.iter().fold(Quantity::ZERO, |sum, amounts| sum + amounts.get(resource));
-            offered.get(resource) == sum && node.get(resource) == sum
-        });
-        ensure!(is_sum, "{lent:?} are offered as {offered:?}; the node has {node:?}");
-        Ok(Some(()))
-    })
+    eventually(
+        &format!("rome is offered the sum of {}", providers.join(" and ")),
+        TIMEOUT,
+        || async {
+            let offered = offer(milan, rome)
+                .await?
+                .context("there is no offer")?
+                .spec
+                .resource_quota
+                .hard;
+            let node = allocatable(rome, "milan").await?;
+            let mut lent = Vec::new();
+            for provider in providers {
+                lent.push(allocatable(milan, provider).await?);
+            }
+            let is_sum = ["cpu", "memory", "pods"].iter().all(|resource| {
+                let sum = lent
+                    .iter()
+                    .fold(Quantity::ZERO, |sum, amounts| sum + amounts.get(resource));
+                offered.get(resource) == sum && node.get(resource) == sum
+            });
+            ensure!(
+                is_sum,
+                "{lent:?} are offered as {offered:?}; the node has {node:?}"
+            );
+            Ok(Some(()))
+        },
+    )
     .await
 }
 
@@ -44,19 +58,30 @@ async fn run_at(world: &World, at_milan: &str, pods: usize, providers: &[&str]) 
         world.rome.ready_pods(NAMESPACE, "app=web", pods).await?;
         let between = world.milan.ready_pods(at_milan, "app=web", pods).await?;
         let nodes: BTreeSet<&str> = between.iter().map(node_of).collect();
-        ensure!(nodes == providers.iter().copied().collect(), "they run at {nodes:?}");
+        ensure!(
+            nodes == providers.iter().copied().collect(),
+            "they run at {nodes:?}"
+        );
         Ok(Some(()))
     })
     .await
 }
 
-pub async fn a_broker_lends_the_sum_of_two_providers_while_one_leaves_and_comes_back(world: Arc<World>) -> Result<()> {
-    let (rome, milan, turin, florence) = (&world.rome, &world.milan, &world.turin, world.florence()?);
+pub async fn a_broker_lends_the_sum_of_two_providers_while_one_leaves_and_comes_back(
+    world: Arc<World>,
+) -> Result<()> {
+    let (rome, milan, turin, florence) =
+        (&world.rome, &world.milan, &world.turin, world.florence()?);
     milan.peer_with(turin).await?;
     milan.peer_with(florence).await?;
     let peers = json!({ "clusterIDs": [rome.cluster_id().await?] });
     let provide = json!({ "percentage": 100, "noticeSeconds": 4, "source": { "offers": {} } });
-    apply_policy(milan, "broker", json!({ "priority": 10, "peers": peers, "provide": provide })).await?;
+    apply_policy(
+        milan,
+        "broker",
+        json!({ "priority": 10, "peers": peers, "provide": provide }),
+    )
+    .await?;
     offers_the_sum_of(&world, &["turin", "florence"]).await?;
 
     rome.offloaded_namespace(NAMESPACE, "Remote").await?;
@@ -71,7 +96,8 @@ pub async fn a_broker_lends_the_sum_of_two_providers_while_one_leaves_and_comes_
 
     milan.peer_with(turin).await?;
     offers_the_sum_of(&world, &["turin", "florence"]).await?;
-    rome.kubectl(&["-n", NAMESPACE, "scale", "deployment/web", "--replicas=8"]).await?;
+    rome.kubectl(&["-n", NAMESPACE, "scale", "deployment/web", "--replicas=8"])
+        .await?;
     run_at(&world, &at_milan, 2 * PODS, &["turin", "florence"]).await?;
     rome.end_namespace(NAMESPACE).await
 }

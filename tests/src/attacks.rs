@@ -22,7 +22,10 @@ pub struct Attack {
 impl Attack {
     /// The name of its scenario, such as `attacks::a_scenario`; `None` for a unit test.
     pub fn scenario(&self) -> Option<String> {
-        let file = self.place.strip_prefix("tests/scenarios/")?.strip_suffix(".rs")?;
+        let file = self
+            .place
+            .strip_prefix("tests/scenarios/")?
+            .strip_suffix(".rs")?;
         let module = file.split('/').next()?;
         Some(format!("{module}::{}", self.test))
     }
@@ -30,7 +33,11 @@ impl Attack {
 
 impl fmt::Display for Attack {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {} ({} {})", self.attacker, self.attack, self.place, self.test)
+        write!(
+            f,
+            "{}: {} ({} {})",
+            self.attacker, self.attack, self.place, self.test
+        )
     }
 }
 
@@ -40,16 +47,38 @@ pub fn table() -> Result<Vec<Attack>, String> {
 }
 
 fn parse(page: &str) -> Result<Vec<Attack>, String> {
-    let (_, part) = page.split_once(HEADING).ok_or_else(|| format!("the page has no heading {HEADING}"))?;
-    let lines = part.lines().filter(|line| line.starts_with('|')).skip(HEADER_LINES);
-    lines.map(|line| row(line).ok_or_else(|| format!("not attacker, attack, path and test: {line}"))).collect()
+    let (_, part) = page
+        .split_once(HEADING)
+        .ok_or_else(|| format!("the page has no heading {HEADING}"))?;
+    let lines = part
+        .lines()
+        .filter(|line| line.starts_with('|'))
+        .skip(HEADER_LINES);
+    lines
+        .map(|line| row(line).ok_or_else(|| format!("not attacker, attack, path and test: {line}")))
+        .collect()
 }
 
 fn row(line: &str) -> Option<Attack> {
-    let cells: Vec<&str> = line.strip_prefix('|')?.strip_suffix('|')?.split('|').map(str::trim).collect();
-    let [attacker, attack, test] = cells.as_slice() else { return None };
-    let (place, test) = test.strip_prefix('`')?.strip_suffix('`')?.split_once("` `")?;
-    Some(Attack { attacker: (*attacker).into(), attack: (*attack).into(), place: place.into(), test: test.into() })
+    let cells: Vec<&str> = line
+        .strip_prefix('|')?
+        .strip_suffix('|')?
+        .split('|')
+        .map(str::trim)
+        .collect();
+    let [attacker, attack, test] = cells.as_slice() else {
+        return None;
+    };
+    let (place, test) = test
+        .strip_prefix('`')?
+        .strip_suffix('`')?
+        .split_once("` `")?;
+    Some(Attack {
+        attacker: (*attacker).into(),
+        attack: (*attack).into(),
+        place: place.into(),
+        test: test.into(),
+    })
 }
 
 #[cfg(test)]
@@ -62,10 +91,20 @@ mod tests {
             | stranger | guess a token | `tests/scenarios/attacks/strangers.rs` `a_wrong_token_is_refused` |\n\
             | consumer | claim an ID | `crates/peering` `an_id_is_refused` |\n";
         let table = parse(page).unwrap();
-        assert_eq!(table[0].scenario().as_deref(), Some("attacks::a_wrong_token_is_refused"));
-        assert_eq!((table[1].attack.as_str(), table[1].place.as_str()), ("claim an ID", "crates/peering"));
+        assert_eq!(
+            table[0].scenario().as_deref(),
+            Some("attacks::a_wrong_token_is_refused")
+        );
+        assert_eq!(
+            (table[1].attack.as_str(), table[1].place.as_str()),
+            ("claim an ID", "crates/peering")
+        );
         assert_eq!(table[1].scenario(), None);
-        assert!(parse(&page.replace("`crates/peering` ", "")).unwrap_err().contains("claim an ID"));
+        assert!(
+            parse(&page.replace("`crates/peering` ", ""))
+                .unwrap_err()
+                .contains("claim an ID")
+        );
         assert!(parse("nothing").is_err());
     }
 

@@ -20,7 +20,9 @@ impl Measurement {
     /// `proof` is enough to prove what the scenario promises; `measured` is for a run that measures this.
     pub fn choose<T>(self, proof: T, measured: T) -> Result<T> {
         let wanted = std::env::var(VARIABLE).unwrap_or_default();
-        let is_wanted = self.is_in(&wanted).with_context(|| format!("the variable {VARIABLE}"))?;
+        let is_wanted = self
+            .is_in(&wanted)
+            .with_context(|| format!("the variable {VARIABLE}"))?;
         Ok(if is_wanted { measured } else { proof })
     }
 
@@ -43,7 +45,13 @@ mod tests {
     #[test]
     fn one_measurement_has_its_turn_or_all_or_none() {
         use Measurement::*;
-        let every = [HostileConsumer, HostileProvider, Rollouts, Renewals, MeteredPods];
+        let every = [
+            HostileConsumer,
+            HostileProvider,
+            Rollouts,
+            Renewals,
+            MeteredPods,
+        ];
         let wanted = |text: &str| every.map(|one| one.is_in(text).unwrap());
         assert_eq!(wanted(""), [false; 5]);
         assert_eq!(wanted("all"), [true; 5]);

@@ -23,15 +23,33 @@ pub struct Turn {
 
 /// All lines of the table.
 pub fn table() -> Result<Vec<Turn>> {
-    let lines = PAGE.lines().filter(|line| line.starts_with('|')).skip(HEADER_LINES);
-    lines.map(|line| row(line).with_context(|| format!("not turn, scenario, proofs and witness: {line}"))).collect()
+    let lines = PAGE
+        .lines()
+        .filter(|line| line.starts_with('|'))
+        .skip(HEADER_LINES);
+    lines
+        .map(|line| {
+            row(line).with_context(|| format!("not turn, scenario, proofs and witness: {line}"))
+        })
+        .collect()
 }
 
 fn row(line: &str) -> Option<Turn> {
-    let cells: Vec<&str> = line.strip_prefix('|')?.strip_suffix('|')?.split('|').map(str::trim).collect();
-    let [turn, scenario, proofs, _] = cells.as_slice() else { return None };
+    let cells: Vec<&str> = line
+        .strip_prefix('|')?
+        .strip_suffix('|')?
+        .split('|')
+        .map(str::trim)
+        .collect();
+    let [turn, scenario, proofs, _] = cells.as_slice() else {
+        return None;
+    };
     let turn = turn.parse().ok().filter(|turn| *turn < TURNS)?;
-    Some(Turn { turn, scenario: scenario.trim_matches('`').to_owned(), proofs: (*proofs).to_owned() })
+    Some(Turn {
+        turn,
+        scenario: scenario.trim_matches('`').to_owned(),
+        proofs: (*proofs).to_owned(),
+    })
 }
 
 /// The scenarios of the table that wait for another turn, as the environment chooses it.
@@ -44,8 +62,16 @@ pub fn waiting() -> Result<Vec<String>> {
 
 fn waiting_in(turn: &str) -> Result<Vec<String>> {
     let number = turn.parse().unwrap_or(TURNS);
-    ensure!(number < TURNS, "the variable {VARIABLE}: {turn:?} is no number from 0 to {}", TURNS - 1);
-    Ok(table()?.into_iter().filter(|row| row.turn != number).map(|row| row.scenario).collect())
+    ensure!(
+        number < TURNS,
+        "the variable {VARIABLE}: {turn:?} is no number from 0 to {}",
+        TURNS - 1
+    );
+    Ok(table()?
+        .into_iter()
+        .filter(|row| row.turn != number)
+        .map(|row| row.scenario)
+        .collect())
 }
 
 #[cfg(test)]
@@ -55,7 +81,14 @@ mod tests {
     #[test]
     fn a_line_has_a_turn_a_scenario_and_what_proves_it() {
         let turn = row("| 2 | `a::b` | `crates/x` `y` | packets |").unwrap();
-        assert_eq!(turn, Turn { turn: 2, scenario: "a::b".into(), proofs: "`crates/x` `y`".into() });
+        assert_eq!(
+            turn,
+            Turn {
+                turn: 2,
+                scenario: "a::b".into(),
+                proofs: "`crates/x` `y`".into()
+            }
+        );
         assert_eq!(row("| 3 | `a::b` | `crates/x` `y` | packets |"), None);
         assert_eq!(row("| 2 | `a::b` | packets |"), None);
     }
@@ -63,7 +96,9 @@ mod tests {
     #[test]
     fn each_scenario_of_the_table_has_exactly_one_turn() {
         let all = table().unwrap().len();
-        let ran: usize = (0..TURNS).map(|turn| all - waiting_in(&turn.to_string()).unwrap().len()).sum();
+        let ran: usize = (0..TURNS)
+            .map(|turn| all - waiting_in(&turn.to_string()).unwrap().len())
+            .sum();
         assert_eq!(ran, all);
         assert!(waiting_in("3").is_err() && waiting_in("all").is_err());
     }

@@ -36,7 +36,12 @@ where
             let outcome = seen.map_or_else(|| Err(anyhow::anyhow!("it did not happen")), Err);
             return outcome.with_context(|| format!("waited {} s for: {what}", within.as_secs()));
         }
-        tokio::time::sleep(if begun.elapsed() < FIRST_SECONDS { POLL_INTERVAL } else { LATER_POLL_INTERVAL }).await;
+        tokio::time::sleep(if begun.elapsed() < FIRST_SECONDS {
+            POLL_INTERVAL
+        } else {
+            LATER_POLL_INTERVAL
+        })
+        .await;
     }
 }
 

@@ -10,8 +10,8 @@ use anyhow::{Context as _, Result, ensure};
 use data_encoding::HEXLOWER;
 use futures::future::{BoxFuture, try_join_all};
 use liqo_playground::{
-    ClusterSpec, DUAL_STACK_SETTINGS, FAKE_NODE_LABEL, FakeNodes, ImageSpec, Playground, Progress, Supervision,
-    fake_node_resources,
+    ClusterSpec, DUAL_STACK_SETTINGS, FAKE_NODE_LABEL, FakeNodes, ImageSpec, Playground, Progress,
+    Supervision, fake_node_resources,
 };
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
@@ -27,7 +27,10 @@ const KUBE_ROUTER: &str = "kube-router";
 
 /// The clusters of a set.
 #[derive(Clone, Copy, Debug, Default)]
-#[allow(clippy::struct_excessive_bools, reason = "the settings are independent")]
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "the settings are independent"
+)]
 pub struct Clusters {
     /// Name of their playground. It does not disturb a user's own playground.
     pub instance: &'static str,
@@ -62,24 +65,59 @@ impl Built {
         let mut command = Command::new(cargo);
         // Variables that cargo sets for this test would make build scripts run again.
         let is_from_cargo = |name: &str| {
-            ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_"].iter().any(|prefix| name.starts_with(prefix))
+            [
+                "CARGO_PKG_",
+                "CARGO_MANIFEST_",
+                "CARGO_BIN_",
+                "CARGO_CRATE_",
+            ]
+            .iter()
+            .any(|prefix| name.starts_with(prefix))
         };
-        for (name, _) in
-            std::env::vars().filter(|(name, _)| is_from_cargo(name) || name == "LD_LIBRARY_PATH" || name == "OUT_DIR")
-        {
+        for (name, _) in std::env::vars().filter(|(name, _)| {
+            is_from_cargo(name) || name == "LD_LIBRARY_PATH" || name == "OUT_DIR"
+        }) {
             command.env_remove(name);
         }
-        command.args(["build", "--workspace", "--bins", "--examples", "--locked", "--quiet"]);
-        command.args(["--message-format=json-render-diagnostics", "--manifest-path"]).arg(manifest);
+        command.args([
+            "build",
+            "--workspace",
+            "--bins",
+            "--examples",
+            "--locked",
+            "--quiet",
+        ]);
+        command
+            .args([
+                "--message-format=json-render-diagnostics",
+                "--manifest-path",
+            ])
+            .arg(manifest);
         if !cfg!(debug_assertions) {
             command.arg("--release");
         }
-        let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output().await.context("starting cargo")?;
-        ensure!(output.status.success(), "building the programs of this workspace failed");
+        let output = command
+            .stdin(Stdio::null())
+            .stderr(Stdio::inherit())
+            .output()
+            .await
+            .context("starting cargo")?;
+        ensure!(
+            output.status.success(),
+            "building the programs of this workspace failed"
+        );
         let mut programs = BTreeMap::new();
-        for line in output.stdout.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
-            let message: Value = serde_json::from_slice(line).context("reading cargo's messages")?;
-            if let (Some(path), Some(name)) = (message["executable"].as_str(), message["target"]["name"].as_str()) {
+        for line in output
+            .stdout
+            .split(|byte| *byte == b'\n')
+            .filter(|line| !line.is_empty())
+        {
+            let message: Value =
+                serde_json::from_slice(line).context("reading cargo's messages")?;
+            if let (Some(path), Some(name)) = (
+                message["executable"].as_str(),
+                message["target"]["name"].as_str(),
+            ) {
                 programs.insert(name.to_owned(), path.into());
             }
         }
@@ -87,7 +125,10 @@ impl Built {
     }
 
     fn program(&self, name: &str) -> Result<&Path> {
-        self.0.get(name).map(PathBuf::as_path).with_context(|| format!("cargo did not build a program named {name}"))
+        self.0
+            .get(name)
+            .map(PathBuf::as_path)
+            .with_context(|| format!("cargo did not build a program named {name}"))
     }
 }
 
@@ -130,10 +171,14 @@ impl World {
             return Ok(());
         }
         if let Some(fixture) = now.take() {
-            (fixture.take_down)(self).await.with_context(|| format!("taking down: {}", fixture.name))?;
+            (fixture.take_down)(self)
+                .await
+                .with_context(|| format!("taking down: {}", fixture.name))?;
         }
         if let Some(fixture) = wanted {
-            (fixture.set_up)(self).await.with_context(|| format!("setting up: {}", fixture.name))?;
+            (fixture.set_up)(self)
+                .await
+                .with_context(|| format!("setting up: {}", fixture.name))?;
             *now = Some(fixture);
         }
         Ok(())
@@ -158,12 +203,22 @@ impl World {
             florence,
         } = wanted;
         let keep = std::env::var_os("LIQO_TEST_KEEP").is_some();
-        let supervision =
-            if keep { Supervision::Detached(built.program("liqo-playground")?.to_owned()) } else { Supervision::ThisProcess };
+        let supervision = if keep {
+            Supervision::Detached(built.program("liqo-playground")?.to_owned())
+        } else {
+            Supervision::ThisProcess
+        };
         let playground = Playground::open(instance)?.supervised_by(supervision);
         // milan starts with one fake node without resources. Scenarios add the nodes that they need.
-        let nothing = "cpu=0,memory=0,pods=0,ephemeral-storage=0".split(',').map(str::parse).collect::<Result<Vec<_>, _>>()?;
-        let fake_nodes = FakeNodes { count: 1, resources: fake_node_resources(nothing), taint: false };
+        let nothing = "cpu=0,memory=0,pods=0,ephemeral-storage=0"
+            .split(',')
+            .map(str::parse)
+            .collect::<Result<Vec<_>, _>>()?;
+        let fake_nodes = FakeNodes {
+            count: 1,
+            resources: fake_node_resources(nothing),
+            taint: false,
+        };
         // The default is a minute, which would only make scenarios slower.
         let spec = |name: &str| ClusterSpec {
             dual_stack,
@@ -172,11 +227,22 @@ impl World {
             processors: Some(1),
             ..ClusterSpec::new(name)
         };
-        let milan =
-            ClusterSpec { fake_nodes, network_policies, metrics, node_grace_seconds: milans_node_grace_seconds, ..spec("milan") };
-        let mut turin = ClusterSpec { nodes: nodes_of_turin, ..spec("turin") };
+        let milan = ClusterSpec {
+            fake_nodes,
+            network_policies,
+            metrics,
+            node_grace_seconds: milans_node_grace_seconds,
+            ..spec("milan")
+        };
+        let mut turin = ClusterSpec {
+            nodes: nodes_of_turin,
+            ..spec("turin")
+        };
         turin.pod_octet = turins_pod_octet.unwrap_or(turin.pod_octet);
-        let mut rome = ClusterSpec { metrics, ..spec("rome") };
+        let mut rome = ClusterSpec {
+            metrics,
+            ..spec("rome")
+        };
         rome.cluster_domain = romes_domain.map_or(rome.cluster_domain, str::to_owned);
         let mut specs = vec![rome, turin, milan];
         specs.extend(florence.then(|| spec("florence")));
@@ -184,28 +250,68 @@ impl World {
             // A run that was killed may have left something behind.
             playground.down().await?;
         }
-        playground.up(&specs, &Lines(instance)).await.context("starting the clusters")?;
+        playground
+            .up(&specs, &Lines(instance))
+            .await
+            .context("starting the clusters")?;
         let kubectl = without_dispatcher(liqo_playground::kubectl(&Lines(instance)).await?);
-        let programs = Programs { kubectl, liqoctl: built.program("liqoctl")?.to_owned() };
-        let (manager, fabric) = (built.program("liqo-controller-manager")?, built.program("liqo-fabric")?);
+        let programs = Programs {
+            kubectl,
+            liqoctl: built.program("liqoctl")?.to_owned(),
+        };
+        let (manager, fabric) = (
+            built.program("liqo-controller-manager")?,
+            built.program("liqo-fabric")?,
+        );
         let images = [
             format!("localhost/liqo/controller-manager:{}", digest(manager)?),
             format!("localhost/liqo/fabric:{}", digest(fabric)?),
         ];
-        let on_nodes = ImageSpec { programs: vec!["nft".to_owned()], ..ImageSpec::new(&images[1], fabric) };
+        let on_nodes = ImageSpec {
+            programs: vec!["nft".to_owned()],
+            ..ImageSpec::new(&images[1], fabric)
+        };
         let of_manager = ImageSpec::new(&images[0], manager);
-        tokio::try_join!(playground.load_image(&of_manager), playground.load_image(&on_nodes))
-            .context("loading Liqo's images")?;
+        tokio::try_join!(
+            playground.load_image(&of_manager),
+            playground.load_image(&on_nodes)
+        )
+        .context("loading Liqo's images")?;
         let connect = async |name| {
             let cluster = playground.cluster(name)?;
-            Cluster::new(name, cluster.kubeconfig(), cluster.audit_log(), programs.clone()).await
+            Cluster::new(
+                name,
+                cluster.kubeconfig(),
+                cluster.audit_log(),
+                programs.clone(),
+            )
+            .await
         };
-        let (rome, turin, milan) = tokio::try_join!(connect("rome"), connect("turin"), connect("milan"))?;
-        let florence = if florence { Some(connect("florence").await?) } else { None };
-        let scratch = std::env::temp_dir().join(format!("liqo-tests-{}-{instance}", std::process::id()));
+        let (rome, turin, milan) =
+            tokio::try_join!(connect("rome"), connect("turin"), connect("milan"))?;
+        let florence = if florence {
+            Some(connect("florence").await?)
+        } else {
+            None
+        };
+        let scratch =
+            std::env::temp_dir().join(format!("liqo-tests-{}-{instance}", std::process::id()));
         std::fs::create_dir_all(&scratch)?;
         let (kind, built, fixture) = (wanted, built.clone(), Mutex::default());
-        let world = Self { rome, turin, milan, florence, kind, built, playground, images, scratch, keep, machine, fixture };
+        let world = Self {
+            rome,
+            turin,
+            milan,
+            florence,
+            kind,
+            built,
+            playground,
+            images,
+            scratch,
+            keep,
+            machine,
+            fixture,
+        };
         if network_policies {
             world.stop_network_policies().await?;
         }
@@ -216,20 +322,40 @@ impl World {
 
     /// All clusters.
     pub(crate) fn clusters(&self) -> impl Iterator<Item = &Cluster> {
-        [&self.rome, &self.turin, &self.milan].into_iter().chain(&self.florence)
+        [&self.rome, &self.turin, &self.milan]
+            .into_iter()
+            .chain(&self.florence)
     }
 
     /// The fourth cluster. Fails if the set has none.
     pub fn florence(&self) -> Result<&Cluster> {
-        self.florence.as_ref().context("these clusters are without florence")
+        self.florence
+            .as_ref()
+            .context("these clusters are without florence")
     }
 
     /// Installs Liqo again, without the settings of scenarios, and waits until the manager and `liqo-fabric` run.
     pub(crate) async fn reinstall(&self, cluster: &Cluster) -> Result<()> {
         self.install(cluster).await?;
-        cluster.liqoctl(&["install", "--set", "controllerManager.config.resourcePluginAddress="]).await?;
+        cluster
+            .liqoctl(&[
+                "install",
+                "--set",
+                "controllerManager.config.resourcePluginAddress=",
+            ])
+            .await?;
         cluster.start_manager().await?;
-        cluster.kubectl(&["-n", "liqo-fabric", "rollout", "status", "daemonset/liqo-fabric", "--timeout=90s"]).await.map(drop)
+        cluster
+            .kubectl(&[
+                "-n",
+                "liqo-fabric",
+                "rollout",
+                "status",
+                "daemonset/liqo-fabric",
+                "--timeout=90s",
+            ])
+            .await
+            .map(drop)
     }
 
     /// Installs Liqo as a user would. It may be installed already.
@@ -237,12 +363,22 @@ impl World {
         let name = format!("discovery.config.clusterName={}", cluster.name);
         let image = format!("controllerManager.image={}", self.images[0]);
         let fabric = format!("fabric.image={}", self.images[1]);
-        let keys = format!("fabric.keyDirectory={}", self.machinery(cluster)?.key_directory().display());
+        let keys = format!(
+            "fabric.keyDirectory={}",
+            self.machinery(cluster)?.key_directory().display()
+        );
         // A pod on a fake node never runs.
         let (key, value) = FAKE_NODE_LABEL;
         let avoid = format!("controllerManager.avoidNodes={key}={value}");
         // The machine is slower than its clusters need, and scenarios restart managers. `takeover` has two replicas.
-        let mut settings = vec![name.as_str(), &image, &fabric, &keys, &avoid, "controllerManager.replicas=1"];
+        let mut settings = vec![
+            name.as_str(),
+            &image,
+            &fabric,
+            &keys,
+            &avoid,
+            "controllerManager.replicas=1",
+        ];
         // Most of these clusters do not enforce NetworkPolicies. `lending` tests what happens without this setting.
         settings.push("lendWithoutNetworkPolicies=true");
         if self.kind.dual_stack {
@@ -269,8 +405,13 @@ impl World {
             .output()
             .await
             .with_context(|| format!("starting {}", program.display()))?;
-        let [said, failed] = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
-        ensure!(output.status.success(), "liqo-playground {}:\n{said}\n{failed}", arguments.join(" "));
+        let [said, failed] =
+            [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+        ensure!(
+            output.status.success(),
+            "liqo-playground {}:\n{said}\n{failed}",
+            arguments.join(" ")
+        );
         Ok(said)
     }
 
@@ -281,36 +422,57 @@ impl World {
 
     /// Loads a resource plugin, or an example of one, into a cluster, as the image that the manifests of this plugin name.
     pub async fn load_plugin(&self, program: &str, plugin: &str, cluster: &Cluster) -> Result<()> {
-        self.load_program(self.built.program(program)?, plugin, cluster).await
+        self.load_program(self.built.program(program)?, plugin, cluster)
+            .await
     }
 
     /// Loads an image with kubectl and busybox into a cluster, and returns its name.
     pub async fn load_kubectl(&self, cluster: &Cluster) -> Result<&'static str> {
         let image = "localhost/kubectl:1";
         let kubectl = liqo_playground::kubectl(&Lines(self.kind.instance)).await?;
-        let spec = ImageSpec { programs: vec!["busybox".to_owned()], ..ImageSpec::new(image, kubectl) };
-        self.playground.cluster(&cluster.name)?.load_image(&spec).await?;
+        let spec = ImageSpec {
+            programs: vec!["busybox".to_owned()],
+            ..ImageSpec::new(image, kubectl)
+        };
+        self.playground
+            .cluster(&cluster.name)?
+            .load_image(&spec)
+            .await?;
         Ok(image)
     }
 
     async fn load_program(&self, program: &Path, plugin: &str, cluster: &Cluster) -> Result<()> {
         let image = format!("localhost/liqo/{plugin}:{}", env!("CARGO_PKG_VERSION"));
-        Ok(self.playground.cluster(&cluster.name)?.load_image(&ImageSpec::new(&image, program)).await?)
+        Ok(self
+            .playground
+            .cluster(&cluster.name)?
+            .load_image(&ImageSpec::new(&image, program))
+            .await?)
     }
 
     /// The path of a folder in `deploy`.
     pub fn manifests(&self, folder: &str) -> String {
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy").join(folder).display().to_string()
+        Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("../deploy")
+            .join(folder)
+            .display()
+            .to_string()
     }
 
     /// Waits until the namespaces that scenarios have ended are gone in all clusters.
     pub async fn ended_namespaces_are_gone(&self) -> Result<()> {
-        try_join_all(self.clusters().map(Cluster::ended_namespaces_are_gone)).await.map(drop)
+        try_join_all(self.clusters().map(Cluster::ended_namespaces_are_gone))
+            .await
+            .map(drop)
     }
 
     /// Waits likewise, unless `LIQO_TEST_KEEP` is set: Kubernetes needs ten seconds more for it, and somebody waits for the outcome.
     pub async fn ended_namespaces_are_gone_unless_kept(&self) -> Result<()> {
-        if self.keep { Ok(()) } else { self.ended_namespaces_are_gone().await }
+        if self.keep {
+            Ok(())
+        } else {
+            self.ended_namespaces_are_gone().await
+        }
     }
 
     /// Cuts a cluster off: all packets to and from it are lost.
@@ -334,23 +496,46 @@ impl World {
     async fn stop_network_policies(&self) -> Result<()> {
         let milan = self.machinery(&self.milan)?;
         milan.stop(KUBE_ROUTER).await?;
-        let node = milan.nodes().into_iter().next().context("milan has no node")?;
+        let node = milan
+            .nodes()
+            .into_iter()
+            .next()
+            .context("milan has no node")?;
         let within = format!("nsenter --net=/run/netns/{}", node.network_namespace);
-        let said = self.shell(&format!("{within} iptables -w -F && {within} iptables -w -X"), 20).await?;
-        ensure!(said.is_empty(), "removing the rules of {KUBE_ROUTER}: {said}");
+        let said = self
+            .shell(
+                &format!("{within} iptables -w -F && {within} iptables -w -X"),
+                20,
+            )
+            .await?;
+        ensure!(
+            said.is_empty(),
+            "removing the rules of {KUBE_ROUTER}: {said}"
+        );
         Ok(())
     }
 
     /// Kills the API server of a cluster, so every watch breaks. The supervisor starts it again. Returns when it answers.
     pub async fn break_watches(&self, cluster: &Cluster) -> Result<()> {
-        self.playground.cluster(&cluster.name)?.kill("kube-apiserver").await?;
+        self.playground
+            .cluster(&cluster.name)?
+            .kill("kube-apiserver")
+            .await?;
         self.api_server_answers(cluster).await
     }
 
     async fn api_server_answers(&self, cluster: &Cluster) -> Result<()> {
-        eventually("the API server answers again", Duration::from_mins(1), || async {
-            Ok(cluster.try_kubectl(&["get", "--raw", "/readyz"]).await?.success.then_some(()))
-        })
+        eventually(
+            "the API server answers again",
+            Duration::from_mins(1),
+            || async {
+                Ok(cluster
+                    .try_kubectl(&["get", "--raw", "/readyz"])
+                    .await?
+                    .success
+                    .then_some(()))
+            },
+        )
         .await
     }
 
@@ -359,10 +544,14 @@ impl World {
     pub async fn admission_policies_work(&self, cluster: &Cluster) -> Result<()> {
         let offloading = json!({ "apiVersion": "offloading.liqo.io/v1alpha1", "kind": "NamespaceOffloading",
             "metadata": { "name": "offloading", "namespace": "default" }, "spec": { "podOffloadingStrategy": "Local" } });
-        eventually(&format!("the admission policies of {} work", cluster.name), Duration::from_secs(90), || async {
-            let tried = cluster.try_dry_run(&offloading.to_string()).await?;
-            Ok((!tried.stderr.contains("failed to configure policy")).then_some(()))
-        })
+        eventually(
+            &format!("the admission policies of {} work", cluster.name),
+            Duration::from_secs(90),
+            || async {
+                let tried = cluster.try_dry_run(&offloading.to_string()).await?;
+                Ok((!tried.stderr.contains("failed to configure policy")).then_some(()))
+            },
+        )
         .await
     }
 
@@ -399,11 +588,19 @@ impl World {
     /// Runs a shell command line and returns its standard output and standard error.
     pub async fn shell(&self, line: &str, seconds: u64) -> Result<String> {
         let mut command = Command::new("sh");
-        command.args(["-c", line]).stdin(Stdio::null()).kill_on_drop(true);
-        let output = tokio::time::timeout(Duration::from_secs(seconds) * PATIENCE, command.output())
-            .await
-            .with_context(|| format!("{line} did not end"))??;
-        Ok(format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr)))
+        command
+            .args(["-c", line])
+            .stdin(Stdio::null())
+            .kill_on_drop(true);
+        let output =
+            tokio::time::timeout(Duration::from_secs(seconds) * PATIENCE, command.output())
+                .await
+                .with_context(|| format!("{line} did not end"))??;
+        Ok(format!(
+            "{}{}",
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr)
+        ))
     }
 
     /// A path for a temporary file, which is removed at the end of this run.
@@ -421,15 +618,29 @@ impl World {
         if failed {
             self.show_manager_logs().await;
         }
-        self.playground.down().await.context("taking the clusters down")
+        self.playground
+            .down()
+            .await
+            .context("taking the clusters down")
     }
 
     /// Prints the last log lines of each manager, to explain a failure on another machine.
     async fn show_manager_logs(&self) {
-        let logs = ["-n", "liqo", "logs", "-l", "app.kubernetes.io/name=liqo-controller-manager", "--prefix", "--tail=60"];
+        let logs = [
+            "-n",
+            "liqo",
+            "logs",
+            "-l",
+            "app.kubernetes.io/name=liqo-controller-manager",
+            "--prefix",
+            "--tail=60",
+        ];
         for cluster in self.clusters() {
             if let Ok(log) = cluster.try_kubectl(&logs).await {
-                eprintln!("== manager of {} ({})\n{}{}", cluster.name, self.kind.instance, log.stdout, log.stderr);
+                eprintln!(
+                    "== manager of {} ({})\n{}{}",
+                    cluster.name, self.kind.instance, log.stdout, log.stderr
+                );
             }
         }
     }
@@ -440,9 +651,23 @@ impl World {
 fn without_dispatcher(kubectl: PathBuf) -> PathBuf {
     let newest = || {
         let real = kubectl.canonicalize().ok()?;
-        let files = real.parent()?.read_dir().ok()?.flatten().map(|entry| entry.path());
-        let version = |path: &PathBuf| path.file_name()?.to_str()?.strip_prefix("kubectl.1.")?.parse::<u32>().ok();
-        files.filter_map(|path| Some((version(&path)?, path))).max().map(|(_, path)| path)
+        let files = real
+            .parent()?
+            .read_dir()
+            .ok()?
+            .flatten()
+            .map(|entry| entry.path());
+        let version = |path: &PathBuf| {
+            path.file_name()?
+                .to_str()?
+                .strip_prefix("kubectl.1.")?
+                .parse::<u32>()
+                .ok()
+        };
+        files
+            .filter_map(|path| Some((version(&path)?, path)))
+            .max()
+            .map(|(_, path)| path)
     };
     newest().unwrap_or(kubectl)
 }

@@ -7,12 +7,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ClusterId, schema};
 
-/// How much pods in other clusters may cost in a day or a month. Only contracts with prices in the same currency are metered; what runs
-/// without one counts by an estimate.
+/// How much pods in other clusters may cost in a day or a month. Only contracts with prices in the
+/// same currency are metered; what runs without one counts by an estimate.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Budget {
-    /// The currency, for example `EUR` or `credits`. A cluster that asks for another one gets no new pods, because Liqo converts nothing.
+    /// The currency, for example `EUR` or `credits`. A cluster that asks for another one gets no
+    /// new pods, because Liqo converts nothing.
     #[schemars(regex(pattern = r"^[A-Za-z][A-Za-z0-9-]{0,11}$"))]
     pub currency: String,
     /// The amount for one period: a decimal number such as `12.5`.
@@ -27,7 +28,20 @@ pub struct Budget {
 }
 
 /// The time for which a budget is.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Serialize,
+    Deserialize,
+    JsonSchema,
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+)]
 pub enum BudgetPeriod {
     /// From midnight to midnight in UTC.
     Day,
@@ -42,7 +56,8 @@ pub enum WhenSpent {
     /// They go on, and cost more than the budget.
     #[default]
     Keep,
-    /// They are evicted, as their `PodDisruptionBudgets` allow, if they may run in this cluster and their controller creates them again.
+    /// They are evicted, as their `PodDisruptionBudgets` allow, if they may run in this cluster and
+    /// their controller creates them again.
     MoveHome,
 }
 
@@ -68,6 +83,9 @@ mod tests {
 
     #[test]
     fn a_budget_that_is_open_again_overwrites_that_it_was_spent() {
-        assert_eq!(serde_json::to_value(BudgetStatus::default()).unwrap(), json!({ "closedClusterIDs": [], "allClosed": false }));
+        assert_eq!(
+            serde_json::to_value(BudgetStatus::default()).unwrap(),
+            json!({ "closedClusterIDs": [], "allClosed": false })
+        );
     }
 }

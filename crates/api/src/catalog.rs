@@ -1,5 +1,5 @@
-//! The catalog of a broker: the types that its server, a resource plugin, and its reader, `liqoctl catalog`, share.
-//! `openapi.json` of the plugin describes the same for other programs.
+//! The catalog of a broker: the types that its server, a resource plugin, and its reader,
+//! `liqoctl catalog`, share. `openapi.json` of the plugin describes the same for other programs.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,8 @@ use crate::{ClusterId, PriceList};
 
 /// Path of the offers.
 pub const OFFERS: &str = "/catalog/v1/offers";
-/// The audience of tokens for the catalog. Those for the API server are refused, so nobody has a reason to send one.
+/// The audience of tokens for the catalog. Those for the API server are refused, so nobody has a
+/// reason to send one.
 pub const AUDIENCE: &str = "liqo-broker-catalog";
 /// Maximum number of offers on one page.
 pub const MAX_PAGE: usize = 100;
@@ -39,7 +40,8 @@ pub struct Entry {
     pub prices: Option<PriceList>,
     /// Labels of the offer.
     pub labels: BTreeMap<String, String>,
-    /// Time between a probe through the tunnel to the provider and its answer. Absent if there is no network to the provider.
+    /// Time between a probe through the tunnel to the provider and its answer. Absent if there is
+    /// no network to the provider.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency_microseconds: Option<u32>,
 }

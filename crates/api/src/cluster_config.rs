@@ -8,9 +8,12 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{ClusterId, Condition, TetheringSettings, TetheringState, TetheringStatus, Time, schema};
+use crate::{
+    ClusterId, Condition, TetheringSettings, TetheringState, TetheringStatus, Time, schema,
+};
 
-/// The configuration of Liqo in this cluster. There is only one, named `liqo`. Changes apply without a restart.
+/// The configuration of Liqo in this cluster. There is only one, named `liqo`. Changes apply
+/// without a restart.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[kube(
     group = "config.liqo.io",
@@ -53,7 +56,8 @@ pub struct ClusterConfigSpec {
     /// Settings of the network to other clusters.
     #[serde(default)]
     pub network: NetworkSettings,
-    /// How this cluster finds others, and is found by them. A `SearchDomain` finds clusters in a DNS domain.
+    /// How this cluster finds others, and is found by them. A `SearchDomain` finds clusters in a
+    /// DNS domain.
     #[serde(default, skip_serializing_if = "DiscoverySettings::is_default")]
     pub discovery: DiscoverySettings,
     /// Settings of metering under contracts.
@@ -62,8 +66,9 @@ pub struct ClusterConfigSpec {
     /// Whether a peer controls this cluster.
     #[serde(default, skip_serializing_if = "TetheringSettings::is_default")]
     pub tethering: TetheringSettings,
-    /// Whether to lend although the pod network does not enforce `NetworkPolicies`: then nothing keeps pods of consumers away from other
-    /// pods of this cluster, nor from each other. Condition `NetworkPoliciesEnforced` tells whether it does.
+    /// Whether to lend although the pod network does not enforce `NetworkPolicies`: then nothing
+    /// keeps pods of consumers away from other pods of this cluster, nor from each other. Condition
+    /// `NetworkPoliciesEnforced` tells whether it does.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub lend_without_network_policies: bool,
 }
@@ -72,8 +77,8 @@ pub struct ClusterConfigSpec {
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MeteringSettings {
-    /// How many seconds the clocks of this cluster and of its providers may differ. A period is compared with the provider's receipt so
-    /// much later.
+    /// How many seconds the clocks of this cluster and of its providers may differ. A period is
+    /// compared with the provider's receipt so much later.
     #[schemars(range(min = 1, max = 3600))]
     pub clock_tolerance_seconds: u32,
     /// Maximum number of receipts that are kept of each contract. The oldest are deleted first.
@@ -86,7 +91,11 @@ pub struct MeteringSettings {
 
 impl Default for MeteringSettings {
     fn default() -> Self {
-        Self { clock_tolerance_seconds: 300, max_receipts: 400, receipt_days: 400 }
+        Self {
+            clock_tolerance_seconds: 300,
+            max_receipts: 400,
+            receipt_days: 400,
+        }
     }
 }
 
@@ -116,10 +125,12 @@ impl DiscoverySettings {
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase", default)]
 pub struct LanDiscovery {
-    /// Whether this cluster announces itself on the local network, and looks for others there. Discovery alone peers with nobody: a
-    /// `PeeringPolicy` says with whom peerings start automatically.
+    /// Whether this cluster announces itself on the local network, and looks for others there.
+    /// Discovery alone peers with nobody: a `PeeringPolicy` says with whom peerings start
+    /// automatically.
     pub enabled: bool,
-    /// Network interfaces of the nodes to use, such as `eth0`. If absent, all except those of pods, containers and tunnels.
+    /// Network interfaces of the nodes to use, such as `eth0`. If absent, all except those of pods,
+    /// containers and tunnels.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), inner(length(min = 1, max = 15)))]
     pub interfaces: Vec<String>,
@@ -139,7 +150,8 @@ pub struct NetworkSettings {
     #[serde(rename = "serviceCIDRs", skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::prefixes")]
     pub service_cidrs: Vec<IpNet>,
-    /// Prefixes from which nodes and other single addresses get the addresses under which peers see them: at most one of each family.
+    /// Prefixes from which nodes and other single addresses get the addresses under which peers see
+    /// them: at most one of each family.
     #[serde(rename = "externalCIDRs")]
     #[schemars(schema_with = "schema::prefixes")]
     pub external_cidrs: Vec<IpNet>,
@@ -151,11 +163,12 @@ pub struct NetworkSettings {
     #[serde(rename = "peerCIDRs")]
     #[schemars(schema_with = "schema::prefixes")]
     pub peer_cidrs: Vec<IpNet>,
-    /// Maximum size of a packet inside tunnels, in bytes. Lower it if the path between the clusters carries less than 1500 bytes.
+    /// Maximum size of a packet inside tunnels, in bytes. Lower it if the path between the clusters
+    /// carries less than 1500 bytes.
     #[schemars(range(min = 1280, max = 8900))]
     pub mtu: u16,
-    /// Whether peers may call the auth endpoint and the API server through the tunnel. Then they need to reach only the tunnel's
-    /// port.
+    /// Whether peers may call the auth endpoint and the API server through the tunnel. Then they
+    /// need to reach only the tunnel's port.
     pub api_through_tunnel: bool,
     /// Settings of the gateways, where tunnels end.
     pub gateways: Gateways,
@@ -163,15 +176,20 @@ pub struct NetworkSettings {
 
 impl Default for NetworkSettings {
     fn default() -> Self {
-        let prefix = |a, b, length| Ipv4Net::new(Ipv4Addr::new(a, b, 0, 0), length).map(IpNet::from);
+        let prefix =
+            |a, b, length| Ipv4Net::new(Ipv4Addr::new(a, b, 0, 0), length).map(IpNet::from);
         Self {
             enabled: true,
             pod_cidrs: Vec::new(),
             service_cidrs: Vec::new(),
             external_cidrs: prefix(10, 70, 24).into_iter().collect(),
             reserved_cidrs: Vec::new(),
-            // 10.64.0.0/10 and the range for carrier-grade NAT: fewer networks use them than either end of 10.0.0.0/8.
-            peer_cidrs: [prefix(10, 64, 10), prefix(100, 64, 10)].into_iter().flatten().collect(),
+            // 10.64.0.0/10 and the range for carrier-grade NAT: fewer networks use them than either
+            // end of 10.0.0.0/8.
+            peer_cidrs: [prefix(10, 64, 10), prefix(100, 64, 10)]
+                .into_iter()
+                .flatten()
+                .collect(),
             mtu: 1420,
             api_through_tunnel: false,
             gateways: Gateways::default(),
@@ -183,7 +201,8 @@ impl Default for NetworkSettings {
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Gateways {
-    /// Number of nodes that are gateways. All carry packets, unless `addresses` is set: then one does, and the others are on standby.
+    /// Number of nodes that are gateways. All carry packets, unless `addresses` is set: then one
+    /// does, and the others are on standby.
     #[schemars(range(min = 1, max = 7))]
     pub replicas: u8,
     /// UDP port on which gateways receive packets of tunnels.
@@ -192,18 +211,21 @@ pub struct Gateways {
     /// Labels that a node must have to become a gateway.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub node_selector: BTreeMap<String, String>,
-    /// TCP port on which gateways accept tunnels over TLS from peers that UDP does not reach; 0 for none.
+    /// TCP port on which gateways accept tunnels over TLS from peers that UDP does not reach; 0 for
+    /// none.
     pub tls_port: u16,
-    /// Where peers send packets of tunnels, `address:port`: a load balancer, or a translated address. If absent, peers use the
-    /// addresses of the gateways' nodes.
+    /// Where peers send packets of tunnels, `address:port`: a load balancer, or a translated
+    /// address. If absent, peers use the addresses of the gateways' nodes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8), inner(length(max = 300)))]
     pub addresses: Vec<String>,
-    /// Where peers open tunnels over TLS, `address:port`. If absent, peers use the addresses of the gateways' nodes.
+    /// Where peers open tunnels over TLS, `address:port`. If absent, peers use the addresses of the
+    /// gateways' nodes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8), inner(length(max = 300)))]
     pub tls_addresses: Vec<String>,
-    /// A gateway whose key is older than this creates a new one. Connections continue. `liqoctl renew gateway-keys` sets this field.
+    /// A gateway whose key is older than this creates a new one. Connections continue.
+    /// `liqoctl renew gateway-keys` sets this field.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub keys_not_before: Option<Time>,
 }
@@ -211,7 +233,9 @@ pub struct Gateways {
 impl Gateways {
     /// Whether a node with these labels may be a gateway.
     pub fn selects(&self, labels: &BTreeMap<String, String>) -> bool {
-        self.node_selector.iter().all(|(key, value)| labels.get(key) == Some(value))
+        self.node_selector
+            .iter()
+            .all(|(key, value)| labels.get(key) == Some(value))
     }
 }
 
@@ -229,7 +253,8 @@ impl Default for Gateways {
     }
 }
 
-/// How peers reach the API server. Liqo reads absent fields from the `ConfigMap` `kube-public/cluster-info`, else from a control-plane node.
+/// How peers reach the API server. Liqo reads absent fields from the `ConfigMap`
+/// `kube-public/cluster-info`, else from a control-plane node.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct ApiServerAddress {
@@ -241,7 +266,8 @@ pub struct ApiServerAddress {
     pub ca: Option<String>,
 }
 
-/// How peers reach the auth endpoint. If absent, Liqo uses the address of the Service `liqo-auth` (load balancer, else node port).
+/// How peers reach the auth endpoint. If absent, Liqo uses the address of the Service `liqo-auth`
+/// (load balancer, else node port).
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct AuthenticationAddress {
@@ -254,14 +280,17 @@ pub struct AuthenticationAddress {
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PeeringTimes {
-    /// Seconds of silence after which this cluster ends the peering with a consumer and removes what it stores for it.
+    /// Seconds of silence after which this cluster ends the peering with a consumer and removes
+    /// what it stores for it.
     #[schemars(range(min = 60))]
     pub consumer_expiry_seconds: u32,
-    /// Seconds after which this cluster forgets a consumer that nobody approved, if a policy requires approval by a person.
+    /// Seconds after which this cluster forgets a consumer that nobody approved, if a policy
+    /// requires approval by a person.
     #[schemars(range(min = 60))]
     pub approval_expiry_seconds: u32,
-    /// Lifetime in seconds of the credentials that this cluster issues to consumers. A consumer renews its credential after 60% of that. The
-    /// API server may shorten it (`--service-account-max-token-expiration`).
+    /// Lifetime in seconds of the credentials that this cluster issues to consumers. A consumer
+    /// renews its credential after 60% of that. The API server may shorten it
+    /// (`--service-account-max-token-expiration`).
     #[schemars(range(min = 600, max = 86_400))]
     pub credential_lifetime_seconds: u32,
 }
@@ -287,14 +316,17 @@ impl Default for PeeringTimes {
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", default)]
 pub struct OffloadingBehaviour {
-    /// Seconds after which Liqo deletes a refused pod that has a controller, so that its replacement can run elsewhere.
+    /// Seconds after which Liqo deletes a refused pod that has a controller, so that its
+    /// replacement can run elsewhere.
     #[schemars(range(min = 1))]
     pub refusal_timeout_seconds: u32,
 }
 
 impl Default for OffloadingBehaviour {
     fn default() -> Self {
-        Self { refusal_timeout_seconds: 300 }
+        Self {
+            refusal_timeout_seconds: 300,
+        }
     }
 }
 
@@ -315,10 +347,14 @@ pub struct ClusterConfigStatus {
     #[serde(rename = "authURL", default, skip_serializing_if = "Option::is_none")]
     pub auth_url: Option<String>,
     /// URL of the API server that consumers get.
-    #[serde(rename = "apiServerURL", default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        rename = "apiServerURL",
+        default,
+        skip_serializing_if = "Option::is_none"
+    )]
     pub api_server_url: Option<String>,
-    /// Audiences of the tokens that this cluster's API server takes, as it said when it last issued one for a consumer. Consumers get
-    /// tokens for no others.
+    /// Audiences of the tokens that this cluster's API server takes, as it said when it last issued
+    /// one for a consumer. Consumers get tokens for no others.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), inner(length(max = 1024)))]
     pub token_audiences: Vec<String>,
@@ -328,17 +364,22 @@ pub struct ClusterConfigStatus {
     /// The working mode. If absent, the cluster is autonomous.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tethering: Option<TetheringStatus>,
-    /// `AddressesKnown`: whether Liqo knows the addresses under which peers reach this cluster. The message says what to set if not.
-    /// `NetworkPoliciesEnforced`: whether the pod network enforces `NetworkPolicies`. The message says whether this cluster lends.
+    /// `AddressesKnown`: whether Liqo knows the addresses under which peers reach this cluster. The
+    /// message says what to set if not. `NetworkPoliciesEnforced`: whether the pod network enforces
+    /// `NetworkPolicies`. The message says whether this cluster lends.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
 }
 
 impl ClusterConfig {
-    /// The state of the working mode, and the peer that it is about. Without a peer a cluster is autonomous.
+    /// The state of the working mode, and the peer that it is about. Without a peer a cluster is
+    /// autonomous.
     pub fn tethering(&self) -> (TetheringState, Option<&ClusterId>) {
-        let status = self.status.as_ref().and_then(|status| status.tethering.as_ref());
+        let status = self
+            .status
+            .as_ref()
+            .and_then(|status| status.tethering.as_ref());
         match status.map(|status| (status.state, status.cluster_id.as_ref())) {
             Some((state, Some(peer))) => (state, Some(peer)),
             _ => (TetheringState::Autonomous, None),
@@ -351,7 +392,8 @@ impl ClusterConfig {
         matches!(state, TetheringState::Tethering | TetheringState::Tethered) && to == Some(peer)
     }
 
-    /// The peer that this cluster does not share its resources and its pods with anybody else for: in every state but Autonomous.
+    /// The peer that this cluster does not share its resources and its pods with anybody else for:
+    /// in every state but Autonomous.
     pub fn exclusive_peer(&self) -> Option<&ClusterId> {
         let (state, peer) = self.tethering();
         peer.filter(|_| state != TetheringState::Autonomous)
@@ -379,8 +421,8 @@ pub struct NetworkRanges {
     pub api_servers: Vec<ApiServerEndpoint>,
 }
 
-/// An API server of this cluster, and the address under which peers see it. They reach it at port 443, as pods here reach the Service
-/// `kubernetes`. They reach no other port of that machine.
+/// An API server of this cluster, and the address under which peers see it. They reach it at port
+/// 443, as pods here reach the Service `kubernetes`. They reach no other port of that machine.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct ApiServerEndpoint {
@@ -397,7 +439,8 @@ pub struct ApiServerEndpoint {
 /// Condition of a [`ClusterConfig`]: Liqo knows the addresses under which peers reach this cluster.
 pub const ADDRESSES_KNOWN: &str = "AddressesKnown";
 
-/// Condition of a [`ClusterConfig`]: the pod network enforces `NetworkPolicies`, as the manager found when it last tried.
+/// Condition of a [`ClusterConfig`]: the pod network enforces `NetworkPolicies`, as the manager
+/// found when it last tried.
 pub const NETWORK_POLICIES_ENFORCED: &str = "NetworkPoliciesEnforced";
 
 #[cfg(test)]
@@ -415,11 +458,18 @@ mod tests {
         };
         let peer = ClusterId::of_public_key(&[1; 32]);
         let since = "2026-01-01T00:00:00Z";
-        assert_eq!(config(json!({ "state": "Tethered", "since": since })).tethering(), (TetheringState::Autonomous, None));
+        assert_eq!(
+            config(json!({ "state": "Tethered", "since": since })).tethering(),
+            (TetheringState::Autonomous, None)
+        );
         let tethered = config(json!({ "state": "Tethered", "since": since, "clusterID": peer }));
         assert!(tethered.tethers_to(&peer) && tethered.exclusive_peer() == Some(&peer));
         let releasing = config(json!({ "state": "Releasing", "since": since, "clusterID": peer }));
         assert!(!releasing.tethers_to(&peer) && releasing.exclusive_peer() == Some(&peer));
-        assert_eq!(config(json!({ "state": "Autonomous", "since": since, "clusterID": peer })).exclusive_peer(), None);
+        assert_eq!(
+            config(json!({ "state": "Autonomous", "since": since, "clusterID": peer }))
+                .exclusive_peer(),
+            None
+        );
     }
 }

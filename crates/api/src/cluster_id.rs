@@ -59,10 +59,14 @@ impl ClusterId {
     }
 }
 
-/// Whether a name can be a cluster's name: it must be a DNS label (RFC 1123) that cannot be mistaken for a cluster ID.
+/// Whether a name can be a cluster's name: it must be a DNS label (RFC 1123) that cannot be
+/// mistaken for a cluster ID.
 pub fn valid_cluster_name(name: &str) -> bool {
     let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    let label = (1..=63).contains(&name.len()) && name.bytes().all(fits) && !name.starts_with('-') && !name.ends_with('-');
+    let label = (1..=63).contains(&name.len())
+        && name.bytes().all(fits)
+        && !name.starts_with('-')
+        && !name.ends_with('-');
     label && name.parse::<ClusterId>().is_err()
 }
 
@@ -70,8 +74,15 @@ impl FromStr for ClusterId {
     type Err = InvalidClusterId;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let fits = text.len() == Self::LENGTH && text.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'2'..=b'7'));
-        if fits { Ok(Self(text.to_owned())) } else { Err(InvalidClusterId(text.chars().take(80).collect())) }
+        let fits = text.len() == Self::LENGTH
+            && text
+                .bytes()
+                .all(|byte| matches!(byte, b'a'..=b'z' | b'2'..=b'7'));
+        if fits {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err(InvalidClusterId(text.chars().take(80).collect()))
+        }
     }
 }
 

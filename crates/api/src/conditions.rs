@@ -20,17 +20,36 @@ pub struct DesiredCondition {
 impl DesiredCondition {
     /// The condition is True.
     pub fn yes(kind: &'static str, reason: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { kind, status: Some(true), reason: reason.into(), message: message.into() }
+        Self {
+            kind,
+            status: Some(true),
+            reason: reason.into(),
+            message: message.into(),
+        }
     }
 
     /// The condition is False.
     pub fn no(kind: &'static str, reason: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { kind, status: Some(false), reason: reason.into(), message: message.into() }
+        Self {
+            kind,
+            status: Some(false),
+            reason: reason.into(),
+            message: message.into(),
+        }
     }
 
     /// The condition is Unknown.
-    pub fn unknown(kind: &'static str, reason: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { kind, status: None, reason: reason.into(), message: message.into() }
+    pub fn unknown(
+        kind: &'static str,
+        reason: impl Into<String>,
+        message: impl Into<String>,
+    ) -> Self {
+        Self {
+            kind,
+            status: None,
+            reason: reason.into(),
+            message: message.into(),
+        }
     }
 
     fn status_text(&self) -> &'static str {
@@ -42,9 +61,13 @@ impl DesiredCondition {
     }
 }
 
-/// The conditions to apply so that the object has all of `wanted`; `None` if it has them already. The time of transition of a
-/// condition changes only with its status.
-pub fn decide(current: &[Condition], wanted: &[DesiredCondition], now: Timestamp) -> Option<Vec<Condition>> {
+/// The conditions to apply so that the object has all of `wanted`; `None` if it has them already.
+/// The time of transition of a condition changes only with its status.
+pub fn decide(
+    current: &[Condition],
+    wanted: &[DesiredCondition],
+    now: Timestamp,
+) -> Option<Vec<Condition>> {
     decide_for(None, current, wanted, now)
 }
 
@@ -59,18 +82,29 @@ pub fn decide_for(
     let conditions = wanted
         .iter()
         .map(|want| {
-            let have = current.iter().find(|condition| condition.type_ == want.kind);
+            let have = current
+                .iter()
+                .find(|condition| condition.type_ == want.kind);
             // Peers write parts of some messages, and terminals show conditions.
-            let message: String = want.message.chars().filter(|character| !character.is_control()).take(2000).collect();
+            let message: String = want
+                .message
+                .chars()
+                .filter(|character| !character.is_control())
+                .take(2000)
+                .collect();
             let same_status = have.is_some_and(|have| have.status == want.status_text());
-            changed |= !same_status || have.is_some_and(|have| have.observed_generation != generation);
-            changed |= have.is_some_and(|have| have.reason != want.reason || have.message != message);
+            changed |=
+                !same_status || have.is_some_and(|have| have.observed_generation != generation);
+            changed |=
+                have.is_some_and(|have| have.reason != want.reason || have.message != message);
             Condition {
                 type_: want.kind.to_owned(),
                 status: want.status_text().to_owned(),
                 reason: want.reason.clone(),
                 message,
-                last_transition_time: have.filter(|_| same_status).map_or(Time(now), |have| have.last_transition_time.clone()),
+                last_transition_time: have
+                    .filter(|_| same_status)
+                    .map_or(Time(now), |have| have.last_transition_time.clone()),
                 observed_generation: generation,
             }
         })
@@ -78,8 +112,8 @@ pub fn decide_for(
     changed.then_some(conditions)
 }
 
-/// A writer of conditions of a [`ForeignCluster`](crate::ForeignCluster). An owner always applies all of its conditions together, so the
-/// API server removes a condition that it leaves out.
+/// A writer of conditions of a [`ForeignCluster`](crate::ForeignCluster). An owner always applies
+/// all of its conditions together, so the API server removes a condition that it leaves out.
 #[derive(Clone, Copy, Debug)]
 pub struct ConditionOwner {
     /// The field manager that applies them.
@@ -116,28 +150,37 @@ pub mod owners {
         ],
     };
     /// Virtual nodes.
-    pub const OFFLOADING: ConditionOwner =
-        ConditionOwner { field_manager: "liqo-offloading", types: &[links::VIRTUAL_NODES_READY] };
+    pub const OFFLOADING: ConditionOwner = ConditionOwner {
+        field_manager: "liqo-offloading",
+        types: &[links::VIRTUAL_NODES_READY],
+    };
     /// The network between the clusters.
-    pub const NETWORK: ConditionOwner =
-        ConditionOwner { field_manager: "liqo-network", types: &[links::NETWORK_AGREED, links::TUNNEL_CONNECTED] };
+    pub const NETWORK: ConditionOwner = ConditionOwner {
+        field_manager: "liqo-network",
+        types: &[links::NETWORK_AGREED, links::TUNNEL_CONNECTED],
+    };
 }
 
-/// Like [`decide`], for an owner of several types: it also removes conditions of the owner that are not in `wanted`.
+/// Like [`decide`], for an owner of several types: it also removes conditions of the owner that are
+/// not in `wanted`.
 pub fn decide_links(
     current: &[Condition],
     wanted: &[DesiredCondition],
     owner: ConditionOwner,
     now: Timestamp,
 ) -> Option<Vec<Condition>> {
-    let left_out =
-        |have: &Condition| owner.types.contains(&have.type_.as_str()) && wanted.iter().all(|want| want.kind != have.type_);
+    let left_out = |have: &Condition| {
+        owner.types.contains(&have.type_.as_str())
+            && wanted.iter().all(|want| want.kind != have.type_)
+    };
     if !current.iter().any(left_out) {
         return decide(current, wanted, now);
     }
-    let kept = |want: &DesiredCondition| current.iter().find(|have| have.type_ == want.kind).cloned();
+    let kept =
+        |want: &DesiredCondition| current.iter().find(|have| have.type_ == want.kind).cloned();
     let one = |want: &DesiredCondition| {
-        decide(current, std::slice::from_ref(want), now).map_or_else(|| kept(want), |mut new| new.pop())
+        decide(current, std::slice::from_ref(want), now)
+            .map_or_else(|| kept(want), |mut new| new.pop())
     };
     Some(wanted.iter().filter_map(one).collect())
 }
@@ -162,18 +205,35 @@ mod tests {
 
     #[test]
     fn the_transition_time_changes_with_the_status_and_not_with_the_message() {
-        let first = decide(&[], &[DesiredCondition::no("Ready", "Waiting", "for a")], EARLY).unwrap();
-        let second = decide(&first, &[DesiredCondition::no("Ready", "Waiting", "for b")], at(100)).unwrap();
+        let first = decide(
+            &[],
+            &[DesiredCondition::no("Ready", "Waiting", "for a")],
+            EARLY,
+        )
+        .unwrap();
+        let second = decide(
+            &first,
+            &[DesiredCondition::no("Ready", "Waiting", "for b")],
+            at(100),
+        )
+        .unwrap();
         assert_eq!(second[0].last_transition_time, Time(EARLY));
-        let third = decide(&second, &[DesiredCondition::yes("Ready", "Done", "")], at(200)).unwrap();
+        let third = decide(
+            &second,
+            &[DesiredCondition::yes("Ready", "Done", "")],
+            at(200),
+        )
+        .unwrap();
         assert_eq!(third[0].last_transition_time, Time(at(200)));
     }
 
     #[test]
     fn a_link_that_no_longer_applies_is_removed_and_the_others_keep_their_time() {
         let owner = owners::SHARING;
-        let both =
-            [DesiredCondition::yes("ResourcesRequested", "Asked", ""), DesiredCondition::no("OfferAccepted", "NoOffer", "")];
+        let both = [
+            DesiredCondition::yes("ResourcesRequested", "Asked", ""),
+            DesiredCondition::no("OfferAccepted", "NoOffer", ""),
+        ];
         let first = decide_links(&[], &both, owner, EARLY).unwrap();
         let second = decide_links(&first, &both[..1], owner, at(100)).unwrap();
         assert_eq!(second, first[..1]);
@@ -183,15 +243,32 @@ mod tests {
 
     #[test]
     fn links_of_other_writers_are_not_removed() {
-        let other = decide(&[], &[DesiredCondition::yes("PeerReachable", "Fine", "")], EARLY).unwrap();
+        let other = decide(
+            &[],
+            &[DesiredCondition::yes("PeerReachable", "Fine", "")],
+            EARLY,
+        )
+        .unwrap();
         assert_eq!(decide_links(&other, &[], owners::SHARING, at(100)), None);
     }
 
     #[test]
     fn every_link_has_exactly_one_writer() {
-        let writers = [owners::PEERING, owners::SHARING, owners::OFFLOADING, owners::NETWORK];
+        let writers = [
+            owners::PEERING,
+            owners::SHARING,
+            owners::OFFLOADING,
+            owners::NETWORK,
+        ];
         for link in [&links::BORROWING[..], &links::LENDING, &links::NETWORK].concat() {
-            assert_eq!(writers.iter().filter(|writer| writer.types.contains(&link)).count(), 1, "{link}");
+            assert_eq!(
+                writers
+                    .iter()
+                    .filter(|writer| writer.types.contains(&link))
+                    .count(),
+                1,
+                "{link}"
+            );
         }
     }
 }

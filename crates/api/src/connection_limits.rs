@@ -1,8 +1,8 @@
 //! Decides which connections of strangers stay open: one rule for all ports that anybody may reach.
 //!
-//! A connection is proven when its other side has shown that this cluster knows it. If there are too many connections,
-//! the oldest unproven one is closed. An honest caller proves itself within milliseconds, so silent connections cannot
-//! keep it out.
+//! A connection is proven when its other side has shown that this cluster knows it. If there are
+//! too many connections, the oldest unproven one is closed. An honest caller proves itself within
+//! milliseconds, so silent connections cannot keep it out.
 
 use std::{
     collections::BTreeMap,
@@ -48,18 +48,42 @@ pub enum Admission<T> {
 impl<T> OpenConnections<T> {
     /// No connection yet.
     pub fn new(limits: ConnectionLimits) -> Self {
-        Self { limits, all: BTreeMap::new(), next: 0 }
+        Self {
+            limits,
+            all: BTreeMap::new(),
+            next: 0,
+        }
     }
 
     /// Adds a connection if there is room, or if another one can end for it.
-    pub fn add(&mut self, source: IpAddr, connection: T, is_proven: impl Fn(&T) -> bool) -> Admission<T> {
-        let ConnectionLimits { connections, unproven, per_source } = self.limits;
-        let is_crowd = self.all.values().filter(|(other, _)| *other == source).count() >= per_source;
-        let is_full = self.all.len() >= connections || self.iter().filter(|one| !is_proven(one)).count() >= unproven;
+    pub fn add(
+        &mut self,
+        source: IpAddr,
+        connection: T,
+        is_proven: impl Fn(&T) -> bool,
+    ) -> Admission<T> {
+        let ConnectionLimits {
+            connections,
+            unproven,
+            per_source,
+        } = self.limits;
+        let is_crowd = self
+            .all
+            .values()
+            .filter(|(other, _)| *other == source)
+            .count()
+            >= per_source;
+        let is_full = self.all.len() >= connections
+            || self.iter().filter(|one| !is_proven(one)).count() >= unproven;
         let mut ended = None;
         if is_crowd || is_full {
-            let may_end = |(other, one): &(IpAddr, T)| !is_proven(one) && (!is_crowd || *other == source);
-            let oldest = self.all.iter().find(|(_, one)| may_end(one)).map(|(number, _)| *number);
+            let may_end =
+                |(other, one): &(IpAddr, T)| !is_proven(one) && (!is_crowd || *other == source);
+            let oldest = self
+                .all
+                .iter()
+                .find(|(_, one)| may_end(one))
+                .map(|(number, _)| *number);
             ended = oldest.and_then(|number| self.remove(number));
             if ended.is_none() {
                 return Admission::Refused;
@@ -112,16 +136,24 @@ mod tests {
 
     impl Book {
         fn new(connections: usize, unproven: usize, per_source: usize) -> Self {
-            Self(OpenConnections::new(ConnectionLimits { connections, unproven, per_source }))
+            Self(OpenConnections::new(ConnectionLimits {
+                connections,
+                unproven,
+                per_source,
+            }))
         }
 
         fn add(&mut self, source: u8, name: char) -> Admission<char> {
-            self.0.add([192, 0, 2, source].into(), name, |name| name.is_uppercase())
+            self.0
+                .add([192, 0, 2, source].into(), name, |name| name.is_uppercase())
         }
 
         fn fill(&mut self, all: &[(u8, char)]) {
             for (source, name) in all {
-                assert!(matches!(self.add(*source, *name), Admission::Open(_)), "{name}");
+                assert!(
+                    matches!(self.add(*source, *name), Admission::Open(_)),
+                    "{name}"
+                );
             }
         }
 
@@ -134,21 +166,48 @@ mod tests {
     fn the_oldest_unproven_connection_makes_room() {
         let mut book = Book::new(4, 2, 4);
         book.fill(&[(1, 'A'), (2, 'b'), (3, 'c')]);
-        assert_eq!(book.add(4, 'd'), Admission::Instead { number: 3, ended: 'b' }, "two that are not proven");
+        assert_eq!(
+            book.add(4, 'd'),
+            Admission::Instead {
+                number: 3,
+                ended: 'b'
+            },
+            "two that are not proven"
+        );
         assert_eq!(book.open(), "Acd");
         let mut book = Book::new(3, 3, 3);
         book.fill(&[(1, 'A'), (2, 'b'), (3, 'C')]);
-        assert_eq!(book.add(4, 'd'), Admission::Instead { number: 3, ended: 'b' }, "three altogether");
+        assert_eq!(
+            book.add(4, 'd'),
+            Admission::Instead {
+                number: 3,
+                ended: 'b'
+            },
+            "three altogether"
+        );
     }
 
     #[test]
     fn a_crowd_from_one_source_makes_room_among_itself() {
         let mut book = Book::new(8, 8, 2);
         book.fill(&[(1, 'a'), (2, 'b'), (2, 'c')]);
-        assert_eq!(book.add(2, 'd'), Admission::Instead { number: 3, ended: 'b' });
+        assert_eq!(
+            book.add(2, 'd'),
+            Admission::Instead {
+                number: 3,
+                ended: 'b'
+            }
+        );
         let mut full = Book::new(3, 3, 2);
         full.fill(&[(1, 'a'), (2, 'b'), (2, 'c')]);
-        assert_eq!(full.add(2, 'd'), Admission::Instead { number: 3, ended: 'b' }, "the oldest of all is from elsewhere");
+        assert_eq!(
+            full.add(2, 'd'),
+            Admission::Instead {
+                number: 3,
+                ended: 'b'
+            },
+            "the oldest of all is from elsewhere"
+        );
         let mut proven = Book::new(8, 8, 1);
         proven.fill(&[(1, 'a'), (2, 'B')]);
         assert_eq!(proven.add(2, 'c'), Admission::Refused);
@@ -160,15 +219,23 @@ mod tests {
         book.fill(&[(1, 'A'), (2, 'B')]);
         assert_eq!(book.add(3, 'c'), Admission::Refused);
         assert_eq!(book.0.remove(0), Some('A'));
-        assert_eq!((book.add(3, 'c'), book.open()), (Admission::Open(2), "Bc".to_owned()));
+        assert_eq!(
+            (book.add(3, 'c'), book.open()),
+            (Admission::Open(2), "Bc".to_owned())
+        );
         assert_eq!(book.0.remove(0), None);
         book.0.retain(|name| *name == 'c');
-        assert_eq!((book.open(), book.0.get_mut(2)), ("c".to_owned(), Some(&mut 'c')));
+        assert_eq!(
+            (book.open(), book.0.get_mut(2)),
+            ("c".to_owned(), Some(&mut 'c'))
+        );
     }
 
     #[test]
     fn an_ipv6_network_counts_as_one_address() {
-        let same = |one: &str, other: &str| network_of(one.parse().unwrap()) == network_of(other.parse().unwrap());
+        let same = |one: &str, other: &str| {
+            network_of(one.parse().unwrap()) == network_of(other.parse().unwrap())
+        };
         assert!(same("2001:db8::1", "2001:db8::ffff:0:0:2"));
         assert!(!same("2001:db8::1", "2001:db8:0:1::1"));
         assert!(same("::ffff:192.0.2.1", "192.0.2.1"));

@@ -5,16 +5,19 @@ use liqo_quantity::ResourceList;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Charge, ClusterId, Commitment, Condition, PodSecurity, PriceList, Renewal, Time, schema};
+use crate::{
+    Charge, ClusterId, Commitment, Condition, PodSecurity, PriceList, Renewal, Time, schema,
+};
 
 /// Type of the payload of a signed contract.
 pub const CONTRACT_PAYLOAD: &str = "application/vnd.liqo.contract+json";
 
-/// What a provider and a consumer agreed on, signed by both. It is in the tenant namespace; the consumer stores a copy in its provider
-/// namespace. The provider writes the spec, the consumer writes the status.
+/// What a provider and a consumer agreed on, signed by both. It is in the tenant namespace; the
+/// consumer stores a copy in its provider namespace. The provider writes the spec, the consumer
+/// writes the status.
 ///
-/// `spec.document` counts: it is what the provider signed. `status.signature` is the consumer's signature over the same bytes. All other
-/// fields are derived from these, for people and programs.
+/// `spec.document` counts: it is what the provider signed. `status.signature` is the consumer's
+/// signature over the same bytes. All other fields are derived from these, for people and programs.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[kube(
     group = "sharing.liqo.io",
@@ -26,27 +29,44 @@ pub const CONTRACT_PAYLOAD: &str = "application/vnd.liqo.contract+json";
     status = "ContractStatus",
     doc = "What a provider and a consumer agreed on, signed by both",
     derive = "PartialEq",
-    printcolumn(name = "Commitment", type_ = "string", json_path = ".spec.terms.commitment"),
+    printcolumn(
+        name = "Commitment",
+        type_ = "string",
+        json_path = ".spec.terms.commitment"
+    ),
     printcolumn(name = "Version", type_ = "integer", json_path = ".spec.terms.version"),
     printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
     printcolumn(name = "End", type_ = "string", json_path = ".spec.terms.end"),
-    printcolumn(name = "Honoured", type_ = "string", json_path = ".status.conditions[?(@.type==\"Honoured\")].status"),
-    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+    printcolumn(
+        name = "Honoured",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type==\"Honoured\")].status"
+    ),
+    printcolumn(
+        name = "Age",
+        type_ = "date",
+        json_path = ".metadata.creationTimestamp"
+    )
 )]
 #[serde(rename_all = "camelCase")]
 pub struct ContractSpec {
-    /// The terms with the provider's signature: JSON of a DSSE envelope. Its payload has the type [`CONTRACT_PAYLOAD`].
+    /// The terms with the provider's signature: JSON of a DSSE envelope. Its payload has the type
+    /// [`CONTRACT_PAYLOAD`].
     #[schemars(length(max = 16_384))]
     pub document: String,
-    /// A copy of the signed terms. If it differs from the document, the provider breaks the contract.
+    /// A copy of the signed terms. If it differs from the document, the provider breaks the
+    /// contract.
     pub terms: ContractTerms,
-    /// The consumer's signature over the same bytes, as the provider found it in the status. Nobody can take it back.
+    /// The consumer's signature over the same bytes, as the provider found it in the status. Nobody
+    /// can take it back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub countersignature: Option<ContractSignature>,
-    /// Time at which the provider saw both signatures under these terms. Absent until the consumer has signed.
+    /// Time at which the provider saw both signatures under these terms. Absent until the consumer
+    /// has signed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub in_force_since: Option<Time>,
-    /// The terms that these replaced, the newest last, for receipts. The oldest go first, when no receipt needs them any more.
+    /// The terms that these replaced, the newest last, for receipts. The oldest go first, when no
+    /// receipt needs them any more.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub earlier: Vec<EarlierTerms>,
@@ -62,7 +82,8 @@ pub struct ContractSpec {
     pub ended: Option<ContractEnd>,
 }
 
-/// Maximum number of earlier terms that a contract lists. Prices may follow day and night in a period of a month.
+/// Maximum number of earlier terms that a contract lists. Prices may follow day and night in a
+/// period of a month.
 pub const MAX_EARLIER_TERMS: usize = 64;
 /// Maximum length in bytes as JSON of all of them: a consumer reads contracts of bounded size.
 pub const MAX_EARLIER_LEN: usize = 128 * 1024;
@@ -110,7 +131,8 @@ pub struct ProposedTerms {
     /// The consumer's signature, as the provider found it in the status. Nobody can take it back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub countersignature: Option<ContractSignature>,
-    /// Time at which the provider saw that signature. Present while the terms do not count yet, see `countsAfterSeconds`.
+    /// Time at which the provider saw that signature. Present while the terms do not count yet, see
+    /// `countsAfterSeconds`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signed: Option<Time>,
 }
@@ -125,7 +147,8 @@ pub struct ContractTerms {
     /// Number of this version, from 1 on. Versions that were never signed leave gaps.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub version: u32,
-    /// SHA-256 (hexadecimal) of the payload of the version that these terms replace. Absent in the first one.
+    /// SHA-256 (hexadecimal) of the payload of the version that these terms replace. Absent in the
+    /// first one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^[0-9a-f]{64}$"))]
     pub previous: Option<String>,
@@ -143,7 +166,8 @@ pub struct ContractTerms {
     /// Prices per unit and hour, by pool. A pool that is absent costs nothing.
     #[schemars(extend("maxProperties" = 16))]
     pub prices: BTreeMap<String, PriceList>,
-    /// Seconds between the announcement that the provider takes something back, or that one side ends the contract, and when it happens.
+    /// Seconds between the announcement that the provider takes something back, or that one side
+    /// ends the contract, and when it happens.
     #[schemars(range(max = 604_800))]
     pub notice_seconds: u32,
     /// What the provider's policy limits.
@@ -158,12 +182,14 @@ pub struct ContractTerms {
     /// Length of the periods for which use is measured, in seconds.
     #[schemars(range(min = 60, max = 2_678_400))]
     pub metering_period_seconds: u32,
-    /// The peering that the terms are for: `peering` of the consumer's `ResourceRequest`. Absent if that has none.
+    /// The peering that the terms are for: `peering` of the consumer's `ResourceRequest`. Absent if
+    /// that has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub peering: Option<String>,
-    /// Seconds between the consumer's signature and the time from which these terms count, at the latest the end of the period of those
-    /// that they replace. Absent: they count at once. A dearer version has at least the notice of the version that it replaces.
+    /// Seconds between the consumer's signature and the time from which these terms count, at the
+    /// latest the end of the period of those that they replace. Absent: they count at once. A
+    /// dearer version has at least the notice of the version that it replaces.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 604_800))]
     pub counts_after_seconds: Option<u32>,
@@ -212,14 +238,16 @@ pub struct ContractLimits {
     pub max_endpoints: u32,
     /// Which amounts of a pod are charged.
     pub charge: Charge,
-    /// Limits of memory and of ephemeral storage for containers that have none, in percent of what they request. They also raise what a
-    /// container requests that has limits.
+    /// Limits of memory and of ephemeral storage for containers that have none, in percent of what
+    /// they request. They also raise what a container requests that has limits.
     #[schemars(range(max = 100_000))]
     pub default_limit_percentage: u32,
 }
 
 /// One of the two clusters.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash,
+)]
 pub enum Party {
     /// The cluster that lends.
     Provider,
@@ -259,7 +287,9 @@ pub struct Breach {
 }
 
 /// A duty of a contract.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash,
+)]
 pub enum BreachKind {
     /// The provider offers less than the guaranteed amounts.
     CapacityMissing,
@@ -427,7 +457,10 @@ impl Contract {
 impl ContractSpec {
     /// Time since which something is charged under the contract. `None` if it was never in force.
     pub fn first_in_force(&self) -> Option<&Time> {
-        self.earlier.first().map(|earlier| &earlier.since).or(self.in_force_since.as_ref())
+        self.earlier
+            .first()
+            .map(|earlier| &earlier.since)
+            .or(self.in_force_since.as_ref())
     }
 
     /// Remembers terms that others replace now.
@@ -437,7 +470,8 @@ impl ContractSpec {
         self.earlier.drain(..surplus);
     }
 
-    /// How many of the earlier terms, the oldest ones, leave when so many more come, each of this length as JSON.
+    /// How many of the earlier terms, the oldest ones, leave when so many more come, each of this
+    /// length as JSON.
     pub fn surplus_terms(&self, more: usize, length: usize) -> usize {
         let mut room = MAX_EARLIER_LEN.saturating_sub(more.saturating_mul(length));
         let fits = |terms: &&EarlierTerms| {
@@ -446,19 +480,30 @@ impl ContractSpec {
             rest.is_some()
         };
         let places = MAX_EARLIER_TERMS.saturating_sub(more);
-        self.earlier.len() - self.earlier.iter().rev().take(places).take_while(fits).count()
+        self.earlier.len()
+            - self
+                .earlier
+                .iter()
+                .rev()
+                .take(places)
+                .take_while(fits)
+                .count()
     }
 }
 
 impl ContractTerms {
     /// The amounts of a pool; `None` if the terms do not contain it.
     pub fn pool(&self, name: &str) -> Option<&ResourceList> {
-        self.pools.iter().find(|pool| pool.name == name).map(|pool| &pool.resources)
+        self.pools
+            .iter()
+            .find(|pool| pool.name == name)
+            .map(|pool| &pool.resources)
     }
 
     /// The amounts that the provider has to reserve in a pool.
     pub fn guaranteed(&self, pool: &str) -> Option<&ResourceList> {
-        self.pool(pool).filter(|_| self.commitment == Commitment::Guaranteed)
+        self.pool(pool)
+            .filter(|_| self.commitment == Commitment::Guaranteed)
     }
 
     /// The amounts of all pools together.
@@ -486,7 +531,8 @@ pub struct OfferContract {
 pub struct ContractDecision {
     /// What to do.
     pub decision: ContractAnswer,
-    /// SHA-256 (hexadecimal) of the terms that the person saw. If absent, the decision is about all versions.
+    /// SHA-256 (hexadecimal) of the terms that the person saw. If absent, the decision is about all
+    /// versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^[0-9a-f]{64}$"))]
     pub terms: Option<String>,
@@ -520,7 +566,10 @@ mod tests {
 
     #[test]
     fn a_contract_is_named_after_its_id() {
-        assert_eq!(Contract::name_of("0123456789abcdef0123456789abcdef"), "contract-01234567");
+        assert_eq!(
+            Contract::name_of("0123456789abcdef0123456789abcdef"),
+            "contract-01234567"
+        );
     }
 
     #[test]
@@ -530,6 +579,10 @@ mod tests {
             terms: terms.map(str::to_owned),
             reason: None,
         };
-        assert!(decision(None).is_about("a") && decision(Some("a")).is_about("a") && !decision(Some("b")).is_about("a"));
+        assert!(
+            decision(None).is_about("a")
+                && decision(Some("a")).is_about("a")
+                && !decision(Some("b")).is_about("a")
+        );
     }
 }

@@ -4,7 +4,8 @@ use liqo_quantity::ResourceList;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The contract that this cluster proposes to each peer. Amounts, prices, notice, classes and limits come from the rest of the policy.
+/// The contract that this cluster proposes to each peer. Amounts, prices, notice, classes and
+/// limits come from the rest of the policy.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ProvideContract {
@@ -23,8 +24,9 @@ pub struct ProvideContract {
     pub if_not_signed: IfNotSigned,
     /// What happens if a peer breaks a contract.
     pub on_breach: OnBreach,
-    /// Length in seconds of the periods for which use is measured, each with a receipt: whole minutes, counted from 1970 in UTC. At most
-    /// the length of the contract. A change has an effect on new contracts only.
+    /// Length in seconds of the periods for which use is measured, each with a receipt: whole
+    /// minutes, counted from 1970 in UTC. At most the length of the contract. A change has an
+    /// effect on new contracts only.
     #[schemars(range(min = 60, max = 2_678_400), extend("multipleOf" = 60))]
     pub metering_period_seconds: u32,
 }
@@ -49,7 +51,8 @@ pub enum IfNotSigned {
     /// The old terms go on. If there are none, the offer stays, and no pod is admitted.
     #[default]
     KeepTerms,
-    /// The offer is withdrawn, with notice, until the peer signs. Guaranteed amounts stay until the end of the contract.
+    /// The offer is withdrawn, with notice, until the peer signs. Guaranteed amounts stay until the
+    /// end of the contract.
     WithdrawOffer,
 }
 
@@ -68,7 +71,8 @@ pub enum OnBreach {
 /// What the provider promises about the amounts.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Commitment {
-    /// They follow the offer, which follows what is free. Prices, notice, classes and limits are bound.
+    /// They follow the offer, which follows what is free. Prices, notice, classes and limits are
+    /// bound.
     #[default]
     BestEffort,
     /// They are reserved until the end. Nobody else gets them.
@@ -93,7 +97,8 @@ pub struct ConsumeContract {
     pub require: bool,
     /// Who decides on a contract, and on each change of it.
     pub accept: AcceptContract,
-    /// The longest contract that this cluster signs, in seconds. If set, it signs none without an end.
+    /// The longest contract that this cluster signs, in seconds. If set, it signs none without an
+    /// end.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 60))]
     pub max_period_seconds: Option<u32>,
@@ -102,8 +107,9 @@ pub struct ConsumeContract {
     pub max_resources: ResourceList,
     /// What happens if the peer breaks a contract.
     pub on_breach: OnBreach,
-    /// How many seconds the provider may count more for a pod than this cluster knows. Times that this cluster only estimates may differ
-    /// by `metering.clockToleranceSeconds` of the `ClusterConfig`.
+    /// How many seconds the provider may count more for a pod than this cluster knows. Times that
+    /// this cluster only estimates may differ by `metering.clockToleranceSeconds` of the
+    /// `ClusterConfig`.
     #[schemars(range(max = 3600))]
     pub metering_tolerance_seconds: u32,
 }

@@ -1,22 +1,25 @@
-//! Why pods of this cluster leave the node where they are, and which pods leave for which cause. Pure.
+//! Why pods of this cluster leave the node where they are, and which pods leave for which cause.
+//! Pure.
 //!
 //! ```text
 //!   a controller sees a refusal,       DepartureCause:             departures (liqo-controller-runtime):
 //!   a notice, a price, ...       ──▶   which pods leave, how  ──▶  evicts or deletes them, and says why
 //! ```
 //!
-//! Each controller knows its own cause and reads its own facts. This table says what may happen to a pod for that
-//! cause, so all controllers treat a Job, a pod of a `DaemonSet` and a pod without a controller alike.
-//! docs/offloading.md shows the table; a test compares both.
+//! Each controller knows its own cause and reads its own facts. This table says what may happen to
+//! a pod for that cause, so all controllers treat a Job, a pod of a `DaemonSet` and a pod without a
+//! controller alike. docs/offloading.md shows the table; a test compares both.
 //!
-//! A provider ends pods of its consumers by other rules: `reclaim` and `remote` in `liqo-offloading-rules`.
+//! A provider ends pods of its consumers by other rules: `reclaim` and `remote` in
+//! `liqo-offloading-rules`.
 
 /// Why a pod leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DepartureCause {
     /// It cannot start where it was sent.
     NotStarted,
-    /// It waits for a virtual node, and pods of its namespace may run in this cluster now, or have other nodes to choose from.
+    /// It waits for a virtual node, and pods of its namespace may run in this cluster now, or have
+    /// other nodes to choose from.
     Unplaced,
     /// It has a node of this cluster, and pods of its namespace run in other clusters only.
     RunsHere,
@@ -39,11 +42,14 @@ pub enum DepartureCause {
 /// Which pods leave for a cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leaving {
-    /// Those that a controller creates again at no cost: a `ReplicaSet`, `ReplicationController` or `StatefulSet`.
+    /// Those that a controller creates again at no cost: a `ReplicaSet`, `ReplicationController` or
+    /// `StatefulSet`.
     Replaced,
-    /// These, and those of a Job, as long as it goes on without them: whoever asks looks at the Job.
+    /// These, and those of a Job, as long as it goes on without them: whoever asks looks at the
+    /// Job.
     Survived,
-    /// Those that any controller creates again elsewhere: for a Job that is a failure, unless it ignores disruptions.
+    /// Those that any controller creates again elsewhere: for a Job that is a failure, unless it
+    /// ignores disruptions.
     Recreated,
     /// All but those that belong to their node, which would get them again.
     Movable,
@@ -54,13 +60,15 @@ pub enum Leaving {
 /// Kind of a controller that counts each pod that ends.
 pub const JOB: &str = "Job";
 
-/// Whether a controller of this kind creates a deleted pod again at no cost. A Job counts it as a failure.
+/// Whether a controller of this kind creates a deleted pod again at no cost. A Job counts it as a
+/// failure.
 pub fn recreates(kind: &str) -> bool {
     ["ReplicaSet", "ReplicationController", "StatefulSet"].contains(&kind)
 }
 
-/// Whether a controller of this kind has one pod for each node, as a `DaemonSet` and, for static pods, the Node itself do. These pods
-/// belong to their nodes: if one is evicted, the same node gets it again.
+/// Whether a controller of this kind has one pod for each node, as a `DaemonSet` and, for static
+/// pods, the Node itself do. These pods belong to their nodes: if one is evicted, the same node
+/// gets it again.
 pub fn has_pods_for_nodes(kind: &str) -> bool {
     ["DaemonSet", "Node"].contains(&kind)
 }
@@ -107,7 +115,11 @@ impl DepartureCause {
         match self {
             Self::NotStarted => Leaving::Recreated,
             Self::Unplaced => Leaving::Survived,
-            Self::RunsHere | Self::PlaceEnds | Self::Cheaper | Self::BudgetSpent | Self::ControlIsBack => Leaving::Replaced,
+            Self::RunsHere
+            | Self::PlaceEnds
+            | Self::Cheaper
+            | Self::BudgetSpent
+            | Self::ControlIsBack => Leaving::Replaced,
             Self::PoolWithdrawn => Leaving::Movable,
             Self::Unoffloaded | Self::NodeRemoved => Leaving::All,
         }
@@ -128,7 +140,8 @@ impl DepartureCause {
         }
     }
 
-    /// Reason of the event on a pod that leaves, if it gets one for that. Others had one before, or their node has it.
+    /// Reason of the event on a pod that leaves, if it gets one for that. Others had one before, or
+    /// their node has it.
     pub fn event(self) -> Option<&'static str> {
         match self {
             Self::RunsHere | Self::PlaceEnds => Some("MovedAway"),
@@ -154,7 +167,9 @@ mod tests {
     fn words(cause: DepartureCause) -> [String; 4] {
         let leaving = match cause.leaving() {
             Leaving::Replaced => "of a ReplicaSet, ReplicationController or StatefulSet",
-            Leaving::Survived => "of a ReplicaSet, ReplicationController or StatefulSet, or of a Job that goes on without it",
+            Leaving::Survived => {
+                "of a ReplicaSet, ReplicationController or StatefulSet, or of a Job that goes on without it"
+            }
             Leaving::Recreated => "of any controller but DaemonSets",
             Leaving::Movable => "all but those of DaemonSets, and static ones",
             Leaving::All => "all",
@@ -163,31 +178,57 @@ mod tests {
             Manner::Evicted => "evicted",
             Manner::Deleted => "deleted",
         };
-        let event = cause.event().map_or("none".to_owned(), |event| format!("`{event}`"));
-        [format!("`{cause:?}`"), leaving.to_owned(), manner.to_owned(), event]
+        let event = cause
+            .event()
+            .map_or("none".to_owned(), |event| format!("`{event}`"));
+        [
+            format!("`{cause:?}`"),
+            leaving.to_owned(),
+            manner.to_owned(),
+            event,
+        ]
     }
 
     #[test]
     fn the_page_has_the_table_of_all_causes() {
         let page = include_str!("../../../docs/offloading.md");
-        let (_, part) = page.split_once("## Why pods leave").expect("the page has the table");
+        let (_, part) = page
+            .split_once("## Why pods leave")
+            .expect("the page has the table");
         let (part, _) = part.split_once("\n## ").unwrap_or((part, ""));
         let rows = part.lines().filter(|line| line.starts_with("| `"));
-        let shown: Vec<Vec<&str>> = rows.map(|row| row.trim_matches('|').split('|').map(str::trim).collect()).collect();
+        let shown: Vec<Vec<&str>> = rows
+            .map(|row| row.trim_matches('|').split('|').map(str::trim).collect())
+            .collect();
         let expected: Vec<[String; 4]> = DepartureCause::ALL.into_iter().map(words).collect();
         // The second column says the cause in words, the last one the pace.
-        let shown: Vec<Vec<&str>> = shown.into_iter().map(|row| [&row[..1], &row[2..5]].concat()).collect();
+        let shown: Vec<Vec<&str>> = shown
+            .into_iter()
+            .map(|row| [&row[..1], &row[2..5]].concat())
+            .collect();
         assert_eq!(shown, expected);
     }
 
     #[test]
     fn a_pod_that_nobody_creates_again_leaves_only_where_its_place_ends() {
         let leaves = |kind: Option<&str>| -> Vec<DepartureCause> {
-            DepartureCause::ALL.into_iter().filter(|cause| cause.takes(kind)).collect()
+            DepartureCause::ALL
+                .into_iter()
+                .filter(|cause| cause.takes(kind))
+                .collect()
         };
         assert_eq!(leaves(None), [PoolWithdrawn, Unoffloaded, NodeRemoved]);
         assert_eq!(leaves(Some("DaemonSet")), [Unoffloaded, NodeRemoved]);
-        assert_eq!(leaves(Some(JOB)), [NotStarted, Unplaced, PoolWithdrawn, Unoffloaded, NodeRemoved]);
+        assert_eq!(
+            leaves(Some(JOB)),
+            [
+                NotStarted,
+                Unplaced,
+                PoolWithdrawn,
+                Unoffloaded,
+                NodeRemoved
+            ]
+        );
         assert_eq!(leaves(Some("StatefulSet")), DepartureCause::ALL);
     }
 }

@@ -13,8 +13,9 @@ const HASH_LEN: usize = 8;
 /// Number of characters of the cluster ID in an alternative name.
 const LONG_ID_LEN: usize = 16;
 
-/// The default name, at the provider, of a consumer's namespace: `<namespace>-<cluster name>-<6 characters of the cluster
-/// ID>`. If that is too long, a hash of the whole name replaces its middle. So different namespaces have different names, and the end of
+/// The default name, at the provider, of a consumer's namespace:
+/// `<namespace>-<cluster name>-<6 characters of the cluster ID>`. If that is too long, a hash of
+/// the whole name replaces its middle. So different namespaces have different names, and the end of
 /// the name still shows which cluster owns the namespace.
 pub fn mapped_namespace(namespace: &str, cluster_name: &str, cluster: &ClusterId) -> String {
     let whole = format!("{namespace}-{cluster_name}-{}", cluster.short());
@@ -22,12 +23,21 @@ pub fn mapped_namespace(namespace: &str, cluster_name: &str, cluster: &ClusterId
         return whole;
     }
     let start_len = MAX_LEN - HASH_LEN - cluster.short().len() - 2;
-    let start: String = format!("{namespace}-{cluster_name}").chars().take(start_len).collect();
-    format!("{}-{}-{}", start.trim_end_matches('-'), shortest_hash(&whole), cluster.short())
+    let start: String = format!("{namespace}-{cluster_name}")
+        .chars()
+        .take(start_len)
+        .collect();
+    format!(
+        "{}-{}-{}",
+        start.trim_end_matches('-'),
+        shortest_hash(&whole),
+        cluster.short()
+    )
 }
 
-/// The name instead of a default one that somebody else has taken at the provider: with 16 characters of the cluster ID. A
-/// key whose ID has the same first six characters is quickly found; one with the same sixteen is not. `None` if this is no default name.
+/// The name instead of a default one that somebody else has taken at the provider: with 16
+/// characters of the cluster ID. A key whose ID has the same first six characters is quickly found;
+/// one with the same sixteen is not. `None` if this is no default name.
 pub fn alternative_mapped_namespace(default: &str, cluster: &ClusterId) -> Option<String> {
     let stem = default.strip_suffix(cluster.short())?.strip_suffix('-')?;
     let id = cluster.as_str().get(..LONG_ID_LEN)?;
@@ -35,8 +45,15 @@ pub fn alternative_mapped_namespace(default: &str, cluster: &ClusterId) -> Optio
     if whole.len() <= MAX_LEN {
         return Some(whole);
     }
-    let start: String = stem.chars().take(MAX_LEN - HASH_LEN - LONG_ID_LEN - 2).collect();
-    Some(format!("{}-{}-{id}", start.trim_end_matches('-'), shortest_hash(default)))
+    let start: String = stem
+        .chars()
+        .take(MAX_LEN - HASH_LEN - LONG_ID_LEN - 2)
+        .collect();
+    Some(format!(
+        "{}-{}-{id}",
+        start.trim_end_matches('-'),
+        shortest_hash(default)
+    ))
 }
 
 /// The beginning of [`short_hash`].
@@ -63,24 +80,41 @@ mod tests {
 
     #[test]
     fn a_short_name_stays_readable() {
-        assert_eq!(mapped_namespace("demo", "rome", &id()), format!("demo-rome-{}", id().short()));
+        assert_eq!(
+            mapped_namespace("demo", "rome", &id()),
+            format!("demo-rome-{}", id().short())
+        );
     }
 
     #[test]
     fn an_alternative_name_shows_more_of_the_id() {
-        let alternative =
-            |namespace: &str| alternative_mapped_namespace(&mapped_namespace(namespace, "rome", &id()), &id()).unwrap();
-        assert_eq!(alternative("demo"), format!("demo-rome-{}", &id().as_str()[..16]));
-        let (one, two) = (alternative(&"a".repeat(63)), alternative(&format!("{}b", "a".repeat(62))));
+        let alternative = |namespace: &str| {
+            alternative_mapped_namespace(&mapped_namespace(namespace, "rome", &id()), &id())
+                .unwrap()
+        };
+        assert_eq!(
+            alternative("demo"),
+            format!("demo-rome-{}", &id().as_str()[..16])
+        );
+        let (one, two) = (
+            alternative(&"a".repeat(63)),
+            alternative(&format!("{}b", "a".repeat(62))),
+        );
         assert_ne!(one, two);
-        assert!(one.len() <= 63 && one.ends_with(&id().as_str()[..16]), "{one}");
+        assert!(
+            one.len() <= 63 && one.ends_with(&id().as_str()[..16]),
+            "{one}"
+        );
         assert_eq!(alternative_mapped_namespace("demo", &id()), None);
     }
 
     #[test]
     fn long_names_fit_differ_and_show_their_owner() {
         let (one, two) = ("a".repeat(63), format!("{}b", "a".repeat(62)));
-        let names = [mapped_namespace(&one, "rome", &id()), mapped_namespace(&two, "rome", &id())];
+        let names = [
+            mapped_namespace(&one, "rome", &id()),
+            mapped_namespace(&two, "rome", &id()),
+        ];
         assert_ne!(names[0], names[1]);
         for name in names {
             assert!(name.len() <= 63 && name.ends_with(id().short()), "{name}");

@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ClusterId, Condition, ContractDecision, GatewayAddress, RequestedGranularity, schema};
 
-/// A cluster that this one knows: who it is, what this cluster wants from it, what it may use here, and the state of the peering.
+/// A cluster that this one knows: who it is, what this cluster wants from it, what it may use here,
+/// and the state of the peering.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[kube(
     group = "discovery.liqo.io",
@@ -43,15 +44,17 @@ pub struct ForeignClusterSpec {
     /// URL of the peer's auth endpoint.
     #[serde(rename = "authURL", default, skip_serializing_if = "Option::is_none")]
     pub auth_url: Option<String>,
-    /// Gateways of the peer through whose tunnel this cluster calls its auth endpoint and its API server. If absent, it calls them directly.
+    /// Gateways of the peer through whose tunnel this cluster calls its auth endpoint and its API
+    /// server. If absent, it calls them directly.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub tunnel: Vec<GatewayAddress>,
-    /// Whether this cluster borrows from the peer. `Auto` means: if `consume.automatic` of the policy that applies to the peer says so.
+    /// Whether this cluster borrows from the peer. `Auto` means: if `consume.automatic` of the
+    /// policy that applies to the peer says so.
     #[serde(default)]
     pub outgoing_peering: PeeringIntent,
-    /// Whether the peer may borrow from this cluster. `Auto` means: with a valid token, unless the policy that applies to the peer
-    /// requires none, and with approval if the policy requires it.
+    /// Whether the peer may borrow from this cluster. `Auto` means: with a valid token, unless the
+    /// policy that applies to the peer requires none, and with approval if the policy requires it.
     #[serde(default)]
     pub incoming_peering: PeeringIntent,
     /// The resources that this cluster requests from the peer.
@@ -66,7 +69,8 @@ pub struct ForeignClusterSpec {
     /// Whether packets may flow between the pods of both clusters. With `Auto` the policy decides.
     #[serde(default)]
     pub network: PeeringIntent,
-    /// Name of the Secret in Liqo's namespace that contains the token for the first request, under the key `token`.
+    /// Name of the Secret in Liqo's namespace that contains the token for the first request, under
+    /// the key `token`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_secret_name: Option<String>,
 }
@@ -102,7 +106,8 @@ pub struct RequestedResources {
     /// How the offer should be divided into pools. If absent, as the peer's policy says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub granularity: Option<RequestedGranularity>,
-    /// Whether to request only the network: no resources, whatever `resources` says, and no virtual node.
+    /// Whether to request only the network: no resources, whatever `resources` says, and no virtual
+    /// node.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub network_only: bool,
 }
@@ -121,13 +126,18 @@ pub struct ForeignClusterStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub protocol_version: Option<u32>,
     /// URL of the peer's API server.
-    #[serde(rename = "apiServerURL", default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        rename = "apiServerURL",
+        default,
+        skip_serializing_if = "Option::is_none"
+    )]
     pub api_server_url: Option<String>,
-    /// Address of the peer's gateway through which this cluster calls it now. Absent if it calls directly, or if it
-    /// heard no gateway for eight seconds.
+    /// Address of the peer's gateway through which this cluster calls it now. Absent if it calls
+    /// directly, or if it heard no gateway for eight seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub called_through: Option<String>,
-    /// Whether this cluster borrows from the peer because of the policy, where `spec.outgoingPeering` is `Auto`.
+    /// Whether this cluster borrows from the peer because of the policy, where
+    /// `spec.outgoingPeering` is `Auto`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub automatic_outgoing_peering: bool,
     /// One condition for each step of the peering. `liqoctl status` shows them as a tree.
@@ -139,13 +149,21 @@ pub struct ForeignClusterStatus {
 impl ForeignCluster {
     /// The friendly name, else the name of the object.
     pub fn display_name(&self) -> String {
-        self.spec.cluster_name.clone().or_else(|| self.metadata.name.clone()).unwrap_or_default()
+        self.spec
+            .cluster_name
+            .clone()
+            .or_else(|| self.metadata.name.clone())
+            .unwrap_or_default()
     }
 
-    /// Whether the user wants to borrow from the peer: the spec says so, or leaves it to the policy, which says so. The object is not
-    /// being deleted.
+    /// Whether the user wants to borrow from the peer: the spec says so, or leaves it to the
+    /// policy, which says so. The object is not being deleted.
     pub fn wants_outgoing(&self) -> bool {
-        let by_policy = || self.status.as_ref().is_some_and(|status| status.automatic_outgoing_peering);
+        let by_policy = || {
+            self.status
+                .as_ref()
+                .is_some_and(|status| status.automatic_outgoing_peering)
+        };
         let wants = match self.spec.outgoing_peering {
             PeeringIntent::Yes => true,
             PeeringIntent::Auto => self.spec.auth_url.is_some() && by_policy(),
@@ -161,7 +179,11 @@ impl ForeignCluster {
 
     /// The condition of this type.
     pub fn condition(&self, kind: &str) -> Option<&Condition> {
-        self.status.as_ref()?.conditions.iter().find(|condition| condition.type_ == kind)
+        self.status
+            .as_ref()?
+            .conditions
+            .iter()
+            .find(|condition| condition.type_ == kind)
     }
 }
 
@@ -177,12 +199,20 @@ mod tests {
             spec["clusterID"] = json!(ClusterId::of_public_key(&[1; 32]));
             let status = json!({ "automaticOutgoingPeering": by_policy });
             let object = json!({ "metadata": { "name": "milan" }, "spec": spec, "status": status });
-            serde_json::from_value::<ForeignCluster>(object).unwrap().wants_outgoing()
+            serde_json::from_value::<ForeignCluster>(object)
+                .unwrap()
+                .wants_outgoing()
         };
         let url = "https://203.0.113.5:30443";
         assert!(wants(json!({ "authURL": url }), true));
         assert!(!wants(json!({ "authURL": url }), false) && !wants(json!({}), true));
-        assert!(!wants(json!({ "authURL": url, "outgoingPeering": "No" }), true));
-        assert!(wants(json!({ "authURL": url, "outgoingPeering": "Yes" }), false));
+        assert!(!wants(
+            json!({ "authURL": url, "outgoingPeering": "No" }),
+            true
+        ));
+        assert!(wants(
+            json!({ "authURL": url, "outgoingPeering": "Yes" }),
+            false
+        ));
     }
 }

@@ -1,11 +1,12 @@
-//! Decides whether this cluster may lend: it lends if its pod network enforces `NetworkPolicies`, or if its
-//! administrator allowed to lend without that.
+//! Decides whether this cluster may lend: it lends if its pod network enforces `NetworkPolicies`,
+//! or if its administrator allowed to lend without that.
 //!
 //! The manager, `liqoctl install` and `liqoctl doctor` ask the same rule.
 
 use crate::{ClusterConfig, Condition, NETWORK_POLICIES_ENFORCED};
 
-/// The setting of `liqoctl install` and the field of [`ClusterConfig`] that allows to lend without enforced `NetworkPolicies`.
+/// The setting of `liqoctl install` and the field of [`ClusterConfig`] that allows to lend without
+/// enforced `NetworkPolicies`.
 pub const LEND_WITHOUT_NETWORK_POLICIES: &str = "lendWithoutNetworkPolicies";
 
 /// Whether this cluster lends.
@@ -16,9 +17,11 @@ pub enum Lending {
     /// It does not, or this is not known, and the administrator allowed to lend nevertheless.
     Allowed,
     #[default]
-    /// It is not known yet whether the pod network enforces them. What is offered already stays; nothing else is offered.
+    /// It is not known yet whether the pod network enforces them. What is offered already stays;
+    /// nothing else is offered.
     Untested,
-    /// The pod network does not enforce them, and nobody allowed to lend nevertheless. Nothing is offered.
+    /// The pod network does not enforce them, and nobody allowed to lend nevertheless. Nothing is
+    /// offered.
     Refused,
 }
 
@@ -43,13 +46,16 @@ impl Lending {
     }
 }
 
-/// What the last result of the test means for lending, for people. `allowed` is what the administrator set.
+/// What the last result of the test means for lending, for people. `allowed` is what the
+/// administrator set.
 pub fn describe(enforced: Option<bool>, allowed: bool) -> String {
-    let untested =
-        "it is not known yet whether the pod network enforces NetworkPolicies, because no pod of liqo-dns could be tried";
+    let untested = "it is not known yet whether the pod network enforces NetworkPolicies, because no pod of liqo-dns could be tried";
     let open = "the pod network does not enforce NetworkPolicies: port 1054 of liqo-dns is open, which NetworkPolicy liqo/liqo-dns closes";
     match (enforced, allowed) {
-        (Some(true), _) => "the pod network enforces NetworkPolicies, which isolate the pods of consumers".to_owned(),
+        (Some(true), _) => {
+            "the pod network enforces NetworkPolicies, which isolate the pods of consumers"
+                .to_owned()
+        }
         (Some(false), true) => format!(
             "{open}. This cluster lends nevertheless ({LEND_WITHOUT_NETWORK_POLICIES}): nothing keeps pods of consumers away from the pods here, \
              nor from each other"
@@ -58,7 +64,9 @@ pub fn describe(enforced: Option<bool>, allowed: bool) -> String {
             "{open}. So nothing is offered to other clusters, because nothing would keep their pods away from the pods here. Add a network plugin \
              that enforces them, or lend nevertheless: `liqoctl install --set {LEND_WITHOUT_NETWORK_POLICIES}=true`"
         ),
-        (None, true) => format!("{untested}; this cluster lends nevertheless ({LEND_WITHOUT_NETWORK_POLICIES})"),
+        (None, true) => {
+            format!("{untested}; this cluster lends nevertheless ({LEND_WITHOUT_NETWORK_POLICIES})")
+        }
         (None, false) => format!("{untested}; nothing new is offered until then"),
     }
 }
@@ -74,7 +82,12 @@ pub fn enforced(config: &ClusterConfig) -> Option<bool> {
 
 /// The condition with the last result of the test.
 pub fn condition(config: &ClusterConfig) -> Option<&Condition> {
-    config.status.as_ref()?.conditions.iter().find(|condition| condition.type_ == NETWORK_POLICIES_ENFORCED)
+    config
+        .status
+        .as_ref()?
+        .conditions
+        .iter()
+        .find(|condition| condition.type_ == NETWORK_POLICIES_ENFORCED)
 }
 
 #[cfg(test)]
@@ -83,7 +96,10 @@ mod tests {
     use crate::{ClusterConfigSpec, ClusterConfigStatus, Time};
 
     fn config(status: Option<&str>, yes: bool) -> ClusterConfig {
-        let spec = ClusterConfigSpec { lend_without_network_policies: yes, ..ClusterConfigSpec::default() };
+        let spec = ClusterConfigSpec {
+            lend_without_network_policies: yes,
+            ..ClusterConfigSpec::default()
+        };
         let condition = |status: &str| Condition {
             type_: NETWORK_POLICIES_ENFORCED.to_owned(),
             status: status.to_owned(),
@@ -93,8 +109,14 @@ mod tests {
             observed_generation: None,
         };
         let conditions = status.map(condition).into_iter().collect();
-        let status = ClusterConfigStatus { conditions, ..ClusterConfigStatus::default() };
-        ClusterConfig { status: Some(status), ..ClusterConfig::new("liqo", spec) }
+        let status = ClusterConfigStatus {
+            conditions,
+            ..ClusterConfigStatus::default()
+        };
+        ClusterConfig {
+            status: Some(status),
+            ..ClusterConfig::new("liqo", spec)
+        }
     }
 
     #[test]
@@ -108,9 +130,17 @@ mod tests {
             (None, false, Lending::Untested),
             (None, true, Lending::Allowed),
         ] {
-            assert_eq!(Lending::of(&config(status, yes)), expected, "{status:?} {yes}");
+            assert_eq!(
+                Lending::of(&config(status, yes)),
+                expected,
+                "{status:?} {yes}"
+            );
         }
-        assert_eq!(Lending::of(&ClusterConfig::default()), Lending::Untested, "the manager has written nothing yet");
+        assert_eq!(
+            Lending::of(&ClusterConfig::default()),
+            Lending::Untested,
+            "the manager has written nothing yet"
+        );
     }
 
     #[test]
@@ -118,17 +148,25 @@ mod tests {
         let yes = format!("--set {LEND_WITHOUT_NETWORK_POLICIES}=true");
         assert!(describe(Some(false), false).contains(&yes));
         for (enforced, allowed) in [(Some(true), false), (Some(false), true), (None, true)] {
-            assert!(!describe(enforced, allowed).contains(&yes), "{enforced:?} {allowed}");
+            assert!(
+                !describe(enforced, allowed).contains(&yes),
+                "{enforced:?} {allowed}"
+            );
         }
         assert!(describe(Some(false), true).contains(&format!("port {}", crate::CLOSED_PORT)));
-        let field = serde_json::json!({ "clusterName": "rome", LEND_WITHOUT_NETWORK_POLICIES: true });
+        let field =
+            serde_json::json!({ "clusterName": "rome", LEND_WITHOUT_NETWORK_POLICIES: true });
         let spec: ClusterConfigSpec = serde_json::from_value(field).unwrap();
-        assert!(spec.lend_without_network_policies, "the setting is the field");
+        assert!(
+            spec.lend_without_network_policies,
+            "the setting is the field"
+        );
     }
 
     #[test]
     fn before_the_first_result_only_those_who_have_an_offer_keep_it() {
-        let included = |lending: Lending| [false, true].map(|has_offer| lending.includes(has_offer));
+        let included =
+            |lending: Lending| [false, true].map(|has_offer| lending.includes(has_offer));
         assert_eq!(included(Lending::Untested), [false, true]);
         assert_eq!(included(Lending::Refused), [false, false]);
         assert_eq!(included(Lending::Isolated), [true, true]);

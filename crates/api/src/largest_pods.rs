@@ -1,5 +1,5 @@
-//! The largest pods that single nodes of a pool can take now. A pool may have much left in sum although no node has
-//! much left.
+//! The largest pods that single nodes of a pool can take now. A pool may have much left in sum
+//! although no node has much left.
 
 use std::cmp::Reverse;
 
@@ -9,15 +9,16 @@ use serde::{Deserialize, Serialize};
 /// Maximum number of nodes that [`LargestPods`] describes.
 pub const MAX_LARGEST_PODS: usize = 4;
 
-/// The amounts that some nodes of a pool have free: no other node has more of everything. Empty if nothing is known.
+/// The amounts that some nodes of a pool have free: no other node has more of everything. Empty if
+/// nothing is known.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(transparent)]
 pub struct LargestPods(Vec<ResourceList>);
 
 /// Free amounts of nodes, without those that have no more of anything than another one.
 ///
-/// A list of amounts within a list is still within it after both are limited to the same maximum. So this is computed once for all consumers
-/// of a pool.
+/// A list of amounts within a list is still within it after both are limited to the same maximum.
+/// So this is computed once for all consumers of a pool.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FreeNodes(Vec<ResourceList>);
 
@@ -34,14 +35,20 @@ impl FreeNodes {
         }
     }
 
-    /// Selects the nodes to describe, each limited to `most`: those with the most of each extended resource, of cpu and of memory, then the
-    /// most balanced one, then those with the most of the other resources, then any. If this is more than [`MAX_LARGEST_PODS`] before the balanced
+    /// Selects the nodes to describe, each limited to `most`: those with the most of each extended
+    /// resource, of cpu and of memory, then the most balanced one, then those with the most of the
+    /// other resources, then any. If this is more than [`MAX_LARGEST_PODS`] before the balanced
     /// one, nothing is said: a pod for a node that is left out would find none.
     pub fn largest(&self, most: &ResourceList) -> LargestPods {
         let Self(mut nodes) = self.0.iter().map(|free| free.min(most)).collect();
         nodes.sort_by(|one, other| other.iter().cmp(one.iter()));
-        let all: ResourceList = nodes.iter().fold(ResourceList::new(), |all, node| all.max(node));
-        let important = all.names().filter(|name| name.contains('/')).chain(["cpu", "memory"]);
+        let all: ResourceList = nodes
+            .iter()
+            .fold(ResourceList::new(), |all, node| all.max(node));
+        let important = all
+            .names()
+            .filter(|name| name.contains('/'))
+            .chain(["cpu", "memory"]);
         let mut chosen: Vec<usize> = Vec::new();
         for name in important {
             choose(&mut chosen, &nodes, |node| node.get(name).nanos());
@@ -50,16 +57,26 @@ impl FreeNodes {
             return LargestPods::default();
         }
         choose(&mut chosen, &nodes, |node| {
-            ["cpu", "memory"].map(|name| millionths(node.get(name), all.get(name))).into_iter().min()
+            ["cpu", "memory"]
+                .map(|name| millionths(node.get(name), all.get(name)))
+                .into_iter()
+                .min()
         });
         for name in all.names() {
             choose(&mut chosen, &nodes, |node| node.get(name).nanos());
         }
-        let others: Vec<usize> = (0..nodes.len()).filter(|index| !chosen.contains(index)).collect();
+        let others: Vec<usize> = (0..nodes.len())
+            .filter(|index| !chosen.contains(index))
+            .collect();
         chosen.extend(others);
         chosen.truncate(MAX_LARGEST_PODS);
         chosen.sort_unstable();
-        LargestPods(chosen.into_iter().filter_map(|index| nodes.get(index).cloned()).collect())
+        LargestPods(
+            chosen
+                .into_iter()
+                .filter_map(|index| nodes.get(index).cloned())
+                .collect(),
+        )
     }
 }
 
@@ -76,8 +93,15 @@ impl FromIterator<ResourceList> for FreeNodes {
 const PODS: &str = "pods";
 
 /// Adds the node with the most of something. Of equal nodes, one that is chosen already.
-fn choose<K: Ord>(chosen: &mut Vec<usize>, nodes: &[ResourceList], most_of: impl Fn(&ResourceList) -> K) {
-    let best = nodes.iter().enumerate().max_by_key(|(at, node)| (most_of(node), chosen.contains(at), Reverse(*at)));
+fn choose<K: Ord>(
+    chosen: &mut Vec<usize>,
+    nodes: &[ResourceList],
+    most_of: impl Fn(&ResourceList) -> K,
+) {
+    let best = nodes
+        .iter()
+        .enumerate()
+        .max_by_key(|(at, node)| (most_of(node), chosen.contains(at), Reverse(*at)));
     chosen.extend(best.map(|(at, _)| at).filter(|best| !chosen.contains(best)));
 }
 
@@ -115,29 +139,40 @@ impl LargestPods {
         Self(self.0.iter().map(amounts).collect())
     }
 
-    /// Whether one of the nodes has room for a pod with these requests; otherwise the shortages at the node where least is missing. If nothing
-    /// is known, there is room.
+    /// Whether one of the nodes has room for a pod with these requests; otherwise the shortages at
+    /// the node where least is missing. If nothing is known, there is room.
     pub fn take(&self, requests: &ResourceList) -> Result<(), Vec<Shortage>> {
         let mut nearest: Option<Vec<Shortage>> = None;
         for node in &self.0 {
-            let Err(short) = requests.fits_in(node) else { return Ok(()) };
+            let Err(short) = requests.fits_in(node) else {
+                return Ok(());
+            };
             let missing = |short: &[Shortage]| (short.len(), short.first().map(Shortage::missing));
-            if nearest.as_ref().is_none_or(|nearest| missing(&short) < missing(nearest)) {
+            if nearest
+                .as_ref()
+                .is_none_or(|nearest| missing(&short) < missing(nearest))
+            {
                 nearest = Some(short);
             }
         }
         nearest.map_or(Ok(()), Err)
     }
 
-    /// The same, as far as it is certain. If there are as many lists as allowed, nodes may be missing, but those with the most of each extended
-    /// resource, of cpu and of memory are there.
+    /// The same, as far as it is certain. If there are as many lists as allowed, nodes may be
+    /// missing, but those with the most of each extended resource, of cpu and of memory are there.
     pub fn may_take(&self, requests: &ResourceList) -> Result<(), Vec<Shortage>> {
         if self.0.len() < MAX_LARGEST_PODS {
             return self.take(requests);
         }
-        let all: ResourceList = self.0.iter().fold(ResourceList::new(), |all, node| all.max(node));
+        let all: ResourceList = self
+            .0
+            .iter()
+            .fold(ResourceList::new(), |all, node| all.max(node));
         let is_certain = |name: &str| name.contains('/') || ["cpu", "memory", PODS].contains(&name);
-        let requests: ResourceList = requests.iter().filter(|(name, _)| is_certain(name)).collect();
+        let requests: ResourceList = requests
+            .iter()
+            .filter(|(name, _)| is_certain(name))
+            .collect();
         requests.fits_in(&all)
     }
 
@@ -147,10 +182,13 @@ impl LargestPods {
         !before.0.is_empty() && (self.0.is_empty() || !self.0.iter().all(is_covered))
     }
 
-    /// Whether an offer that says this need not be rewritten when its nodes have `now`. It never says less than there is, because pods would
-    /// be refused for which there is room; it may say `percent` more.
+    /// Whether an offer that says this need not be rewritten when its nodes have `now`. It never
+    /// says less than there is, because pods would be refused for which there is room; it may say
+    /// `percent` more.
     pub fn still_holds(&self, now: &Self, percent: u32) -> bool {
-        let has = |all: &Self, wanted: &ResourceList, percent| all.0.iter().any(|one| is_within(wanted, one, percent));
+        let has = |all: &Self, wanted: &ResourceList, percent| {
+            all.0.iter().any(|one| is_within(wanted, one, percent))
+        };
         now.0.iter().all(|one| has(self, one, 0)) && self.0.iter().all(|one| has(now, one, percent))
     }
 }
@@ -168,68 +206,144 @@ mod tests {
     use super::*;
 
     fn list(text: &str) -> ResourceList {
-        text.split(' ').map(|part| part.split_once('=').unwrap()).map(|(name, amount)| (name, amount.parse().unwrap())).collect()
+        text.split(' ')
+            .map(|part| part.split_once('=').unwrap())
+            .map(|(name, amount)| (name, amount.parse().unwrap()))
+            .collect()
     }
 
     fn free(nodes: &[&str]) -> FreeNodes {
         nodes.iter().map(|node| list(node)).collect()
     }
 
-    const EVERYTHING: &str = "cpu=1000 memory=1000 pods=1000 a/gpu=9 b/gpu=9 c/gpu=9 d/gpu=9 e/gpu=9";
+    const EVERYTHING: &str =
+        "cpu=1000 memory=1000 pods=1000 a/gpu=9 b/gpu=9 c/gpu=9 d/gpu=9 e/gpu=9";
 
     fn largest(nodes: &[&str]) -> Vec<String> {
-        free(nodes).largest(&list(EVERYTHING)).iter().map(|one| one.to_string().replace(", ", " ")).collect()
+        free(nodes)
+            .largest(&list(EVERYTHING))
+            .iter()
+            .map(|one| one.to_string().replace(", ", " "))
+            .collect()
     }
 
     #[test]
     fn a_node_with_less_of_everything_than_another_one_does_not_matter() {
-        assert_eq!(largest(&["cpu=4 memory=8", "cpu=1 memory=2", "cpu=4 memory=8", "cpu=4 memory=7"]), ["cpu=4 memory=8"]);
-        assert_eq!(largest(&["cpu=4 memory=1", "cpu=1 memory=8"]), ["cpu=4 memory=1", "cpu=1 memory=8"]);
+        assert_eq!(
+            largest(&[
+                "cpu=4 memory=8",
+                "cpu=1 memory=2",
+                "cpu=4 memory=8",
+                "cpu=4 memory=7"
+            ]),
+            ["cpu=4 memory=8"]
+        );
+        assert_eq!(
+            largest(&["cpu=4 memory=1", "cpu=1 memory=8"]),
+            ["cpu=4 memory=1", "cpu=1 memory=8"]
+        );
         assert_eq!(largest(&[]), Vec::<String>::new());
     }
 
     #[test]
     fn pods_that_had_no_room_are_looked_at_again_if_a_node_has_more_of_something() {
         let said = |nodes: &[&str]| free(nodes).largest(&list(EVERYTHING));
-        let (small, large, nothing) = (said(&["cpu=1 memory=1"]), said(&["cpu=2 memory=1"]), LargestPods::default());
+        let (small, large, nothing) = (
+            said(&["cpu=1 memory=1"]),
+            said(&["cpu=2 memory=1"]),
+            LargestPods::default(),
+        );
         assert!(large.has_grown(&small) && !small.has_grown(&large) && !small.has_grown(&small));
-        assert!(nothing.has_grown(&small) && !small.has_grown(&nothing), "where nothing is said, there was room");
+        assert!(
+            nothing.has_grown(&small) && !small.has_grown(&nothing),
+            "where nothing is said, there was room"
+        );
     }
 
     #[test]
     fn a_node_counts_as_able_to_take_one_pod_however_many_it_could_have() {
-        assert_eq!(largest(&["cpu=1 pods=110", "cpu=2 pods=1", "cpu=8 pods=0"]), ["cpu=8 pods=0", "cpu=2 pods=1"]);
+        assert_eq!(
+            largest(&["cpu=1 pods=110", "cpu=2 pods=1", "cpu=8 pods=0"]),
+            ["cpu=8 pods=0", "cpu=2 pods=1"]
+        );
     }
 
     #[test]
     fn of_many_nodes_those_with_the_most_of_something_are_named_and_a_balanced_one() {
-        let many = ["cpu=9 memory=1", "cpu=8 memory=2", "cpu=6 memory=6", "cpu=5 memory=7", "cpu=2 memory=8", "cpu=1 memory=9"];
-        assert_eq!(largest(&many), ["cpu=9 memory=1", "cpu=8 memory=2", "cpu=6 memory=6", "cpu=1 memory=9"]);
-        let with_gpu = [&many[..], &["a/gpu=1 cpu=1 memory=1", "a/gpu=2 cpu=1 memory=1"]].concat();
-        let expected = ["a/gpu=2 cpu=1 memory=1", "cpu=9 memory=1", "cpu=6 memory=6", "cpu=1 memory=9"];
-        let sorted = |all: Vec<String>| all.into_iter().collect::<std::collections::BTreeSet<String>>();
-        assert_eq!(sorted(largest(&with_gpu)), sorted(expected.map(str::to_owned).into()));
+        let many = [
+            "cpu=9 memory=1",
+            "cpu=8 memory=2",
+            "cpu=6 memory=6",
+            "cpu=5 memory=7",
+            "cpu=2 memory=8",
+            "cpu=1 memory=9",
+        ];
+        assert_eq!(
+            largest(&many),
+            [
+                "cpu=9 memory=1",
+                "cpu=8 memory=2",
+                "cpu=6 memory=6",
+                "cpu=1 memory=9"
+            ]
+        );
+        let with_gpu = [
+            &many[..],
+            &["a/gpu=1 cpu=1 memory=1", "a/gpu=2 cpu=1 memory=1"],
+        ]
+        .concat();
+        let expected = [
+            "a/gpu=2 cpu=1 memory=1",
+            "cpu=9 memory=1",
+            "cpu=6 memory=6",
+            "cpu=1 memory=9",
+        ];
+        let sorted = |all: Vec<String>| {
+            all.into_iter()
+                .collect::<std::collections::BTreeSet<String>>()
+        };
+        assert_eq!(
+            sorted(largest(&with_gpu)),
+            sorted(expected.map(str::to_owned).into())
+        );
     }
 
     #[test]
     fn where_not_every_rare_resource_can_be_named_nothing_is_said() {
-        let rare: Vec<String> = ["a", "b", "c", "d", "e"].map(|vendor| format!("{vendor}/gpu=1 cpu=1")).into();
+        let rare: Vec<String> = ["a", "b", "c", "d", "e"]
+            .map(|vendor| format!("{vendor}/gpu=1 cpu=1"))
+            .into();
         assert!(largest(&rare.iter().map(String::as_str).collect::<Vec<_>>()).is_empty());
-        assert_eq!(largest(&["a/gpu=1 b/gpu=1 c/gpu=1 d/gpu=1 e/gpu=1 cpu=1"]).len(), 1);
+        assert_eq!(
+            largest(&["a/gpu=1 b/gpu=1 c/gpu=1 d/gpu=1 e/gpu=1 cpu=1"]).len(),
+            1
+        );
     }
 
     #[test]
     fn nothing_beyond_the_offer_is_named() {
         let all = free(&["cpu=64 memory=9 attachable=5", "cpu=32 memory=10"]);
-        assert_eq!(all.largest(&list("cpu=2 memory=10")), LargestPods(vec![list("cpu=2 memory=10")]));
+        assert_eq!(
+            all.largest(&list("cpu=2 memory=10")),
+            LargestPods(vec![list("cpu=2 memory=10")])
+        );
     }
 
     #[test]
     fn a_pod_fits_if_one_node_has_everything_and_otherwise_learns_what_is_short_where_least_is() {
         let pods = free(&["cpu=4 memory=1", "cpu=1 memory=8"]).largest(&list(EVERYTHING));
-        assert_eq!((pods.take(&list("cpu=4 memory=1")), pods.take(&list("cpu=1 memory=8"))), (Ok(()), Ok(())));
+        assert_eq!(
+            (
+                pods.take(&list("cpu=4 memory=1")),
+                pods.take(&list("cpu=1 memory=8"))
+            ),
+            (Ok(()), Ok(()))
+        );
         let short = pods.take(&list("cpu=2 memory=8")).unwrap_err();
-        assert_eq!(short_on_largest_node(&short), "cpu: 1 short (2 requested, 1 available) on the largest node");
+        assert_eq!(
+            short_on_largest_node(&short),
+            "cpu: 1 short (2 requested, 1 available) on the largest node"
+        );
         assert_eq!(LargestPods::default().take(&list("cpu=1000")), Ok(()));
     }
 
@@ -248,12 +362,17 @@ mod tests {
         ] {
             assert_eq!(before.still_holds(&says(now), 5), holds, "{now:?}");
         }
-        assert!(says(&["cpu=0"]).still_holds(&says(&["cpu=0"]), 5) && !says(&["cpu=1"]).still_holds(&says(&["cpu=0"]), 99));
+        assert!(
+            says(&["cpu=0"]).still_holds(&says(&["cpu=0"]), 5)
+                && !says(&["cpu=1"]).still_holds(&says(&["cpu=0"]), 99)
+        );
     }
 
     fn nodes() -> impl Strategy<Value = Vec<ResourceList>> {
         let node = (0..20_i64, 0..20_i64, 0..3_i64).prop_map(|(cpu, memory, gpu)| {
-            [("cpu", cpu), ("memory", memory), ("a/gpu", gpu)].map(|(name, amount)| (name, Quantity::from_units(amount))).into()
+            [("cpu", cpu), ("memory", memory), ("a/gpu", gpu)]
+                .map(|(name, amount)| (name, Quantity::from_units(amount)))
+                .into()
         });
         vec(node, 0..30)
     }

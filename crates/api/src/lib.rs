@@ -1,8 +1,9 @@
-//! Liqo's Kubernetes kinds: the objects through which the clusters and the parts of Liqo communicate.
+//! Liqo's Kubernetes kinds: the objects through which the clusters and the parts of Liqo
+//! communicate.
 //!
-//! The parts of Liqo (peering, sharing, offloading, networking) never call each other. They communicate through these
-//! objects, so this crate is the map of the system. It has no client: it defines types, names, and small rules that
-//! several parts share.
+//! The parts of Liqo (peering, sharing, offloading, networking) never call each other. They
+//! communicate through these objects, so this crate is the map of the system. It has no client: it
+//! defines types, names, and small rules that several parts share.
 //!
 //! ```text
 //!   consumer cluster                            provider cluster
@@ -16,27 +17,34 @@
 //!   namespaces of users: NamespaceOffloading      each side renews its own: Leases `consumer` and `provider`
 //! ```
 //!
-//! Two clusters exchange everything through the tenant namespace on the provider, and the consumer is always the
-//! client. One side writes the spec of an object there and the other side writes its status, so writes never conflict.
+//! Two clusters exchange everything through the tenant namespace on the provider, and the consumer
+//! is always the client. One side writes the spec of an object there and the other side writes its
+//! status, so writes never conflict.
 //!
 //! # Where to read
-//! Each kind has a file of its own, named after it; its doc comment says who writes it and where it is. Read
-//! `resource_request.rs`, `resource_offer.rs` and `shadow_pod.rs` first. The other files:
-//! - `names`, `derived_names`, `reasons`: labels, annotations, object names, and the types and reasons of conditions,
+//! Each kind has a file of its own, named after it; its doc comment says who writes it and where it
+//! is. Read `resource_request.rs`, `resource_offer.rs` and `shadow_pod.rs` first. The other files:
+//! - `names`, `derived_names`, `reasons`: labels, annotations, object names, and the types and
+//!   reasons of conditions,
 //! - `prices`, `largest_pods`, `contract_policy`, `budget`, `tethering`, `schema`: parts of kinds,
-//! - `claimed`: the type of everything that a peer wrote and nobody has verified; [`record_text`]: objects inside
-//!   records,
-//! - [`policies`]: which `PeeringPolicy` applies to a peer; [`reflection`]: which Services and Ingresses are reflected,
-//! - [`requests`]: the effective requests of a pod; [`selectors`]: label selectors; [`conditions`]: whether to write a
-//!   condition,
+//! - `claimed`: the type of everything that a peer wrote and nobody has verified; [`record_text`]:
+//!   objects inside records,
+//! - [`policies`]: which `PeeringPolicy` applies to a peer; [`reflection`]: which Services and
+//!   Ingresses are reflected,
+//! - [`requests`]: the effective requests of a pod; [`selectors`]: label selectors; [`conditions`]:
+//!   whether to write a condition,
 //! - [`departure`]: which pods leave for which cause; [`isolation`]: whether this cluster lends,
-//! - [`connection_limits`]: which connections of strangers stay open; [`catalog`]: the catalog of a broker.
+//! - [`connection_limits`]: which connections of strangers stay open; [`catalog`]: the catalog of a
+//!   broker.
 //!
-//! `liqoctl generate crds` writes the custom resource definitions in `deploy/liqo/crds/` from these types. A test
-//! checks that they are current. After you change a kind, run it again.
+//! `liqoctl generate crds` writes the custom resource definitions in `deploy/liqo/crds/` from these
+//! types. A test checks that they are current. After you change a kind, run it again.
 
 #![warn(missing_docs)]
-#![cfg_attr(not(test), warn(clippy::indexing_slicing, clippy::string_slice, clippy::expect_used))] // It reads what peers write.
+#![cfg_attr(
+    not(test),
+    warn(clippy::indexing_slicing, clippy::string_slice, clippy::expect_used)
+)] // It reads what peers write.
 
 mod budget;
 pub mod catalog;

@@ -4,8 +4,9 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Which of a consumer's namespaces exist at the provider. Each tenant namespace has one, named `namespaces`. The consumer writes the
-/// spec, the provider writes the status. The keys of both are the consumer's namespaces.
+/// Which of a consumer's namespaces exist at the provider. Each tenant namespace has one, named
+/// `namespaces`. The consumer writes the spec, the provider writes the status. The keys of both are
+/// the consumer's namespaces.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[kube(
     group = "virtualkubelet.liqo.io",
@@ -19,7 +20,11 @@ use serde::{Deserialize, Serialize};
     doc = "Which of a consumer's namespaces exist in this cluster",
     derive = "Default",
     derive = "PartialEq",
-    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+    printcolumn(
+        name = "Age",
+        type_ = "date",
+        json_path = ".metadata.creationTimestamp"
+    )
 )]
 #[serde(rename_all = "camelCase")]
 pub struct NamespaceMapSpec {
@@ -48,7 +53,8 @@ pub struct WantedNamespace {
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct NamespaceMapStatus {
-    /// The state of each namespace in the spec, and of namespaces that are no longer in it but still exist.
+    /// The state of each namespace in the spec, and of namespaces that are no longer in it but
+    /// still exist.
     #[serde(default)]
     pub namespaces: BTreeMap<String, MappedNamespace>,
 }

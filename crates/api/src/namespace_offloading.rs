@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Budget, BudgetStatus, ClusterId, Condition, Exposure, schema};
 
-/// Allows the pods of this namespace to run in other clusters. A namespace has at most one, named `offloading`.
+/// Allows the pods of this namespace to run in other clusters. A namespace has at most one, named
+/// `offloading`.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[kube(
     group = "offloading.liqo.io",
@@ -43,12 +44,14 @@ pub struct NamespaceOffloadingSpec {
     /// Which of its Services and Ingresses are reflected to the providers.
     #[serde(default, skip_serializing_if = "Reflection::is_default")]
     pub reflection: Reflection,
-    /// Whether pods at providers get tokens of their `ServiceAccounts` for the API server here. A provider can do with such a token
-    /// whatever the pod can do. If false, a pod there runs without one, and a pod that requires one is not sent.
+    /// Whether pods at providers get tokens of their `ServiceAccounts` for the API server here. A
+    /// provider can do with such a token whatever the pod can do. If false, a pod there runs
+    /// without one, and a pod that requires one is not sent.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub api_server: bool,
-    /// When Kubernetes evicts pods from the node of a provider that does not answer, counted from when the node is not Ready: `Never`, or
-    /// seconds such as `30s`. It replaces the `tolerationSeconds` of pods on virtual nodes for the taints `not-ready` and `unreachable` of
+    /// When Kubernetes evicts pods from the node of a provider that does not answer, counted from
+    /// when the node is not Ready: `Never`, or seconds such as `30s`. It replaces the
+    /// `tolerationSeconds` of pods on virtual nodes for the taints `not-ready` and `unreachable` of
     /// `node.kubernetes.io`. If absent, those count; they are usually 300.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>", regex(pattern = r"^(Never|[0-9]{1,9}s)$"))]
@@ -56,7 +59,8 @@ pub struct NamespaceOffloadingSpec {
     /// Virtual nodes on which pods may run. If absent or empty, all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster_selector: Option<NodeSelector>,
-    /// Which nodes new pods prefer among those on which they may run. If absent, the scheduler decides alone.
+    /// Which nodes new pods prefer among those on which they may run. If absent, the scheduler
+    /// decides alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placement: Option<PodPlacement>,
     /// How much its pods in other clusters may cost. If it is spent, no new ones go there.
@@ -64,7 +68,8 @@ pub struct NamespaceOffloadingSpec {
     pub budget: Option<Budget>,
 }
 
-/// Type of the condition of a [`NamespaceOffloading`] that says whether its budget lets new pods go to all selected clusters.
+/// Type of the condition of a [`NamespaceOffloading`] that says whether its budget lets new pods go
+/// to all selected clusters.
 pub const WITHIN_BUDGET: &str = "WithinBudget";
 
 /// Which nodes new pods prefer among those on which they may run.
@@ -75,12 +80,13 @@ pub const WITHIN_BUDGET: &str = "WithinBudget";
 pub struct PodPlacement {
     /// How the nodes are compared.
     pub strategy: PlacementStrategy,
-    /// For `FixedOrder`, the best first: names of virtual nodes, names or IDs of clusters. The name of this cluster means its own nodes.
-    /// What is not named comes last.
+    /// For `FixedOrder`, the best first: names of virtual nodes, names or IDs of clusters. The name
+    /// of this cluster means its own nodes. What is not named comes last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::order_of_clusters")]
     pub order: Vec<String>,
-    /// Whether running pods are evicted, as their `PodDisruptionBudgets` allow, if another node would cost at least 10 % less.
+    /// Whether running pods are evicted, as their `PodDisruptionBudgets` allow, if another node
+    /// would cost at least 10 % less.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub move_when_cheaper: bool,
 }
@@ -93,13 +99,15 @@ pub enum PlacementStrategy {
     OwnFirst,
     /// The cheapest first. This cluster's own nodes cost nothing.
     Cheapest,
-    /// Evenly over providers with `podOffloadingStrategy` `Remote`, otherwise over nodes, each virtual node as one.
+    /// Evenly over providers with `podOffloadingStrategy` `Remote`, otherwise over nodes, each
+    /// virtual node as one.
     Spread,
     /// As `order` says.
     FixedOrder,
 }
 
-/// When Kubernetes evicts a pod from a node that does not answer. The texts are `Never` and, for example, `30s`.
+/// When Kubernetes evicts a pod from a node that does not answer. The texts are `Never` and, for
+/// example, `30s`.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 #[serde(try_from = "String", into = "String")]
 pub enum EvictionDelay {
@@ -121,7 +129,9 @@ impl TryFrom<String> for EvictionDelay {
         if text == "Never" {
             return Ok(Self::Never);
         }
-        let seconds = text.strip_suffix('s').and_then(|seconds| seconds.parse().ok());
+        let seconds = text
+            .strip_suffix('s')
+            .and_then(|seconds| seconds.parse().ok());
         seconds.map(Self::Seconds).ok_or(NoEvictionDelay(text))
     }
 }
@@ -141,7 +151,8 @@ pub enum NamespaceMappingStrategy {
     /// `<namespace>-<cluster name>-<6 characters of the cluster ID>`.
     #[default]
     DefaultName,
-    /// The same as here, if the provider's policy allows that name. Then names of Services with their namespace also resolve there.
+    /// The same as here, if the provider's policy allows that name. Then names of Services with
+    /// their namespace also resolve there.
     EnforceSameName,
     /// `remoteNamespaceName`, if the provider's policy allows that name.
     SelectedName,
@@ -159,7 +170,8 @@ pub enum PodOffloadingStrategy {
     Remote,
 }
 
-/// Which Services, with their endpoints, and Ingresses of an offloaded namespace are reflected to the providers.
+/// Which Services, with their endpoints, and Ingresses of an offloaded namespace are reflected to
+/// the providers.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reflection {
     /// All except those with the annotation `liqo.io/reflection: deny`.
@@ -170,7 +182,10 @@ pub enum Reflection {
 }
 
 impl Reflection {
-    #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
+    #[allow(
+        clippy::trivially_copy_pass_by_ref,
+        reason = "serde calls it with a reference"
+    )]
     fn is_default(&self) -> bool {
         *self == Self::default()
     }
@@ -180,8 +195,9 @@ impl Reflection {
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct NamespaceOffloadingStatus {
-    /// `Ready`: every selected cluster has the namespace. The message says which one does not have it, and why. `WithinBudget`, if there
-    /// is a budget: all selected clusters get new pods. The message says which one does not, and why.
+    /// `Ready`: every selected cluster has the namespace. The message says which one does not have
+    /// it, and why. `WithinBudget`, if there is a budget: all selected clusters get new pods. The
+    /// message says which one does not, and why.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,

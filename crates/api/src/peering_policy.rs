@@ -4,10 +4,14 @@ use liqo_quantity::{Rates, ResourceList};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Budget, ClusterId, Condition, ConsumeContract, PriceList, PricePolicy, ProvideContract, is_own, schema};
+use crate::{
+    Budget, ClusterId, Condition, ConsumeContract, PriceList, PricePolicy, ProvideContract, is_own,
+    schema,
+};
 
-/// With which peers this cluster shares, what and how much, and what it accepts from them. If several policies select a peer, the one
-/// with the highest priority applies; among equal priorities, the first by name. Without a policy a peer gets nothing.
+/// With which peers this cluster shares, what and how much, and what it accepts from them. If
+/// several policies select a peer, the one with the highest priority applies; among equal
+/// priorities, the first by name. Without a policy a peer gets nothing.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[kube(
     group = "sharing.liqo.io",
@@ -21,19 +25,36 @@ use crate::{Budget, ClusterId, Condition, ConsumeContract, PriceList, PricePolic
     derive = "Default",
     derive = "PartialEq",
     printcolumn(name = "Priority", type_ = "integer", json_path = ".spec.priority"),
-    printcolumn(name = "Percentage", type_ = "integer", json_path = ".spec.provide.percentage"),
-    printcolumn(name = "Plugin", type_ = "string", json_path = ".spec.provide.source.plugin.address"),
+    printcolumn(
+        name = "Percentage",
+        type_ = "integer",
+        json_path = ".spec.provide.percentage"
+    ),
+    printcolumn(
+        name = "Plugin",
+        type_ = "string",
+        json_path = ".spec.provide.source.plugin.address"
+    ),
     printcolumn(name = "Accept", type_ = "string", json_path = ".spec.consume.accept"),
     printcolumn(name = "Peers", type_ = "integer", json_path = ".status.peers"),
-    printcolumn(name = "Honoured", type_ = "string", json_path = ".status.conditions[?(@.type==\"Honoured\")].status"),
-    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+    printcolumn(
+        name = "Honoured",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type==\"Honoured\")].status"
+    ),
+    printcolumn(
+        name = "Age",
+        type_ = "date",
+        json_path = ".metadata.creationTimestamp"
+    )
 )]
 #[x_kube(validation = kube::core::Rule::new("!has(self.provide) || !has(self.provide.tokenRequired) || self.provide.tokenRequired || (has(self.peers) && ((has(self.peers.clusterIDs) && self.peers.clusterIDs.size() > 0) || (has(self.peers.names) && self.peers.names.size() > 0) || (has(self.peers.selector) && ((has(self.peers.selector.matchLabels) && self.peers.selector.matchLabels.size() > 0) || (has(self.peers.selector.matchExpressions) && self.peers.selector.matchExpressions.size() > 0))) || (has(self.peers.discoveredBy) && self.peers.discoveredBy.size() > 0 && !('Manual' in self.peers.discoveredBy))))").message("tokenRequired: false needs peers by clusterIDs, names, selector, or discoveredBy without Manual: else every cluster that reaches the auth endpoint may borrow"))]
 #[x_kube(validation = kube::core::Rule::new("!has(self.provide) || !has(self.provide.source) || !has(self.provide.source.offers) || !has(self.provide.granularity) || !has(self.provide.granularity.by) || self.provide.granularity.by != 'NodeLabel'").message("with source.offers, granularity is by Cluster or by Node"))]
 #[x_kube(validation = kube::core::Rule::new("!has(self.provide) || !has(self.provide.source) || !has(self.provide.source.plugin) || !has(self.provide.granularity) || !has(self.provide.granularity.peersMayChoose) || !self.provide.granularity.peersMayChoose").message("with source.plugin, the plugin names the pools: leave out granularity.peersMayChoose"))]
 #[serde(rename_all = "camelCase")]
 pub struct PeeringPolicySpec {
-    /// Priority of this policy. If several policies select a peer, the one with the highest priority applies.
+    /// Priority of this policy. If several policies select a peer, the one with the highest
+    /// priority applies.
     #[serde(default)]
     pub priority: i32,
     /// The peers to which the policy applies. If absent, all.
@@ -61,14 +82,17 @@ pub struct NetworkPolicy {
     pub reach: Reach,
     /// Whether the peer and other peers with `transit` reach each other through this cluster.
     pub transit: bool,
-    /// Whether pods of this cluster that run at the peer may use this cluster's API server, with tokens of their `ServiceAccounts`. With
-    /// such a token the peer can do whatever the pod can do.
+    /// Whether pods of this cluster that run at the peer may use this cluster's API server, with
+    /// tokens of their `ServiceAccounts`. With such a token the peer can do whatever the pod can
+    /// do.
     pub api_server: bool,
-    /// Whether a customer and a provider on both sides of a broker may exchange packets directly, so that each learns the addresses of the
-    /// other one's gateways. It counts if all three clusters say so: at the broker, of both others.
+    /// Whether a customer and a provider on both sides of a broker may exchange packets directly,
+    /// so that each learns the addresses of the other one's gateways. It counts if all three
+    /// clusters say so: at the broker, of both others.
     pub direct: bool,
-    /// The peer's ranges within these keep their addresses in this cluster, where they are private and free. Others appear in
-    /// `network.peerCIDRs`. A change waits until no pod of either cluster runs at the other.
+    /// The peer's ranges within these keep their addresses in this cluster, where they are private
+    /// and free. Others appear in `network.peerCIDRs`. A change waits until no pod of either
+    /// cluster runs at the other.
     #[serde(rename = "keptCIDRs", skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::kept_prefixes")]
     pub kept_cidrs: Vec<String>,
@@ -76,7 +100,14 @@ pub struct NetworkPolicy {
 
 impl Default for NetworkPolicy {
     fn default() -> Self {
-        Self { enabled: true, reach: Reach::default(), transit: false, api_server: true, direct: false, kept_cidrs: Vec::new() }
+        Self {
+            enabled: true,
+            reach: Reach::default(),
+            transit: false,
+            api_server: true,
+            direct: false,
+            kept_cidrs: Vec::new(),
+        }
     }
 }
 
@@ -90,7 +121,8 @@ impl NetworkPolicy {
 /// Addresses of this cluster to which a peer may open connections.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reach {
-    /// Pods that the peer offloaded to this cluster, and pods behind the Services that are reflected to the peer.
+    /// Pods that the peer offloaded to this cluster, and pods behind the Services that are
+    /// reflected to the peer.
     #[default]
     Offloaded,
     /// All pods.
@@ -107,7 +139,8 @@ pub struct PeeringPolicyStatus {
     /// Sum of the offers to these peers.
     #[serde(default)]
     pub offered: ResourceList,
-    /// `Active`: the policy applies to a peer. `Honoured`: no peer uses more than the policy allows.
+    /// `Active`: the policy applies to a peer. `Honoured`: no peer uses more than the policy
+    /// allows.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
@@ -115,7 +148,8 @@ pub struct PeeringPolicyStatus {
 
 /// Condition of a [`PeeringPolicy`]: it applies to at least one peer.
 pub const ACTIVE: &str = "Active";
-/// Condition of a [`PeeringPolicy`]: its peers use no more than it allows, and nothing is being taken back from them.
+/// Condition of a [`PeeringPolicy`]: its peers use no more than it allows, and nothing is being
+/// taken back from them.
 pub const HONOURED: &str = "Honoured";
 
 /// Selects peers. A peer must match every field that is set.
@@ -125,8 +159,9 @@ pub struct PeerSelector {
     /// IDs of clusters.
     #[serde(rename = "clusterIDs", default, skip_serializing_if = "Vec::is_empty")]
     pub cluster_ids: Vec<ClusterId>,
-    /// Names of `ForeignCluster`s. A `ForeignCluster` with the label `liqo.io/managed` does not count: Liqo created it when a consumer
-    /// came or when it found the cluster, and that cluster chose its name.
+    /// Names of `ForeignCluster`s. A `ForeignCluster` with the label `liqo.io/managed` does not
+    /// count: Liqo created it when a consumer came or when it found the cluster, and that cluster
+    /// chose its name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub names: Vec<String>,
     /// Labels of `ForeignCluster`s.
@@ -169,7 +204,9 @@ impl Discovery {
 
     /// The way that a value of the label means.
     pub fn of_label(value: &str) -> Option<Self> {
-        [Self::Manual, Self::LAN, Self::DNS].into_iter().find(|way| way.as_label() == value)
+        [Self::Manual, Self::LAN, Self::DNS]
+            .into_iter()
+            .find(|way| way.as_label() == value)
     }
 }
 
@@ -177,43 +214,51 @@ impl Discovery {
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Provide {
-    /// Percentage of the free resources that all peers of this policy together are offered. It does not apply to plugins and fixed amounts.
+    /// Percentage of the free resources that all peers of this policy together are offered. It does
+    /// not apply to plugins and fixed amounts.
     #[schemars(range(max = 100))]
     pub percentage: u8,
     /// Where the amounts come from. If absent, from the free resources of all local nodes.
     #[serde(skip_serializing_if = "Source::is_local")]
     pub source: Source,
-    /// Maximum amount of each resource for each peer. With `nvidia.com/gpu: "0"` no GPUs are offered.
+    /// Maximum amount of each resource for each peer. With `nvidia.com/gpu: "0"` no GPUs are
+    /// offered.
     #[serde(skip_serializing_if = "ResourceList::is_empty")]
     pub caps: ResourceList,
     /// Weight of each peer of this policy when free resources are split between peers.
     #[schemars(range(min = 1, max = 1000))]
     pub weight: u16,
-    /// Percentage of the free resources that offers may promise in sum: with 100, exactly what is free.
+    /// Percentage of the free resources that offers may promise in sum: with 100, exactly what is
+    /// free.
     #[schemars(range(min = 100, max = 1000))]
     pub overcommit_percentage: u16,
     /// How an offer is divided into pools. Each pool becomes one virtual node.
     #[serde(skip_serializing_if = "Granularity::is_default")]
     pub granularity: Granularity,
-    /// An offer is rewritten only if a resource changes by more than this percentage. If absent, 5; with a plugin, 0.
+    /// An offer is rewritten only if a resource changes by more than this percentage. If absent, 5;
+    /// with a plugin, 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 100))]
     pub offer_update_threshold_percentage: Option<u8>,
-    /// Seconds between the notice that this cluster takes something back and the end of the pods that use it.
+    /// Seconds between the notice that this cluster takes something back and the end of the pods
+    /// that use it.
     #[schemars(range(max = 604_800))]
     pub notice_seconds: u32,
-    /// Seconds for which the pods of a silent peer keep running. Then they end, and their room is free for others; when the peer is back, it
-    /// gets a new offer. If absent, they run until the tenancy of the peer ends (`spec.peering.consumerExpirySeconds` of the `ClusterConfig`).
+    /// Seconds for which the pods of a silent peer keep running. Then they end, and their room is
+    /// free for others; when the peer is back, it gets a new offer. If absent, they run until the
+    /// tenancy of the peer ends (`spec.peering.consumerExpirySeconds` of the `ClusterConfig`).
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 30, max = 31_536_000))]
     pub absence_seconds: Option<u32>,
     /// Who decides whether a peer may borrow.
     pub approval: Approval,
-    /// Whether a peer needs a token to borrow for the first time. Without tokens, every cluster that the policy selects may borrow:
-    /// with `discoveredBy: [LAN]`, whoever is on the local network.
+    /// Whether a peer needs a token to borrow for the first time. Without tokens, every cluster
+    /// that the policy selects may borrow: with `discoveredBy: [LAN]`, whoever is on the local
+    /// network.
     pub token_required: bool,
-    /// Whether a peer that borrows from this cluster may tether itself to it: this cluster then controls all resources of the peer, and its
-    /// scheduler places the peer's own pods, here or back at the peer.
+    /// Whether a peer that borrows from this cluster may tether itself to it: this cluster then
+    /// controls all resources of the peer, and its scheduler places the peer's own pods, here or
+    /// back at the peer.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub tethering: bool,
     /// What the resources cost. If absent, nothing, unless a plugin gives prices.
@@ -222,7 +267,8 @@ pub struct Provide {
     /// What pods of the peers may be and use here.
     #[serde(skip_serializing_if = "Usage::is_default")]
     pub usage: Usage,
-    /// The contract that each peer has to sign before its pods are admitted. If absent, there are no contracts.
+    /// The contract that each peer has to sign before its pods are admitted. If absent, there are
+    /// no contracts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub contract: Option<ProvideContract>,
 }
@@ -252,11 +298,13 @@ impl Default for Provide {
 impl Provide {
     /// Percentage by which a resource must change so that the offer is rewritten.
     pub fn threshold(&self) -> u8 {
-        self.offer_update_threshold_percentage.unwrap_or(if self.source.plugin.is_some() { 0 } else { 5 })
+        self.offer_update_threshold_percentage
+            .unwrap_or(if self.source.plugin.is_some() { 0 } else { 5 })
     }
 }
 
-/// Where the amounts of an offer come from: at most one of these. If none is set, from the free resources of all local nodes.
+/// Where the amounts of an offer come from: at most one of these. If none is set, from the free
+/// resources of all local nodes.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[x_kube(validation = kube::core::Rule::new("[has(self.fixed), has(self.nodes), has(self.plugin), has(self.offers)].filter(given, given).size() <= 1").message("a source is either fixed, nodes, plugin or offers"))]
 #[serde(rename_all = "camelCase")]
@@ -306,12 +354,14 @@ pub struct OffersSource {
     /// Whether this cluster's own nodes are lent, too, as a pool of their own.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub own_nodes: bool,
-    /// What is added to the prices of the providers. If absent, `prices` of the policy are the only prices.
+    /// What is added to the prices of the providers. If absent, `prices` of the policy are the only
+    /// prices.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub margin: Option<Margin>,
 }
 
-/// What a broker adds to the prices of its providers. The highest price in a pool counts for the whole pool.
+/// What a broker adds to the prices of its providers. The highest price in a pool counts for the
+/// whole pool.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Margin {
@@ -359,7 +409,10 @@ pub enum PluginOvercommit {
 }
 
 impl PluginOvercommit {
-    #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
+    #[allow(
+        clippy::trivially_copy_pass_by_ref,
+        reason = "serde calls it with a reference"
+    )]
     fn is_default(&self) -> bool {
         *self == Self::default()
     }
@@ -381,7 +434,8 @@ pub enum PluginGeneration {
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct PluginTls {
-    /// Name of a Secret in Liqo's namespace with the key `ca.crt`, and for a plugin that checks its caller also `tls.crt` and `tls.key`.
+    /// Name of a Secret in Liqo's namespace with the key `ca.crt`, and for a plugin that checks its
+    /// caller also `tls.crt` and `tls.key`.
     pub secret_name: String,
     /// Name in the plugin's certificate. If absent, the host of the address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -397,11 +451,12 @@ pub struct Granularity {
     /// Which nodes form a pool.
     #[serde(default)]
     pub by: PoolBy,
-    /// With `NodeLabel`: key of the label whose value is the name of a node's pool. Nodes without this label are not offered.
+    /// With `NodeLabel`: key of the label whose value is the name of a node's pool. Nodes without
+    /// this label are not offered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
-    /// Whether a peer may ask for one pool for each node instead, with `request.granularity` of its `ForeignCluster`. The peer gets the same
-    /// amounts, divided between at most 15 nodes.
+    /// Whether a peer may ask for one pool for each node instead, with `request.granularity` of its
+    /// `ForeignCluster`. The peer gets the same amounts, divided between at most 15 nodes.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub peers_may_choose: bool,
 }
@@ -435,27 +490,32 @@ pub enum Approval {
     Manual,
 }
 
-/// What the pods, Services and Ingresses of a peer may be and use here. Offers contain the lists of classes.
+/// What the pods, Services and Ingresses of a peer may be and use here. Offers contain the lists of
+/// classes.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Usage {
     /// Names of storage classes that their pods may use.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub storage_classes: Vec<String>,
-    /// `IngressClass`es that their Ingresses may have here. The empty name is the cluster's default class. An Ingress that requests none of
-    /// these gets the first. If the list is empty, no Ingress is reflected.
+    /// `IngressClass`es that their Ingresses may have here. The empty name is the cluster's default
+    /// class. An Ingress that requests none of these gets the first. If the list is empty, no
+    /// Ingress is reflected.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::class_names")]
     pub ingress_classes: Vec<String>,
-    /// Hosts that their Ingresses may claim: `shop.example.com`; `*.example.com` for all hosts below it; `*` for all hosts.
+    /// Hosts that their Ingresses may claim: `shop.example.com`; `*.example.com` for all hosts
+    /// below it; `*` for all hosts.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::host_patterns")]
     pub ingress_hosts: Vec<String>,
-    /// Full names of the annotations that their Ingresses keep. Annotations that set a class are never kept.
+    /// Full names of the annotations that their Ingresses keep. Annotations that set a class are
+    /// never kept.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ingress_annotations: Vec<String>,
-    /// Classes that their Services of type `LoadBalancer` may have here. The empty name is the cluster's default load balancer. A Service
-    /// that requests none of these gets the first. If the list is empty, such Services have type `ClusterIP` here.
+    /// Classes that their Services of type `LoadBalancer` may have here. The empty name is the
+    /// cluster's default load balancer. A Service that requests none of these gets the first. If
+    /// the list is empty, such Services have type `ClusterIP` here.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::class_names")]
     pub load_balancer_classes: Vec<String>,
@@ -471,8 +531,9 @@ pub struct Usage {
     /// Maximum number of endpoints of these Services, each counted for every port.
     #[schemars(range(max = 1_000_000))]
     pub max_endpoints: u32,
-    /// Allowed ingress sources: who else may reach their pods, unless one of their `NetworkPolicies` forbids it. Each is a namespace here, such
-    /// as that of an ingress controller, or an address range, such as that of load balancers.
+    /// Allowed ingress sources: who else may reach their pods, unless one of their
+    /// `NetworkPolicies` forbids it. Each is a namespace here, such as that of an ingress
+    /// controller, or an address range, such as that of load balancers.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::ingress_sources")]
     pub allowed_ingress_sources: Vec<String>,
@@ -487,40 +548,45 @@ pub struct Usage {
     /// Types of volumes that their pods may have. If absent, all types that can travel.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub volume_types: Option<Vec<String>>,
-    /// Tolerations that their pods keep; the provider drops all others. Each must name a taint that is not Liqo's own.
+    /// Tolerations that their pods keep; the provider drops all others. Each must name a taint that
+    /// is not Liqo's own.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::tolerations")]
     pub tolerations: Vec<Toleration>,
-    /// Names that their namespaces may have here in addition to the default names. A `*` at the end matches everything.
+    /// Names that their namespaces may have here in addition to the default names. A `*` at the end
+    /// matches everything.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub namespace_names: Vec<String>,
     /// Kinds of their objects that are reflected here.
     pub reflected_kinds: Vec<ReflectedKind>,
-    /// Whether their pods may use the API server here, if they request it. They act as the `ServiceAccount` `default` of their namespace.
+    /// Whether their pods may use the API server here, if they request it. They act as the
+    /// `ServiceAccount` `default` of their namespace.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub api_server: bool,
     /// Which amounts of their pods are charged to their offers.
     pub charge: Charge,
-    /// Limits of memory and of ephemeral storage for containers that have none, in percent of what they request. With 0 they get none.
+    /// Limits of memory and of ephemeral storage for containers that have none, in percent of what
+    /// they request. With 0 they get none.
     #[schemars(range(max = 100_000))]
     pub default_limit_percentage: u32,
-    /// Labels with a domain that their pods keep here, in addition to those of Kubernetes' controllers. A `*` at the end matches
-    /// everything.
+    /// Labels with a domain that their pods keep here, in addition to those of Kubernetes'
+    /// controllers. A `*` at the end matches everything.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub pod_labels: Vec<String>,
-    /// Annotations that their pods keep here. A `*` at the end matches everything. Annotations may ask the node, the network and the
-    /// controllers here for something.
+    /// Annotations that their pods keep here. A `*` at the end matches everything. Annotations may
+    /// ask the node, the network and the controllers here for something.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub pod_annotations: Vec<String>,
-    /// How the names of the images begin that their pods may use: a registry, or a path in it, as in `docker.io/library`. If absent,
-    /// all.
+    /// How the names of the images begin that their pods may use: a registry, or a path in it, as
+    /// in `docker.io/library`. If absent, all.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub images: Option<Vec<String>>,
-    /// Whether a node asks the registry for every image that one of their pods starts with. If false, a pod may start with an image that is
-    /// on the node already, although its owner has no right to pull it.
+    /// Whether a node asks the registry for every image that one of their pods starts with. If
+    /// false, a pod may start with an image that is on the node already, although its owner has no
+    /// right to pull it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub always_pull_images: bool,
     /// What containers get that do not choose it themselves.
@@ -571,11 +637,14 @@ impl Usage {
         *self == Self::default()
     }
 
-    /// The tolerations that name a taint of others. The API server accepts only these, but older policies may contain others: with a
-    /// toleration that names no taint, a pod could run on a virtual node.
+    /// The tolerations that name a taint of others. The API server accepts only these, but older
+    /// policies may contain others: with a toleration that names no taint, a pod could run on a
+    /// virtual node.
     pub fn named_tolerations(&self) -> impl Iterator<Item = &Toleration> {
         let counts = |key: &str| !key.is_empty() && !is_own(key);
-        self.tolerations.iter().filter(move |one| one.key.as_deref().is_some_and(counts))
+        self.tolerations
+            .iter()
+            .filter(move |one| one.key.as_deref().is_some_and(counts))
     }
 }
 
@@ -596,8 +665,8 @@ pub enum Charge {
     /// Its requests.
     #[default]
     Requests,
-    /// For each resource its limit, or its request if that is larger. The provider refuses a pod with a container that has no limit of
-    /// cpu or memory.
+    /// For each resource its limit, or its request if that is larger. The provider refuses a pod
+    /// with a container that has no limit of cpu or memory.
     Limits,
 }
 
@@ -612,7 +681,10 @@ pub enum Hardening {
 }
 
 impl Hardening {
-    #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
+    #[allow(
+        clippy::trivially_copy_pass_by_ref,
+        reason = "serde calls it with a reference"
+    )]
     fn is_runtime_default(&self) -> bool {
         *self == Self::RuntimeDefault
     }
@@ -625,9 +697,11 @@ pub enum ReflectedKind {
     ConfigMap,
     /// Secrets to which pods refer.
     Secret,
-    /// Services of offloaded namespaces, with their endpoints, if there is a network between the clusters.
+    /// Services of offloaded namespaces, with their endpoints, if there is a network between the
+    /// clusters.
     Service,
-    /// `PodDisruptionBudget`s of offloaded namespaces: drains of nodes here wait for what they allow, at most for the notice.
+    /// `PodDisruptionBudget`s of offloaded namespaces: drains of nodes here wait for what they
+    /// allow, at most for the notice.
     PodDisruptionBudget,
 }
 
@@ -635,7 +709,8 @@ pub enum ReflectedKind {
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Consume {
-    /// Whether this cluster borrows from every peer of the policy whose `ForeignCluster` has `outgoingPeering: Auto` and a URL.
+    /// Whether this cluster borrows from every peer of the policy whose `ForeignCluster` has
+    /// `outgoingPeering: Auto` and a URL.
     pub automatic: bool,
     /// Who decides on an offer of a peer.
     pub accept: Accept,
@@ -643,28 +718,31 @@ pub struct Consume {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 16))]
     pub max_offers: Option<u8>,
-    /// Maximum amount of each resource that this cluster accepts from one peer, in all its offers together. A larger offer is accepted
-    /// in part.
+    /// Maximum amount of each resource that this cluster accepts from one peer, in all its offers
+    /// together. A larger offer is accepted in part.
     #[serde(skip_serializing_if = "ResourceList::is_empty")]
     pub max_resources: ResourceList,
-    /// The highest price of each resource that this cluster accepts, and the only currency. An offer with a higher price waits. A
-    /// virtual node whose price rises above keeps its pods and gets no new ones. In an offer without a contract, a resource without a limit
-    /// may have any price. A contract with such a price waits for a person.
+    /// The highest price of each resource that this cluster accepts, and the only currency. An
+    /// offer with a higher price waits. A virtual node whose price rises above keeps its pods and
+    /// gets no new ones. In an offer without a contract, a resource without a limit may have any
+    /// price. A contract with such a price waits for a person.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_prices: Option<PriceList>,
-    /// How much the pods at all peers together may cost to which this policy applies. If it is spent, their virtual nodes keep their pods
-    /// and get no new ones.
+    /// How much the pods at all peers together may cost to which this policy applies. If it is
+    /// spent, their virtual nodes keep their pods and get no new ones.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub budget: Option<Budget>,
-    /// Labels with a domain that the virtual nodes of one peer take over from its offers, in addition to architecture, operating system,
-    /// region and zone. A `*` at the end matches everything. They may draw pods that select nodes by them.
+    /// Labels with a domain that the virtual nodes of one peer take over from its offers, in
+    /// addition to architecture, operating system, region and zone. A `*` at the end matches
+    /// everything. They may draw pods that select nodes by them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub node_labels: Vec<String>,
     /// Which contracts of one peer this cluster signs.
     #[serde(skip_serializing_if = "ConsumeContract::is_default")]
     pub contract: ConsumeContract,
-    /// How many clusters an offer may come through, with the provider itself: with 1, only what the provider owns.
+    /// How many clusters an offer may come through, with the provider itself: with 1, only what the
+    /// provider owns.
     #[schemars(range(min = 1, max = 8))]
     pub max_hops: u8,
 }
@@ -703,11 +781,30 @@ mod tests {
 
     #[test]
     fn only_tolerations_of_named_taints_of_others_count() {
-        let keys = ["gpu", "", "example.com/liqo.io", "virtual-node.liqo.io/not-allowed", "liqo.io/x", "notliqo.io/x"];
-        let toleration = |key: &str| Toleration { key: Some(key.to_owned()), ..Toleration::default() };
-        let mut usage = Usage { tolerations: keys.map(toleration).to_vec(), ..Usage::default() };
-        usage.tolerations.push(Toleration { operator: Some("Exists".to_owned()), ..Toleration::default() });
-        let counts: Vec<_> = usage.named_tolerations().filter_map(|one| one.key.as_deref()).collect();
+        let keys = [
+            "gpu",
+            "",
+            "example.com/liqo.io",
+            "virtual-node.liqo.io/not-allowed",
+            "liqo.io/x",
+            "notliqo.io/x",
+        ];
+        let toleration = |key: &str| Toleration {
+            key: Some(key.to_owned()),
+            ..Toleration::default()
+        };
+        let mut usage = Usage {
+            tolerations: keys.map(toleration).to_vec(),
+            ..Usage::default()
+        };
+        usage.tolerations.push(Toleration {
+            operator: Some("Exists".to_owned()),
+            ..Toleration::default()
+        });
+        let counts: Vec<_> = usage
+            .named_tolerations()
+            .filter_map(|one| one.key.as_deref())
+            .collect();
         assert_eq!(counts, ["gpu", "example.com/liqo.io", "notliqo.io/x"]);
     }
 }

@@ -1,4 +1,5 @@
-//! What resources cost: the prices that apply now, and the policy from which a provider computes them.
+//! What resources cost: the prices that apply now, and the policy from which a provider computes
+//! them.
 
 use std::{collections::BTreeMap, fmt, str::FromStr};
 
@@ -17,12 +18,13 @@ pub const MINUTES_PER_DAY: u16 = 24 * 60;
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct PriceList {
-    /// The currency, for example `EUR` or `credits`: letters, digits and dashes, at most 12, beginning with a letter. Prices in
-    /// different currencies are never compared.
+    /// The currency, for example `EUR` or `credits`: letters, digits and dashes, at most 12,
+    /// beginning with a letter. Prices in different currencies are never compared.
     #[schemars(regex(pattern = r"^[A-Za-z][A-Za-z0-9-]{0,11}$"))]
     pub currency: String,
-    /// The price of each resource for one hour: of one core of `cpu`; of one GiB of `memory`, `storage`, `ephemeral-storage` and
-    /// `hugepages-*`; of one piece of everything else. A resource without a rate costs nothing. At most 64 rates, none negative.
+    /// The price of each resource for one hour: of one core of `cpu`; of one GiB of `memory`,
+    /// `storage`, `ephemeral-storage` and `hugepages-*`; of one piece of everything else. A
+    /// resource without a rate costs nothing. At most 64 rates, none negative.
     #[serde(default)]
     pub rates: Rates,
 }
@@ -30,16 +32,23 @@ pub struct PriceList {
 impl PriceList {
     /// Why nobody should use this list, if it came from another cluster or a plugin.
     pub fn defect(&self) -> Option<String> {
-        self.rates.check(&self.currency).err().map(|error| error.to_string())
+        self.rates
+            .check(&self.currency)
+            .err()
+            .map(|error| error.to_string())
     }
 
-    /// The labels of a Node with these prices: the currency, and the price of each resource whose name can be part of a label.
-    /// In these names `_` replaces `/`.
+    /// The labels of a Node with these prices: the currency, and the price of each resource whose
+    /// name can be part of a label. In these names `_` replaces `/`.
     pub fn node_labels(&self) -> BTreeMap<String, String> {
-        let rates = self.rates.iter().map(|(name, rate)| (name.replace('/', "_"), rate.to_string()));
+        let rates = self
+            .rates
+            .iter()
+            .map(|(name, rate)| (name.replace('/', "_"), rate.to_string()));
         let valid = rates.filter(|(name, rate)| is_label_text(name) && is_label_text(rate));
-        let mut all: BTreeMap<String, String> =
-            valid.map(|(name, rate)| (format!("{}/{name}", labels::PRICE_DOMAIN), rate)).collect();
+        let mut all: BTreeMap<String, String> = valid
+            .map(|(name, rate)| (format!("{}/{name}", labels::PRICE_DOMAIN), rate))
+            .collect();
         all.insert(labels::PRICE_CURRENCY.to_owned(), self.currency.clone());
         all
     }
@@ -55,21 +64,24 @@ impl fmt::Display for PriceList {
 fn is_label_text(text: &str) -> bool {
     let end = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric());
     text.len() <= MAX_LABEL_LEN
-        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
         && end(text.bytes().next())
         && end(text.bytes().last())
 }
 
-/// The prices of what this cluster lends, and how they change. If a resource plugin gives rates and a currency, these replace the
-/// ones here.
+/// The prices of what this cluster lends, and how they change. If a resource plugin gives rates and
+/// a currency, these replace the ones here.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct PricePolicy {
     /// The currency, for example `EUR` or `credits`.
     #[schemars(regex(pattern = r"^[A-Za-z][A-Za-z0-9-]{0,11}$"))]
     pub currency: String,
-    /// The price of each resource for one hour: of one core of `cpu`; of one GiB of `memory`, `storage`, `ephemeral-storage` and
-    /// `hugepages-*`; of one piece of everything else. A resource without a rate costs nothing.
+    /// The price of each resource for one hour: of one core of `cpu`; of one GiB of `memory`,
+    /// `storage`, `ephemeral-storage` and `hugepages-*`; of one piece of everything else. A
+    /// resource without a rate costs nothing.
     #[serde(default)]
     #[schemars(schema_with = "schema::some_rates")]
     pub rates: Rates,
@@ -81,18 +93,22 @@ pub struct PricePolicy {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub schedule: Vec<ScheduleEntry>,
-    /// Minutes by which the clock of the schedule is ahead of UTC: 60 in Rome in winter. It does not follow summer time.
+    /// Minutes by which the clock of the schedule is ahead of UTC: 60 in Rome in winter. It does
+    /// not follow summer time.
     #[serde(default, skip_serializing_if = "is_zero")]
     #[schemars(range(min = -720, max = 840))]
     pub utc_offset_minutes: i16,
-    /// Percentages for how much of a pool is in use. The step with the highest `above` below the present utilization applies; if
-    /// none does, 100.
+    /// Percentages for how much of a pool is in use. The step with the highest `above` below the
+    /// present utilization applies; if none does, 100.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub utilization: Vec<UtilizationStep>,
 }
 
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
+#[allow(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde calls it with a reference"
+)]
 fn is_zero(minutes: &i16) -> bool {
     *minutes == 0
 }
@@ -118,7 +134,8 @@ pub struct ScheduleEntry {
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct UtilizationStep {
-    /// Percentage of the pool in use above which the step applies. It ends when the utilization is 5 points below.
+    /// Percentage of the pool in use above which the step applies. It ends when the utilization is
+    /// 5 points below.
     #[schemars(range(max = 99))]
     pub above: u8,
     /// Percentage of each rate that applies then.
@@ -127,7 +144,9 @@ pub struct UtilizationStep {
 }
 
 /// A day of the week.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(
+    Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord,
+)]
 #[allow(missing_docs, reason = "the days of the week")]
 pub enum Day {
     Mon,
@@ -141,7 +160,15 @@ pub enum Day {
 
 impl Day {
     /// All days, from Monday.
-    pub const ALL: [Self; 7] = [Self::Mon, Self::Tue, Self::Wed, Self::Thu, Self::Fri, Self::Sat, Self::Sun];
+    pub const ALL: [Self; 7] = [
+        Self::Mon,
+        Self::Tue,
+        Self::Wed,
+        Self::Thu,
+        Self::Fri,
+        Self::Sat,
+        Self::Sun,
+    ];
 }
 
 /// A time of the day in whole minutes, `HH:MM`, from `00:00` to `23:59`.
@@ -168,11 +195,19 @@ impl FromStr for TimeOfDay {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let number = |digits: &str| {
-            (digits.len() == 2 && digits.bytes().all(|byte| byte.is_ascii_digit())).then(|| digits.parse::<u16>().ok()).flatten()
+            (digits.len() == 2 && digits.bytes().all(|byte| byte.is_ascii_digit()))
+                .then(|| digits.parse::<u16>().ok())
+                .flatten()
         };
-        let parsed = text.split_once(':').and_then(|(hours, minutes)| Some((number(hours)?, number(minutes)?)));
+        let parsed = text
+            .split_once(':')
+            .and_then(|(hours, minutes)| Some((number(hours)?, number(minutes)?)));
         let valid = parsed.filter(|(hours, minutes)| *hours < 24 && *minutes < 60);
-        valid.map(|(hours, minutes)| Self { minutes: hours * 60 + minutes }).ok_or_else(|| InvalidTimeOfDay(text.to_owned()))
+        valid
+            .map(|(hours, minutes)| Self {
+                minutes: hours * 60 + minutes,
+            })
+            .ok_or_else(|| InvalidTimeOfDay(text.to_owned()))
     }
 }
 
@@ -192,7 +227,11 @@ impl From<TimeOfDay> for String {
 
 impl fmt::Display for TimeOfDay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&format!("{:02}:{:02}", self.minutes / 60, self.minutes % 60))
+        f.pad(&format!(
+            "{:02}:{:02}",
+            self.minutes / 60,
+            self.minutes % 60
+        ))
     }
 }
 
@@ -216,32 +255,69 @@ mod tests {
 
     use super::*;
 
-    #[expect(clippy::needless_pass_by_value, reason = "JSON literals are written in place")]
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "JSON literals are written in place"
+    )]
     fn prices(currency: &str, rates: serde_json::Value) -> PriceList {
         from_value(json!({ "currency": currency, "rates": rates })).unwrap()
     }
 
     #[test]
     fn prices_become_labels_of_the_node() {
-        let list =
-            prices("EUR", json!({ "cpu": "0.04", "nvidia.com/gpu": "1.2", "-": "3", "x".repeat(64): "1", "currency": "7" }));
+        let list = prices(
+            "EUR",
+            json!({ "cpu": "0.04", "nvidia.com/gpu": "1.2", "-": "3", "x".repeat(64): "1", "currency": "7" }),
+        );
         let labels: Vec<(String, String)> = list.node_labels().into_iter().collect();
-        let expected =
-            [("price.liqo.io/cpu", "0.04"), ("price.liqo.io/currency", "EUR"), ("price.liqo.io/nvidia.com_gpu", "1.2")];
-        assert_eq!(labels, expected.map(|(key, value)| (key.to_owned(), value.to_owned())));
-        assert!(labels.iter().all(|(key, _)| crate::is_own(key)), "no offer may set them");
+        let expected = [
+            ("price.liqo.io/cpu", "0.04"),
+            ("price.liqo.io/currency", "EUR"),
+            ("price.liqo.io/nvidia.com_gpu", "1.2"),
+        ];
+        assert_eq!(
+            labels,
+            expected.map(|(key, value)| (key.to_owned(), value.to_owned()))
+        );
+        assert!(
+            labels.iter().all(|(key, _)| crate::is_own(key)),
+            "no offer may set them"
+        );
     }
 
     #[test]
     fn lists_of_others_are_checked() {
         assert_eq!(prices("credits", json!({ "cpu": "0" })).defect(), None);
         for currency in ["", "1x", "EUR ", "a-currency-with-a-long-name", "€"] {
-            assert!(prices(currency, json!({})).defect().unwrap().contains("currency"), "{currency}");
+            assert!(
+                prices(currency, json!({}))
+                    .defect()
+                    .unwrap()
+                    .contains("currency"),
+                "{currency}"
+            );
         }
-        assert!(prices("EUR", json!({ "cpu": "-0.1" })).defect().unwrap().contains("negative: -0.1"));
-        let many: BTreeMap<String, &str> = (0..65).map(|number| (format!("example.com/r{number}"), "1")).collect();
-        assert!(prices("EUR", json!(many)).defect().unwrap().contains("more than 64"));
-        assert!(prices("EUR", json!({ "x".repeat(318): "1" })).defect().unwrap().contains("overlong"));
+        assert!(
+            prices("EUR", json!({ "cpu": "-0.1" }))
+                .defect()
+                .unwrap()
+                .contains("negative: -0.1")
+        );
+        let many: BTreeMap<String, &str> = (0..65)
+            .map(|number| (format!("example.com/r{number}"), "1"))
+            .collect();
+        assert!(
+            prices("EUR", json!(many))
+                .defect()
+                .unwrap()
+                .contains("more than 64")
+        );
+        assert!(
+            prices("EUR", json!({ "x".repeat(318): "1" }))
+                .defect()
+                .unwrap()
+                .contains("overlong")
+        );
     }
 
     #[test]
@@ -256,14 +332,21 @@ mod tests {
         });
         let policy: PricePolicy = from_value(value.clone()).unwrap();
         assert_eq!(to_value(&policy).unwrap(), value);
-        assert_eq!(from_value::<PricePolicy>(json!({ "currency": "EUR" })).unwrap().utc_offset_minutes, 0);
+        assert_eq!(
+            from_value::<PricePolicy>(json!({ "currency": "EUR" }))
+                .unwrap()
+                .utc_offset_minutes,
+            0
+        );
     }
 
     #[test]
     fn times_of_the_day_have_hours_and_minutes() {
         assert_eq!("08:30".parse::<TimeOfDay>().unwrap().minutes(), 510);
         assert_eq!("23:59".parse::<TimeOfDay>().unwrap().to_string(), "23:59");
-        for text in ["24:00", "8:30", "08:60", "08-30", "", ":", "+8:30", "08:30:00"] {
+        for text in [
+            "24:00", "8:30", "08:60", "08-30", "", ":", "+8:30", "08:30:00",
+        ] {
             assert!(text.parse::<TimeOfDay>().is_err(), "{text}");
         }
     }

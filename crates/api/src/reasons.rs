@@ -1,7 +1,8 @@
-//! Reasons of conditions: one enum for each condition, so that writers and readers cannot spell them differently.
+//! Reasons of conditions: one enum for each condition, so that writers and readers cannot spell
+//! them differently.
 //!
-//! A reader that matches on the enum does not compile when a writer gets a new reason. A reason that does not parse comes from another
-//! version of Liqo.
+//! A reader that matches on the enum does not compile when a writer gets a new reason. A reason
+//! that does not parse comes from another version of Liqo.
 
 use std::fmt;
 
@@ -76,7 +77,8 @@ reasons! {
         NotLending = "NotLending",
         LendsToOthers = "LendsToOthers",
         BorrowsFromOthers = "BorrowsFromOthers",
-        /// The policy for the peer requires a contract, so that this cluster cannot offer everything.
+        /// The policy for the peer requires a contract, so that this cluster cannot offer
+        /// everything.
         ContractRequired = "ContractRequired",
         /// Another cluster is tethered to this one, or asks for it.
         TethersOthers = "TethersOthers",
@@ -91,7 +93,8 @@ reasons! {
         EndedByPeer = "EndedByPeer",
     }
 
-    /// Reasons of [`TETHERING`](crate::TETHERING) and of [`links::TETHERING_GRANTED`](crate::links::TETHERING_GRANTED).
+    /// Reasons of [`TETHERING`](crate::TETHERING) and of
+    /// [`links::TETHERING_GRANTED`](crate::links::TETHERING_GRANTED).
     TetheringAnswer {
         Granted = "Granted",
         /// The consumer does not ask any more.
@@ -126,7 +129,8 @@ reasons! {
         ..CallReason
     }
 
-    /// Reasons of [`links::AUTHENTICATED`](crate::links::AUTHENTICATED). The provider chooses those of refusals.
+    /// Reasons of [`links::AUTHENTICATED`](crate::links::AUTHENTICATED). The provider chooses those
+    /// of refusals.
     AuthenticatedReason {
         Waiting = "Waiting",
         Granted = "Granted",
@@ -218,7 +222,8 @@ reasons! {
         Expired = "Expired",
     }
 
-    /// Reasons of [`links::RESOURCES_OFFERED`](crate::links::RESOURCES_OFFERED) and of [`ANSWERED`](crate::ANSWERED).
+    /// Reasons of [`links::RESOURCES_OFFERED`](crate::links::RESOURCES_OFFERED) and of
+    /// [`ANSWERED`](crate::ANSWERED).
     ResourcesOfferedReason {
         Offered = "Offered",
         NoPolicy = "NoPolicy",
@@ -228,7 +233,8 @@ reasons! {
         /// The policy shares 0 percent.
         NothingShared = "NothingShared",
         NothingFree = "NothingFree",
-        /// The provider's pod network does not enforce `NetworkPolicies`, or the provider does not know yet whether it does.
+        /// The provider's pod network does not enforce `NetworkPolicies`, or the provider does not
+        /// know yet whether it does.
         NotIsolated = "NotIsolated",
         /// Plugins promise more than the nodes have. The condition is True.
         Overcommitted = "Overcommitted",
@@ -253,7 +259,8 @@ reasons! {
         NotSeen = "NotSeen",
     }
 
-    /// Reasons of [`CONNECTED`](crate::CONNECTED), and of [`links::TUNNEL_CONNECTED`](crate::links::TUNNEL_CONNECTED), which repeats it.
+    /// Reasons of [`CONNECTED`](crate::CONNECTED), and of
+    /// [`links::TUNNEL_CONNECTED`](crate::links::TUNNEL_CONNECTED), which repeats it.
     TunnelReason {
         Connected = "Connected",
         ConnectedOverTls = "ConnectedOverTLS",
@@ -325,7 +332,8 @@ reasons! {
     WithinBudgetReason {
         WithinBudget = "WithinBudget",
         BudgetSpent = "BudgetSpent",
-        /// The costs at a cluster cannot be counted: it has no contract, or asks for another currency.
+        /// The costs at a cluster cannot be counted: it has no contract, or asks for another
+        /// currency.
         CostsNotCounted = "CostsNotCounted",
     }
 
@@ -349,7 +357,8 @@ reasons! {
         Sending = "Sending",
         /// The provider accepted the pod, but not all objects to which the pod refers.
         NotReflected = "NotReflected",
-        /// The provider accepted the pod and reports an address for it that is outside of the provider's prefixes.
+        /// The provider accepted the pod and reports an address for it that is outside of the
+        /// provider's prefixes.
         AddressRefused = "AddressRefused",
         /// The provider accepted the pod, and finds no node for it.
         Unschedulable = "Unschedulable",
@@ -357,7 +366,8 @@ reasons! {
         NotStarted = "NotStarted",
         /// The provider accepted the pod, and not everything that changed since travels.
         ChangeRefused = "ChangeRefused",
-        /// The pod runs until the end of a notice of the provider, which takes its node or its room back.
+        /// The pod runs until the end of a notice of the provider, which takes its node or its room
+        /// back.
         EndsSoon = "EndsSoon",
         /// The provider has no route to this cluster's API server. Also the reason of an event.
         NoApiServer = "NoApiServer",
@@ -415,7 +425,10 @@ mod tests {
         let unreachable = AuthenticatedReason::from(CallReason::Unreachable);
         assert_eq!(String::from(unreachable), "Unreachable");
         assert_eq!(AuthenticatedReason::parse("Unreachable"), Some(unreachable));
-        assert_eq!(TunnelReason::parse("ConnectedOverTLS"), Some(TunnelReason::ConnectedOverTls));
+        assert_eq!(
+            TunnelReason::parse("ConnectedOverTLS"),
+            Some(TunnelReason::ConnectedOverTls)
+        );
         assert_eq!(TunnelReason::parse("ReasonOfANewerVersion"), None);
     }
 }

@@ -9,7 +9,8 @@ use crate::{ClusterId, UsagePeriod};
 
 /// Payload type of a signed receipt.
 pub const RECEIPT_PAYLOAD_TYPE: &str = "application/vnd.liqo.receipt+json";
-/// Maximum length in characters of the document of a receipt: a payload of 32 KiB in base64, and its signature.
+/// Maximum length in characters of the document of a receipt: a payload of 32 KiB in base64, and
+/// its signature.
 pub const MAX_RECEIPT_LEN: usize = 48 * 1024;
 /// Maximum number of pools with their versions in a receipt.
 pub const MAX_RECEIPT_POOLS: usize = 512;
@@ -20,8 +21,9 @@ pub const MAX_RECEIPT_CURRENCIES: usize = 128;
 /// Maximum number of pods that a dispute names.
 pub const MAX_DISPUTED_PODS: usize = 100;
 
-/// What was used in one period of a contract, and what it costs. The provider writes and signs it in the tenant namespace; the consumer
-/// compares it with its own entries, and signs or disputes it in the status. The consumer stores a copy in its provider namespace.
+/// What was used in one period of a contract, and what it costs. The provider writes and signs it
+/// in the tenant namespace; the consumer compares it with its own entries, and signs or disputes it
+/// in the status. The consumer stores a copy in its provider namespace.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[kube(
     group = "sharing.liqo.io",
@@ -33,11 +35,23 @@ pub const MAX_DISPUTED_PODS: usize = 100;
     status = "ReceiptStatus",
     doc = "What was used in one period of a contract, and what it costs",
     derive = "PartialEq",
-    printcolumn(name = "Contract", type_ = "string", json_path = ".spec.statement.contract"),
-    printcolumn(name = "Period", type_ = "date", json_path = ".spec.statement.period.start"),
+    printcolumn(
+        name = "Contract",
+        type_ = "string",
+        json_path = ".spec.statement.contract"
+    ),
+    printcolumn(
+        name = "Period",
+        type_ = "date",
+        json_path = ".spec.statement.period.start"
+    ),
     printcolumn(name = "Pods", type_ = "integer", json_path = ".spec.statement.pods"),
     printcolumn(name = "State", type_ = "string", json_path = ".status.phase"),
-    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+    printcolumn(
+        name = "Age",
+        type_ = "date",
+        json_path = ".metadata.creationTimestamp"
+    )
 )]
 #[serde(rename_all = "camelCase")]
 pub struct ReceiptSpec {
@@ -47,7 +61,8 @@ pub struct ReceiptSpec {
     pub document: String,
     /// A copy of what the document says, for people and programs. Only the document counts.
     pub statement: ReceiptStatement,
-    /// The consumer's signature over the same bytes. Who received it copies it from the status, where the consumer may take it back.
+    /// The consumer's signature over the same bytes. Who received it copies it from the status,
+    /// where the consumer may take it back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub countersignature: Option<ReceiptSignature>,
 }
@@ -71,7 +86,8 @@ pub struct ReceiptStatement {
     /// What each pool used under each version. Empty in a receipt that is only a summary.
     #[schemars(length(max = 512))]
     pub pools: Vec<ReceiptPool>,
-    /// Whether the pools are left out, because they would take more space than a receipt has. The totals still contain their costs.
+    /// Whether the pools are left out, because they would take more space than a receipt has. The
+    /// totals still contain their costs.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_summary: bool,
     /// How many pods were charged.
@@ -120,7 +136,8 @@ pub struct ReceiptPool {
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct ReceiptLine {
-    /// The amount times the seconds: core-seconds, byte-seconds, and seconds of each other resource and of pods.
+    /// The amount times the seconds: core-seconds, byte-seconds, and seconds of each other resource
+    /// and of pods.
     pub amount_seconds: AmountSeconds,
     /// The price of one unit for one hour, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -212,18 +229,35 @@ mod tests {
 
     fn schema<K: kube::CustomResourceExt>(path: &str) -> Value {
         let crd = serde_json::to_value(K::crd()).unwrap();
-        crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"].pointer(path).unwrap().clone()
+        crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
+            .pointer(path)
+            .unwrap()
+            .clone()
     }
 
     #[test]
     fn the_schema_takes_whatever_a_receipt_may_contain() {
-        let number = |path: &str| schema::<Receipt>(path).as_u64().and_then(|number| usize::try_from(number).ok()).unwrap();
+        let number = |path: &str| {
+            schema::<Receipt>(path)
+                .as_u64()
+                .and_then(|number| usize::try_from(number).ok())
+                .unwrap()
+        };
         assert_eq!(number("/document/maxLength"), MAX_RECEIPT_LEN);
-        assert_eq!(number("/statement/properties/pools/maxItems"), MAX_RECEIPT_POOLS);
+        assert_eq!(
+            number("/statement/properties/pools/maxItems"),
+            MAX_RECEIPT_POOLS
+        );
         let resources = "/statement/properties/pools/items/properties/resources/maxProperties";
         assert_eq!(number(resources), MAX_RECEIPT_RESOURCES);
-        assert_eq!(number("/statement/properties/totals/maxProperties"), MAX_RECEIPT_CURRENCIES);
-        assert!(number("/statement/properties/versions/maxItems") > MAX_EARLIER_TERMS, "a period may see all of them");
+        assert_eq!(
+            number("/statement/properties/totals/maxProperties"),
+            MAX_RECEIPT_CURRENCIES
+        );
+        assert!(
+            number("/statement/properties/versions/maxItems") > MAX_EARLIER_TERMS,
+            "a period may see all of them"
+        );
         assert_eq!(schema::<Contract>("/earlier/maxItems"), MAX_EARLIER_TERMS);
     }
 }

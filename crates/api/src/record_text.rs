@@ -1,7 +1,8 @@
 //! The objects inside records: JSON as text, in a single field.
 //!
-//! To decode a free-form object, the API server needs a hundred times its size in memory, before any rule can refuse
-//! it. A text costs little more than its length, and the schema limits the length.
+//! To decode a free-form object, the API server needs a hundred times its size in memory, before
+//! any rule can refuse it. A text costs little more than its length, and the schema limits the
+//! length.
 
 use std::{fmt, io};
 
@@ -11,7 +12,8 @@ use serde::{
 };
 use serde_json::{Value, ser::Formatter};
 
-/// Maximum length in bytes of the text of a pod: 64 KiB for its spec, and the rest for names, labels and annotations.
+/// Maximum length in bytes of the text of a pod: 64 KiB for its spec, and the rest for names,
+/// labels and annotations.
 pub const MAX_POD_LEN: usize = 72 * 1024;
 /// Maximum length in bytes of the text of another object.
 pub const MAX_OBJECT_LEN: usize = 64 * 1024;
@@ -19,7 +21,8 @@ pub const MAX_OBJECT_LEN: usize = 64 * 1024;
 pub const MAX_SECRET_LEN: usize = 32 * 1024;
 /// Maximum length in bytes of the entries of a usage record.
 pub const MAX_ENTRIES_LEN: usize = 256 * 1024;
-/// Maximum number of values in a text. A parsed value takes up to a hundred bytes, and much more as a field of a typed pod.
+/// Maximum number of values in a text. A parsed value takes up to a hundred bytes, and much more as
+/// a field of a typed pod.
 pub const MAX_VALUES: usize = 10_000;
 
 /// Why a text does not travel, or is not read.
@@ -40,12 +43,16 @@ pub enum RecordTextError {
 pub fn write(object: &Value, max_len: usize) -> Result<String, RecordTextError> {
     let mut text = Vec::new();
     let mut serializer = serde_json::Serializer::with_formatter(&mut text, PlainAscii);
-    object.serialize(&mut serializer).map_err(|error| RecordTextError::Invalid(error.to_string()))?;
-    let text = String::from_utf8(text).map_err(|error| RecordTextError::Invalid(error.to_string()))?;
+    object
+        .serialize(&mut serializer)
+        .map_err(|error| RecordTextError::Invalid(error.to_string()))?;
+    let text =
+        String::from_utf8(text).map_err(|error| RecordTextError::Invalid(error.to_string()))?;
     check(&text, max_len).map(|()| text)
 }
 
-/// Reads the text of an object. Judges its length and the number of values before it parses; `serde_json` limits the depth.
+/// Reads the text of an object. Judges its length and the number of values before it parses;
+/// `serde_json` limits the depth.
 pub fn read(text: &str, max_len: usize) -> Result<Value, RecordTextError> {
     check(text, max_len)?;
     serde_json::from_str(text).map_err(|error| RecordTextError::Invalid(error.to_string()))
@@ -75,7 +82,8 @@ fn is_escaped(character: char) -> bool {
     !character.is_ascii() || matches!(character, '<' | '>' | '&' | '\u{7f}')
 }
 
-/// The number of values in a JSON text, or more: each but the first follows a comma or the begin of a list or object.
+/// The number of values in a JSON text, or more: each but the first follows a comma or the begin of
+/// a list or object.
 pub fn max_values(text: &str) -> usize {
     let (mut values, mut in_string, mut escaped) = (1, false, false);
     for byte in text.bytes() {
@@ -90,12 +98,17 @@ pub fn max_values(text: &str) -> usize {
     values
 }
 
-/// Writes only characters that the API server stores as they are, so that the length of a text limits what it takes in etcd: it
-/// escapes `<`, `>` and `&`, each as six bytes, and counts characters, not bytes.
+/// Writes only characters that the API server stores as they are, so that the length of a text
+/// limits what it takes in etcd: it escapes `<`, `>` and `&`, each as six bytes, and counts
+/// characters, not bytes.
 struct PlainAscii;
 
 impl Formatter for PlainAscii {
-    fn write_string_fragment<W: ?Sized + io::Write>(&mut self, writer: &mut W, fragment: &str) -> io::Result<()> {
+    fn write_string_fragment<W: ?Sized + io::Write>(
+        &mut self,
+        writer: &mut W,
+        fragment: &str,
+    ) -> io::Result<()> {
         for character in fragment.chars() {
             if is_escaped(character) {
                 for unit in character.encode_utf16(&mut [0; 2]) {
@@ -109,9 +122,11 @@ impl Formatter for PlainAscii {
     }
 }
 
-/// Deserializes a text. Anything else counts as an empty text, which [`read`] refuses: then the object can still be handled, and its
-/// writer learns why it is refused.
-pub(crate) fn text_or_nothing<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+/// Deserializes a text. Anything else counts as an empty text, which [`read`] refuses: then the
+/// object can still be handled, and its writer learns why it is refused.
+pub(crate) fn text_or_nothing<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<String, D::Error> {
     deserializer.deserialize_any(TextVisitor)
 }
 
@@ -172,7 +187,8 @@ mod tests {
     use super::*;
     use crate::ShadowPod;
 
-    /// Objects of all shapes, without fractions, which are not always read exactly as they were written.
+    /// Objects of all shapes, without fractions, which are not always read exactly as they were
+    /// written.
     fn objects() -> impl Strategy<Value = Value> {
         let value = prop_oneof![
             Just(Value::Null),
@@ -183,7 +199,8 @@ mod tests {
         value.prop_recursive(5, 64, 6, |inner| {
             prop_oneof![
                 prop::collection::vec(inner.clone(), 0..6).prop_map(Value::from),
-                prop::collection::btree_map("[a-z./<&-]{1,12}", inner, 0..6).prop_map(|fields| fields.into_iter().collect()),
+                prop::collection::btree_map("[a-z./<&-]{1,12}", inner, 0..6)
+                    .prop_map(|fields| fields.into_iter().collect()),
             ]
         })
     }
@@ -207,24 +224,43 @@ mod tests {
 
     #[test]
     fn each_character_takes_as_many_bytes_as_is_said() {
-        for character in (0..0x3000).chain(0x1f000..0x1f100).filter_map(char::from_u32) {
+        for character in (0..0x3000)
+            .chain(0x1f000..0x1f100)
+            .filter_map(char::from_u32)
+        {
             let text = write(&json!(character.to_string()), MAX_POD_LEN).unwrap();
-            assert_eq!(text.len() - 2, stored_len(character), "{character:?} {text}");
+            assert_eq!(
+                text.len() - 2,
+                stored_len(character),
+                "{character:?} {text}"
+            );
         }
     }
 
     #[test]
     fn a_pod_with_a_spec_of_64_kib_travels_and_a_larger_one_does_not() {
         let pod = |bytes: usize| {
-            let container = json!({ "name": "main", "image": "busybox", "args": ["x".repeat(bytes)] });
+            let container =
+                json!({ "name": "main", "image": "busybox", "args": ["x".repeat(bytes)] });
             json!({ "metadata": { "name": "web", "labels": { "app": "web" } }, "spec": { "containers": [container] } })
         };
         assert!(write(&pod(64 * 1024), MAX_POD_LEN).is_ok());
         let error = write(&pod(MAX_POD_LEN), MAX_POD_LEN).unwrap_err();
-        assert!(error.to_string().ends_with("at most 73728 bytes travel"), "{error}");
+        assert!(
+            error.to_string().ends_with("at most 73728 bytes travel"),
+            "{error}"
+        );
         // 2,200 variables of 29 bytes each.
-        let variables: Vec<Value> = (1000..3200).map(|n| json!({ "name": format!("A{n}"), "value": "b" })).collect();
-        assert!(write(&json!({ "spec": { "containers": [{ "name": "main", "env": variables }] } }), MAX_POD_LEN).is_ok());
+        let variables: Vec<Value> = (1000..3200)
+            .map(|n| json!({ "name": format!("A{n}"), "value": "b" }))
+            .collect();
+        assert!(
+            write(
+                &json!({ "spec": { "containers": [{ "name": "main", "env": variables }] } }),
+                MAX_POD_LEN
+            )
+            .is_ok()
+        );
     }
 
     #[test]
@@ -234,7 +270,11 @@ mod tests {
         assert_eq!(read(&long, 100), Err(RecordTextError::TooLong(103, 100)));
         for element in ["1,", "{\"a\":1},", "[],", "\"\\\"\","] {
             let many = format!("[{}", element.repeat(MAX_VALUES));
-            assert_eq!(read(&many, MAX_POD_LEN * 2), Err(RecordTextError::TooManyValues), "{element}");
+            assert_eq!(
+                read(&many, MAX_POD_LEN * 2),
+                Err(RecordTextError::TooManyValues),
+                "{element}"
+            );
         }
         let in_strings = format!("[\"{}\"]", ",[{\\\"".repeat(MAX_VALUES / 2));
         assert!(read(&in_strings, MAX_POD_LEN).is_ok());
@@ -242,8 +282,17 @@ mod tests {
 
     #[test]
     fn deep_empty_and_broken_texts_are_refused() {
-        for text in ["", "{", "nothing", &"[".repeat(500), &format!("{}1{}", "{\"a\":".repeat(200), "}".repeat(200))] {
-            assert!(matches!(read(text, MAX_POD_LEN), Err(RecordTextError::Invalid(_))), "{text}");
+        for text in [
+            "",
+            "{",
+            "nothing",
+            &"[".repeat(500),
+            &format!("{}1{}", "{\"a\":".repeat(200), "}".repeat(200)),
+        ] {
+            assert!(
+                matches!(read(text, MAX_POD_LEN), Err(RecordTextError::Invalid(_))),
+                "{text}"
+            );
         }
     }
 
@@ -251,7 +300,10 @@ mod tests {
     fn a_record_of_another_shape_is_one_without_a_text() {
         let text = |pod: Value| {
             let object = json!({ "metadata": { "name": "u" }, "spec": { "namespace": "demo", "pool": "default", "pod": pod } });
-            serde_json::from_value::<ShadowPod>(object).unwrap().spec.pod
+            serde_json::from_value::<ShadowPod>(object)
+                .unwrap()
+                .spec
+                .pod
         };
         assert_eq!(text(json!("{}")), "{}");
         for other in [

@@ -4,10 +4,12 @@ use crate::{Reflection, annotations, labels};
 use k8s_openapi::api::core::v1::Service;
 use kube::{Resource, ResourceExt as _};
 
-/// Whether this Service may be reflected, if its namespace is offloaded and [`passes`]. Not reflected are the Service `kubernetes`, which
-/// every cluster has, and Services that a user denies.
+/// Whether this Service may be reflected, if its namespace is offloaded and [`passes`]. Not
+/// reflected are the Service `kubernetes`, which every cluster has, and Services that a user
+/// denies.
 pub fn is_reflected(service: &Service) -> bool {
-    let is_api_server = service.namespace().as_deref() == Some("default") && service.name_any() == "kubernetes";
+    let is_api_server =
+        service.namespace().as_deref() == Some("default") && service.name_any() == "kubernetes";
     !(is_api_server || is_denied(service))
 }
 
@@ -18,23 +20,38 @@ pub fn is_external_name(service: &Service) -> bool {
 
 /// Whether the user excludes this object from reflection, by annotation.
 pub fn is_denied(object: &impl Resource) -> bool {
-    object.annotations().get(annotations::REFLECTION).is_some_and(|value| value == "deny")
+    object
+        .annotations()
+        .get(annotations::REFLECTION)
+        .is_some_and(|value| value == "deny")
 }
 
-/// Whether Liqo created this object for itself: in a mapped namespace, what isolates the pods of its consumer. It does not travel.
+/// Whether Liqo created this object for itself: in a mapped namespace, what isolates the pods of
+/// its consumer. It does not travel.
 pub fn is_own(object: &impl Resource) -> bool {
-    let is = |label: &str| object.labels().get(label).is_some_and(|value| value == "true");
+    let is = |label: &str| {
+        object
+            .labels()
+            .get(label)
+            .is_some_and(|value| value == "true")
+    };
     is(labels::MANAGED) && !is(labels::REFLECTED)
 }
 
 /// Whether this object is a replica of one in another cluster.
 pub fn is_replica(object: &impl Resource) -> bool {
-    object.labels().get(labels::REFLECTED).is_some_and(|value| value == "true")
+    object
+        .labels()
+        .get(labels::REFLECTED)
+        .is_some_and(|value| value == "true")
 }
 
 /// Whether the user allows this object to be reflected, by annotation.
 pub fn is_allowed(object: &impl Resource) -> bool {
-    object.annotations().get(annotations::REFLECTION).is_some_and(|value| value == "allow")
+    object
+        .annotations()
+        .get(annotations::REFLECTION)
+        .is_some_and(|value| value == "allow")
 }
 
 /// Whether an object that is not denied is reflected from a namespace with this kind of list.
@@ -63,7 +80,12 @@ mod tests {
     fn services_are_reflected_unless_they_are_useless_there_or_denied() {
         assert!(is_reflected(&service("shop", "web", "ClusterIP", "allow")));
         assert!(is_reflected(&service("shop", "kubernetes", "NodePort", "")));
-        assert!(!is_reflected(&service("default", "kubernetes", "ClusterIP", "")));
+        assert!(!is_reflected(&service(
+            "default",
+            "kubernetes",
+            "ClusterIP",
+            ""
+        )));
         assert!(is_reflected(&service("shop", "web", "ExternalName", "")));
         assert!(!is_reflected(&service("shop", "web", "ClusterIP", "deny")));
     }
@@ -71,12 +93,17 @@ mod tests {
     #[test]
     fn a_service_of_type_external_name_has_no_pods() {
         let is_external_name = |kind: &str| is_external_name(&service("shop", "web", kind, ""));
-        assert!(is_external_name("ExternalName") && !is_external_name("ClusterIP") && !is_external_name(""));
+        assert!(
+            is_external_name("ExternalName")
+                && !is_external_name("ClusterIP")
+                && !is_external_name("")
+        );
     }
 
     #[test]
     fn with_an_allow_list_only_allowed_objects_are_reflected() {
-        let passes = |list, said: &str| passes(list, is_allowed(&service("shop", "web", "ClusterIP", said)));
+        let passes =
+            |list, said: &str| passes(list, is_allowed(&service("shop", "web", "ClusterIP", said)));
         assert!(passes(Reflection::DenyList, "") && passes(Reflection::DenyList, "allow"));
         assert!(!passes(Reflection::AllowList, "") && passes(Reflection::AllowList, "allow"));
     }

@@ -16,7 +16,8 @@ use liqo_quantity::{Quantity, ResourceList};
 pub struct Effective {
     /// Effective requests.
     pub requests: ResourceList,
-    /// For each resource the larger of effective request and limit; `None` if that equals the requests.
+    /// For each resource the larger of effective request and limit; `None` if that equals the
+    /// requests.
     limits: Option<ResourceList>,
 }
 
@@ -24,8 +25,13 @@ impl Effective {
     /// The amounts of a pod that has no node yet.
     pub fn of_pod(spec: &PodSpec) -> Self {
         let requests = of_pod(spec);
-        let limits = requests.max(&effective(spec, limits_or_requests, |pod_level| limits(Some(pod_level))));
-        Self { limits: (limits != requests).then_some(limits), requests }
+        let limits = requests.max(&effective(spec, limits_or_requests, |pod_level| {
+            limits(Some(pod_level))
+        }));
+        Self {
+            limits: (limits != requests).then_some(limits),
+            requests,
+        }
     }
 
     /// The amounts of a pod that has a node.
@@ -36,14 +42,22 @@ impl Effective {
     /// The larger of both, for each resource.
     #[must_use]
     pub fn max(&self, other: &Self) -> Self {
-        let limits = self.charged(Charge::Limits).max(other.charged(Charge::Limits));
+        let limits = self
+            .charged(Charge::Limits)
+            .max(other.charged(Charge::Limits));
         let requests = self.requests.max(&other.requests);
-        Self { limits: (limits != requests).then_some(limits), requests }
+        Self {
+            limits: (limits != requests).then_some(limits),
+            requests,
+        }
     }
 
     /// Whether it names at most [`MAX_RESOURCES`] resources, so that it can be kept.
     pub fn is_bounded(&self) -> bool {
-        [Some(&self.requests), self.limits.as_ref()].into_iter().flatten().all(is_bounded)
+        [Some(&self.requests), self.limits.as_ref()]
+            .into_iter()
+            .flatten()
+            .all(is_bounded)
     }
 
     /// The amounts that are charged to an offer.
@@ -57,14 +71,18 @@ impl Effective {
     /// Adds the overhead that the API server adds to a pod.
     #[must_use]
     pub fn with_overhead(self, overhead: &ResourceList) -> Self {
-        Self { requests: self.requests + overhead, limits: self.limits.map(|limits| limits + overhead) }
+        Self {
+            requests: self.requests + overhead,
+            limits: self.limits.map(|limits| limits + overhead),
+        }
     }
 }
 
 impl AddAssign<&Effective> for Effective {
     fn add_assign(&mut self, other: &Effective) {
         if self.limits.is_some() || other.limits.is_some() {
-            self.limits = Some(self.charged(Charge::Limits).clone() + other.charged(Charge::Limits));
+            self.limits =
+                Some(self.charged(Charge::Limits).clone() + other.charged(Charge::Limits));
         }
         self.requests += &other.requests;
     }
@@ -72,7 +90,10 @@ impl AddAssign<&Effective> for Effective {
 
 impl From<ResourceList> for Effective {
     fn from(requests: ResourceList) -> Self {
-        Self { requests, limits: None }
+        Self {
+            requests,
+            limits: None,
+        }
     }
 }
 
@@ -81,30 +102,39 @@ pub fn is_bounded(list: &ResourceList) -> bool {
     list.len() <= MAX_RESOURCES && list.names().all(|name| name.len() <= MAX_RESOURCE_NAME_LEN)
 }
 
-/// The effective requests of a pod: the larger of the sum of the running containers and each init container (with the sidecars that start
-/// before it). Pod-level requests replace this sum for the resources that they name. Then overhead and one pod are added. Invalid
-/// quantities count as zero; the API server does not admit them.
+/// The effective requests of a pod: the larger of the sum of the running containers and each init
+/// container (with the sidecars that start before it). Pod-level requests replace this sum for the
+/// resources that they name. Then overhead and one pod are added. Invalid quantities count as zero;
+/// the API server does not admit them.
 ///
 /// Source: KEP-753 (sidecar containers) and KEP-2837 (pod-level resources).
 pub fn of_pod(spec: &PodSpec) -> ResourceList {
     effective(spec, requirements, requirements)
 }
 
-/// The effective requests of a pod that has a node. While a container is resized in place, the larger of its old and its new amount
-/// counts; if the node can never resize it, the old amount. `generation` is that of the pod: the node may have said so of an earlier one.
+/// The effective requests of a pod that has a node. While a container is resized in place, the
+/// larger of its old and its new amount counts; if the node can never resize it, the old amount.
+/// `generation` is that of the pod: the node may have said so of an earlier one.
 ///
 /// Source: KEP-1287 (in-place update of pod resources).
 pub fn of_bound_pod(generation: Option<i64>, spec: PodSpec, status: &PodStatus) -> ResourceList {
     of_pod(&with_actual_amounts(generation, spec, status))
 }
 
-/// The rule for requests and for limits. `of_container` and `of_pod` choose which of the two it reads.
+/// The rule for requests and for limits. `of_container` and `of_pod` choose which of the two it
+/// reads.
 fn effective(
     spec: &PodSpec,
     of_container: impl Fn(&ResourceRequirements) -> ResourceList,
     of_pod: impl Fn(&ResourceRequirements) -> ResourceList,
 ) -> ResourceList {
-    let of = |container: &Container| container.resources.as_ref().map(&of_container).unwrap_or_default();
+    let of = |container: &Container| {
+        container
+            .resources
+            .as_ref()
+            .map(&of_container)
+            .unwrap_or_default()
+    };
     let running = sum(spec.containers.iter().map(of));
     let mut sidecars = ResourceList::default();
     let mut steps = ResourceList::default();
@@ -132,20 +162,42 @@ fn effective(
 /// The pod with the amounts that its containers have now instead of those in their specs.
 fn with_actual_amounts(generation: Option<i64>, mut spec: PodSpec, status: &PodStatus) -> PodSpec {
     let infeasible = status.conditions.iter().flatten().any(|condition| {
-        let is_current = condition.observed_generation.is_none() || condition.observed_generation == generation;
+        let is_current =
+            condition.observed_generation.is_none() || condition.observed_generation == generation;
         condition.type_ == "PodResizePending"
             && condition.status == "True"
             && condition.reason.as_deref() == Some("Infeasible")
             && is_current
     });
-    let holds = |given: ResourceList, wanted: ResourceList| if infeasible { given } else { given.max(&wanted) };
+    let holds = |given: ResourceList, wanted: ResourceList| {
+        if infeasible {
+            given
+        } else {
+            given.max(&wanted)
+        }
+    };
     let statuses = [&status.container_statuses, &status.init_container_statuses];
-    for container in spec.containers.iter_mut().chain(spec.init_containers.iter_mut().flatten()) {
-        let known = statuses.iter().flat_map(|statuses| statuses.iter().flatten()).find(|status| status.name == container.name);
+    for container in spec
+        .containers
+        .iter_mut()
+        .chain(spec.init_containers.iter_mut().flatten())
+    {
+        let known = statuses
+            .iter()
+            .flat_map(|statuses| statuses.iter().flatten())
+            .find(|status| status.name == container.name);
         let Some(known) = known else { continue };
         let actual = known.resources.as_ref();
-        let allocated = known.allocated_resources.as_ref().map(list).unwrap_or_default();
-        let given = actual.and_then(|actual| actual.requests.as_ref()).map(list).unwrap_or_default().max(&allocated);
+        let allocated = known
+            .allocated_resources
+            .as_ref()
+            .map(list)
+            .unwrap_or_default();
+        let given = actual
+            .and_then(|actual| actual.requests.as_ref())
+            .map(list)
+            .unwrap_or_default()
+            .max(&allocated);
         if given.is_empty() {
             continue;
         }
@@ -160,12 +212,18 @@ fn with_actual_amounts(generation: Option<i64>, mut spec: PodSpec, status: &PodS
 }
 
 fn api_list(resources: &ResourceList) -> BTreeMap<String, ApiQuantity> {
-    resources.iter().map(|(name, quantity)| (name.to_owned(), ApiQuantity(quantity.to_string()))).collect()
+    resources
+        .iter()
+        .map(|(name, quantity)| (name.to_owned(), ApiQuantity(quantity.to_string())))
+        .collect()
 }
 
 /// Parses a resource list of the Kubernetes API. Skips invalid quantities.
 pub fn list(resources: &BTreeMap<String, ApiQuantity>) -> ResourceList {
-    resources.iter().filter_map(|(name, quantity)| Some((name.clone(), quantity.0.parse::<Quantity>().ok()?))).collect()
+    resources
+        .iter()
+        .filter_map(|(name, quantity)| Some((name.clone(), quantity.0.parse::<Quantity>().ok()?)))
+        .collect()
 }
 
 /// Requests. A limit without a request counts as the request, because the API server sets it.
@@ -187,7 +245,10 @@ fn limits_or_requests(resources: &ResourceRequirements) -> ResourceList {
 }
 
 fn limits(resources: Option<&ResourceRequirements>) -> ResourceList {
-    resources.and_then(|resources| resources.limits.as_ref()).map(list).unwrap_or_default()
+    resources
+        .and_then(|resources| resources.limits.as_ref())
+        .map(list)
+        .unwrap_or_default()
 }
 
 fn sum(lists: impl Iterator<Item = ResourceList>) -> ResourceList {
@@ -201,7 +262,9 @@ mod tests {
     use super::*;
 
     fn cpu(spec: serde_json::Value) -> String {
-        of_pod(&serde_json::from_value(spec).unwrap()).get("cpu").to_string()
+        of_pod(&serde_json::from_value(spec).unwrap())
+            .get("cpu")
+            .to_string()
     }
 
     fn container(cpu: &str) -> serde_json::Value {
@@ -210,22 +273,39 @@ mod tests {
 
     #[test]
     fn containers_add_up_and_init_containers_count_only_if_larger() {
-        assert_eq!(cpu(json!({ "containers": [container("1"), container("500m")] })), "1500m");
-        assert_eq!(cpu(json!({ "containers": [container("1")], "initContainers": [container("3"), container("2")] })), "3");
+        assert_eq!(
+            cpu(json!({ "containers": [container("1"), container("500m")] })),
+            "1500m"
+        );
+        assert_eq!(
+            cpu(
+                json!({ "containers": [container("1")], "initContainers": [container("3"), container("2")] })
+            ),
+            "3"
+        );
     }
 
     #[test]
     fn a_sidecar_counts_with_the_containers_and_with_later_init_containers() {
         let sidecar = json!({ "name": "s", "restartPolicy": "Always", "resources": { "requests": { "cpu": "1" } } });
-        assert_eq!(cpu(json!({ "containers": [container("1")], "initContainers": [sidecar, container("2")] })), "3");
+        assert_eq!(
+            cpu(
+                json!({ "containers": [container("1")], "initContainers": [sidecar, container("2")] })
+            ),
+            "3"
+        );
         let sidecar = json!({ "name": "s", "restartPolicy": "Always", "resources": { "requests": { "cpu": "1" } } });
-        assert_eq!(cpu(json!({ "containers": [container("3")], "initContainers": [container("2"), sidecar] })), "4");
+        assert_eq!(
+            cpu(
+                json!({ "containers": [container("3")], "initContainers": [container("2"), sidecar] })
+            ),
+            "4"
+        );
     }
 
     #[test]
     fn pod_level_requests_replace_the_sum_and_overhead_is_added() {
-        let spec =
-            json!({ "containers": [container("1")], "resources": { "requests": { "cpu": "2" } }, "overhead": { "cpu": "250m" } });
+        let spec = json!({ "containers": [container("1")], "resources": { "requests": { "cpu": "2" } }, "overhead": { "cpu": "250m" } });
         assert_eq!(cpu(spec), "2250m");
     }
 
@@ -240,12 +320,19 @@ mod tests {
                     "allocatedResources": { "cpu": given }, "resources": { "requests": { "cpu": given } }
                 }]
             });
-            let (spec, status) = (serde_json::from_value(spec).unwrap(), serde_json::from_value(status).unwrap());
+            let (spec, status) = (
+                serde_json::from_value(spec).unwrap(),
+                serde_json::from_value(status).unwrap(),
+            );
             of_bound_pod(Some(2), spec, &status).get("cpu").to_string()
         };
         assert_eq!(holds("2", "1", "Deferred"), "2", "it grows");
         assert_eq!(holds("1", "2", "Deferred"), "2", "it shrinks");
-        assert_eq!(holds("9", "1", "Infeasible"), "1", "it will never grow so much here");
+        assert_eq!(
+            holds("9", "1", "Infeasible"),
+            "1",
+            "it will never grow so much here"
+        );
     }
 
     #[test]
@@ -258,19 +345,33 @@ mod tests {
                     "name": "c", "image": "", "imageID": "", "ready": true, "restartCount": 0, "allocatedResources": { "cpu": "1" }
                 }]
             });
-            let (spec, status) = (serde_json::from_value(spec).unwrap(), serde_json::from_value(status).unwrap());
-            of_bound_pod(generation, spec, &status).get("cpu").to_string()
+            let (spec, status) = (
+                serde_json::from_value(spec).unwrap(),
+                serde_json::from_value(status).unwrap(),
+            );
+            of_bound_pod(generation, spec, &status)
+                .get("cpu")
+                .to_string()
         };
         assert_eq!(holds(Some(2), Some(3)), "3");
         assert_eq!(holds(Some(2), None), "3");
         assert_eq!(holds(Some(3), Some(3)), "1");
-        assert_eq!(holds(None, Some(3)), "1", "a kubelet that does not say of which generation");
+        assert_eq!(
+            holds(None, Some(3)),
+            "1",
+            "a kubelet that does not say of which generation"
+        );
     }
 
     #[test]
     fn a_pod_without_statuses_counts_with_its_requests() {
         let spec = serde_json::from_value(json!({ "containers": [container("2")] })).unwrap();
-        assert_eq!(of_bound_pod(None, spec, &PodStatus::default()).get("cpu").to_string(), "2");
+        assert_eq!(
+            of_bound_pod(None, spec, &PodStatus::default())
+                .get("cpu")
+                .to_string(),
+            "2"
+        );
     }
 
     fn limited(cpu: &str, limit: &str) -> serde_json::Value {
@@ -285,7 +386,10 @@ mod tests {
 
     #[test]
     fn limits_are_charged_by_the_rules_for_requests() {
-        assert_eq!(charged(json!({ "containers": [limited("1", "2"), limited("1", "3")] })), ["2", "5"]);
+        assert_eq!(
+            charged(json!({ "containers": [limited("1", "2"), limited("1", "3")] })),
+            ["2", "5"]
+        );
         let sidecar = json!({ "name": "s", "restartPolicy": "Always", "resources": limited("1", "2")["resources"] });
         let steps = json!({ "containers": [limited("1", "1")], "initContainers": [sidecar, limited("1", "4")] });
         assert_eq!(charged(steps), ["2", "6"]);
@@ -296,23 +400,45 @@ mod tests {
     #[test]
     fn pod_level_limits_replace_those_of_containers_and_pod_level_requests_do_not() {
         let of_pod = |resources: serde_json::Value| json!({ "containers": [limited("1", "5")], "resources": resources });
-        assert_eq!(charged(of_pod(json!({ "limits": { "cpu": "3" } }))), ["3", "3"]);
-        assert_eq!(charged(of_pod(json!({ "requests": { "cpu": "2" }, "limits": { "cpu": "3" } }))), ["2", "3"]);
-        assert_eq!(charged(of_pod(json!({ "requests": { "cpu": "2" } }))), ["2", "5"]);
+        assert_eq!(
+            charged(of_pod(json!({ "limits": { "cpu": "3" } }))),
+            ["3", "3"]
+        );
+        assert_eq!(
+            charged(of_pod(
+                json!({ "requests": { "cpu": "2" }, "limits": { "cpu": "3" } })
+            )),
+            ["2", "3"]
+        );
+        assert_eq!(
+            charged(of_pod(json!({ "requests": { "cpu": "2" } }))),
+            ["2", "5"]
+        );
     }
 
     #[test]
     fn a_container_without_a_limit_is_charged_its_request() {
-        assert_eq!(charged(json!({ "containers": [limited("1", "2"), container("3")] })), ["4", "5"]);
-        assert_eq!(charged(json!({ "containers": [container("3")] })), ["3", "3"]);
+        assert_eq!(
+            charged(json!({ "containers": [limited("1", "2"), container("3")] })),
+            ["4", "5"]
+        );
+        assert_eq!(
+            charged(json!({ "containers": [container("3")] })),
+            ["3", "3"]
+        );
     }
 
     #[test]
     fn several_pods_add_up_by_requests_and_by_limits() {
         let of = |container: serde_json::Value| {
-            Effective::of_pod(&serde_json::from_value(json!({ "containers": [container] })).unwrap())
+            Effective::of_pod(
+                &serde_json::from_value(json!({ "containers": [container] })).unwrap(),
+            )
         };
-        for (first, second) in [(limited("1", "2"), container("3")), (container("3"), limited("1", "2"))] {
+        for (first, second) in [
+            (limited("1", "2"), container("3")),
+            (container("3"), limited("1", "2")),
+        ] {
             let mut sum = of(first);
             sum += &of(second);
             assert_eq!(sum.charged(Charge::Requests).get("cpu").to_string(), "4");
@@ -323,19 +449,31 @@ mod tests {
     #[test]
     fn the_larger_amounts_of_two_are_the_larger_requests_and_the_larger_limits() {
         let of = |container: serde_json::Value| {
-            Effective::of_pod(&serde_json::from_value(json!({ "containers": [container] })).unwrap())
+            Effective::of_pod(
+                &serde_json::from_value(json!({ "containers": [container] })).unwrap(),
+            )
         };
-        for (first, second) in [(limited("1", "2"), container("3")), (limited("3", "3"), limited("1", "2"))] {
+        for (first, second) in [
+            (limited("1", "2"), container("3")),
+            (limited("3", "3"), limited("1", "2")),
+        ] {
             assert_eq!(of(first).max(&of(second)), of(container("3")));
         }
-        assert_eq!(of(limited("1", "4")).max(&of(container("2"))), of(limited("2", "4")));
+        assert_eq!(
+            of(limited("1", "4")).max(&of(container("2"))),
+            of(limited("2", "4"))
+        );
     }
 
     #[test]
     fn overhead_is_added_to_both() {
         let spec = serde_json::from_value(json!({ "containers": [limited("1", "2")] })).unwrap();
-        let held = Effective::of_pod(&spec).with_overhead(&[("cpu", "250m".parse().unwrap())].into());
-        assert_eq!(held.charged(Charge::Requests).get("cpu").to_string(), "1250m");
+        let held =
+            Effective::of_pod(&spec).with_overhead(&[("cpu", "250m".parse().unwrap())].into());
+        assert_eq!(
+            held.charged(Charge::Requests).get("cpu").to_string(),
+            "1250m"
+        );
         assert_eq!(held.charged(Charge::Limits).get("cpu").to_string(), "2250m");
     }
 
@@ -346,27 +484,48 @@ mod tests {
             "name": "c", "image": "", "imageID": "", "ready": true, "restartCount": 0,
             "resources": { "requests": { "cpu": "1" }, "limits": { "cpu": "4" } }
         }] });
-        let (spec, status) = (serde_json::from_value(spec).unwrap(), serde_json::from_value(status).unwrap());
-        assert_eq!(Effective::of_bound_pod(None, spec, &status).charged(Charge::Limits).get("cpu").to_string(), "4");
+        let (spec, status) = (
+            serde_json::from_value(spec).unwrap(),
+            serde_json::from_value(status).unwrap(),
+        );
+        assert_eq!(
+            Effective::of_bound_pod(None, spec, &status)
+                .charged(Charge::Limits)
+                .get("cpu")
+                .to_string(),
+            "4"
+        );
     }
 
     #[test]
     fn a_pod_names_at_most_64_resources() {
         let pod = |names: Vec<String>| {
-            let amounts: serde_json::Map<String, serde_json::Value> = names.into_iter().map(|name| (name, "1".into())).collect();
-            let spec = json!({ "containers": [{ "name": "c", "resources": { "limits": amounts } }] });
+            let amounts: serde_json::Map<String, serde_json::Value> =
+                names.into_iter().map(|name| (name, "1".into())).collect();
+            let spec =
+                json!({ "containers": [{ "name": "c", "resources": { "limits": amounts } }] });
             Effective::of_pod(&serde_json::from_value(spec).unwrap()).is_bounded()
         };
         let names = |number: usize| (0..number).map(|n| format!("example.com/r{n}")).collect();
         // `pods` is one of them.
         assert!(pod(names(MAX_RESOURCES - 1)) && !pod(names(MAX_RESOURCES)));
-        assert!(pod(vec!["x".repeat(MAX_RESOURCE_NAME_LEN)]) && !pod(vec!["x".repeat(MAX_RESOURCE_NAME_LEN + 1)]));
+        assert!(
+            pod(vec!["x".repeat(MAX_RESOURCE_NAME_LEN)])
+                && !pod(vec!["x".repeat(MAX_RESOURCE_NAME_LEN + 1)])
+        );
     }
 
     #[test]
     fn every_pod_counts_as_one_and_a_limit_replaces_a_missing_request() {
-        let spec = json!({ "containers": [{ "name": "c", "resources": { "limits": { "cpu": "2" } } }] });
+        let spec =
+            json!({ "containers": [{ "name": "c", "resources": { "limits": { "cpu": "2" } } }] });
         let requests = of_pod(&serde_json::from_value(spec).unwrap());
-        assert_eq!((requests.get("pods").to_string(), requests.get("cpu").to_string()), ("1".to_owned(), "2".to_owned()));
+        assert_eq!(
+            (
+                requests.get("pods").to_string(),
+                requests.get("cpu").to_string()
+            ),
+            ("1".to_owned(), "2".to_owned())
+        );
     }
 }

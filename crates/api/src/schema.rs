@@ -33,8 +33,9 @@ pub fn object_text(_: &mut SchemaGenerator) -> Schema {
     record_text(MAX_OBJECT_LEN)
 }
 
-/// Plain ASCII, so that the number of characters, which the schema limits, is about the number of bytes in etcd. A pattern would do,
-/// but the API server repeats the whole text when it refuses it by a pattern.
+/// Plain ASCII, so that the number of characters, which the schema limits, is about the number of
+/// bytes in etcd. A pattern would do, but the API server repeats the whole text when it refuses it
+/// by a pattern.
 fn record_text(max_len: usize) -> Schema {
     json_schema!({
         "type": "string",
@@ -46,8 +47,8 @@ fn record_text(max_len: usize) -> Schema {
     })
 }
 
-/// The lines of a usage record, see `docs/metering.md`. A pattern would do, but the API server repeats the whole text when it refuses it
-/// by a pattern.
+/// The lines of a usage record, see `docs/metering.md`. A pattern would do, but the API server
+/// repeats the whole text when it refuses it by a pattern.
 pub fn usage_entries(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "string",
@@ -78,7 +79,8 @@ pub fn largest_pods(generator: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "array", "maxItems": MAX_LARGEST_PODS, "items": one })
 }
 
-/// Half as many rates as an offer may have, because those of the policy and those of a pool come together in it.
+/// Half as many rates as an offer may have, because those of the policy and those of a pool come
+/// together in it.
 pub fn some_rates(generator: &mut SchemaGenerator) -> Schema {
     let mut rates = Rates::json_schema(generator);
     rates.insert("maxProperties".to_owned(), (MAX_RATES / 2).into());
@@ -95,11 +97,15 @@ pub fn rates_of_pools(generator: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "object", "maxProperties": 16, "additionalProperties": some_rates(generator) })
 }
 
-/// Tolerations of named taints that are not Liqo's own. Without the maximum lengths the API server rejects the rule as too costly.
+/// Tolerations of named taints that are not Liqo's own. Without the maximum lengths the API server
+/// rejects the rule as too costly.
 pub fn tolerations(generator: &mut SchemaGenerator) -> Schema {
     let mut one = Toleration::json_schema(generator);
     one.insert("required".to_owned(), ["key"].as_slice().into());
-    if let Some(key) = one.pointer_mut("/properties/key").and_then(|key| key.as_object_mut()) {
+    if let Some(key) = one
+        .pointer_mut("/properties/key")
+        .and_then(|key| key.as_object_mut())
+    {
         key.insert("minLength".to_owned(), 1.into());
         key.insert("maxLength".to_owned(), 316.into());
         let rule = serde_json::json!([{
@@ -130,7 +136,8 @@ pub fn ingress_sources(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "array", "maxItems": 64, "items": { "type": "string", "maxLength": 63, "pattern": pattern } })
 }
 
-/// Address ranges that peers keep. A pattern would do, but the API server shows the whole pattern when it refuses a text.
+/// Address ranges that peers keep. A pattern would do, but the API server shows the whole pattern
+/// when it refuses a text.
 pub fn kept_prefixes(_: &mut SchemaGenerator) -> Schema {
     let one = json_schema!({
         "type": "string",
@@ -143,8 +150,9 @@ pub fn kept_prefixes(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "array", "maxItems": 64, "items": one })
 }
 
-/// An address range in CIDR notation. Every text that matches can be parsed as an [`ipnet::IpNet`]. CEL's `isCIDR` would say the same, but
-/// Kubernetes 1.29 and 1.30 do not have it. Without backslashes, which are escapes in texts of CEL.
+/// An address range in CIDR notation. Every text that matches can be parsed as an [`ipnet::IpNet`].
+/// CEL's `isCIDR` would say the same, but Kubernetes 1.29 and 1.30 do not have it. Without
+/// backslashes, which are escapes in texts of CEL.
 fn prefix_pattern() -> String {
     let octet = "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])";
     let ipv4 = format!("({octet}[.]){{3}}{octet}/([12]?[0-9]|3[0-2])");
@@ -152,9 +160,12 @@ fn prefix_pattern() -> String {
     let without_gap = format!("({group}:){{7}}{group}");
     let gap_at_start = format!(":(:{group}){{1,7}}");
     let gap_at_end = format!("({group}:){{1,7}}:");
-    let gap_between = (1..=6).map(|before| format!("({group}:){{1,{before}}}(:{group}){{1,{}}}", 7 - before));
-    let addresses: Vec<String> =
-        [without_gap, gap_at_start, gap_at_end, "::".to_owned()].into_iter().chain(gap_between).collect();
+    let gap_between =
+        (1..=6).map(|before| format!("({group}:){{1,{before}}}(:{group}){{1,{}}}", 7 - before));
+    let addresses: Vec<String> = [without_gap, gap_at_start, gap_at_end, "::".to_owned()]
+        .into_iter()
+        .chain(gap_between)
+        .collect();
     let ipv6 = format!("({})/(12[0-8]|1[01][0-9]|[1-9]?[0-9])", addresses.join("|"));
     format!("^{ipv4}$|^{ipv6}$")
 }
@@ -183,7 +194,10 @@ pub fn prefix_map(_: &mut SchemaGenerator) -> Schema {
 /// A map from address prefixes to MTUs.
 pub fn path_mtus(generator: &mut SchemaGenerator) -> Schema {
     let mut mtus = prefix_map(generator);
-    mtus.insert("additionalProperties".to_owned(), u16::json_schema(generator).to_value());
+    mtus.insert(
+        "additionalProperties".to_owned(),
+        u16::json_schema(generator).to_value(),
+    );
     mtus
 }
 
@@ -215,8 +229,8 @@ pub fn order_of_clusters(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "array", "maxItems": 64, "items": { "type": "string", "minLength": 1, "maxLength": 253 } })
 }
 
-/// Names of namespaces, or the beginning of names and `*`. Without the maximum lengths the API server rejects the admission policy that
-/// reads them as too costly.
+/// Names of namespaces, or the beginning of names and `*`. Without the maximum lengths the API
+/// server rejects the admission policy that reads them as too costly.
 pub fn system_namespaces(_: &mut SchemaGenerator) -> Schema {
     let pattern = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$|^[a-z0-9][-a-z0-9]{0,61}\*$";
     json_schema!({ "type": "array", "maxItems": 64, "items": { "type": "string", "maxLength": 63, "pattern": pattern } })
@@ -252,7 +266,10 @@ pub fn conditions(_: &mut SchemaGenerator) -> Schema {
 pub fn contract_conditions(generator: &mut SchemaGenerator) -> Schema {
     let mut list = conditions(generator);
     list.insert("maxItems".to_owned(), 4.into());
-    if let Some(message) = list.pointer_mut("/items/properties/message").and_then(|message| message.as_object_mut()) {
+    if let Some(message) = list
+        .pointer_mut("/items/properties/message")
+        .and_then(|message| message.as_object_mut())
+    {
         message.insert("maxLength".to_owned(), 1024.into());
     }
     list
@@ -284,7 +301,10 @@ mod tests {
             "1:2:3:4:5:6:7:8/128",
         ];
         for range in ranges {
-            assert!(pattern.is_match(range) && range.parse::<IpNet>().is_ok(), "{range}");
+            assert!(
+                pattern.is_match(range) && range.parse::<IpNet>().is_ok(),
+                "{range}"
+            );
         }
         let others = [
             "",
@@ -313,7 +333,8 @@ mod tests {
     }
 
     proptest! {
-        /// Texts of the characters of IPv6 ranges: the pattern and the parser agree, except about leading zeros of the length.
+        /// Texts of the characters of IPv6 ranges: the pattern and the parser agree, except about
+        /// leading zeros of the length.
         #[test]
         fn the_pattern_and_the_parser_agree(text in "([0-9a-f]{1,5}|:|::){1,12}/[1-9][0-9]{0,2}") {
             let matches = Regex::new(&prefix_pattern()).unwrap().is_match(&text);

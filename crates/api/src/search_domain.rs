@@ -4,9 +4,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ClusterId, Condition, schema};
 
-/// A DNS domain in which this cluster looks for others. Each cluster has an instance of the service `_liqo_auth._tcp` there (RFC 6763):
-/// a PTR record, an SRV and a TXT record. A cluster that proves its ID gets a `ForeignCluster`; a `PeeringPolicy` says whether this
-/// cluster peers with it automatically.
+/// A DNS domain in which this cluster looks for others. Each cluster has an instance of the service
+/// `_liqo_auth._tcp` there (RFC 6763): a PTR record, an SRV and a TXT record. A cluster that proves
+/// its ID gets a `ForeignCluster`; a `PeeringPolicy` says whether this cluster peers with it
+/// automatically.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[kube(
     group = "discovery.liqo.io",
@@ -30,7 +31,9 @@ pub struct SearchDomainSpec {
     /// The domain, such as `clusters.example.org`.
     #[schemars(
         length(max = 200),
-        regex(pattern = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(\.[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)*\.?$")
+        regex(
+            pattern = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(\.[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)*\.?$"
+        )
     )]
     pub domain: String,
 }
@@ -73,5 +76,6 @@ pub struct SearchDomainEntry {
     pub problem: Option<String>,
 }
 
-/// Condition of a [`SearchDomain`]: the domain could be read, and each entry describes a cluster of its own.
+/// Condition of a [`SearchDomain`]: the domain could be read, and each entry describes a cluster of
+/// its own.
 pub const RESOLVED: &str = "Resolved";

@@ -5,8 +5,9 @@ use serde_json::Value;
 
 use crate::{record_text, schema};
 
-/// The record of one offloaded pod, in the tenant namespace. Its name is the UID of the local pod, so two pods of the same name are never
-/// confused. The consumer writes the spec, the provider writes the status.
+/// The record of one offloaded pod, in the tenant namespace. Its name is the UID of the local pod,
+/// so two pods of the same name are never confused. The consumer writes the spec, the provider
+/// writes the status.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[kube(
     group = "virtualkubelet.liqo.io",
@@ -37,7 +38,8 @@ pub struct ShadowPodSpec {
     #[schemars(length(max = 253))]
     #[x_kube(validation = kube::core::Rule::new("self == oldSelf").message("the pool of a shadow pod does not change"))]
     pub pool: String,
-    /// The pod to run, as JSON text: metadata and spec, of any Kubernetes version. Non-ASCII characters and `<`, `>` and `&` are escaped.
+    /// The pod to run, as JSON text: metadata and spec, of any Kubernetes version. Non-ASCII
+    /// characters and `<`, `>` and `&` are escaped.
     #[serde(deserialize_with = "record_text::text_or_nothing")]
     #[schemars(schema_with = "schema::pod_text")]
     pub pod: String,
@@ -62,8 +64,8 @@ pub struct ShadowPodStatus {
     /// State of the shadow pod.
     #[serde(default)]
     pub phase: ShadowPodPhase,
-    /// Why the shadow pod is in this phase, if there is more to say: `OfferExceeded`, `OfferReclaimed`, `PoolWithdrawn`, `NameTaken`,
-    /// `NamespaceNotReady`, `NotAllowed`, ...
+    /// Why the shadow pod is in this phase, if there is more to say: `OfferExceeded`,
+    /// `OfferReclaimed`, `PoolWithdrawn`, `NameTaken`, `NamespaceNotReady`, `NotAllowed`, ...
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// The reason in a sentence, with what to do, for people.
@@ -72,8 +74,9 @@ pub struct ShadowPodStatus {
     /// UID of the remote pod.
     #[serde(rename = "remoteUID", default, skip_serializing_if = "Option::is_none")]
     pub remote_uid: Option<String>,
-    /// What the pod was charged, and from when until when, where the tenancy has a contract: `1767225600- cpu=1,pods=1`. The times are
-    /// seconds since 1970 by the provider's clock, and an open charge has no end. `docs/metering.md` has the grammar.
+    /// What the pod was charged, and from when until when, where the tenancy has a contract:
+    /// `1767225600- cpu=1,pods=1`. The times are seconds since 1970 by the provider's clock, and an
+    /// open charge has no end. `docs/metering.md` has the grammar.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16384))]
     pub charges: Option<String>,

@@ -4,9 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Time, schema};
 
-/// What pods used in one period of a contract, or a part of it. Each side writes its own records: the provider in the tenant namespace,
-/// where the consumer only reads them, and the consumer in its provider namespace. They are deleted when both sides have signed the
-/// receipt of the period.
+/// What pods used in one period of a contract, or a part of it. Each side writes its own records:
+/// the provider in the tenant namespace, where the consumer only reads them, and the consumer in
+/// its provider namespace. They are deleted when both sides have signed the receipt of the period.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[kube(
     group = "sharing.liqo.io",
@@ -22,7 +22,11 @@ use crate::{Time, schema};
     printcolumn(name = "Period", type_ = "date", json_path = ".spec.period.start"),
     printcolumn(name = "Chunk", type_ = "integer", json_path = ".spec.chunk"),
     printcolumn(name = "Chunks", type_ = "integer", json_path = ".spec.chunks"),
-    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+    printcolumn(
+        name = "Age",
+        type_ = "date",
+        json_path = ".metadata.creationTimestamp"
+    )
 )]
 #[serde(rename_all = "camelCase")]
 pub struct UsageRecordSpec {
@@ -38,8 +42,8 @@ pub struct UsageRecordSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 10_000))]
     pub chunks: Option<u32>,
-    /// The entries, one line a pod and time: UID of the local pod, pool, first second, first second after the end, amounts. At most 2,000
-    /// lines. `docs/metering.md` has the grammar.
+    /// The entries, one line a pod and time: UID of the local pod, pool, first second, first second
+    /// after the end, amounts. At most 2,000 lines. `docs/metering.md` has the grammar.
     #[serde(default)]
     #[schemars(schema_with = "schema::usage_entries")]
     pub entries: String,

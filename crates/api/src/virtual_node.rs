@@ -23,8 +23,16 @@ use crate::{ClusterId, Condition, LargestPods, PriceList, Time, schema};
     printcolumn(name = "Cluster", type_ = "string", json_path = ".spec.clusterName"),
     printcolumn(name = "Pool", type_ = "string", json_path = ".spec.pool"),
     printcolumn(name = "Node", type_ = "string", json_path = ".status.nodeName"),
-    printcolumn(name = "Ready", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].status"),
-    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+    printcolumn(
+        name = "Ready",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type==\"Ready\")].status"
+    ),
+    printcolumn(
+        name = "Age",
+        type_ = "date",
+        json_path = ".metadata.creationTimestamp"
+    )
 )]
 #[serde(rename_all = "camelCase")]
 pub struct VirtualNodeSpec {
@@ -37,13 +45,16 @@ pub struct VirtualNodeSpec {
     /// Name of the pool.
     #[x_kube(validation = kube::core::Rule::new("self == oldSelf").message("the pool of a virtual node does not change"))]
     pub pool: String,
-    /// The accepted amounts: the capacity of the Node. Its allocatable is less by what its pods are charged beyond their requests.
+    /// The accepted amounts: the capacity of the Node. Its allocatable is less by what its pods are
+    /// charged beyond their requests.
     pub resources: ResourceList,
-    /// What the provider's nodes with the most room have free now, as its offer says it. If empty, nothing is known.
+    /// What the provider's nodes with the most room have free now, as its offer says it. If empty,
+    /// nothing is known.
     #[serde(default, skip_serializing_if = "LargestPods::is_empty")]
     #[schemars(schema_with = "schema::largest_pods")]
     pub largest_pods: LargestPods,
-    /// Time at which the provider takes the pool back, if it does. Until then the Node gets no new pods, and its pods are evicted.
+    /// Time at which the provider takes the pool back, if it does. Until then the Node gets no new
+    /// pods, and its pods are evicted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub withdrawal_timestamp: Option<Time>,
     /// Labels that the provider advertises. Only harmless ones get on the Node.
@@ -68,7 +79,8 @@ pub struct VirtualNodeStatus {
     /// Port of the Node's kubelet API at the manager's address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kubelet_port: Option<u16>,
-    /// `Ready`: the Node exists and is Ready. `KubeletServing`: the kubelet API has a certificate that the cluster trusts.
+    /// `Ready`: the Node exists and is Ready. `KubeletServing`: the kubelet API has a certificate
+    /// that the cluster trusts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Processes a single change soon, and many in few batches: a large batch costs hardly more than a small one.
+/// Processes a single change soon, and many in few batches: a large batch costs hardly more than a
+/// small one.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Batches {
     interval: Duration,
@@ -14,13 +15,20 @@ pub struct Batches {
 impl Batches {
     /// Time to wait before the next batch.
     pub fn wait(&self, now: Instant) -> Duration {
-        self.last.map_or(Duration::ZERO, |last| self.interval.saturating_sub(now - last))
+        self.last.map_or(Duration::ZERO, |last| {
+            self.interval.saturating_sub(now - last)
+        })
     }
 
-    /// A batch was processed. The next one comes after `min` at the earliest. The time doubles up to `max` while batches follow one another.
+    /// A batch was processed. The next one comes after `min` at the earliest. The time doubles up
+    /// to `max` while batches follow one another.
     pub fn processed(&mut self, now: Instant, min: Duration, max: Duration) {
         let follows = self.last.is_some_and(|last| now - last < self.interval * 2);
-        self.interval = if follows { (self.interval * 2).min(max) } else { min };
+        self.interval = if follows {
+            (self.interval * 2).min(max)
+        } else {
+            min
+        };
         self.last = Some(now);
     }
 }
@@ -41,7 +49,10 @@ mod tests {
             now += batches.wait(now);
             assert_eq!(batches.wait(now), Duration::ZERO);
         }
-        assert!(waits.is_sorted() && waits[..3] == [min, min * 2, min * 4] && waits[5] == max, "{waits:?}");
+        assert!(
+            waits.is_sorted() && waits[..3] == [min, min * 2, min * 4] && waits[5] == max,
+            "{waits:?}"
+        );
         now += max * 2;
         batches.processed(now, min, max);
         assert_eq!(batches.wait(now), min);

@@ -26,7 +26,8 @@ use crate::{
 const FORBIDDEN_AT_FIRST: u32 = 3;
 /// Maximum length in characters of what a peer wrote, in a log line.
 const MAX_LOGGED_LEN: usize = 200;
-/// Maximum page size for objects that peers wrote. Each may take the 1.5 MiB that etcd allows, so a page takes at most 24 MiB.
+/// Maximum page size for objects that peers wrote. Each may take the 1.5 MiB that etcd allows, so a
+/// page takes at most 24 MiB.
 const UNREAD_PAGE: u32 = 16;
 
 /// The reduced objects of one watch. Clones share the same content.
@@ -37,17 +38,22 @@ pub struct Cache<R> {
 
 impl<R> Clone for Cache<R> {
     fn clone(&self) -> Self {
-        Self { objects: self.objects.clone(), synced: self.synced.clone() }
+        Self {
+            objects: self.objects.clone(),
+            synced: self.synced.clone(),
+        }
     }
 }
 
 impl<R: Send + Sync + PartialEq + 'static> Cache<R> {
-    /// Watches `api` until `stop`. `reduce` returns the part of an object that is needed, or nothing. Each change of that part calls
-    /// `changed` with the key, the old part and the new part (none: the object did not or does not exist). It runs on the watch's
-    /// task, so it must be quick: usually it adds keys to a queue.
+    /// Watches `api` until `stop`. `reduce` returns the part of an object that is needed, or
+    /// nothing. Each change of that part calls `changed` with the key, the old part and the new
+    /// part (none: the object did not or does not exist). It runs on the watch's task, so it must
+    /// be quick: usually it adds keys to a queue.
     ///
-    /// A broken watch is restarted with growing delays, and then reports objects that vanished meanwhile. If the kind is one that
-    /// peers write, an object that cannot be parsed counts as absent.
+    /// A broken watch is restarted with growing delays, and then reports objects that vanished
+    /// meanwhile. If the kind is one that peers write, an object that cannot be parsed counts as
+    /// absent.
     pub fn watch<K>(
         api: Api<K>,
         config: watcher::Config,
@@ -61,10 +67,12 @@ impl<R: Send + Sync + PartialEq + 'static> Cache<R> {
         Self::start(api, config, stop, None, reduce, changed)
     }
 
-    /// The same for our tenant namespace at a provider, within the [`crate::provider_limits`]; `len` estimates the memory of a reduced
-    /// object in bytes. If the provider exceeds a limit, the objects that were read before stay, and the watch starts again later.
+    /// The same for our tenant namespace at a provider, within the [`crate::provider_limits`];
+    /// `len` estimates the memory of a reduced object in bytes. If the provider exceeds a limit,
+    /// the objects that were read before stay, and the watch starts again later.
     ///
-    /// An object at the provider is a claim: `reduce` verifies it, keeps it closed, or gives the reason in `docs/trusted-fields.md`.
+    /// An object at the provider is a claim: `reduce` verifies it, keeps it closed, or gives the
+    /// reason in `docs/trusted-fields.md`.
     pub fn watch_provider<K>(
         connection: &PeerConnection,
         config: watcher::Config,
@@ -74,11 +82,23 @@ impl<R: Send + Sync + PartialEq + 'static> Cache<R> {
         changed: impl FnMut(&Key, Option<&Arc<R>>, Option<&Arc<R>>) + Send + 'static,
     ) -> Self
     where
-        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>
+            + Clone
+            + DeserializeOwned
+            + Debug
+            + Send
+            + 'static,
     {
         let reduce = move |object: K| reduce(Claimed::new(object));
         let api = Api::namespaced(connection.client.clone(), &connection.tenant_namespace);
-        Self::start(api, config, stop, Some(Allowance::new(connection.limits.clone(), len)), reduce, changed)
+        Self::start(
+            api,
+            config,
+            stop,
+            Some(Allowance::new(connection.limits.clone(), len)),
+            reduce,
+            changed,
+        )
     }
 
     fn start<K>(
@@ -96,8 +116,17 @@ impl<R: Send + Sync + PartialEq + 'static> Cache<R> {
         let (synced_sender, synced) = watch::channel(false);
         let url = api.resource_url().to_owned();
         let limits = allowance.as_ref().map(|allowance| allowance.limits.clone());
-        let mut watched = Watched { content: objects.clone(), listed: None, allowance };
-        let start_events = move || (events(api.clone(), config.clone(), limits.clone()), Instant::now());
+        let mut watched = Watched {
+            content: objects.clone(),
+            listed: None,
+            allowance,
+        };
+        let start_events = move || {
+            (
+                events(api.clone(), config.clone(), limits.clone()),
+                Instant::now(),
+            )
+        };
         let (mut events, mut begun) = start_events();
         tokio::spawn(async move {
             let mut failures = 0;
@@ -116,8 +145,13 @@ impl<R: Send + Sync + PartialEq + 'static> Cache<R> {
                         watched.exceeded_since(begun)
                     }
                     Some(Ok(event)) => {
-                        // It only announces a list request, so it does not prove that the watch works.
-                        failures = if matches!(event, watcher::Event::Init) { failures } else { 0 };
+                        // It only announces a list request, so it does not prove that the watch
+                        // works.
+                        failures = if matches!(event, watcher::Event::Init) {
+                            failures
+                        } else {
+                            0
+                        };
                         let reduced = within_limits(event, &reduce);
                         let taken = reduced.and_then(|event| watched.take(event, &mut changed));
                         if taken == Ok(true) {
@@ -150,21 +184,28 @@ impl<R: Send + Sync + PartialEq + 'static> Cache<R> {
         self.objects.read().get(key).cloned()
     }
 
-    /// The objects of one namespace by key. It costs as much as the namespace has, however many objects there are.
+    /// The objects of one namespace by key. It costs as much as the namespace has, however many
+    /// objects there are.
     pub fn in_namespace(&self, namespace: &str) -> Vec<(Key, Arc<R>)> {
         in_namespace(&self.objects.read(), namespace)
     }
 
     /// Every key with its reduced object.
     pub fn all(&self) -> Vec<(Key, Arc<R>)> {
-        self.objects.read().iter().map(|(key, object)| (key.clone(), object.clone())).collect()
+        self.objects
+            .read()
+            .iter()
+            .map(|(key, object)| (key.clone(), object.clone()))
+            .collect()
     }
 }
 
 fn in_namespace<R>(objects: &BTreeMap<Key, Arc<R>>, namespace: &str) -> Vec<(Key, Arc<R>)> {
     let from_first = objects.range(Key::new(namespace, "")..);
     let of_namespace = from_first.take_while(|(key, _)| key.namespace == namespace);
-    of_namespace.map(|(key, object)| (key.clone(), object.clone())).collect()
+    of_namespace
+        .map(|(key, object)| (key.clone(), object.clone()))
+        .collect()
 }
 
 /// The content of a watch, and the list that it is reading.
@@ -195,7 +236,11 @@ impl<R: PartialEq> Watched<R> {
             }
             watcher::Event::InitApply((_, None)) => {}
             watcher::Event::InitDone => {
-                replace(&self.content, self.listed.take().unwrap_or_default(), changed);
+                replace(
+                    &self.content,
+                    self.listed.take().unwrap_or_default(),
+                    changed,
+                );
                 self.allowance.iter_mut().for_each(Allowance::end_list);
                 return Ok(true);
             }
@@ -220,13 +265,21 @@ impl<R: PartialEq> Watched<R> {
     }
 
     fn charge(&mut self, key: &Key, old: Option<&R>, new: Option<&R>) -> Result<(), LimitExceeded> {
-        let Some(allowance) = &mut self.allowance else { return Ok(()) };
-        allowance.replace(key, old, new).inspect_err(|limit| allowance.limits.exceeded(*limit, Instant::now()))
+        let Some(allowance) = &mut self.allowance else {
+            return Ok(());
+        };
+        allowance
+            .replace(key, old, new)
+            .inspect_err(|limit| allowance.limits.exceeded(*limit, Instant::now()))
     }
 
-    /// Whether the provider exceeded a limit a moment ago, whichever of its watches read that, and since this one `begun`.
+    /// Whether the provider exceeded a limit a moment ago, whichever of its watches read that, and
+    /// since this one `begun`.
     fn exceeded_since(&self, begun: Instant) -> bool {
-        let last = self.allowance.as_ref().and_then(|allowance| allowance.limits.last_exceeded());
+        let last = self
+            .allowance
+            .as_ref()
+            .and_then(|allowance| allowance.limits.last_exceeded());
         last.is_some_and(|last| last >= begun && last.elapsed() < RETRY_DELAY)
     }
 
@@ -240,8 +293,9 @@ impl<R: PartialEq> Watched<R> {
 type ReadObject<K> = (Key, Result<Option<K>, LimitExceeded>);
 type Events<K> = BoxStream<'static, watcher::Result<watcher::Event<ReadObject<K>>>>;
 
-/// Objects that peers write are parsed one by one, see [`crate::unread`]. Any other object that cannot be parsed interrupts the watch,
-/// because to treat it as deleted would be worse. With `limits`, the objects are at a provider, which may have written all of them.
+/// Objects that peers write are parsed one by one, see [`crate::unread`]. Any other object that
+/// cannot be parsed interrupts the watch, because to treat it as deleted would be worse. With
+/// `limits`, the objects are at a provider, which may have written all of them.
 fn events<K>(api: Api<K>, config: watcher::Config, limits: Option<Arc<ProviderLimits>>) -> Events<K>
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
@@ -249,7 +303,10 @@ where
     let url = api.resource_url().to_owned();
     if limits.is_none() && !is_written_by_peers(&url) {
         let known = |object: K| (Key::of(&object), Ok(Some(object)));
-        return watcher(api, config).default_backoff().map(move |event| event.map(|event| each(event, known))).boxed();
+        return watcher(api, config)
+            .default_backoff()
+            .map(move |event| event.map(|event| each(event, known)))
+            .boxed();
     }
     let read = move |object: Unread<K>| {
         let key = Key::of(&object);
@@ -258,18 +315,34 @@ where
                 limits.exceeded(LimitExceeded::Values, Instant::now());
                 Err(LimitExceeded::Values)
             }
-            limits => Ok(object.read().inspect_err(|error| log_unreadable(&url, &key, error, limits.as_deref())).ok()),
+            limits => Ok(object
+                .read()
+                .inspect_err(|error| log_unreadable(&url, &key, error, limits.as_deref()))
+                .ok()),
         };
         (key, read)
     };
-    watcher(unread(api), small_pages(config)).default_backoff().map(move |event| event.map(|event| each(event, &read))).boxed()
+    watcher(unread(api), small_pages(config))
+        .default_backoff()
+        .map(move |event| event.map(|event| each(event, &read)))
+        .boxed()
 }
 
-pub(crate) fn log_unreadable(url: &str, key: &Key, error: &serde_json::Error, limits: Option<&ProviderLimits>) {
+pub(crate) fn log_unreadable(
+    url: &str,
+    key: &Key,
+    error: &serde_json::Error,
+    limits: Option<&ProviderLimits>,
+) {
     if limits.is_none_or(|limits| limits.may_log(Instant::now())) {
         let short = |text: String| text.chars().take(MAX_LOGGED_LEN).collect::<String>();
         let (key, error) = (short(key.to_string()), short(error.to_string()));
-        tracing::warn!(url, key, error, "an object that cannot be parsed counts as absent");
+        tracing::warn!(
+            url,
+            key,
+            error,
+            "an object that cannot be parsed counts as absent"
+        );
     }
 }
 
@@ -279,13 +352,16 @@ pub(crate) fn small_pages(config: watcher::Config) -> watcher::Config {
     config.page_size(pages)
 }
 
-/// The event with the part of the object that is needed. Nothing is known about an object that exceeds a limit, except that it is deleted.
+/// The event with the part of the object that is needed. Nothing is known about an object that
+/// exceeds a limit, except that it is deleted.
 fn within_limits<K, R>(
     event: watcher::Event<ReadObject<K>>,
     reduce: impl Fn(K) -> Option<R>,
 ) -> Result<watcher::Event<(Key, Option<R>)>, LimitExceeded> {
     let exceeded = match &event {
-        watcher::Event::Apply((_, object)) | watcher::Event::InitApply((_, object)) => object.as_ref().err().copied(),
+        watcher::Event::Apply((_, object)) | watcher::Event::InitApply((_, object)) => {
+            object.as_ref().err().copied()
+        }
         watcher::Event::Init | watcher::Event::InitDone | watcher::Event::Delete(_) => None,
     };
     let reduced = |(key, object): ReadObject<K>| (key, object.ok().flatten().and_then(&reduce));
@@ -302,8 +378,8 @@ fn each<T, U>(event: watcher::Event<T>, convert: impl FnOnce(T) -> U) -> watcher
     }
 }
 
-/// The watcher retries by itself, so only a lasting failure is worth a warning. A new right takes a moment to have an effect, and a
-/// version that is too old leads to a new list.
+/// The watcher retries by itself, so only a lasting failure is worth a warning. A new right takes a
+/// moment to have an effect, and a version that is too old leads to a new list.
 pub(crate) fn log_failure(url: &str, error: &watcher::Error, failures: u32) {
     use watcher::Error::{InitialListFailed, WatchError, WatchFailed, WatchStartFailed};
     let (code, text) = match error {
@@ -321,7 +397,12 @@ pub(crate) fn log_failure(url: &str, error: &watcher::Error, failures: u32) {
     if failures == worth_a_warning {
         tracing::warn!(url, error = text, "watch interrupted, trying again");
     } else {
-        tracing::debug!(url, error = text, failures, "watch interrupted, trying again");
+        tracing::debug!(
+            url,
+            error = text,
+            failures,
+            "watch interrupted, trying again"
+        );
     }
 }
 
@@ -377,7 +458,8 @@ pub fn whole<K: Resource>(mut object: K) -> Option<K> {
     Some(object)
 }
 
-/// Estimated memory of a value in bytes: its lists and maps of short texts take several times as much as their JSON.
+/// Estimated memory of a value in bytes: its lists and maps of short texts take several times as
+/// much as their JSON.
 pub fn parsed_len<T: Serialize>(value: &T) -> usize {
     const MEMORY_OF_JSON: usize = 8;
     struct Len(usize);
@@ -411,17 +493,45 @@ mod tests {
     fn pages_of_what_peers_write_are_as_small_as_the_watch_wants_or_smaller() {
         let page = |config| small_pages(config).page_size;
         let wanted = |size| page(watcher::Config::default().page_size(size));
-        assert_eq!((wanted(10), wanted(51), page(watcher::Config::default())), (Some(10), Some(UNREAD_PAGE), Some(UNREAD_PAGE)));
-        assert_eq!(page(watcher::Config { page_size: None, ..watcher::Config::default() }), Some(UNREAD_PAGE));
+        assert_eq!(
+            (wanted(10), wanted(51), page(watcher::Config::default())),
+            (Some(10), Some(UNREAD_PAGE), Some(UNREAD_PAGE))
+        );
+        assert_eq!(
+            page(watcher::Config {
+                page_size: None,
+                ..watcher::Config::default()
+            }),
+            Some(UNREAD_PAGE)
+        );
     }
 
     #[test]
     fn the_objects_of_a_namespace_are_found_among_those_of_others() {
-        let keys = [("a", "x"), ("a-b", "x"), ("b", "x"), ("b", "y"), ("ba", "x"), ("", "b")]
-            .map(|(namespace, name)| Key::new(namespace, name));
-        let objects: BTreeMap<Key, Arc<u32>> = keys.into_iter().map(|key| (key, Arc::new(1))).collect();
-        let found = |namespace| in_namespace(&objects, namespace).into_iter().map(|(key, _)| key.to_string()).collect::<Vec<_>>();
-        assert_eq!((found("b"), found("a")), (vec!["b/x".to_owned(), "b/y".to_owned()], vec!["a/x".to_owned()]));
+        let keys = [
+            ("a", "x"),
+            ("a-b", "x"),
+            ("b", "x"),
+            ("b", "y"),
+            ("ba", "x"),
+            ("", "b"),
+        ]
+        .map(|(namespace, name)| Key::new(namespace, name));
+        let objects: BTreeMap<Key, Arc<u32>> =
+            keys.into_iter().map(|key| (key, Arc::new(1))).collect();
+        let found = |namespace| {
+            in_namespace(&objects, namespace)
+                .into_iter()
+                .map(|(key, _)| key.to_string())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(
+            (found("b"), found("a")),
+            (
+                vec!["b/x".to_owned(), "b/y".to_owned()],
+                vec!["a/x".to_owned()]
+            )
+        );
         assert!(found("c").is_empty());
     }
 
@@ -430,10 +540,22 @@ mod tests {
         let content = RwLock::new(BTreeMap::new());
         let mut seen = Seen::new();
         for value in [Some(1), Some(1), Some(2), None, None] {
-            set(&content, &Key::new("a", "b"), value.map(Arc::new).as_ref(), &mut record(&mut seen));
+            set(
+                &content,
+                &Key::new("a", "b"),
+                value.map(Arc::new).as_ref(),
+                &mut record(&mut seen),
+            );
         }
         let key = "a/b".to_owned();
-        assert_eq!(seen, [(key.clone(), None, Some(1)), (key.clone(), Some(1), Some(2)), (key, Some(2), None)]);
+        assert_eq!(
+            seen,
+            [
+                (key.clone(), None, Some(1)),
+                (key.clone(), Some(1), Some(2)),
+                (key, Some(2), None)
+            ]
+        );
     }
 
     #[test]
@@ -442,7 +564,10 @@ mod tests {
         let object = || -> ReadObject<u32> { (Key::new("a", "b"), Err(LimitExceeded::Values)) };
         let is_refused = |event| within_limits(event, Some).is_err();
         assert!(is_refused(Apply(object())) && is_refused(InitApply(object())));
-        assert!(matches!(within_limits(Delete(object()), Some), Ok(Delete((_, None)))));
+        assert!(matches!(
+            within_limits(Delete(object()), Some),
+            Ok(Delete((_, None)))
+        ));
         let unreadable = (Key::new("a", "b"), Ok(None::<u32>));
         assert!(
             matches!(within_limits(Apply(unreadable), Some), Ok(Apply((_, None)))),
@@ -453,17 +578,40 @@ mod tests {
     #[test]
     fn what_vanished_during_an_interruption_is_told_after_it() {
         let same = Arc::new(2);
-        let content = RwLock::new(BTreeMap::from([(Key::new("", "gone"), Arc::new(1)), (Key::new("", "same"), same.clone())]));
+        let content = RwLock::new(BTreeMap::from([
+            (Key::new("", "gone"), Arc::new(1)),
+            (Key::new("", "same"), same.clone()),
+        ]));
         let mut seen = Seen::new();
         replace(
             &content,
-            BTreeMap::from([(Key::new("", "same"), Arc::new(2)), (Key::new("", "new"), Arc::new(3))]),
+            BTreeMap::from([
+                (Key::new("", "same"), Arc::new(2)),
+                (Key::new("", "new"), Arc::new(3)),
+            ]),
             &mut record(&mut seen),
         );
         seen.sort();
-        assert_eq!(seen, [("gone".to_owned(), Some(1), None), ("new".to_owned(), None, Some(3))]);
-        assert!(Arc::ptr_eq(&content.read()[&Key::new("", "same")], &same), "it is there twice");
-        set(&content, &Key::new("", "same"), Some(&Arc::new(2)), &mut |_, _, _| panic!("nothing changed"));
-        assert!(Arc::ptr_eq(&content.read()[&Key::new("", "same")], &same), "it is there twice");
+        assert_eq!(
+            seen,
+            [
+                ("gone".to_owned(), Some(1), None),
+                ("new".to_owned(), None, Some(3))
+            ]
+        );
+        assert!(
+            Arc::ptr_eq(&content.read()[&Key::new("", "same")], &same),
+            "it is there twice"
+        );
+        set(
+            &content,
+            &Key::new("", "same"),
+            Some(&Arc::new(2)),
+            &mut |_, _, _| panic!("nothing changed"),
+        );
+        assert!(
+            Arc::ptr_eq(&content.read()[&Key::new("", "same")], &same),
+            "it is there twice"
+        );
     }
 }

@@ -17,8 +17,9 @@ use serde_json::json;
 
 use crate::{context::Context, writes::unless_gone};
 
-/// Applies all conditions of an owner to the status of a [`ForeignCluster`], by server-side apply. Removes conditions of the owner
-/// that are not in `wanted`. Writes nothing if nothing changed, or if the object is gone.
+/// Applies all conditions of an owner to the status of a [`ForeignCluster`], by server-side apply.
+/// Removes conditions of the owner that are not in `wanted`. Writes nothing if nothing changed, or
+/// if the object is gone.
 pub async fn apply_links(
     context: &Context,
     foreign_cluster: &ForeignCluster,
@@ -26,8 +27,14 @@ pub async fn apply_links(
     wanted: &[DesiredCondition],
 ) -> kube::Result<()> {
     let name = foreign_cluster.metadata.name.as_deref().unwrap_or_default();
-    let current = foreign_cluster.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
-    let Some(conditions) = decide_links(current, wanted, owner, context.now()) else { return Ok(()) };
+    let current = foreign_cluster
+        .status
+        .as_ref()
+        .map(|status| status.conditions.as_slice())
+        .unwrap_or_default();
+    let Some(conditions) = decide_links(current, wanted, owner, context.now()) else {
+        return Ok(());
+    };
     let body = json!({
         "apiVersion": "discovery.liqo.io/v1alpha1",
         "kind": "ForeignCluster",
@@ -39,16 +46,23 @@ pub async fn apply_links(
     unless_gone(api.patch_status(name, &params, &Patch::Apply(&body)).await).map(drop)
 }
 
-/// Applies conditions of one writer to the status of the [`ClusterConfig`], by server-side apply, so that other writers keep theirs.
-/// Returns whether anything changed. Writes nothing if nothing changed, or if the object is gone.
+/// Applies conditions of one writer to the status of the [`ClusterConfig`], by server-side apply,
+/// so that other writers keep theirs. Returns whether anything changed. Writes nothing if nothing
+/// changed, or if the object is gone.
 pub async fn apply_to_config(
     context: &Context,
     config: &ClusterConfig,
     field_manager: &str,
     wanted: &[DesiredCondition],
 ) -> kube::Result<bool> {
-    let current = config.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
-    let Some(conditions) = decide(current, wanted, context.now()) else { return Ok(false) };
+    let current = config
+        .status
+        .as_ref()
+        .map(|status| status.conditions.as_slice())
+        .unwrap_or_default();
+    let Some(conditions) = decide(current, wanted, context.now()) else {
+        return Ok(false);
+    };
     let body = json!({
         "apiVersion": "config.liqo.io/v1alpha1",
         "kind": "ClusterConfig",
@@ -57,11 +71,15 @@ pub async fn apply_to_config(
     });
     let api: Api<ClusterConfig> = Api::all(context.client.clone());
     let params = PatchParams::apply(field_manager).force();
-    Ok(unless_gone(api.patch_status(CLUSTER_CONFIG, &params, &Patch::Apply(&body)).await)?.is_some())
+    Ok(unless_gone(
+        api.patch_status(CLUSTER_CONFIG, &params, &Patch::Apply(&body))
+            .await,
+    )?
+    .is_some())
 }
 
-/// Writes conditions of an object whose conditions all belong to one controller, by merge patch. Writes nothing if nothing changed, or
-/// if the object is gone.
+/// Writes conditions of an object whose conditions all belong to one controller, by merge patch.
+/// Writes nothing if nothing changed, or if the object is gone.
 pub async fn merge<K>(
     api: &Api<K>,
     name: &str,
@@ -87,12 +105,21 @@ pub async fn merge_for<K>(
 where
     K: Resource + Clone + DeserializeOwned + Debug,
 {
-    let Some(changed) = decide_for(generation, current, wanted, now) else { return Ok(()) };
-    let mut conditions: Vec<Condition> =
-        current.iter().filter(|have| !changed.iter().any(|new| new.type_ == have.type_)).cloned().collect();
+    let Some(changed) = decide_for(generation, current, wanted, now) else {
+        return Ok(());
+    };
+    let mut conditions: Vec<Condition> = current
+        .iter()
+        .filter(|have| !changed.iter().any(|new| new.type_ == have.type_))
+        .cloned()
+        .collect();
     conditions.extend(changed);
     let body = json!({ "status": { "conditions": conditions } });
-    unless_gone(api.patch_status(name, &PatchParams::default(), &Patch::Merge(&body)).await).map(drop)
+    unless_gone(
+        api.patch_status(name, &PatchParams::default(), &Patch::Merge(&body))
+            .await,
+    )
+    .map(drop)
 }
 
 pub fn namespaced<K>(client: &Client, namespace: &str) -> Api<K>

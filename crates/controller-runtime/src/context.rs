@@ -1,4 +1,5 @@
-//! The data that every part of the manager gets when it starts: client, clock, network, configuration, peers, events.
+//! The data that every part of the manager gets when it starts: client, clock, network,
+//! configuration, peers, events.
 
 use std::{
     io,
@@ -36,16 +37,21 @@ pub struct Context {
     pub config: watch::Receiver<Arc<ClusterConfig>>,
     pub peers: Peers,
     pub events: Events,
-    /// The last time at which the former leader was alive; `None` if none is known. Nobody watched from then until this process listed
-    /// what exists.
+    /// The last time at which the former leader was alive; `None` if none is known. Nobody watched
+    /// from then until this process listed what exists.
     pub unwatched_since: Option<Timestamp>,
     /// Ends everything.
     pub stop: CancellationToken,
 }
 
-/// The unspecified address of the pod's address family, to listen on. The node may not have the other family.
+/// The unspecified address of the pod's address family, to listen on. The node may not have the
+/// other family.
 pub fn every_address(pod_ip: IpAddr, port: u16) -> SocketAddr {
-    let every = if pod_ip.is_ipv4() { IpAddr::V4(Ipv4Addr::UNSPECIFIED) } else { IpAddr::V6(Ipv6Addr::UNSPECIFIED) };
+    let every = if pod_ip.is_ipv4() {
+        IpAddr::V4(Ipv4Addr::UNSPECIFIED)
+    } else {
+        IpAddr::V6(Ipv6Addr::UNSPECIFIED)
+    };
     SocketAddr::new(every, port)
 }
 

@@ -1,8 +1,8 @@
-//! Makes a pod leave its node: evicts or deletes it, and can tell its owner in an event. [`liqo_api::departure`] says
-//! for each cause which pods leave, and how.
+//! Makes a pod leave its node: evicts or deletes it, and can tell its owner in an event.
+//! [`liqo_api::departure`] says for each cause which pods leave, and how.
 //!
-//! Controllers evict pods, or delete local ones, only through this module. One exception: a provider that ends pods of
-//! its consumers follows other rules, in `liqo-offloading-rules`.
+//! Controllers evict pods, or delete local ones, only through this module. One exception: a
+//! provider that ends pods of its consumers follows other rules, in `liqo-offloading-rules`.
 //!
 //! All requests are for a pod of this UID, and for no other one of the same name.
 
@@ -40,58 +40,119 @@ pub struct Departure<'a> {
 
 impl<'a> Departure<'a> {
     pub fn new(cause: DepartureCause, pod: &'a Key, uid: &'a str) -> Self {
-        Self { cause, pod, uid, message: None, grace: None, version: None }
+        Self {
+            cause,
+            pod,
+            uid,
+            message: None,
+            grace: None,
+            version: None,
+        }
     }
 
     #[must_use]
     pub fn telling(self, message: String) -> Self {
-        Self { message: Some(message), ..self }
+        Self {
+            message: Some(message),
+            ..self
+        }
     }
 }
 
 /// Requests that a pod leaves, as its cause says.
 pub async fn leave(context: &Context, departure: Departure<'_>) -> Result<Outcome, StepError> {
-    let Departure { cause, pod, uid, message, grace, version } = departure;
+    let Departure {
+        cause,
+        pod,
+        uid,
+        message,
+        grace,
+        version,
+    } = departure;
     let outcome = match cause.manner() {
         Manner::Evicted => evict(&context.client, pod, uid, version).await?,
         Manner::Deleted => {
-            let only = Preconditions { uid: Some(uid.to_owned()), resource_version: version };
-            if delete(&context.client, pod, only, grace).await? { Outcome::Accepted } else { Outcome::Gone }
+            let only = Preconditions {
+                uid: Some(uid.to_owned()),
+                resource_version: version,
+            };
+            if delete(&context.client, pod, only, grace).await? {
+                Outcome::Accepted
+            } else {
+                Outcome::Gone
+            }
         }
     };
     match &outcome {
         Outcome::Accepted => {
             tracing::info!(%pod, ?cause, message, "pod leaves");
             if let (Some(reason), Some(message)) = (cause.event(), message) {
-                context.events.normal(&object_ref("v1", "Pod", pod, Some(uid.to_owned())), reason, message).await;
+                context
+                    .events
+                    .normal(
+                        &object_ref("v1", "Pod", pod, Some(uid.to_owned())),
+                        reason,
+                        message,
+                    )
+                    .await;
             }
         }
-        Outcome::NotAllowed(reason) => tracing::debug!(%pod, ?cause, reason, "pod may not leave yet"),
+        Outcome::NotAllowed(reason) => {
+            tracing::debug!(%pod, ?cause, reason, "pod may not leave yet");
+        }
         Outcome::Gone => {}
     }
     Ok(outcome)
 }
 
-/// Removes a local pod whose remote pod is gone, as a kubelet does. Returns `false` if it is gone already.
+/// Removes a local pod whose remote pod is gone, as a kubelet does. Returns `false` if it is gone
+/// already.
 pub async fn remove(client: &Client, pod: &Key, uid: &str) -> Result<bool, StepError> {
-    delete(client, pod, Preconditions { uid: Some(uid.to_owned()), resource_version: None }, Some(0)).await
+    delete(
+        client,
+        pod,
+        Preconditions {
+            uid: Some(uid.to_owned()),
+            resource_version: None,
+        },
+        Some(0),
+    )
+    .await
 }
 
-async fn evict(client: &Client, pod: &Key, uid: &str, version: Option<String>) -> Result<Outcome, StepError> {
+async fn evict(
+    client: &Client,
+    pod: &Key,
+    uid: &str,
+    version: Option<String>,
+) -> Result<Outcome, StepError> {
     let evicted = match version {
         Some(version) => eviction::evict_version(client, pod, uid, &version).await,
         None => eviction::evict(client, pod, uid, None).await,
     };
     let answer = match evicted {
         // An admission policy protects pods in namespaces of the cluster.
-        Err(kube::Error::Api(status)) if status.code == 403 => Ok(Outcome::NotAllowed(status.message)),
+        Err(kube::Error::Api(status)) if status.code == 403 => {
+            Ok(Outcome::NotAllowed(status.message))
+        }
         answer => answer,
     };
     answer.step("evict", "Pod", pod)
 }
 
-async fn delete(client: &Client, pod: &Key, only: Preconditions, grace: Option<u32>) -> Result<bool, StepError> {
+async fn delete(
+    client: &Client,
+    pod: &Key,
+    only: Preconditions,
+    grace: Option<u32>,
+) -> Result<bool, StepError> {
     let api: Api<PartialObjectMeta<Pod>> = Api::namespaced(client.clone(), &pod.namespace);
-    let parameters = DeleteParams { grace_period_seconds: grace, ..DeleteParams::default() }.preconditions(only);
-    delete_if_present(&api, &pod.name, &parameters).await.step("delete", "Pod", pod)
+    let parameters = DeleteParams {
+        grace_period_seconds: grace,
+        ..DeleteParams::default()
+    }
+    .preconditions(only);
+    delete_if_present(&api, &pod.name, &parameters)
+        .await
+        .step("delete", "Pod", pod)
 }

@@ -25,8 +25,14 @@ const SERIES_GAP: SignedDuration = SignedDuration::from_mins(6);
 /// The API server takes at most this many bytes.
 const MAX_NOTE_LEN: usize = 1024;
 
-/// The object that an event is about. `api_version` is group and version, for example `v1` or `networking.k8s.io/v1`.
-pub fn object_ref(api_version: &str, kind: &str, key: &Key, uid: Option<String>) -> ObjectReference {
+/// The object that an event is about. `api_version` is group and version, for example `v1` or
+/// `networking.k8s.io/v1`.
+pub fn object_ref(
+    api_version: &str,
+    kind: &str,
+    key: &Key,
+    uid: Option<String>,
+) -> ObjectReference {
     ObjectReference {
         api_version: Some(api_version.to_owned()),
         kind: Some(kind.to_owned()),
@@ -50,43 +56,82 @@ pub struct Events {
 impl Events {
     /// Reports as `liqo-controller-manager`, from this pod.
     pub fn new(client: Client, clock: Clock, pod: Option<String>) -> Self {
-        Self { client, clock, pod, lately: Arc::default() }
+        Self {
+            client,
+            clock,
+            pod,
+            lately: Arc::default(),
+        }
     }
 
     /// Reports that something is wrong; `note` says what to do.
     pub async fn warning(&self, object: &ObjectReference, reason: &str, note: impl Into<String>) {
-        self.publish(object, "Warning", "Warn", reason, note.into()).await;
+        self.publish(object, "Warning", "Warn", reason, note.into())
+            .await;
     }
 
     /// Reports what was done as a user wished.
     pub async fn normal(&self, object: &ObjectReference, reason: &str, note: impl Into<String>) {
-        self.publish(object, "Normal", "Note", reason, note.into()).await;
+        self.publish(object, "Normal", "Note", reason, note.into())
+            .await;
     }
 
-    async fn publish(&self, object: &ObjectReference, kind: &str, action: &str, reason: &str, mut note: String) {
-        let end = (0..=MAX_NOTE_LEN.min(note.len())).rev().find(|at| note.is_char_boundary(*at));
+    async fn publish(
+        &self,
+        object: &ObjectReference,
+        kind: &str,
+        action: &str,
+        reason: &str,
+        mut note: String,
+    ) {
+        let end = (0..=MAX_NOTE_LEN.min(note.len()))
+            .rev()
+            .find(|at| note.is_char_boundary(*at));
         note.truncate(end.unwrap_or_default());
-        // To Kubernetes' tools, events that differ only in their note are one. So each note gets its own action.
+        // To Kubernetes' tools, events that differ only in their note are one. So each note gets
+        // its own action.
         let action = format!("{action}-{}", short_hash(&note));
-        let (now, key) = (self.clock.now(), format!("{object:?} {kind} {reason} {action}"));
+        let (now, key) = (
+            self.clock.now(),
+            format!("{object:?} {kind} {reason} {action}"),
+        );
         let before = {
             let mut lately = self.lately.lock();
-            lately.retain(|_, event| last_time(event).is_some_and(|at| now.duration_since(at) < SERIES_GAP));
+            lately.retain(|_, event| {
+                last_time(event).is_some_and(|at| now.duration_since(at) < SERIES_GAP)
+            });
             lately.get(&key).cloned()
         };
-        let api: Api<Event> = Api::namespaced(self.client.clone(), object.namespace.as_deref().unwrap_or("default"));
+        let api: Api<Event> = Api::namespaced(
+            self.client.clone(),
+            object.namespace.as_deref().unwrap_or("default"),
+        );
         let (event, written) = if let Some(event) = before {
             let event = again(event, now);
-            let written = api.patch(&event.name_any(), &PatchParams::default(), &Patch::Merge(&event)).await;
+            let written = api
+                .patch(
+                    &event.name_any(),
+                    &PatchParams::default(),
+                    &Patch::Merge(&event),
+                )
+                .await;
             (event, written)
         } else {
-            let event = self.first(object, kind, reason, &action, note, (now, &short_hash(&key)));
+            let event = self.first(
+                object,
+                kind,
+                reason,
+                &action,
+                note,
+                (now, &short_hash(&key)),
+            );
             let written = api.create(&PostParams::default(), &event).await;
             (event, written)
         };
         match written {
             Ok(_) => drop(self.lately.lock().insert(key, event)),
-            // A lost event must not fail the work that it reports on. If somebody deleted it, the next one is a new one.
+            // A lost event must not fail the work that it reports on. If somebody deleted it, the
+            // next one is a new one.
             Err(error) => {
                 self.lately.lock().remove(&key);
                 tracing::debug!(%error, reason, "event not recorded");
@@ -105,7 +150,11 @@ impl Events {
     ) -> Event {
         Event {
             metadata: ObjectMeta {
-                name: Some(format!("{}.{:x}.{hash}", object.name.as_deref().unwrap_or_default(), now.as_nanosecond())),
+                name: Some(format!(
+                    "{}.{:x}.{hash}",
+                    object.name.as_deref().unwrap_or_default(),
+                    now.as_nanosecond()
+                )),
                 ..ObjectMeta::default()
             },
             event_time: Some(MicroTime(now)),
@@ -115,7 +164,11 @@ impl Events {
             note: Some(note),
             regarding: Some(object.clone()),
             reporting_controller: Some(CONTROLLER_MANAGER.to_owned()),
-            reporting_instance: Some(self.pod.clone().unwrap_or_else(|| CONTROLLER_MANAGER.to_owned())),
+            reporting_instance: Some(
+                self.pod
+                    .clone()
+                    .unwrap_or_else(|| CONTROLLER_MANAGER.to_owned()),
+            ),
             ..Event::default()
         }
     }
@@ -123,14 +176,21 @@ impl Events {
 
 /// The time at which the event was last seen.
 fn last_time(event: &Event) -> Option<Timestamp> {
-    let last = event.series.as_ref().map(|series| &series.last_observed_time).or(event.event_time.as_ref());
+    let last = event
+        .series
+        .as_ref()
+        .map(|series| &series.last_observed_time)
+        .or(event.event_time.as_ref());
     last.map(|time| time.0)
 }
 
 /// The same event, seen once more.
 fn again(mut event: Event, now: Timestamp) -> Event {
     let count = event.series.map_or(1, |series| series.count) + 1;
-    event.series = Some(EventSeries { count, last_observed_time: MicroTime(now) });
+    event.series = Some(EventSeries {
+        count,
+        last_observed_time: MicroTime(now),
+    });
     event
 }
 
@@ -152,13 +212,28 @@ mod tests {
             let requests = requests.clone();
             async move {
                 let method = request.method().clone();
-                let body: Value = serde_json::from_slice(&request.into_body().collect_bytes().await.unwrap()).unwrap();
-                let (name, _) = body["metadata"]["name"].as_str().unwrap().rsplit_once('.').unwrap();
-                requests.lock().push(format!("{method} {name} {} {}", body["note"], body["series"]["count"]));
-                Ok::<_, Infallible>(http::Response::new(Body::from(body.to_string().into_bytes())))
+                let body: Value =
+                    serde_json::from_slice(&request.into_body().collect_bytes().await.unwrap())
+                        .unwrap();
+                let (name, _) = body["metadata"]["name"]
+                    .as_str()
+                    .unwrap()
+                    .rsplit_once('.')
+                    .unwrap();
+                requests.lock().push(format!(
+                    "{method} {name} {} {}",
+                    body["note"], body["series"]["count"]
+                ));
+                Ok::<_, Infallible>(http::Response::new(Body::from(
+                    body.to_string().into_bytes(),
+                )))
             }
         });
-        let clock = Clock::simulated(Timestamp::UNIX_EPOCH, Instant::now(), SignedDuration::from_secs(1));
+        let clock = Clock::simulated(
+            Timestamp::UNIX_EPOCH,
+            Instant::now(),
+            SignedDuration::from_secs(1),
+        );
         let events = Events::new(Client::new(service, "liqo"), clock, None);
         let object = object_ref("v1", "Pod", &Key::new("demo", "web"), None);
         events.warning(&object, "Bad", "one").await;
@@ -181,6 +256,13 @@ mod tests {
 
         seen.lock().clear();
         events.warning(&object, "Bad", "é".repeat(1000)).await;
-        assert_eq!(*seen.lock(), [format!("POST {} \"{}\" null", name(1001), "é".repeat(MAX_NOTE_LEN / 2))]);
+        assert_eq!(
+            *seen.lock(),
+            [format!(
+                "POST {} \"{}\" null",
+                name(1001),
+                "é".repeat(MAX_NOTE_LEN / 2)
+            )]
+        );
     }
 }

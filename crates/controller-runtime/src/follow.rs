@@ -1,12 +1,13 @@
-//! Reports each object in a namespace of a provider, and each change of it, but stores none. Offloading follows
-//! Kubernetes events with it, and copies some of them to local pods.
+//! Reports each object in a namespace of a provider, and each change of it, but stores none.
+//! Offloading follows Kubernetes events with it, and copies some of them to local pods.
 //!
 //! ```text
 //! everything that exists, and each change ──▶ a limit is exceeded ──▶ only changes from now on
 //! ```
 //!
-//! A provider may have more events than the [`crate::provider_limits`] allow, without any fault. Then only events are
-//! lost: the peering goes on, and the caches of other objects are not affected.
+//! A provider may have more events than the [`crate::provider_limits`] allow, without any fault.
+//! Then only events are lost: the peering goes on, and the caches of other objects are not
+//! affected.
 
 use std::{error::Error, fmt::Debug, io, sync::Arc, time::Duration};
 
@@ -40,12 +41,13 @@ const MAX_VERSION_LEN: usize = 64;
 pub enum Followed<K> {
     /// An object that exists, is new or has changed.
     Object(K),
-    /// The provider has more than this cluster reads: what exists now is not shown, only what changes later.
+    /// The provider has more than this cluster reads: what exists now is not shown, only what
+    /// changes later.
     Skipped(LimitExceeded),
 }
 
-/// Follows the objects of a provider with these `limits`. A broken watch is restarted with growing delays. Reads no faster than its
-/// consumer.
+/// Follows the objects of a provider with these `limits`. A broken watch is restarted with growing
+/// delays. Reads no faster than its consumer.
 pub fn follow<K>(
     api: Api<K>,
     config: watcher::Config,
@@ -55,9 +57,19 @@ where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {
     let (url, api) = (api.resource_url().to_owned(), unread(api));
-    let everything = watcher(api.clone(), small_pages(config.clone())).default_backoff().boxed();
+    let everything = watcher(api.clone(), small_pages(config.clone()))
+        .default_backoff()
+        .boxed();
     let source = Source::Everything(everything);
-    let follower = Follower { api, config, limits, url, source, failures: 0, pause: Duration::ZERO };
+    let follower = Follower {
+        api,
+        config,
+        limits,
+        url,
+        source,
+        failures: 0,
+        pause: Duration::ZERO,
+    };
     stream::unfold(follower, |mut follower| async {
         let next = follower.next().await;
         Some((next, follower))
@@ -134,7 +146,8 @@ where
         }
         self.pause = match (only_changes, limit) {
             (false, None) if exceeded.is_some() => RETRY_DELAY,
-            // A stream of everything waits by itself, and the first look at changes must not miss any.
+            // A stream of everything waits by itself, and the first look at changes must not miss
+            // any.
             (false, _) => Duration::ZERO,
             (true, Some(_)) => RETRY_DELAY,
             (true, None) => RETRY_DELAY.min(PAUSE * 2_u32.saturating_pow(self.failures)),
@@ -144,10 +157,16 @@ where
 
     fn read(&self, object: &Unread<K>) -> Option<K> {
         if max_values(object.text()) > MAX_VALUES {
-            self.limits.skipped_events(LimitExceeded::Values, Instant::now());
+            self.limits
+                .skipped_events(LimitExceeded::Values, Instant::now());
             return None;
         }
-        object.read().inspect_err(|error| log_unreadable(&self.url, &Key::of(object), error, Some(&self.limits))).ok()
+        object
+            .read()
+            .inspect_err(|error| {
+                log_unreadable(&self.url, &Key::of(object), error, Some(&self.limits));
+            })
+            .ok()
     }
 }
 
@@ -167,7 +186,10 @@ struct Changes<K> {
 
 impl<K> Default for Changes<K> {
     fn default() -> Self {
-        Self { after: None, watch: None }
+        Self {
+            after: None,
+            watch: None,
+        }
     }
 }
 
@@ -176,7 +198,11 @@ where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {
     /// The next object that changed, if there is one before the watch ends.
-    async fn next(&mut self, api: &Api<Unread<K>>, config: &watcher::Config) -> watcher::Result<Option<Unread<K>>> {
+    async fn next(
+        &mut self,
+        api: &Api<Unread<K>>,
+        config: &watcher::Config,
+    ) -> watcher::Result<Option<Unread<K>>> {
         let shown = self.next_or_error(api, config).await;
         if let Err(error) = &shown {
             self.watch = None;
@@ -187,7 +213,11 @@ where
         shown
     }
 
-    async fn next_or_error(&mut self, api: &Api<Unread<K>>, config: &watcher::Config) -> watcher::Result<Option<Unread<K>>> {
+    async fn next_or_error(
+        &mut self,
+        api: &Api<Unread<K>>,
+        config: &watcher::Config,
+    ) -> watcher::Result<Option<Unread<K>>> {
         let after = match &self.after {
             Some(after) => after,
             None => self.after.insert(newest_version(api, config).await?),
@@ -195,11 +225,20 @@ where
         let watch = if let Some(watch) = &mut self.watch {
             watch
         } else {
-            let begun = api.watch(&watch_params(config), after).await.map_err(watcher::Error::WatchStartFailed)?;
+            let begun = api
+                .watch(&watch_params(config), after)
+                .await
+                .map_err(watcher::Error::WatchStartFailed)?;
             self.watch.insert(begun.boxed())
         };
         let seconds = config.timeout.unwrap_or(DEFAULT_WATCH_SECONDS);
-        let event = timeout(Duration::from_secs(seconds.into()) + IDLE_MARGIN, watch.next()).await.ok().flatten();
+        let event = timeout(
+            Duration::from_secs(seconds.into()) + IDLE_MARGIN,
+            watch.next(),
+        )
+        .await
+        .ok()
+        .flatten();
         match event.transpose().map_err(watcher::Error::WatchFailed)? {
             Some(WatchEvent::Added(object) | WatchEvent::Modified(object)) => {
                 self.advance(object.resource_version());
@@ -247,7 +286,10 @@ fn watch_params(config: &watcher::Config) -> WatchParams {
 }
 
 /// The present version of a list, of which only one object is read.
-async fn newest_version<K>(api: &Api<Unread<K>>, config: &watcher::Config) -> watcher::Result<String>
+async fn newest_version<K>(
+    api: &Api<Unread<K>>,
+    config: &watcher::Config,
+) -> watcher::Result<String>
 where
     K: Resource + Clone + DeserializeOwned + Debug,
 {
@@ -257,19 +299,27 @@ where
         limit: Some(1),
         ..ListParams::default()
     };
-    let list = api.list(&params).await.map_err(watcher::Error::InitialListFailed)?;
-    list.metadata.resource_version.filter(|version| is_version(version)).ok_or(watcher::Error::NoResourceVersion)
+    let list = api
+        .list(&params)
+        .await
+        .map_err(watcher::Error::InitialListFailed)?;
+    list.metadata
+        .resource_version
+        .filter(|version| is_version(version))
+        .ok_or(watcher::Error::NoResourceVersion)
 }
 
 /// Whether the provider does not know changes after that version any more.
 fn is_too_old(error: &watcher::Error) -> bool {
     match error {
-        watcher::Error::WatchStartFailed(kube::Error::Api(status)) | watcher::Error::WatchError(status) => status.code == 410,
+        watcher::Error::WatchStartFailed(kube::Error::Api(status))
+        | watcher::Error::WatchError(status) => status.code == 410,
         _ => false,
     }
 }
 
-/// The limit because of which a request failed. The client reports it as an I/O error within others.
+/// The limit because of which a request failed. The client reports it as an I/O error within
+/// others.
 fn exceeded_limit(error: &watcher::Error) -> Option<LimitExceeded> {
     let mut next: Option<&(dyn Error + 'static)> = Some(error);
     while let Some(error) = next {
@@ -277,7 +327,10 @@ fn exceeded_limit(error: &watcher::Error) -> Option<LimitExceeded> {
             return Some(*limit);
         }
         // An I/O error names as its source that of the error in it.
-        next = match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
+        next = match error
+            .downcast_ref::<io::Error>()
+            .and_then(io::Error::get_ref)
+        {
             Some(inner) => Some(inner),
             None => error.source(),
         };
@@ -297,11 +350,15 @@ mod tests {
     #[test]
     fn a_limit_is_found_in_the_error_of_a_client_and_slowness_skips_nothing() {
         let io = |limit| io::Error::other(io::Error::other(limit));
-        let list = watcher::Error::InitialListFailed(kube::Error::Service(Box::new(io(LimitExceeded::Pages))));
+        let list = watcher::Error::InitialListFailed(kube::Error::Service(Box::new(io(
+            LimitExceeded::Pages,
+        ))));
         assert_eq!(exceeded_limit(&list), Some(LimitExceeded::Pages));
         let watch = watcher::Error::WatchFailed(kube::Error::ReadEvents(io(LimitExceeded::Values)));
         assert_eq!(exceeded_limit(&watch), Some(LimitExceeded::Values));
-        let other = watcher::Error::WatchFailed(kube::Error::ReadEvents(io::ErrorKind::ConnectionReset.into()));
+        let other = watcher::Error::WatchFailed(kube::Error::ReadEvents(
+            io::ErrorKind::ConnectionReset.into(),
+        ));
         assert_eq!(exceeded_limit(&other), None);
         assert!(is_too_much(&LimitExceeded::Pages) && !is_too_much(&LimitExceeded::PageTime));
     }

@@ -1,7 +1,7 @@
 //! The server of `/healthz`, `/readyz` and `/metrics`.
 //!
-//! Whoever reaches the port may connect. A new connection ends an older one where there are too many, so silent ones keep neither
-//! kubelets nor Prometheus out.
+//! Whoever reaches the port may connect. A new connection ends an older one where there are too
+//! many, so silent ones keep neither kubelets nor Prometheus out.
 
 use std::{convert::Infallible, net::SocketAddr, time::Duration};
 
@@ -34,8 +34,16 @@ pub(crate) struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        let connections = ConnectionLimits { connections: 128, unproven: 128, per_source: 16 };
-        Self { connections, head: Duration::from_secs(5), lifetime: Duration::from_mins(1) }
+        let connections = ConnectionLimits {
+            connections: 128,
+            unproven: 128,
+            per_source: 16,
+        };
+        Self {
+            connections,
+            head: Duration::from_secs(5),
+            lifetime: Duration::from_mins(1),
+        }
     }
 }
 
@@ -49,7 +57,9 @@ pub(crate) async fn serve(listener: TcpListener, routes: Router, limits: Limits)
         };
         while tasks.try_join_next().is_some() {}
         let routes = routes.clone();
-        let task = tasks.spawn(async move { _ = timeout(limits.lifetime, connection(stream, routes, limits.head)).await });
+        let task = tasks.spawn(async move {
+            _ = timeout(limits.lifetime, connection(stream, routes, limits.head)).await;
+        });
         if let Some(ended) = add(&mut open, from, task) {
             ended.abort();
         }
@@ -59,7 +69,12 @@ pub(crate) async fn serve(listener: TcpListener, routes: Router, limits: Limits)
 async fn connection(stream: TcpStream, routes: Router, head: Duration) {
     let service = service_fn(move |request: hyper::Request<Incoming>| {
         let routes = routes.clone();
-        async move { routes.oneshot(request).await.map_err(|never: Infallible| match never {}) }
+        async move {
+            routes
+                .oneshot(request)
+                .await
+                .map_err(|never: Infallible| match never {})
+        }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -71,8 +86,13 @@ async fn connection(stream: TcpStream, routes: Router, head: Duration) {
     }
 }
 
-/// Adds a connection. Returns the one that has to end for it. Addresses count, not networks: pods of one network belong to many.
-fn add(open: &mut OpenConnections<AbortHandle>, from: SocketAddr, task: AbortHandle) -> Option<AbortHandle> {
+/// Adds a connection. Returns the one that has to end for it. Addresses count, not networks: pods
+/// of one network belong to many.
+fn add(
+    open: &mut OpenConnections<AbortHandle>,
+    from: SocketAddr,
+    task: AbortHandle,
+) -> Option<AbortHandle> {
     open.retain(|task| !task.is_finished());
     match open.add(from.ip().to_canonical(), task, |_| false) {
         Admission::Instead { ended, .. } => Some(ended),
@@ -88,7 +108,11 @@ mod tests {
     use super::*;
 
     const LIMITS: Limits = Limits {
-        connections: ConnectionLimits { connections: 4, unproven: 4, per_source: 3 },
+        connections: ConnectionLimits {
+            connections: 4,
+            unproven: 4,
+            per_source: 3,
+        },
         head: Duration::from_mins(1),
         lifetime: Duration::from_mins(1),
     };
@@ -97,7 +121,11 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let mut tasks = JoinSet::new();
-        tasks.spawn(serve(listener, Router::new().route("/healthz", get(|| async { "ok" })), limits));
+        tasks.spawn(serve(
+            listener,
+            Router::new().route("/healthz", get(|| async { "ok" })),
+            limits,
+        ));
         (address, tasks)
     }
 
@@ -113,23 +141,44 @@ mod tests {
             silent.push(TcpStream::connect(address).await.unwrap());
         }
         let mut caller = TcpStream::connect(address).await.unwrap();
-        caller.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await.unwrap();
+        caller
+            .write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            .await
+            .unwrap();
         let mut answer = String::new();
-        timeout(Duration::from_secs(5), caller.read_to_string(&mut answer)).await.unwrap().unwrap();
-        assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("ok"), "{answer}");
+        timeout(Duration::from_secs(5), caller.read_to_string(&mut answer))
+            .await
+            .unwrap()
+            .unwrap();
+        assert!(
+            answer.starts_with("HTTP/1.1 200") && answer.ends_with("ok"),
+            "{answer}"
+        );
         for stream in silent.iter_mut().take(97) {
-            assert!(timeout(Duration::from_secs(5), ends(stream)).await.unwrap(), "an old connection ends");
+            assert!(
+                timeout(Duration::from_secs(5), ends(stream)).await.unwrap(),
+                "an old connection ends"
+            );
         }
     }
 
     #[tokio::test]
     async fn a_head_that_does_not_come_and_a_connection_that_stays_end() {
-        for limits in
-            [Limits { head: Duration::from_millis(50), ..LIMITS }, Limits { lifetime: Duration::from_millis(50), ..LIMITS }]
-        {
+        for limits in [
+            Limits {
+                head: Duration::from_millis(50),
+                ..LIMITS
+            },
+            Limits {
+                lifetime: Duration::from_millis(50),
+                ..LIMITS
+            },
+        ] {
             let (address, _server) = server(limits).await;
             let mut slow = TcpStream::connect(address).await.unwrap();
-            slow.write_all(b"GET /healthz HTTP/1.1\r\nHost").await.unwrap();
+            slow.write_all(b"GET /healthz HTTP/1.1\r\nHost")
+                .await
+                .unwrap();
             let ended = timeout(Duration::from_secs(5), slow.read_to_end(&mut Vec::new())).await;
             assert!(ended.is_ok(), "{limits:?}");
         }
@@ -144,7 +193,9 @@ mod tests {
         assert!(add(&mut open, from(1), honest.clone()).is_none());
         let first = task();
         assert!(add(&mut open, from(2), first.clone()).is_none());
-        assert!(add(&mut open, from(2), task()).is_none() && add(&mut open, from(2), task()).is_none());
+        assert!(
+            add(&mut open, from(2), task()).is_none() && add(&mut open, from(2), task()).is_none()
+        );
         add(&mut open, from(2), task()).unwrap().abort();
         while !first.is_finished() {
             tokio::task::yield_now().await;

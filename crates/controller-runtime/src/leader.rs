@@ -1,10 +1,11 @@
 //! Leader election with a Lease: of all replicas of the manager, one leads.
 //!
-//! A replica takes over when the lease has not changed for a while, by its own monotonic clock. It does not compare the
-//! times in the lease with its clock, so clocks may differ. These times only tell a new leader since when nobody led.
+//! A replica takes over when the lease has not changed for a while, by its own monotonic clock. It
+//! does not compare the times in the lease with its clock, so clocks may differ. These times only
+//! tell a new leader since when nobody led.
 //!
-//! The holder writes into the lease how long it is valid, and others wait that long. So replicas with different
-//! [`Timing`]s may take part in one election, for example during an update.
+//! The holder writes into the lease how long it is valid, and others wait that long. So replicas
+//! with different [`Timing`]s may take part in one election, for example during an update.
 
 use std::time::Duration;
 
@@ -27,7 +28,8 @@ const POLL_PERIOD: Duration = Duration::from_secs(1);
 /// Delay before the next attempt after a renewal that failed.
 const RETRY_DELAY: Duration = Duration::from_millis(500);
 
-/// The times of one participant. A short lease lets others replace a dead holder soon, but a slow API server ends a holder soon, too.
+/// The times of one participant. A short lease lets others replace a dead holder soon, but a slow
+/// API server ends a holder soon, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
     /// Whole seconds for which the lease is valid after a renewal.
@@ -52,7 +54,8 @@ impl Timing {
         Duration::from_secs(self.lease_seconds)
     }
 
-    /// Time for which the holder tries to renew before it gives up: less than the lease, so that it ends before another one starts.
+    /// Time for which the holder tries to renew before it gives up: less than the lease, so that it
+    /// ends before another one starts.
     const fn renew_deadline(self) -> Duration {
         Duration::from_millis(self.lease_seconds * 2000 / 3)
     }
@@ -67,8 +70,8 @@ impl Timing {
         Duration::from_millis(self.lease_seconds * 1000 / 3)
     }
 
-    /// Maximum time from the death of the holder until another replica has the lease, if the API server answers at once. The other
-    /// replica may have seen the last renewal one poll late.
+    /// Maximum time from the death of the holder until another replica has the lease, if the API
+    /// server answers at once. The other replica may have seen the last renewal one poll late.
     pub const fn takeover_limit(self) -> Duration {
         Duration::from_secs(self.lease_seconds + POLL_PERIOD.as_secs())
     }
@@ -88,17 +91,26 @@ pub struct Election {
 struct Observed {
     lease: Option<Lease>,
     changed_at: Option<Instant>,
-    /// The silent holder whom our last write replaces, if it was stored: its answer may have been lost.
+    /// The silent holder whom our last write replaces, if it was stored: its answer may have been
+    /// lost.
     replacing: Option<String>,
-    /// The last time at which a process before this one renewed or released the lease, by that process's clock.
+    /// The last time at which a process before this one renewed or released the lease, by that
+    /// process's clock.
     former_renewal: Option<Timestamp>,
-    /// Whether it is as our last write left it, as far as we know: then the next write needs no read before it.
+    /// Whether it is as our last write left it, as far as we know: then the next write needs no
+    /// read before it.
     is_our_write: bool,
 }
 
 impl Observed {
     fn holder(&self) -> Option<&str> {
-        self.lease.as_ref()?.spec.as_ref()?.holder_identity.as_deref().filter(|holder| !holder.is_empty())
+        self.lease
+            .as_ref()?
+            .spec
+            .as_ref()?
+            .holder_identity
+            .as_deref()
+            .filter(|holder| !holder.is_empty())
     }
 
     /// Takes note of a lease that another process wrote, or a former process of the same name.
@@ -130,17 +142,25 @@ enum Outcome {
     Waits(Duration),
 }
 
-/// Takes a lease that is free, ours, or unchanged for its whole duration; waits otherwise, at most until that duration is over.
+/// Takes a lease that is free, ours, or unchanged for its whole duration; waits otherwise, at most
+/// until that duration is over.
 fn decide(observed: &Observed, identity: &str, now: Instant) -> Decision {
-    let Some(lease) = &observed.lease else { return Decision::Create };
+    let Some(lease) = &observed.lease else {
+        return Decision::Create;
+    };
     match observed.holder() {
         None => return Decision::TakeOrRenew,
         Some(holder) if holder == identity => return Decision::TakeOrRenew,
         Some(_) => {}
     }
-    let seconds = lease.spec.as_ref().and_then(|spec| u64::try_from(spec.lease_duration_seconds?).ok());
+    let seconds = lease
+        .spec
+        .as_ref()
+        .and_then(|spec| u64::try_from(spec.lease_duration_seconds?).ok());
     let duration = seconds.map_or(Timing::ALONE.lease_duration(), Duration::from_secs);
-    let silent_for = observed.changed_at.map_or(duration, |at| now.saturating_duration_since(at));
+    let silent_for = observed
+        .changed_at
+        .map_or(duration, |at| now.saturating_duration_since(at));
     match duration.checked_sub(silent_for) {
         Some(left) if !left.is_zero() => Decision::Wait(left.min(POLL_PERIOD)),
         _ => Decision::TakeOrRenew,
@@ -149,8 +169,21 @@ fn decide(observed: &Observed, identity: &str, now: Instant) -> Decision {
 
 impl Election {
     /// Takes part as `identity` (the pod's name) in the election for Lease `name`.
-    pub fn new(client: Client, namespace: &str, name: &str, identity: &str, timing: Timing, clock: Clock) -> Self {
-        Self { api: Api::namespaced(client, namespace), name: name.to_owned(), identity: identity.to_owned(), timing, clock }
+    pub fn new(
+        client: Client,
+        namespace: &str,
+        name: &str,
+        identity: &str,
+        timing: Timing,
+        clock: Clock,
+    ) -> Self {
+        Self {
+            api: Api::namespaced(client, namespace),
+            name: name.to_owned(),
+            identity: identity.to_owned(),
+            timing,
+            clock,
+        }
     }
 
     /// Waits until this process is the leader. Returns `None` after `stop`.
@@ -161,7 +194,12 @@ impl Election {
             let asked_at = Instant::now();
             let wait = match self.step(&mut observed).await {
                 Ok(Outcome::Held { replaced }) => {
-                    return Some(Leadership { election: self, observed, renewed_at: asked_at, replaced });
+                    return Some(Leadership {
+                        election: self,
+                        observed,
+                        renewed_at: asked_at,
+                        replaced,
+                    });
                 }
                 Ok(Outcome::Waits(wait)) => {
                     let holder = observed.holder().unwrap_or_default();
@@ -184,7 +222,8 @@ impl Election {
         }
     }
 
-    /// Reads, decides and writes once. A holder that renews only writes: the API server refuses that if somebody else wrote meanwhile.
+    /// Reads, decides and writes once. A holder that renews only writes: the API server refuses
+    /// that if somebody else wrote meanwhile.
     async fn step(&self, observed: &mut Observed) -> kube::Result<Outcome> {
         if !std::mem::take(&mut observed.is_our_write) {
             self.read(observed).await?;
@@ -205,7 +244,13 @@ impl Election {
             Ok(lease) => {
                 let (lease, changed_at) = (Some(lease), Some(Instant::now()));
                 let former_renewal = observed.former_renewal;
-                *observed = Observed { lease, changed_at, replacing: None, former_renewal, is_our_write: true };
+                *observed = Observed {
+                    lease,
+                    changed_at,
+                    replacing: None,
+                    former_renewal,
+                    is_our_write: true,
+                };
                 Ok(Outcome::Held { replaced })
             }
             // Somebody else was faster: see who holds it now, and try again in the next round.
@@ -219,8 +264,14 @@ impl Election {
 
     async fn read(&self, observed: &mut Observed) -> kube::Result<()> {
         let limit = self.timing.request_timeout();
-        let current = tokio::time::timeout(limit, self.api.get_opt(&self.name)).await.map_err(timed_out)??;
-        let version = |lease: &Option<Lease>| lease.as_ref().and_then(|lease| lease.metadata.resource_version.clone());
+        let current = tokio::time::timeout(limit, self.api.get_opt(&self.name))
+            .await
+            .map_err(timed_out)??;
+        let version = |lease: &Option<Lease>| {
+            lease
+                .as_ref()
+                .and_then(|lease| lease.metadata.resource_version.clone())
+        };
         if observed.changed_at.is_none() || version(&current) != version(&observed.lease) {
             observed.lease = current;
             observed.changed_at = Some(Instant::now());
@@ -230,31 +281,61 @@ impl Election {
     }
 
     async fn write(&self, before: Option<&Lease>) -> kube::Result<Lease> {
-        let old = before.and_then(|lease| lease.spec.clone()).unwrap_or_default();
+        let old = before
+            .and_then(|lease| lease.spec.clone())
+            .unwrap_or_default();
         let ours = old.holder_identity.as_deref() == Some(&self.identity);
         let now = MicroTime(self.clock.now());
         let spec = LeaseSpec {
             holder_identity: Some(self.identity.clone()),
             lease_duration_seconds: i32::try_from(self.timing.lease_seconds()).ok(),
-            acquire_time: if ours { old.acquire_time } else { Some(now.clone()) },
+            acquire_time: if ours {
+                old.acquire_time
+            } else {
+                Some(now.clone())
+            },
             renew_time: Some(now),
-            lease_transitions: Some(old.lease_transitions.unwrap_or(0) + i32::from(!ours && before.is_some())),
+            lease_transitions: Some(
+                old.lease_transitions.unwrap_or(0) + i32::from(!ours && before.is_some()),
+            ),
             ..LeaseSpec::default()
         };
         let request = async {
             match before {
                 None => {
-                    let metadata = ObjectMeta { name: Some(self.name.clone()), ..ObjectMeta::default() };
-                    self.api.create(&PostParams::default(), &Lease { metadata, spec: Some(spec) }).await
+                    let metadata = ObjectMeta {
+                        name: Some(self.name.clone()),
+                        ..ObjectMeta::default()
+                    };
+                    self.api
+                        .create(
+                            &PostParams::default(),
+                            &Lease {
+                                metadata,
+                                spec: Some(spec),
+                            },
+                        )
+                        .await
                 }
                 Some(lease) => {
                     let mut metadata = lease.metadata.clone();
                     metadata.managed_fields = None;
-                    self.api.replace(&self.name, &PostParams::default(), &Lease { metadata, spec: Some(spec) }).await
+                    self.api
+                        .replace(
+                            &self.name,
+                            &PostParams::default(),
+                            &Lease {
+                                metadata,
+                                spec: Some(spec),
+                            },
+                        )
+                        .await
                 }
             }
         };
-        tokio::time::timeout(self.timing.request_timeout(), request).await.map_err(timed_out)?
+        tokio::time::timeout(self.timing.request_timeout(), request)
+            .await
+            .map_err(timed_out)?
     }
 }
 
@@ -266,24 +347,27 @@ fn timed_out(_: tokio::time::error::Elapsed) -> kube::Error {
 pub struct Leadership<'a> {
     election: &'a Election,
     observed: Observed,
-    /// The time at which the last renewal was requested: others may have seen it long before its answer arrived.
+    /// The time at which the last renewal was requested: others may have seen it long before its
+    /// answer arrived.
     renewed_at: Instant,
     replaced: Option<String>,
 }
 
 impl Leadership<'_> {
-    /// The former holder, if it did not give up the lease but was silent for too long: it is dead, or cut off.
+    /// The former holder, if it did not give up the lease but was silent for too long: it is dead,
+    /// or cut off.
     pub fn replaced(&self) -> Option<&str> {
         self.replaced.as_deref()
     }
 
-    /// The last time at which the former leader was alive, by its own clock; `None` if nobody led before.
+    /// The last time at which the former leader was alive, by its own clock; `None` if nobody led
+    /// before.
     pub fn former_renewal(&self) -> Option<Timestamp> {
         self.observed.former_renewal
     }
 
-    /// Renews the lease. Returns `false` when the lease is lost: end the process at once. Returns `true` after `stop`: call
-    /// [`Leadership::release`] when the work has ended.
+    /// Renews the lease. Returns `false` when the lease is lost: end the process at once. Returns
+    /// `true` after `stop`: call [`Leadership::release`] when the work has ended.
     pub async fn renew(&mut self, stop: &CancellationToken) -> bool {
         let timing = self.election.timing;
         let mut wait = timing.renew_period();
@@ -294,21 +378,33 @@ impl Leadership<'_> {
                 () = tokio::time::sleep(wait) => {}
             }
             let asked_at = Instant::now();
-            let left = timing.renew_deadline().saturating_sub(self.renewed_at.elapsed()).min(timing.request_timeout());
+            let left = timing
+                .renew_deadline()
+                .saturating_sub(self.renewed_at.elapsed())
+                .min(timing.request_timeout());
             wait = RETRY_DELAY;
             match tokio::time::timeout(left, self.election.step(&mut self.observed)).await {
                 Ok(Ok(Outcome::Held { .. })) => {
                     self.renewed_at = asked_at;
                     wait = timing.renew_period();
                 }
-                Ok(Ok(Outcome::Waits(_))) if self.observed.holder().is_some_and(|holder| holder != self.election.identity) => {
+                Ok(Ok(Outcome::Waits(_)))
+                    if self
+                        .observed
+                        .holder()
+                        .is_some_and(|holder| holder != self.election.identity) =>
+                {
                     return false;
                 }
-                // For example a lease that somebody deleted, or a renewal whose answer was lost, and which was stored after the lease was
-                // read again.
-                Ok(Ok(Outcome::Waits(_))) => tracing::warn!("lease not renewed: it changed meanwhile, trying again"),
+                // For example a lease that somebody deleted, or a renewal whose answer was lost,
+                // and which was stored after the lease was read again.
+                Ok(Ok(Outcome::Waits(_))) => {
+                    tracing::warn!("lease not renewed: it changed meanwhile, trying again");
+                }
                 Ok(Err(error)) => tracing::warn!(%error, "lease not renewed, trying again"),
-                Err(_) => tracing::warn!("lease not renewed: the API server does not answer, trying again"),
+                Err(_) => tracing::warn!(
+                    "lease not renewed: the API server does not answer, trying again"
+                ),
             }
             if self.renewed_at.elapsed() >= timing.renew_deadline() {
                 return false;
@@ -318,15 +414,22 @@ impl Leadership<'_> {
 
     /// Gives up the lease, so that another process can take it at once.
     pub async fn release(self) {
-        let Some(mut lease) = self.observed.lease else { return };
+        let Some(mut lease) = self.observed.lease else {
+            return;
+        };
         lease.metadata.managed_fields = None;
         if let Some(spec) = lease.spec.as_mut() {
             spec.holder_identity = None;
             spec.renew_time = Some(MicroTime(self.election.clock.now()));
         }
         let params = PostParams::default();
-        let request = self.election.api.replace(&self.election.name, &params, &lease);
-        let answer = tokio::time::timeout(self.election.timing.request_timeout(), request).await.map_err(timed_out);
+        let request = self
+            .election
+            .api
+            .replace(&self.election.name, &params, &lease);
+        let answer = tokio::time::timeout(self.election.timing.request_timeout(), request)
+            .await
+            .map_err(timed_out);
         if let Err(error) = answer.and_then(|answer| answer) {
             tracing::warn!(%error, "lease not released; it expires by itself");
         }

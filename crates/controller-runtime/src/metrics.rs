@@ -48,12 +48,21 @@ struct Process;
 
 impl Collector for Process {
     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), std::fmt::Error> {
-        let Some(seconds) = std::fs::read_to_string("/proc/self/stat").ok().as_deref().and_then(cpu_seconds) else {
+        let Some(seconds) = std::fs::read_to_string("/proc/self/stat")
+            .ok()
+            .as_deref()
+            .and_then(cpu_seconds)
+        else {
             return Ok(());
         };
         let counter = ConstCounter::new(seconds);
         let help = "CPU time of this program, in user space and in the kernel";
-        counter.encode(encoder.encode_descriptor("process_cpu_seconds", help, None, counter.metric_type())?)
+        counter.encode(encoder.encode_descriptor(
+            "process_cpu_seconds",
+            help,
+            None,
+            counter.metric_type(),
+        )?)
     }
 }
 
@@ -71,12 +80,24 @@ type ByOutcome = [(&'static str, &'static str); 2];
 /// Counts one reconcile.
 pub(crate) fn reconciled(controller: &'static str, succeeded: bool, took: Duration) {
     static COUNTS: OnceLock<Family<ByOutcome, Counter>> = OnceLock::new();
-    static SECONDS: OnceLock<Family<ByController, Counter<f64, std::sync::atomic::AtomicU64>>> = OnceLock::new();
-    let counts = COUNTS.get_or_init(|| register("reconciles", "Number of reconciles", Family::default()));
-    let seconds = SECONDS.get_or_init(|| register("reconcile_seconds", "Total time of reconciles", Family::default()));
+    static SECONDS: OnceLock<Family<ByController, Counter<f64, std::sync::atomic::AtomicU64>>> =
+        OnceLock::new();
+    let counts =
+        COUNTS.get_or_init(|| register("reconciles", "Number of reconciles", Family::default()));
+    let seconds = SECONDS.get_or_init(|| {
+        register(
+            "reconcile_seconds",
+            "Total time of reconciles",
+            Family::default(),
+        )
+    });
     let outcome = if succeeded { "success" } else { "error" };
-    counts.get_or_create(&[("controller", controller), ("outcome", outcome)]).inc();
-    seconds.get_or_create(&[("controller", controller)]).inc_by(took.as_secs_f64());
+    counts
+        .get_or_create(&[("controller", controller), ("outcome", outcome)])
+        .inc();
+    seconds
+        .get_or_create(&[("controller", controller)])
+        .inc_by(took.as_secs_f64());
 }
 
 #[cfg(test)]
@@ -85,16 +106,30 @@ mod tests {
 
     #[test]
     fn a_program_tells_how_much_time_it_took() {
-        assert_eq!(cpu_seconds("7 (a b) c) S 1 7 7 0 -1 4194560 1 2 3 4 250 50 0 0 20 0 9 0"), Some(3.0));
+        assert_eq!(
+            cpu_seconds("7 (a b) c) S 1 7 7 0 -1 4194560 1 2 3 4 250 50 0 0 20 0 9 0"),
+            Some(3.0)
+        );
         let text = render();
-        assert!(text.contains("\nprocess_cpu_seconds_total ") && text.ends_with("# EOF\n"), "{text}");
+        assert!(
+            text.contains("\nprocess_cpu_seconds_total ") && text.ends_with("# EOF\n"),
+            "{text}"
+        );
     }
 
     #[test]
     fn what_controllers_do_shows_in_the_metrics() {
         reconciled("test-controller", false, Duration::from_millis(500));
         let text = render();
-        assert!(text.contains(r#"liqo_reconciles_total{controller="test-controller",outcome="error"} 1"#), "{text}");
-        assert!(text.contains(r#"liqo_reconcile_seconds_total{controller="test-controller"} 0.5"#), "{text}");
+        assert!(
+            text.contains(
+                r#"liqo_reconciles_total{controller="test-controller",outcome="error"} 1"#
+            ),
+            "{text}"
+        );
+        assert!(
+            text.contains(r#"liqo_reconcile_seconds_total{controller="test-controller"} 0.5"#),
+            "{text}"
+        );
     }
 }

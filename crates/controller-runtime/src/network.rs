@@ -34,9 +34,14 @@ pub type Allowed = fn(IpAddr) -> bool;
 
 /// Connects a process to others, and others to it.
 pub trait Network: Debug + Send + Sync {
-    /// Connects to an IP address, or to the first address of a name that is allowed and answers. Returns the address, too. Whoever
-    /// calls an IP address has checked it before.
-    fn connect(&self, host: &str, port: u16, allowed: Allowed) -> BoxFuture<'static, io::Result<(BoxStream, SocketAddr)>>;
+    /// Connects to an IP address, or to the first address of a name that is allowed and answers.
+    /// Returns the address, too. Whoever calls an IP address has checked it before.
+    fn connect(
+        &self,
+        host: &str,
+        port: u16,
+        allowed: Allowed,
+    ) -> BoxFuture<'static, io::Result<(BoxStream, SocketAddr)>>;
 
     fn listen(&self, address: SocketAddr) -> BoxFuture<'static, io::Result<Box<dyn Listener>>>;
 }
@@ -58,22 +63,45 @@ impl Tcp {
 }
 
 impl Network for Tcp {
-    fn connect(&self, host: &str, port: u16, allowed: Allowed) -> BoxFuture<'static, io::Result<(BoxStream, SocketAddr)>> {
-        let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
-        let address = Uri::builder().scheme("http").authority(format!("{host}:{port}")).path_and_query("/").build();
+    fn connect(
+        &self,
+        host: &str,
+        port: u16,
+        allowed: Allowed,
+    ) -> BoxFuture<'static, io::Result<(BoxStream, SocketAddr)>> {
+        let host = if host.contains(':') {
+            format!("[{host}]")
+        } else {
+            host.to_owned()
+        };
+        let address = Uri::builder()
+            .scheme("http")
+            .authority(format!("{host}:{port}"))
+            .path_and_query("/")
+            .build();
         Box::pin(async move {
-            let address = address.map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+            let address =
+                address.map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
             // It tries the addresses of both families side by side.
-            let mut connector = HttpConnector::new_with_resolver(Resolver { inner: GaiResolver::new(), allowed });
+            let mut connector = HttpConnector::new_with_resolver(Resolver {
+                inner: GaiResolver::new(),
+                allowed,
+            });
             connector.set_nodelay(true);
-            let stream = connector.call(address).await.map_err(|error| cause(&error))?.into_inner();
+            let stream = connector
+                .call(address)
+                .await
+                .map_err(|error| cause(&error))?
+                .into_inner();
             let peer = stream.peer_addr()?;
             Ok((Box::new(stream) as BoxStream, peer))
         })
     }
 
     fn listen(&self, address: SocketAddr) -> BoxFuture<'static, io::Result<Box<dyn Listener>>> {
-        Box::pin(async move { Ok(Box::new(TcpListener::bind(address).await?) as Box<dyn Listener>) })
+        Box::pin(
+            async move { Ok(Box::new(TcpListener::bind(address).await?) as Box<dyn Listener>) },
+        )
     }
 }
 
@@ -86,7 +114,8 @@ impl Listener for TcpListener {
     }
 }
 
-/// The reason why the machine could not connect: the connector's own error only says that it could not.
+/// The reason why the machine could not connect: the connector's own error only says that it could
+/// not.
 fn cause(error: &(dyn Error + 'static)) -> io::Error {
     let mut next = Some(error);
     while let Some(error) = next {
@@ -122,8 +151,13 @@ impl Service<Name> for Resolver {
 }
 
 /// The addresses of `host` that may be called; an error if there are only others.
-fn only_allowed(host: &str, allowed: Allowed, found: impl Iterator<Item = SocketAddr>) -> io::Result<vec::IntoIter<SocketAddr>> {
-    let (usable, refused): (Vec<SocketAddr>, Vec<SocketAddr>) = found.partition(|address| allowed(address.ip()));
+fn only_allowed(
+    host: &str,
+    allowed: Allowed,
+    found: impl Iterator<Item = SocketAddr>,
+) -> io::Result<vec::IntoIter<SocketAddr>> {
+    let (usable, refused): (Vec<SocketAddr>, Vec<SocketAddr>) =
+        found.partition(|address| allowed(address.ip()));
     match refused.first() {
         Some(refused) if usable.is_empty() => Err(io::Error::new(
             io::ErrorKind::PermissionDenied,
@@ -143,16 +177,31 @@ mod tests {
     use super::*;
 
     fn addresses(texts: &[&str]) -> Vec<SocketAddr> {
-        texts.iter().map(|text| SocketAddr::new(text.parse().unwrap(), 6443)).collect()
+        texts
+            .iter()
+            .map(|text| SocketAddr::new(text.parse().unwrap(), 6443))
+            .collect()
     }
 
     #[test]
     fn of_several_addresses_only_those_that_are_allowed_are_called() {
         let allowed = |address: IpAddr| !address.is_loopback();
-        let found = |texts: &[&str]| only_allowed("api.milan.example", allowed, addresses(texts).into_iter());
+        let found = |texts: &[&str]| {
+            only_allowed("api.milan.example", allowed, addresses(texts).into_iter())
+        };
         let error = found(&["127.0.0.1", "::1"]).unwrap_err();
-        assert!(error.to_string().contains("api.milan.example resolves to 127.0.0.1"), "{error}");
-        assert_eq!(found(&["127.0.0.1", "203.0.113.5"]).unwrap().collect::<Vec<_>>(), addresses(&["203.0.113.5"]));
+        assert!(
+            error
+                .to_string()
+                .contains("api.milan.example resolves to 127.0.0.1"),
+            "{error}"
+        );
+        assert_eq!(
+            found(&["127.0.0.1", "203.0.113.5"])
+                .unwrap()
+                .collect::<Vec<_>>(),
+            addresses(&["203.0.113.5"])
+        );
         assert_eq!(found(&[]).unwrap().count(), 0);
     }
 
@@ -162,16 +211,25 @@ mod tests {
             let listener = TcpListener::bind((loopback, 0)).await.unwrap();
             let port = listener.local_addr().unwrap().port();
             let listener: Box<dyn Listener> = Box::new(listener);
-            let (called, accepted) = tokio::join!(Tcp.connect(loopback, port, |_| true), listener.accept());
+            let (called, accepted) =
+                tokio::join!(Tcp.connect(loopback, port, |_| true), listener.accept());
             let ((mut client, peer), (mut server, _)) = (called.unwrap(), accepted.unwrap());
             assert_eq!(peer, SocketAddr::new(loopback.parse().unwrap(), port));
             client.write_all(b"a").await.unwrap();
             assert_eq!(server.read_u8().await.unwrap(), b'a');
             drop(listener);
             let refused = Tcp.connect(loopback, port, |_| true).await.err().unwrap();
-            assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused, "{refused}");
+            assert_eq!(
+                refused.kind(),
+                io::ErrorKind::ConnectionRefused,
+                "{refused}"
+            );
         }
         let forbidden = Tcp.connect("localhost", 1, |_| false).await.err().unwrap();
-        assert_eq!(forbidden.kind(), io::ErrorKind::PermissionDenied, "{forbidden}");
+        assert_eq!(
+            forbidden.kind(),
+            io::ErrorKind::PermissionDenied,
+            "{forbidden}"
+        );
     }
 }

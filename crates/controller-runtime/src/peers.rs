@@ -1,9 +1,10 @@
 //! The clusters that we borrow from.
 //!
-//! Peering fills this registry, and the other parts follow it. A [`PeerConnection`] is valid until its `ended` token is cancelled:
-//! the credential was withdrawn, the peering ended, or the peer came back after an outage. After an outage, a new connection follows
-//! at once, because old watches may have died silently. While a peer only does not answer, its connection stays, and its health
-//! says so.
+//! Peering fills this registry, and the other parts follow it. A [`PeerConnection`] is valid until
+//! its `ended` token is cancelled: the credential was withdrawn, the peering ended, or the peer
+//! came back after an outage. After an outage, a new connection follows at once, because old
+//! watches may have died silently. While a peer only does not answer, its connection stays, and its
+//! health says so.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -35,7 +36,8 @@ pub struct PeerConnection {
     pub cluster_name: String,
     /// Name of its `ForeignCluster` here.
     pub foreign_cluster: String,
-    /// Client for its API server, with our rights. The token inside is renewed without a new client.
+    /// Client for its API server, with our rights. The token inside is renewed without a new
+    /// client.
     pub client: Client,
     /// Our namespace at the peer.
     pub tenant_namespace: String,
@@ -62,7 +64,10 @@ pub struct Peers {
 
 impl Default for Peers {
     fn default() -> Self {
-        Self { connections: Arc::new(watch::channel(BTreeMap::new()).0), total: TotalBytes::default() }
+        Self {
+            connections: Arc::new(watch::channel(BTreeMap::new()).0),
+            total: TotalBytes::default(),
+        }
     }
 }
 
@@ -82,21 +87,23 @@ impl Peers {
     }
 
     pub fn withdraw(&self, id: &ClusterId) {
-        self.connections.send_if_modified(|all| match all.remove(id) {
-            Some(old) => {
-                old.ended.cancel();
-                true
-            }
-            None => false,
-        });
+        self.connections
+            .send_if_modified(|all| match all.remove(id) {
+                Some(old) => {
+                    old.ended.cancel();
+                    true
+                }
+                None => false,
+            });
     }
 
     pub fn get(&self, id: &ClusterId) -> Option<Arc<PeerConnection>> {
         self.connections.borrow().get(id).cloned()
     }
 
-    /// Starts `task` once for every current and future connection, until `stop`. A task must end when its connection's `ended` is
-    /// cancelled. A new connection to the same peer gets a new task.
+    /// Starts `task` once for every current and future connection, until `stop`. A task must end
+    /// when its connection's `ended` is cancelled. A new connection to the same peer gets a new
+    /// task.
     pub async fn for_each<F, Fut>(&self, stop: CancellationToken, task: F)
     where
         F: Fn(Arc<PeerConnection>) -> Fut,
@@ -108,7 +115,10 @@ impl Peers {
         loop {
             let current = connections.borrow_and_update().clone();
             for (id, connection) in &current {
-                if !started.get(id).is_some_and(|known| Arc::ptr_eq(known, connection)) {
+                if !started
+                    .get(id)
+                    .is_some_and(|known| Arc::ptr_eq(known, connection))
+                {
                     tasks.spawn(task(connection.clone()));
                 }
             }
@@ -135,5 +145,8 @@ pub enum PeerError {
 
 /// Sends one request to a peer, with a time limit, so that a dead peer blocks nothing.
 pub async fn call<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T, PeerError> {
-    tokio::time::timeout(CALL_TIMEOUT, request).await.map_err(|_| PeerError::Timeout)?.map_err(PeerError::Api)
+    tokio::time::timeout(CALL_TIMEOUT, request)
+        .await
+        .map_err(|_| PeerError::Timeout)?
+        .map_err(PeerError::Api)
 }

@@ -10,6 +10,10 @@ use liqo_api::{
 use crate::Cache;
 
 pub fn effective(policies: &Cache<PeeringPolicy>, peer: &PolicyPeer) -> Option<Arc<PeeringPolicy>> {
-    let all: Vec<_> = policies.all().into_iter().map(|(_, policy)| policy).collect();
+    let all: Vec<_> = policies
+        .all()
+        .into_iter()
+        .map(|(_, policy)| policy)
+        .collect();
     of_peer(&all, peer).first().map(|policy| Arc::clone(policy))
 }

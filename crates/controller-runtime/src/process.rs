@@ -1,4 +1,5 @@
-//! What every program of Liqo needs besides its work: logs, TLS, signals, the client, and the health server.
+//! What every program of Liqo needs besides its work: logs, TLS, signals, the client, and the
+//! health server.
 
 use std::{fmt, io, net::SocketAddr, pin::pin, sync::Arc};
 
@@ -21,24 +22,33 @@ use tracing_subscriber::EnvFilter;
 
 use crate::health;
 
-/// The default of the log filter; `RUST_LOG` adds to it. The client's warnings are off unless `RUST_LOG` names its crates: they
-/// repeat what Liqo logs, and some contain the whole text of an answer, which may contain secrets.
+/// The default of the log filter; `RUST_LOG` adds to it. The client's warnings are off unless
+/// `RUST_LOG` names its crates: they repeat what Liqo logs, and some contain the whole text of an
+/// answer, which may contain secrets.
 const DEFAULT_LOG_FILTER: &str = "info,kube_client=error,kube_runtime=error";
-/// Libraries that log each frame of a connection, which would hide Liqo's own messages if `RUST_LOG` is `debug`.
-const QUIET_LIBRARIES: &str = "h2=info,hyper=info,hyper_util=info,rustls=info,tonic=info,tower=info";
+/// Libraries that log each frame of a connection, which would hide Liqo's own messages if
+/// `RUST_LOG` is `debug`.
+const QUIET_LIBRARIES: &str =
+    "h2=info,hyper=info,hyper_util=info,rustls=info,tonic=info,tower=info";
 
 #[derive(Debug, thiserror::Error)]
 pub enum ProcessError {
     #[error("a second TLS provider is linked in; this is a fault of the build")]
     SecondTlsProvider,
     #[error("listening for {name}")]
-    Signal { name: &'static str, source: io::Error },
+    Signal {
+        name: &'static str,
+        source: io::Error,
+    },
     #[error("no access to the API server: neither a service account nor a kubeconfig")]
     NoApiServer(#[from] InferConfigError),
     #[error("building the client for the API server")]
     Client(#[from] kube::Error),
     #[error("listening on {address} for health checks")]
-    Listen { address: SocketAddr, source: io::Error },
+    Listen {
+        address: SocketAddr,
+        source: io::Error,
+    },
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -47,8 +57,8 @@ pub enum LogFormat {
     Json,
 }
 
-/// Runs a program: `work` gets a token that SIGTERM or SIGINT cancels. Serves `/healthz`, `/readyz` and `/metrics` at `health_address`
-/// until then, and logs the error if one of them fails.
+/// Runs a program: `work` gets a token that SIGTERM or SIGINT cancels. Serves `/healthz`, `/readyz`
+/// and `/metrics` at `health_address` until then, and logs the error if one of them fails.
 pub async fn run<E, F>(
     format: LogFormat,
     health_address: SocketAddr,
@@ -72,12 +82,16 @@ where
             }
         }
     };
-    running.await.inspect_err(|error: &E| tracing::error!(error = format!("{error:#}"), "ending"))
+    running
+        .await
+        .inspect_err(|error: &E| tracing::error!(error = format!("{error:#}"), "ending"))
 }
 
 /// Installs the TLS provider. Returns a token that SIGTERM or SIGINT cancels.
 fn start() -> Result<CancellationToken, ProcessError> {
-    rustls::crypto::ring::default_provider().install_default().map_err(|_| ProcessError::SecondTlsProvider)?;
+    rustls::crypto::ring::default_provider()
+        .install_default()
+        .map_err(|_| ProcessError::SecondTlsProvider)?;
     let stop = CancellationToken::new();
     stop_on_signal(stop.clone())?;
     Ok(stop)
@@ -85,8 +99,11 @@ fn start() -> Result<CancellationToken, ProcessError> {
 
 fn start_logging(format: LogFormat) {
     let wanted = std::env::var("RUST_LOG").unwrap_or_default();
-    let filter = EnvFilter::try_new(log_filter(&wanted)).unwrap_or_else(|_| DEFAULT_LOG_FILTER.into());
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
+    let filter =
+        EnvFilter::try_new(log_filter(&wanted)).unwrap_or_else(|_| DEFAULT_LOG_FILTER.into());
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr);
     match format {
         LogFormat::Text => builder.with_ansi(false).init(),
         LogFormat::Json => builder.json().flatten_event(true).init(),
@@ -95,8 +112,17 @@ fn start_logging(format: LogFormat) {
 
 /// The defaults, and after them what `RUST_LOG` contains: the last directive for a target counts.
 fn log_filter(wanted: &str) -> String {
-    let is_detailed = |directive: &str| matches!(directive.trim().parse(), Ok(LevelFilter::DEBUG | LevelFilter::TRACE));
-    let quiet = if wanted.split(',').any(is_detailed) { QUIET_LIBRARIES } else { "" };
+    let is_detailed = |directive: &str| {
+        matches!(
+            directive.trim().parse(),
+            Ok(LevelFilter::DEBUG | LevelFilter::TRACE)
+        )
+    };
+    let quiet = if wanted.split(',').any(is_detailed) {
+        QUIET_LIBRARIES
+    } else {
+        ""
+    };
     format!("{DEFAULT_LOG_FILTER},{quiet},{wanted}")
 }
 
@@ -115,14 +141,16 @@ fn stop_on_signal(stop: CancellationToken) -> Result<(), ProcessError> {
     Ok(())
 }
 
-/// A client for the API server, with the pod's service account or a kubeconfig. It makes each request once: queues and loops try again
-/// what failed, and what a program needs to start is tried by [`at_start`](crate::start::at_start).
+/// A client for the API server, with the pod's service account or a kubeconfig. It makes each
+/// request once: queues and loops try again what failed, and what a program needs to start is tried
+/// by [`at_start`](crate::start::at_start).
 pub async fn client() -> Result<Client, ProcessError> {
     Ok(Client::try_from(without_retries(Config::infer().await?))?)
 }
 
-/// By default the client waits as long as an answer "429" says, and tries again 15 times. The answer to an eviction that a disruption
-/// budget does not allow is of that kind: it would hold up a controller for minutes.
+/// By default the client waits as long as an answer "429" says, and tries again 15 times. The
+/// answer to an eviction that a disruption budget does not allow is of that kind: it would hold up
+/// a controller for minutes.
 fn without_retries(mut config: Config) -> Config {
     config.default_retry = false;
     config
@@ -153,18 +181,35 @@ impl Readiness {
     }
 }
 
-async fn serve_health(address: SocketAddr, readiness: Readiness, stop: CancellationToken) -> Result<(), ProcessError> {
+async fn serve_health(
+    address: SocketAddr,
+    readiness: Readiness,
+    stop: CancellationToken,
+) -> Result<(), ProcessError> {
     let ready = move || {
         let answer = readiness.answer();
         async move { answer }
     };
     let metrics = || async {
-        ([(CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], crate::metrics::render()).into_response()
+        (
+            [(
+                CONTENT_TYPE,
+                "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            )],
+            crate::metrics::render(),
+        )
+            .into_response()
     };
-    let routes =
-        Router::new().route("/healthz", get(|| async { "ok" })).route("/readyz", get(ready)).route("/metrics", get(metrics));
-    let listener = TcpListener::bind(address).await.map_err(|source| ProcessError::Listen { address, source })?;
-    _ = stop.run_until_cancelled(health::serve(listener, routes, health::Limits::default())).await;
+    let routes = Router::new()
+        .route("/healthz", get(|| async { "ok" }))
+        .route("/readyz", get(ready))
+        .route("/metrics", get(metrics));
+    let listener = TcpListener::bind(address)
+        .await
+        .map_err(|source| ProcessError::Listen { address, source })?;
+    _ = stop
+        .run_until_cancelled(health::serve(listener, routes, health::Limits::default()))
+        .await;
     Ok(())
 }
 
@@ -176,7 +221,10 @@ mod tests {
     fn debug_shows_liqos_messages_and_no_frames() {
         let shown = |wanted: &str| {
             let filter = EnvFilter::try_new(log_filter(wanted)).unwrap();
-            let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::sink).finish();
+            let log = tracing_subscriber::fmt()
+                .with_env_filter(filter)
+                .with_writer(io::sink)
+                .finish();
             tracing::subscriber::with_default(log, || {
                 (
                     tracing::enabled!(target: "liqo_peering", tracing::Level::DEBUG),
@@ -186,7 +234,11 @@ mod tests {
         };
         assert_eq!(shown(""), (false, false));
         assert_eq!(shown("debug"), (true, false));
-        assert_eq!(shown("debug,h2=debug"), (true, true), "somebody wants to see them");
+        assert_eq!(
+            shown("debug,h2=debug"),
+            (true, true),
+            "somebody wants to see them"
+        );
     }
 
     #[test]
@@ -198,10 +250,16 @@ mod tests {
     #[test]
     fn a_program_is_ready_once_it_is_as_it_should_be_and_says_why_it_is_not() {
         let readiness = Readiness::waiting("not yet");
-        assert_eq!(readiness.answer(), (StatusCode::SERVICE_UNAVAILABLE, "not yet".to_owned()));
+        assert_eq!(
+            readiness.answer(),
+            (StatusCode::SERVICE_UNAVAILABLE, "not yet".to_owned())
+        );
         readiness.ready("fine".to_owned());
         assert_eq!(readiness.answer(), (StatusCode::OK, "fine".to_owned()));
         readiness.not_ready("no device".to_owned());
-        assert_eq!(readiness.answer(), (StatusCode::SERVICE_UNAVAILABLE, "no device".to_owned()));
+        assert_eq!(
+            readiness.answer(),
+            (StatusCode::SERVICE_UNAVAILABLE, "no device".to_owned())
+        );
     }
 }

@@ -1,8 +1,9 @@
 //! Limits on what one provider can make this process read and keep.
 //!
-//! A provider's API server may be hostile: it answers with whatever it wants, as much and as slowly as it wants. Each session has one
-//! [`ProviderLimits`], which the HTTP client and all watches of that provider share, so that no provider takes the memory or the time
-//! that the others need. Nothing here waits for a provider, so that a peering with a hostile one can always be ended.
+//! A provider's API server may be hostile: it answers with whatever it wants, as much and as slowly
+//! as it wants. Each session has one [`ProviderLimits`], which the HTTP client and all watches of
+//! that provider share, so that no provider takes the memory or the time that the others need.
+//! Nothing here waits for a provider, so that a peering with a hostile one can always be ended.
 
 use std::{
     collections::HashMap,
@@ -17,23 +18,28 @@ use tokio::{sync::Semaphore, time::Instant};
 
 use crate::metrics;
 
-/// Maximum length in bytes of one page of a list. Pages have at most 16 objects, of which the largest take some 100 KiB.
+/// Maximum length in bytes of one page of a list. Pages have at most 16 objects, of which the
+/// largest take some 100 KiB.
 pub const MAX_PAGE_LEN: usize = 8 << 20;
-/// Maximum length in bytes of any other answer, and of one event of a watch: more than the 1.5 MiB that etcd allows.
+/// Maximum length in bytes of any other answer, and of one event of a watch: more than the 1.5 MiB
+/// that etcd allows.
 pub const MAX_ANSWER_LEN: usize = 2 << 20;
-/// The same for Kubernetes events, also for a page of them: there is one watch of events for each offloaded namespace.
+/// The same for Kubernetes events, also for a page of them: there is one watch of events for each
+/// offloaded namespace.
 pub const MAX_EVENT_ANSWER_LEN: usize = 512 << 10;
 /// Maximum number of values in a single object: parsed, each takes up to a hundred bytes.
 pub const MAX_VALUES: usize = 40_000;
 /// The same for a page of a list, and for the metrics of many pods.
 pub const MAX_PAGE_VALUES: usize = 16 * MAX_VALUES;
-/// Maximum number of objects in a page. We ask for 16, but the provider may ignore that, and each takes memory before it is read.
+/// Maximum number of objects in a page. We ask for 16, but the provider may ignore that, and each
+/// takes memory before it is read.
 pub const MAX_PAGE_OBJECTS: usize = 1_000;
 /// Maximum number of pages of one list.
 pub const MAX_PAGES: usize = 1_000;
 /// Maximum time to read one page.
 pub const PAGE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Maximum number of objects that all watches of a provider keep. The quota of a tenant namespace allows 6,530.
+/// Maximum number of objects that all watches of a provider keep. The quota of a tenant namespace
+/// allows 6,530.
 pub const MAX_OBJECTS: usize = 10_000;
 /// The same in bytes.
 pub const MAX_BYTES: usize = 64 << 20;
@@ -48,7 +54,8 @@ const OBJECT_OVERHEAD: usize = 256;
 const BYTES_PER_SECOND: usize = 4 << 20;
 /// The time for which a provider that was silent before may send as fast as it can: 64 MiB.
 const BURST: Duration = Duration::from_secs(16);
-/// Cost of each request of a list or a watch in bytes, so that answers without content are limited too.
+/// Cost of each request of a list or a watch in bytes, so that answers without content are limited
+/// too.
 pub const REQUEST_COST: usize = 32 << 10;
 /// The same for each event of a watch.
 pub const EVENT_COST: usize = 512;
@@ -113,12 +120,15 @@ impl Amount {
     }
 
     fn max(self, other: Self) -> Self {
-        Self { objects: self.objects.max(other.objects), bytes: self.bytes.max(other.bytes) }
+        Self {
+            objects: self.objects.max(other.objects),
+            bytes: self.bytes.max(other.bytes),
+        }
     }
 }
 
-/// Decides whether a provider that keeps `kept` may keep `new` instead of `old`, while all providers keep `total` bytes. Less than
-/// before is always allowed.
+/// Decides whether a provider that keeps `kept` may keep `new` instead of `old`, while all
+/// providers keep `total` bytes. Less than before is always allowed.
 fn check(kept: Amount, total: usize, old: Amount, new: Amount) -> Result<(), LimitExceeded> {
     let next = kept.replaced(old, new);
     if new.objects > old.objects && next.objects > MAX_OBJECTS {
@@ -131,10 +141,15 @@ fn check(kept: Amount, total: usize, old: Amount, new: Amount) -> Result<(), Lim
         return Err(LimitExceeded::Bytes);
     }
     let total = total.saturating_sub(old.bytes) + new.bytes;
-    if next.bytes > GUARANTEED_BYTES && total > MAX_TOTAL_BYTES { Err(LimitExceeded::TotalBytes) } else { Ok(()) }
+    if next.bytes > GUARANTEED_BYTES && total > MAX_TOTAL_BYTES {
+        Err(LimitExceeded::TotalBytes)
+    } else {
+        Ok(())
+    }
 }
 
-/// The rate at which a provider may send. It remembers until when the bytes that arrived already are paid for.
+/// The rate at which a provider may send. It remembers until when the bytes that arrived already
+/// are paid for.
 #[derive(Clone, Copy, Debug)]
 struct Pace {
     paid_until: Instant,
@@ -143,8 +158,13 @@ struct Pace {
 impl Pace {
     /// Counts bytes that arrived. Returns how long to wait before reading more.
     fn count(&mut self, bytes: usize, now: Instant) -> Duration {
-        let micros = u64::try_from(bytes).unwrap_or(u64::MAX).saturating_mul(1_000_000) / BYTES_PER_SECOND as u64;
-        let start = now.checked_sub(BURST).map_or(self.paid_until, |earliest| self.paid_until.max(earliest));
+        let micros = u64::try_from(bytes)
+            .unwrap_or(u64::MAX)
+            .saturating_mul(1_000_000)
+            / BYTES_PER_SECOND as u64;
+        let start = now
+            .checked_sub(BURST)
+            .map_or(self.paid_until, |earliest| self.paid_until.max(earliest));
         self.paid_until = start + Duration::from_micros(micros);
         self.paid_until.saturating_duration_since(now)
     }
@@ -182,7 +202,9 @@ impl ProviderLimits {
             provider,
             pages: Arc::new(Semaphore::new(1)),
             page_counts: Mutex::default(),
-            pace: Mutex::new(Pace { paid_until: now.checked_sub(BURST).unwrap_or(now) }),
+            pace: Mutex::new(Pace {
+                paid_until: now.checked_sub(BURST).unwrap_or(now),
+            }),
             kept: Mutex::default(),
             total,
             shown: Mutex::default(),
@@ -199,7 +221,11 @@ impl ProviderLimits {
         let mut counts = self.page_counts.lock();
         let count = counts.entry(list.to_owned()).or_default();
         *count = if first { 1 } else { *count + 1 };
-        if *count > MAX_PAGES { Err(LimitExceeded::Pages) } else { Ok(()) }
+        if *count > MAX_PAGES {
+            Err(LimitExceeded::Pages)
+        } else {
+            Ok(())
+        }
     }
 
     /// The amount that the watches of this provider keep now.
@@ -211,7 +237,10 @@ impl ProviderLimits {
     pub fn exceeded(&self, limit: LimitExceeded, now: Instant) {
         count_exceeded(limit.label());
         let mut shown = self.shown.lock();
-        let first = shown.exceeded.filter(|(_, last)| now < *last + SHOWN_FOR).map_or(limit, |(first, _)| first);
+        let first = shown
+            .exceeded
+            .filter(|(_, last)| now < *last + SHOWN_FOR)
+            .map_or(limit, |(first, _)| first);
         shown.exceeded = Some((first, now));
         drop(shown);
         if self.may_log(now) {
@@ -219,8 +248,9 @@ impl ProviderLimits {
         }
     }
 
-    /// Records that Kubernetes events of the provider exceeded a limit. It does not show in [`Self::exceeded_lately`]: an honest provider
-    /// may have that many events, and only some of them are missed.
+    /// Records that Kubernetes events of the provider exceeded a limit. It does not show in
+    /// [`Self::exceeded_lately`]: an honest provider may have that many events, and only some of
+    /// them are missed.
     pub fn skipped_events(&self, limit: LimitExceeded, now: Instant) {
         count_exceeded("events");
         if self.may_log(now) {
@@ -228,9 +258,14 @@ impl ProviderLimits {
         }
     }
 
-    /// The limit that the provider exceeded lately: the first one, so that the text does not change all the time.
+    /// The limit that the provider exceeded lately: the first one, so that the text does not change
+    /// all the time.
     pub fn exceeded_lately(&self, now: Instant) -> Option<LimitExceeded> {
-        self.shown.lock().exceeded.filter(|(_, last)| now < *last + SHOWN_FOR).map(|(first, _)| first)
+        self.shown
+            .lock()
+            .exceeded
+            .filter(|(_, last)| now < *last + SHOWN_FOR)
+            .map(|(first, _)| first)
     }
 
     /// The last time at which a limit was exceeded.
@@ -261,7 +296,8 @@ impl ProviderLimits {
 fn count_exceeded(limit: &'static str) {
     static COUNTS: OnceLock<Family<[(&'static str, &'static str); 1], Counter>> = OnceLock::new();
     let help = "How often providers exceeded a limit on what this cluster reads of them";
-    let counts = COUNTS.get_or_init(|| metrics::register("provider_limits_exceeded", help, Family::default()));
+    let counts = COUNTS
+        .get_or_init(|| metrics::register("provider_limits_exceeded", help, Family::default()));
     counts.get_or_create(&[("limit", limit)]).inc();
 }
 
@@ -278,7 +314,13 @@ pub(crate) struct Allowance<R> {
 
 impl<R> Allowance<R> {
     pub fn new(limits: Arc<ProviderLimits>, len: fn(&R) -> usize) -> Self {
-        Self { limits, len, current: Amount::default(), listing: None, charged: Amount::default() }
+        Self {
+            limits,
+            len,
+            current: Amount::default(),
+            listing: None,
+            charged: Amount::default(),
+        }
     }
 
     pub fn begin_list(&mut self) {
@@ -296,8 +338,14 @@ impl<R> Allowance<R> {
         self.shrink();
     }
 
-    /// Replaces an object by another one, in the list if there is one. Changes nothing if a limit would be exceeded.
-    pub fn replace(&mut self, key: &Key, old: Option<&R>, new: Option<&R>) -> Result<(), LimitExceeded> {
+    /// Replaces an object by another one, in the list if there is one. Changes nothing if a limit
+    /// would be exceeded.
+    pub fn replace(
+        &mut self,
+        key: &Key,
+        old: Option<&R>,
+        new: Option<&R>,
+    ) -> Result<(), LimitExceeded> {
         let amount = |object: Option<&R>| {
             object.map_or(Amount::default(), |object| Amount {
                 objects: 1,
@@ -336,7 +384,10 @@ mod tests {
     use super::*;
 
     fn limits(seed: u8, total: &TotalBytes) -> Arc<ProviderLimits> {
-        Arc::new(ProviderLimits::new(ClusterId::of_public_key(&[seed; 32]), total.clone()))
+        Arc::new(ProviderLimits::new(
+            ClusterId::of_public_key(&[seed; 32]),
+            total.clone(),
+        ))
     }
 
     fn amount(objects: usize, bytes: usize) -> Amount {
@@ -348,17 +399,32 @@ mod tests {
         let none = Amount::default();
         assert_eq!(check(none, 0, none, amount(MAX_OBJECTS, MAX_BYTES)), Ok(()));
         let full = amount(MAX_OBJECTS, MAX_BYTES);
-        assert_eq!(check(full, MAX_BYTES, none, amount(1, 0)), Err(LimitExceeded::Objects));
-        assert_eq!(check(amount(1, MAX_BYTES), MAX_BYTES, none, amount(1, 1)), Err(LimitExceeded::Bytes));
+        assert_eq!(
+            check(full, MAX_BYTES, none, amount(1, 0)),
+            Err(LimitExceeded::Objects)
+        );
+        assert_eq!(
+            check(amount(1, MAX_BYTES), MAX_BYTES, none, amount(1, 1)),
+            Err(LimitExceeded::Bytes)
+        );
         let above = amount(MAX_OBJECTS + 9, MAX_BYTES + 9);
-        assert_eq!(check(above, MAX_TOTAL_BYTES + 9, amount(5, 100), amount(4, 99)), Ok(()));
+        assert_eq!(
+            check(above, MAX_TOTAL_BYTES + 9, amount(5, 100), amount(4, 99)),
+            Ok(())
+        );
     }
 
     #[test]
     fn providers_that_use_up_the_total_leave_the_others_their_share() {
         let none = Amount::default();
-        assert_eq!(check(none, MAX_TOTAL_BYTES, none, amount(1, GUARANTEED_BYTES)), Ok(()));
-        assert_eq!(check(none, MAX_TOTAL_BYTES, none, amount(1, GUARANTEED_BYTES + 1)), Err(LimitExceeded::TotalBytes));
+        assert_eq!(
+            check(none, MAX_TOTAL_BYTES, none, amount(1, GUARANTEED_BYTES)),
+            Ok(())
+        );
+        assert_eq!(
+            check(none, MAX_TOTAL_BYTES, none, amount(1, GUARANTEED_BYTES + 1)),
+            Err(LimitExceeded::TotalBytes)
+        );
     }
 
     #[tokio::test]
@@ -379,7 +445,10 @@ mod tests {
         one.begin_list();
         one.replace(&key, None, Some(&len)).unwrap();
         assert_eq!(limits.kept().objects, 1);
-        assert_eq!(one.replace(&Key::new("t", "b"), None, Some(&len)), Err(LimitExceeded::Bytes));
+        assert_eq!(
+            one.replace(&Key::new("t", "b"), None, Some(&len)),
+            Err(LimitExceeded::Bytes)
+        );
         one.abort_list();
         assert_eq!(limits.kept().objects, 1);
         one.begin_list();
@@ -408,7 +477,10 @@ mod tests {
         let later = now + Duration::from_hours(1);
         assert_eq!(pace.count(BYTES_PER_SECOND * 16, later), Duration::ZERO);
         assert_eq!(pace.count(BYTES_PER_SECOND, later), Duration::from_secs(1));
-        assert_eq!(pace.count(BYTES_PER_SECOND, later + Duration::from_secs(1)), Duration::from_secs(1));
+        assert_eq!(
+            pace.count(BYTES_PER_SECOND, later + Duration::from_secs(1)),
+            Duration::from_secs(1)
+        );
     }
 
     #[tokio::test]
@@ -420,7 +492,11 @@ mod tests {
         let again = now + RETRY_DELAY * 2;
         limits.exceeded(LimitExceeded::Objects, again);
         let shown = |after: Duration| limits.exceeded_lately(again + after);
-        assert_eq!(shown(SHOWN_FOR / 2), Some(LimitExceeded::Pages), "the text changes with each answer");
+        assert_eq!(
+            shown(SHOWN_FOR / 2),
+            Some(LimitExceeded::Pages),
+            "the text changes with each answer"
+        );
         assert_eq!(shown(SHOWN_FOR), None);
     }
 
@@ -429,13 +505,21 @@ mod tests {
         let limits = limits(1, &TotalBytes::default());
         let now = Instant::now();
         limits.skipped_events(LimitExceeded::Pages, now);
-        assert_eq!((limits.exceeded_lately(now), limits.last_exceeded()), (None, None), "other watches would wait for it");
+        assert_eq!(
+            (limits.exceeded_lately(now), limits.last_exceeded()),
+            (None, None),
+            "other watches would wait for it"
+        );
     }
 
     #[tokio::test]
     async fn a_provider_fills_no_log() {
         let limits = limits(1, &TotalBytes::default());
         let now = Instant::now();
-        assert!(limits.may_log(now) && !limits.may_log(now + LOG_INTERVAL / 2) && limits.may_log(now + LOG_INTERVAL));
+        assert!(
+            limits.may_log(now)
+                && !limits.may_log(now + LOG_INTERVAL / 2)
+                && limits.may_log(now + LOG_INTERVAL)
+        );
     }
 }

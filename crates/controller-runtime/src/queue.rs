@@ -1,4 +1,5 @@
-//! A queue of keys to reconcile: deduplicated, delayed, backed off, and never handled twice at the same time.
+//! A queue of keys to reconcile: deduplicated, delayed, backed off, and never handled twice at the
+//! same time.
 
 mod lanes;
 
@@ -39,7 +40,9 @@ pub struct Queue<K> {
 
 impl<K> Clone for Queue<K> {
     fn clone(&self) -> Self {
-        Self { shared: self.shared.clone() }
+        Self {
+            shared: self.shared.clone(),
+        }
     }
 }
 
@@ -80,7 +83,12 @@ impl<K: Clone + Eq + Hash + Ord + Debug + Send + 'static> Queue<K> {
             due: HashMap::new(),
             failures: HashMap::new(),
         };
-        Self { shared: Arc::new(Shared { state: Mutex::new(state), changed: Notify::new() }) }
+        Self {
+            shared: Arc::new(Shared {
+                state: Mutex::new(state),
+                changed: Notify::new(),
+            }),
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State<K>> {
@@ -109,10 +117,15 @@ impl<K: Clone + Eq + Hash + Ord + Debug + Send + 'static> Queue<K> {
         self.len() == 0
     }
 
-    /// Handles keys until `stop`, at most `concurrency` at a time. Retries failed keys with growing delays, and logs each error with
-    /// the key and with `what`, the name of the controller.
-    pub async fn run<F, Fut, E>(&self, what: &'static str, concurrency: usize, stop: CancellationToken, reconcile: F)
-    where
+    /// Handles keys until `stop`, at most `concurrency` at a time. Retries failed keys with growing
+    /// delays, and logs each error with the key and with `what`, the name of the controller.
+    pub async fn run<F, Fut, E>(
+        &self,
+        what: &'static str,
+        concurrency: usize,
+        stop: CancellationToken,
+        reconcile: F,
+    ) where
         F: Fn(K) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<Next, E>> + Send + 'static,
         E: std::error::Error + Send + 'static,
@@ -121,11 +134,18 @@ impl<K: Clone + Eq + Hash + Ord + Debug + Send + 'static> Queue<K> {
         let mut tasks = JoinSet::new();
         loop {
             while tasks.try_join_next().is_some() {}
-            let (key, next_due) = if tasks.len() < concurrency { self.state().take(Instant::now()) } else { (None, None) };
+            let (key, next_due) = if tasks.len() < concurrency {
+                self.state().take(Instant::now())
+            } else {
+                (None, None)
+            };
             if let Some(key) = key {
                 let (queue, reconcile) = (self.clone(), reconcile.clone());
                 tasks.spawn(async move {
-                    let mut guard = Running { queue: &queue, key: Some(key.clone()) };
+                    let mut guard = Running {
+                        queue: &queue,
+                        key: Some(key.clone()),
+                    };
                     let started = Instant::now();
                     let outcome = reconcile(key.clone()).await;
                     crate::metrics::reconciled(what, outcome.is_ok(), started.elapsed());
@@ -160,12 +180,24 @@ impl<K: Clone + Eq + Hash + Ord + Debug + Send + 'static> Queue<K> {
             }
             Err(error) => {
                 let failures = state.failures.entry(key.clone()).or_insert(0);
-                let max_backoff = if changed_meanwhile { MAX_BACKOFF_AFTER_CHANGE } else { MAX_BACKOFF };
-                let delay = FIRST_BACKOFF.saturating_mul(1 << (*failures).min(10)).min(max_backoff);
+                let max_backoff = if changed_meanwhile {
+                    MAX_BACKOFF_AFTER_CHANGE
+                } else {
+                    MAX_BACKOFF
+                };
+                let delay = FIRST_BACKOFF
+                    .saturating_mul(1 << (*failures).min(10))
+                    .min(max_backoff);
                 *failures = failures.saturating_add(1);
                 let attempts = *failures;
                 let chain = error_chain(&error);
-                tracing::warn!(controller = what, ?key, attempts, error = chain, "reconcile failed, trying again");
+                tracing::warn!(
+                    controller = what,
+                    ?key,
+                    attempts,
+                    error = chain,
+                    "reconcile failed, trying again"
+                );
                 state.add_at(key, Instant::now() + delay);
             }
         }
@@ -292,12 +324,18 @@ mod tests {
         queue.state().add_at(1, now + Duration::from_secs(10));
         queue.state().add_at(1, now + Duration::from_secs(5));
         queue.state().add_at(1, now + Duration::from_secs(20));
-        assert_eq!(queue.state().take(now), (None, Some(now + Duration::from_secs(5))));
+        assert_eq!(
+            queue.state().take(now),
+            (None, Some(now + Duration::from_secs(5)))
+        );
         assert_eq!(drain(&mut queue.state(), now + Duration::from_secs(5)), [1]);
         queue.state().add_at(2, now + Duration::from_secs(10));
         queue.add(2);
         assert_eq!(drain(&mut queue.state(), now), [2]);
-        assert_eq!(drain(&mut queue.state(), now + Duration::from_mins(1)), Vec::<u32>::new());
+        assert_eq!(
+            drain(&mut queue.state(), now + Duration::from_mins(1)),
+            Vec::<u32>::new()
+        );
     }
 
     #[test]
@@ -324,7 +362,10 @@ mod tests {
                 queue.finish("test", 1, Err(std::io::Error::other("not yet")));
             }
             let (_, due) = queue.state().take(Instant::now());
-            assert_eq!(due.unwrap() > Instant::now() + Duration::from_secs(2), !changes);
+            assert_eq!(
+                due.unwrap() > Instant::now() + Duration::from_secs(2),
+                !changes
+            );
         }
     }
 

@@ -1,14 +1,16 @@
-//! Repeats a step that a program needs to start, while the API server is overloaded or starting itself.
+//! Repeats a step that a program needs to start, while the API server is overloaded or starting
+//! itself.
 
 use std::{fmt, time::Duration};
 
-/// Maximum number of attempts of a step at the start of a program. After that the program ends, and the kubelet starts it again.
+/// Maximum number of attempts of a step at the start of a program. After that the program ends, and
+/// the kubelet starts it again.
 const START_ATTEMPTS: usize = 10;
 /// Delay between two attempts.
 const START_RETRY: Duration = Duration::from_secs(1);
 
-/// Does a step that a program needs to start. If it fails, it is tried again for a while, because the API server may be overloaded, or
-/// starting itself.
+/// Does a step that a program needs to start. If it fails, it is tried again for a while, because
+/// the API server may be overloaded, or starting itself.
 pub async fn at_start<T, E, F>(step: impl FnMut() -> F) -> Result<T, E>
 where
     E: fmt::Display,
@@ -42,7 +44,11 @@ mod tests {
             let mut attempts = 0;
             let step = || {
                 attempts += 1;
-                std::future::ready(if attempts > failures { Ok(attempts) } else { Err("overloaded") })
+                std::future::ready(if attempts > failures {
+                    Ok(attempts)
+                } else {
+                    Err("overloaded")
+                })
             };
             assert_eq!(attempt(step, Duration::ZERO).await, outcome);
             assert!(attempts <= START_ATTEMPTS);

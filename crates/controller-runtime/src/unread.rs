@@ -1,8 +1,9 @@
 //! Objects that another cluster may have written, parsed one by one.
 //!
-//! The API server accepts objects that this program cannot parse: for example, JSON may be nested deeper than the
-//! parser allows. One object like that would make a whole list fail, and a page of large objects would fill the memory.
-//! So a list or a watch parses only the few fields that it needs, and the whole object is parsed when it is handled.
+//! The API server accepts objects that this program cannot parse: for example, JSON may be nested
+//! deeper than the parser allows. One object like that would make a whole list fail, and a page of
+//! large objects would fill the memory. So a list or a watch parses only the few fields that it
+//! needs, and the whole object is parsed when it is handled.
 
 use std::{borrow::Cow, fmt, marker::PhantomData};
 
@@ -30,7 +31,9 @@ const WRITTEN_BY_PEERS: [&str; 11] = [
 ];
 
 pub(crate) fn is_written_by_peers(url: &str) -> bool {
-    url.rsplit('/').next().is_some_and(|plural| WRITTEN_BY_PEERS.contains(&plural))
+    url.rsplit('/')
+        .next()
+        .is_some_and(|plural| WRITTEN_BY_PEERS.contains(&plural))
 }
 
 /// The same API, for unparsed objects.
@@ -62,19 +65,26 @@ impl<K: DeserializeOwned> Unread<K> {
 
 impl<K> Clone for Unread<K> {
     fn clone(&self) -> Self {
-        Self { metadata: self.metadata.clone(), text: self.text.clone(), kind: PhantomData }
+        Self {
+            metadata: self.metadata.clone(),
+            text: self.text.clone(),
+            kind: PhantomData,
+        }
     }
 }
 
 impl<K> fmt::Debug for Unread<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Unread").field("name", &self.metadata.name).finish_non_exhaustive()
+        f.debug_struct("Unread")
+            .field("name", &self.metadata.name)
+            .finish_non_exhaustive()
     }
 }
 
 impl<'de, K> Deserialize<'de> for Unread<K> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        // Not all metadata, because the fields under `managedFields` are nested as deeply as the object.
+        // Not all metadata, because the fields under `managedFields` are nested as deeply as the
+        // object.
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
         struct Needed {
@@ -98,7 +108,11 @@ impl<'de, K> Deserialize<'de> for Unread<K> {
             finalizers: metadata.finalizers,
             ..ObjectMeta::default()
         };
-        Ok(Self { metadata, text, kind: PhantomData })
+        Ok(Self {
+            metadata,
+            text,
+            kind: PhantomData,
+        })
     }
 }
 
@@ -148,7 +162,11 @@ mod tests {
     use super::*;
 
     fn shadow_pod(name: &str, depth: usize) -> String {
-        let deep = format!("{}{}", "{\"a\":".repeat(depth), "1".to_owned() + &"}".repeat(depth));
+        let deep = format!(
+            "{}{}",
+            "{\"a\":".repeat(depth),
+            "1".to_owned() + &"}".repeat(depth)
+        );
         format!(
             r#"{{"apiVersion":"virtualkubelet.liqo.io/v1alpha1","kind":"ShadowPod","metadata":{{"name":"{name}","namespace":"t","managedFields":[{{"fieldsV1":{deep}}}]}},"spec":{{"namespace":"demo","pool":"default","pod":{deep}}}}}"#
         )
@@ -157,18 +175,33 @@ mod tests {
     #[test]
     fn an_object_that_cannot_be_read_spoils_no_list() {
         let (good, bad) = (shadow_pod("good", 1), shadow_pod("bad", 500));
-        let list = format!(r#"{{"apiVersion":"v1","kind":"List","metadata":{{"resourceVersion":"7"}},"items":[{bad},{good}]}}"#);
-        assert!(serde_json::from_str::<ObjectList<ShadowPod>>(&list).is_err(), "the whole list can be read: nothing is shown");
+        let list = format!(
+            r#"{{"apiVersion":"v1","kind":"List","metadata":{{"resourceVersion":"7"}},"items":[{bad},{good}]}}"#
+        );
+        assert!(
+            serde_json::from_str::<ObjectList<ShadowPod>>(&list).is_err(),
+            "the whole list can be read: nothing is shown"
+        );
         let list: ObjectList<Unread<ShadowPod>> = serde_json::from_str(&list).unwrap();
-        let read: Vec<(&str, bool)> =
-            list.items.iter().map(|object| (object.meta().name.as_deref().unwrap(), object.read().is_ok())).collect();
+        let read: Vec<(&str, bool)> = list
+            .items
+            .iter()
+            .map(|object| {
+                (
+                    object.meta().name.as_deref().unwrap(),
+                    object.read().is_ok(),
+                )
+            })
+            .collect();
         assert_eq!(read, [("bad", false), ("good", true)]);
     }
 
     #[test]
     fn an_object_that_cannot_be_read_interrupts_no_watch() {
         let event = format!(r#"{{"type":"ADDED","object":{}}}"#, shadow_pod("bad", 500));
-        let Ok(WatchEvent::Added(object)) = serde_json::from_str::<WatchEvent<Unread<ShadowPod>>>(&event) else {
+        let Ok(WatchEvent::Added(object)) =
+            serde_json::from_str::<WatchEvent<Unread<ShadowPod>>>(&event)
+        else {
             panic!("not an event");
         };
         assert_eq!(object.meta().name.as_deref(), Some("bad"));
@@ -177,8 +210,14 @@ mod tests {
 
     #[test]
     fn the_kinds_that_peers_write_are_known_by_their_url() {
-        assert!(is_written_by_peers("/apis/virtualkubelet.liqo.io/v1alpha1/shadowpods"));
-        assert!(is_written_by_peers("/api/v1/namespaces/liqo-tenant-x/secrets"));
-        assert!(!is_written_by_peers("/apis/discovery.liqo.io/v1alpha1/foreignclusters"));
+        assert!(is_written_by_peers(
+            "/apis/virtualkubelet.liqo.io/v1alpha1/shadowpods"
+        ));
+        assert!(is_written_by_peers(
+            "/api/v1/namespaces/liqo-tenant-x/secrets"
+        ));
+        assert!(!is_written_by_peers(
+            "/apis/discovery.liqo.io/v1alpha1/foreignclusters"
+        ));
     }
 }

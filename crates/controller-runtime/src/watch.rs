@@ -1,8 +1,9 @@
-//! A channel for one value, for receivers that need only the latest one. It works like tokio's `watch`, except for the
-//! order in which receivers wake.
+//! A channel for one value, for receivers that need only the latest one. It works like tokio's
+//! `watch`, except for the order in which receivers wake.
 //!
-//! Tokio wakes the receivers of its channel in a random order. These wake in the order in which they began to wait, so
-//! a test can repeat a run of the manager exactly (`crates/devtools/simulation`).
+//! Tokio wakes the receivers of its channel in a random order. These wake in the order in which
+//! they began to wait, so a test can repeat a run of the manager exactly
+//! (`crates/devtools/simulation`).
 //!
 //! As with tokio's, a task must not hold what `borrow` returns while it sends, or borrows again.
 
@@ -50,7 +51,10 @@ pub fn channel<T>(value: T) -> (Sender<T>, Receiver<T>) {
 impl<T> Sender<T> {
     /// A receiver that has seen the present value.
     pub fn subscribe(&self) -> Receiver<T> {
-        Receiver { shared: self.0.clone(), seen: self.0.version.load(Ordering::Acquire) }
+        Receiver {
+            shared: self.0.clone(),
+            seen: self.0.version.load(Ordering::Acquire),
+        }
     }
 
     pub fn borrow(&self) -> RwLockReadGuard<'_, T> {
@@ -92,7 +96,10 @@ impl<T> Drop for Sender<T> {
 
 impl<T> Clone for Receiver<T> {
     fn clone(&self) -> Self {
-        Self { shared: self.shared.clone(), seen: self.seen }
+        Self {
+            shared: self.shared.clone(),
+            seen: self.seen,
+        }
     }
 }
 
@@ -154,7 +161,10 @@ mod tests {
     async fn a_receiver_sees_the_latest_value_once() {
         let (sender, mut receiver) = channel(1);
         let soon = Duration::from_millis(20);
-        assert!(timeout(soon, receiver.changed()).await.is_err(), "it has seen the first value");
+        assert!(
+            timeout(soon, receiver.changed()).await.is_err(),
+            "it has seen the first value"
+        );
         sender.send_replace(2);
         sender.send_modify(|value| *value += 1);
         assert!(!sender.send_if_modified(|_| false));
@@ -168,7 +178,10 @@ mod tests {
         sender.send_replace(5);
         assert_eq!(waits.await.unwrap(), Ok(()));
         drop(sender);
-        assert_eq!((other.changed().await, other.changed().await), (Ok(()), Err(Closed)));
+        assert_eq!(
+            (other.changed().await, other.changed().await),
+            (Ok(()), Err(Closed))
+        );
         assert_eq!(other.wait_for(|value| *value == 6).await, Err(Closed));
         assert_eq!(*other.borrow(), 5);
     }

@@ -1,7 +1,7 @@
 //! Common write requests, and what their answers mean.
 //!
-//! The functions here return the client's errors, so a write to a peer can pass through [`call`](crate::peers::call). The caller
-//! adds with [`Step::step`] what it wanted to do:
+//! The functions here return the client's errors, so a write to a peer can pass through
+//! [`call`](crate::peers::call). The caller adds with [`Step::step`] what it wanted to do:
 //!
 //! ```ignore
 //! delete_if_present(&api, name, &only(&uid)).await.step("delete", "ResourceOffer", key)?;
@@ -9,7 +9,9 @@
 
 use std::{borrow::Cow, fmt::Debug};
 
-use json_patch::{Patch as Operations, PatchOperation, RemoveOperation, TestOperation, jsonptr::PointerBuf};
+use json_patch::{
+    Patch as Operations, PatchOperation, RemoveOperation, TestOperation, jsonptr::PointerBuf,
+};
 use kube::{
     Api, Resource, ResourceExt as _,
     api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
@@ -41,13 +43,28 @@ pub enum RequestError {
 }
 
 pub trait Step<T, E: std::error::Error + 'static> {
-    /// Adds to the error what the request was for. A key without a name means all objects of its namespace.
-    fn step(self, verb: &'static str, kind: impl Into<Cow<'static, str>>, key: impl Into<Key>) -> Result<T, StepError<E>>;
+    /// Adds to the error what the request was for. A key without a name means all objects of its
+    /// namespace.
+    fn step(
+        self,
+        verb: &'static str,
+        kind: impl Into<Cow<'static, str>>,
+        key: impl Into<Key>,
+    ) -> Result<T, StepError<E>>;
 }
 
 impl<T, E: std::error::Error + 'static> Step<T, E> for Result<T, E> {
-    fn step(self, verb: &'static str, kind: impl Into<Cow<'static, str>>, key: impl Into<Key>) -> Result<T, StepError<E>> {
-        self.map_err(|source| StepError { verb, object: object(&kind.into(), &key.into()), source })
+    fn step(
+        self,
+        verb: &'static str,
+        kind: impl Into<Cow<'static, str>>,
+        key: impl Into<Key>,
+    ) -> Result<T, StepError<E>> {
+        self.map_err(|source| StepError {
+            verb,
+            object: object(&kind.into(), &key.into()),
+            source,
+        })
     }
 }
 
@@ -66,13 +83,21 @@ pub trait ApiError {
 
 impl ApiError for kube::Error {
     fn status(&self) -> Option<&Status> {
-        if let Self::Api(status) = self { Some(status) } else { None }
+        if let Self::Api(status) = self {
+            Some(status)
+        } else {
+            None
+        }
     }
 }
 
 impl ApiError for PeerError {
     fn status(&self) -> Option<&Status> {
-        if let Self::Api(error) = self { error.status() } else { None }
+        if let Self::Api(error) = self {
+            error.status()
+        } else {
+            None
+        }
     }
 }
 
@@ -81,12 +106,18 @@ pub fn unless_gone<T, E: ApiError>(answer: Result<T, E>) -> Result<Option<T>, E>
     unless(answer, Status::is_not_found)
 }
 
-/// Returns `None` if the object does not exist, or has another UID or version than the request named. A watch reports that change.
+/// Returns `None` if the object does not exist, or has another UID or version than the request
+/// named. A watch reports that change.
 pub fn unless_changed<T, E: ApiError>(answer: Result<T, E>) -> Result<Option<T>, E> {
-    unless(answer, |status| status.is_not_found() || status.is_conflict())
+    unless(answer, |status| {
+        status.is_not_found() || status.is_conflict()
+    })
 }
 
-fn unless<T, E: ApiError>(answer: Result<T, E>, is_nothing: impl Fn(&Status) -> bool) -> Result<Option<T>, E> {
+fn unless<T, E: ApiError>(
+    answer: Result<T, E>,
+    is_nothing: impl Fn(&Status) -> bool,
+) -> Result<Option<T>, E> {
     match answer {
         Ok(value) => Ok(Some(value)),
         Err(error) if error.status().is_some_and(is_nothing) => Ok(None),
@@ -94,7 +125,8 @@ fn unless<T, E: ApiError>(answer: Result<T, E>, is_nothing: impl Fn(&Status) -> 
     }
 }
 
-/// Creates an object unless one with its name exists. Returns the one that exists then, and whether this call created it.
+/// Creates an object unless one with its name exists. Returns the one that exists then, and whether
+/// this call created it.
 pub async fn create_missing<K>(api: &Api<K>, object: &K) -> kube::Result<(K, bool)>
 where
     K: Resource + Clone + Serialize + DeserializeOwned + Debug,
@@ -104,28 +136,41 @@ where
         return Ok((found, false));
     }
     match api.create(&PostParams::default(), object).await {
-        Err(kube::Error::Api(status)) if status.is_already_exists() => Ok((api.get(&name).await?, false)),
+        Err(kube::Error::Api(status)) if status.is_already_exists() => {
+            Ok((api.get(&name).await?, false))
+        }
         created => Ok((created?, true)),
     }
 }
 
 /// Parameters that delete only the object with this UID.
 pub fn only(uid: impl Into<String>) -> DeleteParams {
-    DeleteParams::default().preconditions(Preconditions { uid: Some(uid.into()), resource_version: None })
+    DeleteParams::default().preconditions(Preconditions {
+        uid: Some(uid.into()),
+        resource_version: None,
+    })
 }
 
 /// Deletes an object. Returns `false` if it does not exist, or does not meet the preconditions.
-pub async fn delete_if_present<K>(api: &Api<K>, name: &str, params: &DeleteParams) -> kube::Result<bool>
+pub async fn delete_if_present<K>(
+    api: &Api<K>,
+    name: &str,
+    params: &DeleteParams,
+) -> kube::Result<bool>
 where
     K: Resource + Clone + DeserializeOwned + Debug,
 {
     let answer = api.delete(name, params).await;
-    let answer = if params.preconditions.is_some() { unless_changed(answer) } else { unless_gone(answer) };
+    let answer = if params.preconditions.is_some() {
+        unless_changed(answer)
+    } else {
+        unless_gone(answer)
+    };
     answer.map(|deleted| deleted.is_some())
 }
 
-/// Adds `finalizer` to an object. Returns `false` if the object is gone or has changed since it was read: then the caller must not
-/// continue. Writes nothing if the object already has the finalizer.
+/// Adds `finalizer` to an object. Returns `false` if the object is gone or has changed since it was
+/// read: then the caller must not continue. Writes nothing if the object already has the finalizer.
 pub async fn add_finalizer<K>(api: &Api<K>, object: &K, finalizer: &str) -> kube::Result<bool>
 where
     K: Resource + Clone + DeserializeOwned + Debug,
@@ -133,10 +178,17 @@ where
     if finalizer_position(object.meta(), finalizer).is_some() {
         return Ok(true);
     }
-    let all: Vec<&str> = object.finalizers().iter().map(String::as_str).chain([finalizer]).collect();
+    let all: Vec<&str> = object
+        .finalizers()
+        .iter()
+        .map(String::as_str)
+        .chain([finalizer])
+        .collect();
     let metadata = json!({ "uid": object.uid(), "resourceVersion": object.resource_version(), "finalizers": all });
     let patch = Patch::Merge(json!({ "metadata": metadata }));
-    let answer = api.patch(&object.name_any(), &PatchParams::default(), &patch).await;
+    let answer = api
+        .patch(&object.name_any(), &PatchParams::default(), &patch)
+        .await;
     unless_changed(answer).map(|added| added.is_some())
 }
 
@@ -147,17 +199,31 @@ where
 {
     match finalizer_position(object.meta(), finalizer) {
         Some(position) => {
-            remove_finalizer_at(api, &object.name_any(), &object.uid().unwrap_or_default(), position, finalizer).await
+            remove_finalizer_at(
+                api,
+                &object.name_any(),
+                &object.uid().unwrap_or_default(),
+                position,
+                finalizer,
+            )
+            .await
         }
         None => Ok(true),
     }
 }
 
-/// Removes `finalizer`, which is at `position` in the list, from the object with this UID. Returns `true` if the object does not have it
-/// any more, or is gone; `false` if the list or the object has changed, which a watch reports.
+/// Removes `finalizer`, which is at `position` in the list, from the object with this UID. Returns
+/// `true` if the object does not have it any more, or is gone; `false` if the list or the object
+/// has changed, which a watch reports.
 ///
 /// Others may add finalizers to the end of the list, and change the rest of the object.
-pub async fn remove_finalizer_at<K>(api: &Api<K>, name: &str, uid: &str, position: usize, finalizer: &str) -> kube::Result<bool>
+pub async fn remove_finalizer_at<K>(
+    api: &Api<K>,
+    name: &str,
+    uid: &str,
+    position: usize,
+    finalizer: &str,
+) -> kube::Result<bool>
 where
     K: Resource + Clone + DeserializeOwned + Debug,
 {
@@ -165,9 +231,11 @@ where
     let answer = api.patch(name, &PatchParams::default(), &patch).await;
     let refused = matches!(&answer, Err(kube::Error::Api(status)) if status.is_invalid());
     if refused && let Some(live) = api.get_opt(name).await? {
-        let is_as_read = live.meta().uid.as_deref() == Some(uid) && finalizer_position(live.meta(), finalizer) == Some(position);
+        let is_as_read = live.meta().uid.as_deref() == Some(uid)
+            && finalizer_position(live.meta(), finalizer) == Some(position);
         if is_as_read {
-            // No test failed: the API server refuses the object itself, so no watch will report a change.
+            // No test failed: the API server refuses the object itself, so no watch will report a
+            // change.
             return answer.map(|_| false);
         }
     }
@@ -175,15 +243,28 @@ where
 }
 
 pub fn finalizer_position(metadata: &ObjectMeta, finalizer: &str) -> Option<usize> {
-    metadata.finalizers.iter().flatten().position(|name| name == finalizer)
+    metadata
+        .finalizers
+        .iter()
+        .flatten()
+        .position(|name| name == finalizer)
 }
 
 fn finalizer_removal(uid: &str, position: usize, finalizer: &str) -> Operations {
-    let (uid_path, index) = (PointerBuf::from_tokens(["metadata", "uid"]), position.to_string());
+    let (uid_path, index) = (
+        PointerBuf::from_tokens(["metadata", "uid"]),
+        position.to_string(),
+    );
     let path = PointerBuf::from_tokens(["metadata", "finalizers", index.as_str()]);
     Operations(vec![
-        PatchOperation::Test(TestOperation { path: uid_path, value: json!(uid) }),
-        PatchOperation::Test(TestOperation { path: path.clone(), value: json!(finalizer) }),
+        PatchOperation::Test(TestOperation {
+            path: uid_path,
+            value: json!(uid),
+        }),
+        PatchOperation::Test(TestOperation {
+            path: path.clone(),
+            value: json!(finalizer),
+        }),
         PatchOperation::Remove(RemoveOperation { path }),
     ])
 }
@@ -207,7 +288,11 @@ mod tests {
     use super::*;
 
     fn refusal(code: u16, reason: &str) -> kube::Error {
-        kube::Error::Api(Box::new(Status { code, reason: reason.to_owned(), ..Status::default() }))
+        kube::Error::Api(Box::new(Status {
+            code,
+            reason: reason.to_owned(),
+            ..Status::default()
+        }))
     }
 
     fn metadata(finalizers: &Value) -> ObjectMeta {
@@ -217,14 +302,22 @@ mod tests {
     fn after(object: &Value, uid: &str) -> Option<Value> {
         let position = finalizer_position(&metadata(&json!(["other", "ours"])), "ours").unwrap();
         let mut object = object.clone();
-        json_patch::patch(&mut object, &finalizer_removal(uid, position, "ours")).ok().map(|()| object)
+        json_patch::patch(&mut object, &finalizer_removal(uid, position, "ours"))
+            .ok()
+            .map(|()| object)
     }
 
     #[test]
     fn our_finalizer_goes_and_those_of_others_stay_whatever_they_do_meanwhile() {
         let object = |list: Value| json!({ "metadata": { "uid": "u", "finalizers": list } });
-        assert_eq!(after(&object(json!(["other", "ours"])), "u"), Some(object(json!(["other"]))));
-        assert_eq!(after(&object(json!(["other", "ours", "new"])), "u"), Some(object(json!(["other", "new"]))));
+        assert_eq!(
+            after(&object(json!(["other", "ours"])), "u"),
+            Some(object(json!(["other"])))
+        );
+        assert_eq!(
+            after(&object(json!(["other", "ours", "new"])), "u"),
+            Some(object(json!(["other", "new"])))
+        );
         // Tried again when the new position is known.
         assert_eq!(after(&object(json!(["ours"])), "u"), None);
         assert_eq!(after(&object(json!(["new", "other", "ours"])), "u"), None);
@@ -235,16 +328,32 @@ mod tests {
     #[test]
     fn our_finalizer_is_off_when_the_answer_shows_none_or_the_object_is_gone() {
         let patched = |list: Value| {
-            let object = ConfigMap { metadata: metadata(&list), ..ConfigMap::default() };
+            let object = ConfigMap {
+                metadata: metadata(&list),
+                ..ConfigMap::default()
+            };
             is_without(Ok(object), "ours").unwrap()
         };
         assert!(patched(json!(null)) && patched(json!(["other"])));
         assert!(!patched(json!(["ours"])), "the list held it twice");
-        let refused = |code: u16, reason: &str| is_without::<ConfigMap>(Err(refusal(code, reason)), "ours").ok();
+        let refused = |code: u16, reason: &str| {
+            is_without::<ConfigMap>(Err(refusal(code, reason)), "ours").ok()
+        };
         assert_eq!(refused(404, "NotFound"), Some(true));
-        assert_eq!(refused(409, "Conflict"), Some(false), "the object is another one by now");
-        assert_eq!(refused(422, "Invalid"), Some(false), "the list is another one by now");
-        assert_eq!((refused(403, "Forbidden"), refused(500, "InternalError")), (None, None));
+        assert_eq!(
+            refused(409, "Conflict"),
+            Some(false),
+            "the object is another one by now"
+        );
+        assert_eq!(
+            refused(422, "Invalid"),
+            Some(false),
+            "the list is another one by now"
+        );
+        assert_eq!(
+            (refused(403, "Forbidden"), refused(500, "InternalError")),
+            (None, None)
+        );
     }
 
     /// An API server that answers one request after another with these codes.
@@ -252,41 +361,76 @@ mod tests {
         let codes = std::sync::Arc::new(parking_lot::Mutex::new(codes.iter()));
         let answer = move |_: http::Request<kube::client::Body>| {
             let code = *codes.lock().next().unwrap();
-            let reason = if code == 409 { "AlreadyExists" } else { "NotFound" };
+            let reason = if code == 409 {
+                "AlreadyExists"
+            } else {
+                "NotFound"
+            };
             let object = json!({ "metadata": { "name": "a" }, "code": code, "reason": reason });
             let body = kube::client::Body::from(object.to_string().into_bytes());
-            std::future::ready(Ok::<_, std::convert::Infallible>(http::Response::builder().status(code).body(body).unwrap()))
+            std::future::ready(Ok::<_, std::convert::Infallible>(
+                http::Response::builder().status(code).body(body).unwrap(),
+            ))
         };
         Api::namespaced(kube::Client::new(tower::service_fn(answer), "liqo"), "liqo")
     }
 
     #[tokio::test]
     async fn the_caller_learns_whether_it_created_the_object() {
-        let object: ConfigMap = serde_json::from_value(json!({ "metadata": { "name": "a" } })).unwrap();
-        assert!(!create_missing(&api(&[200]), &object).await.unwrap().1, "it exists");
+        let object: ConfigMap =
+            serde_json::from_value(json!({ "metadata": { "name": "a" } })).unwrap();
+        assert!(
+            !create_missing(&api(&[200]), &object).await.unwrap().1,
+            "it exists"
+        );
         assert!(create_missing(&api(&[404, 201]), &object).await.unwrap().1);
-        assert!(!create_missing(&api(&[404, 409, 200]), &object).await.unwrap().1, "somebody else was faster");
+        assert!(
+            !create_missing(&api(&[404, 409, 200]), &object)
+                .await
+                .unwrap()
+                .1,
+            "somebody else was faster"
+        );
     }
 
     #[test]
     fn an_object_without_our_finalizer_has_no_position_for_it() {
         assert_eq!(finalizer_position(&metadata(&json!(null)), "ours"), None);
-        assert_eq!(finalizer_position(&metadata(&json!(["other"])), "ours"), None);
+        assert_eq!(
+            finalizer_position(&metadata(&json!(["other"])), "ours"),
+            None
+        );
     }
 
     #[test]
     fn only_a_request_that_names_its_object_takes_a_conflict_for_another_object() {
         let gone = |code: u16, reason: &str| unless_gone(Err::<(), _>(refusal(code, reason))).ok();
-        let changed = |code: u16, reason: &str| unless_changed(Err::<(), _>(PeerError::Api(refusal(code, reason)))).ok();
-        assert_eq!((gone(404, "NotFound"), changed(404, "NotFound")), (Some(None), Some(None)));
-        assert_eq!((gone(409, "Conflict"), changed(409, "Conflict")), (None, Some(None)));
-        assert_eq!((gone(403, "Forbidden"), changed(403, "Forbidden")), (None, None));
+        let changed = |code: u16, reason: &str| {
+            unless_changed(Err::<(), _>(PeerError::Api(refusal(code, reason)))).ok()
+        };
+        assert_eq!(
+            (gone(404, "NotFound"), changed(404, "NotFound")),
+            (Some(None), Some(None))
+        );
+        assert_eq!(
+            (gone(409, "Conflict"), changed(409, "Conflict")),
+            (None, Some(None))
+        );
+        assert_eq!(
+            (gone(403, "Forbidden"), changed(403, "Forbidden")),
+            (None, None)
+        );
         assert_eq!(unless_changed(Err::<(), _>(PeerError::Timeout)).ok(), None);
     }
 
     #[test]
     fn an_error_names_the_object_or_the_namespace_that_it_is_about() {
-        let text = |key: Key| Err::<(), _>(refusal(403, "Forbidden")).step("read", "Secret", key).unwrap_err().to_string();
+        let text = |key: Key| {
+            Err::<(), _>(refusal(403, "Forbidden"))
+                .step("read", "Secret", key)
+                .unwrap_err()
+                .to_string()
+        };
         assert!(text(Key::new("liqo", "a")).starts_with("cannot read Secret liqo/a: "));
         assert!(text(Key::new("", "a")).starts_with("cannot read Secret a: "));
         assert!(text(Key::new("liqo", "")).starts_with("cannot read Secret in namespace liqo: "));

@@ -1,4 +1,5 @@
-//! What the DNS records of one cluster say: its ID, its name, the URLs of its auth endpoint, and the protocol versions.
+//! What the DNS records of one cluster say: its ID, its name, the URLs of its auth endpoint, and
+//! the protocol versions.
 
 use std::{cmp::Reverse, net::IpAddr};
 
@@ -37,7 +38,9 @@ pub enum Fault {
     NoServer,
     #[error("it has no TXT record")]
     NoText,
-    #[error("its TXT record has no valid id=CLUSTER_ID (`liqoctl status` in that cluster shows its ID)")]
+    #[error(
+        "its TXT record has no valid id=CLUSTER_ID (`liqoctl status` in that cluster shows its ID)"
+    )]
     NoId,
     #[error("its TXT record has no valid name=CLUSTER_NAME (a DNS label)")]
     NoName,
@@ -49,7 +52,10 @@ pub enum Fault {
 
 /// The name of the service in a domain.
 pub fn service_in(domain: &str) -> String {
-    format!("{SERVICE}.{}", domain.trim_end_matches('.').to_ascii_lowercase())
+    format!(
+        "{SERVICE}.{}",
+        domain.trim_end_matches('.').to_ascii_lowercase()
+    )
 }
 
 /// Reads what the records say about an instance of the service.
@@ -61,12 +67,23 @@ pub fn describe(instance: &str, records: &[Record]) -> Result<Announcement, Faul
     });
     let text = text.ok_or(Fault::NoText)?;
     // The first of several equal keys counts (RFC 6763, section 6.4).
-    let value = |key: &str| text.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str());
-    let cluster_id = value("id").and_then(|id| id.parse().ok()).ok_or(Fault::NoId)?;
-    let cluster_name = value("name").filter(|name| valid_cluster_name(name)).ok_or(Fault::NoName)?.to_owned();
+    let value = |key: &str| {
+        text.iter()
+            .find(|(name, _)| name == key)
+            .map(|(_, value)| value.as_str())
+    };
+    let cluster_id = value("id")
+        .and_then(|id| id.parse().ok())
+        .ok_or(Fault::NoId)?;
+    let cluster_name = value("name")
+        .filter(|name| valid_cluster_name(name))
+        .ok_or(Fault::NoName)?
+        .to_owned();
     let protocol = match value("versions") {
         None => [1, 1],
-        Some(text) => versions(text).ok_or_else(|| Fault::BadVersions(text.chars().take(20).collect()))?,
+        Some(text) => {
+            versions(text).ok_or_else(|| Fault::BadVersions(text.chars().take(20).collect()))?
+        }
     };
     let servers = servers(instance, records);
     if servers.is_empty() {
@@ -78,7 +95,16 @@ pub fn describe(instance: &str, records: &[Record]) -> Result<Announcement, Faul
             auth_urls.push(url);
         }
     }
-    if auth_urls.is_empty() { Err(Fault::NoAddress) } else { Ok(Announcement { cluster_id, cluster_name, auth_urls, protocol }) }
+    if auth_urls.is_empty() {
+        Err(Fault::NoAddress)
+    } else {
+        Ok(Announcement {
+            cluster_id,
+            cluster_name,
+            auth_urls,
+            protocol,
+        })
+    }
 }
 
 /// Reads `first-last`.
@@ -95,23 +121,45 @@ pub struct Server {
     pub port: u16,
 }
 
-/// The servers of an instance. Those of the lowest priority number come first; among equals, those of more weight (RFC 2782 would
-/// choose by chance, but then the address of a peering would change by chance).
+/// The servers of an instance. Those of the lowest priority number come first; among equals, those
+/// of more weight (RFC 2782 would choose by chance, but then the address of a peering would change
+/// by chance).
 pub fn servers(instance: &str, records: &[Record]) -> Vec<Server> {
     let mut found: Vec<_> = records
         .iter()
         .filter(|record| record.name == instance)
         .filter_map(|record| match &record.data {
             // The root as target says that the service does not exist there.
-            Data::Srv { priority, weight, port, target } if *port > 0 && !target.is_empty() => {
-                Some((*priority, Reverse(*weight), Server { host: target.clone(), port: *port }))
-            }
+            Data::Srv {
+                priority,
+                weight,
+                port,
+                target,
+            } if *port > 0 && !target.is_empty() => Some((
+                *priority,
+                Reverse(*weight),
+                Server {
+                    host: target.clone(),
+                    port: *port,
+                },
+            )),
             _ => None,
         })
         .collect();
-    found.sort_by(|one, other| (one.0, one.1, &one.2.host, one.2.port).cmp(&(other.0, other.1, &other.2.host, other.2.port)));
+    found.sort_by(|one, other| {
+        (one.0, one.1, &one.2.host, one.2.port).cmp(&(
+            other.0,
+            other.1,
+            &other.2.host,
+            other.2.port,
+        ))
+    });
     found.dedup();
-    found.into_iter().map(|(.., server)| server).take(MAX_URLS).collect()
+    found
+        .into_iter()
+        .map(|(.., server)| server)
+        .take(MAX_URLS)
+        .collect()
 }
 
 /// The name at the end of the aliases of a host, as far as they are known.
@@ -150,12 +198,15 @@ fn urls(server: &Server, records: &[Record]) -> Vec<String> {
     let port = server.port;
     let found = addresses(&server.host, records);
     if found.is_empty() {
-        // A name that other clusters resolve themselves. Names of the local network mean nothing to them.
+        // A name that other clusters resolve themselves. Names of the local network mean nothing to
+        // them.
         let named = is_host(&server.host).then(|| format!("https://{}:{port}", server.host));
         return named.into_iter().collect();
     }
     let reachable = found.into_iter().filter(|address| is_reachable(*address));
-    reachable.map(|address| format!("https://{}", std::net::SocketAddr::new(address, port))).collect()
+    reachable
+        .map(|address| format!("https://{}", std::net::SocketAddr::new(address, port)))
+        .collect()
 }
 
 fn is_host(name: &str) -> bool {
@@ -173,16 +224,23 @@ fn is_host(name: &str) -> bool {
         && !["local", "localhost"].contains(&last)
 }
 
-/// Whether another machine may have this address. Announced addresses that mean the caller's own machine or link are refused: the
-/// latter are also those of the metadata services of clouds.
+/// Whether another machine may have this address. Announced addresses that mean the caller's own
+/// machine or link are refused: the latter are also those of the metadata services of clouds.
 pub fn is_reachable(address: IpAddr) -> bool {
     match address.to_canonical() {
         IpAddr::V4(address) => {
             let [first, ..] = address.octets();
-            !(first == 0 || address.is_loopback() || address.is_link_local() || address.is_multicast() || first >= 240)
+            !(first == 0
+                || address.is_loopback()
+                || address.is_link_local()
+                || address.is_multicast()
+                || first >= 240)
         }
         IpAddr::V6(address) => {
-            !(address.is_loopback() || address.is_unspecified() || address.is_multicast() || address.is_unicast_link_local())
+            !(address.is_loopback()
+                || address.is_unspecified()
+                || address.is_multicast()
+                || address.is_unicast_link_local())
         }
     }
 }
@@ -198,16 +256,30 @@ pub(crate) mod tests {
     }
 
     pub(crate) fn record(name: &str, data: Data) -> Record {
-        Record { name: name.to_owned(), ttl: 120, data }
+        Record {
+            name: name.to_owned(),
+            ttl: 120,
+            data,
+        }
     }
 
     pub(crate) fn txt(pairs: &[(&str, &str)]) -> Record {
-        let pairs = pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+        let pairs = pairs
+            .iter()
+            .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
         record(INSTANCE, Data::Txt(pairs.collect()))
     }
 
     pub(crate) fn srv(priority: u16, weight: u16, port: u16, target: &str) -> Record {
-        record(INSTANCE, Data::Srv { priority, weight, port, target: target.to_owned() })
+        record(
+            INSTANCE,
+            Data::Srv {
+                priority,
+                weight,
+                port,
+                target: target.to_owned(),
+            },
+        )
     }
 
     pub(crate) fn address(name: &str, address: &str) -> Record {
@@ -215,14 +287,30 @@ pub(crate) mod tests {
     }
 
     fn good_txt() -> Record {
-        txt(&[("id", id(1).as_str()), ("name", "milan"), ("versions", "1-2"), ("id", id(2).as_str())])
+        txt(&[
+            ("id", id(1).as_str()),
+            ("name", "milan"),
+            ("versions", "1-2"),
+            ("id", id(2).as_str()),
+        ])
     }
 
     #[test]
     fn records_describe_a_cluster() {
-        let records = [good_txt(), srv(0, 0, 30443, "a.example.org"), address("a.example.org", "203.0.113.5")];
+        let records = [
+            good_txt(),
+            srv(0, 0, 30443, "a.example.org"),
+            address("a.example.org", "203.0.113.5"),
+        ];
         let found = describe(INSTANCE, &records).unwrap();
-        assert_eq!((found.cluster_id, found.cluster_name.as_str(), found.protocol), (id(1), "milan", [1, 2]));
+        assert_eq!(
+            (
+                found.cluster_id,
+                found.cluster_name.as_str(),
+                found.protocol
+            ),
+            (id(1), "milan", [1, 2])
+        );
         assert_eq!(found.auth_urls, ["https://203.0.113.5:30443"]);
     }
 
@@ -239,7 +327,12 @@ pub(crate) mod tests {
         let urls = describe(INSTANCE, &records).unwrap().auth_urls;
         assert_eq!(
             urls,
-            ["https://203.0.113.5:3", "https://[2001:db8::1]:3", "https://b.example.org:2", "https://c.example.org:1"]
+            [
+                "https://203.0.113.5:3",
+                "https://[2001:db8::1]:3",
+                "https://b.example.org:2",
+                "https://c.example.org:1"
+            ]
         );
     }
 
@@ -253,20 +346,45 @@ pub(crate) mod tests {
             alias("b.example.org", "c.example.org"),
             address("c.example.org", "203.0.113.5"),
         ];
-        assert_eq!(describe(INSTANCE, &records).unwrap().auth_urls, ["https://203.0.113.5:443"]);
+        assert_eq!(
+            describe(INSTANCE, &records).unwrap().auth_urls,
+            ["https://203.0.113.5:443"]
+        );
         records[3] = alias("b.example.org", "a.example.org");
-        assert_eq!(describe(INSTANCE, &records).unwrap().auth_urls, ["https://a.example.org:443"], "a circle has no address");
+        assert_eq!(
+            describe(INSTANCE, &records).unwrap().auth_urls,
+            ["https://a.example.org:443"],
+            "a circle has no address"
+        );
     }
 
     #[test]
     fn what_is_wrong_is_said() {
-        let with = |txt: Record, srv: Record| describe(INSTANCE, &[txt, srv, address("a.local", "203.0.113.5")]).unwrap_err();
+        let with = |txt: Record, srv: Record| {
+            describe(INSTANCE, &[txt, srv, address("a.local", "203.0.113.5")]).unwrap_err()
+        };
         let server = || srv(0, 0, 443, "a.local");
         assert_eq!(with(txt(&[("name", "milan")]), server()), Fault::NoId);
-        assert_eq!(with(txt(&[("id", "milan"), ("name", "milan")]), server()), Fault::NoId);
-        assert_eq!(with(txt(&[("id", id(1).as_str()), ("name", "../etc")]), server()), Fault::NoName);
-        assert_eq!(with(txt(&[("id", id(1).as_str()), ("name", id(2).as_str())]), server()), Fault::NoName);
-        let bad = txt(&[("id", id(1).as_str()), ("name", "milan"), ("versions", "2-1")]);
+        assert_eq!(
+            with(txt(&[("id", "milan"), ("name", "milan")]), server()),
+            Fault::NoId
+        );
+        assert_eq!(
+            with(txt(&[("id", id(1).as_str()), ("name", "../etc")]), server()),
+            Fault::NoName
+        );
+        assert_eq!(
+            with(
+                txt(&[("id", id(1).as_str()), ("name", id(2).as_str())]),
+                server()
+            ),
+            Fault::NoName
+        );
+        let bad = txt(&[
+            ("id", id(1).as_str()),
+            ("name", "milan"),
+            ("versions", "2-1"),
+        ]);
         assert_eq!(with(bad, server()), Fault::BadVersions("2-1".into()));
         for (port, host) in [(0, "a.local"), (443, "")] {
             assert_eq!(with(good_txt(), srv(0, 0, port, host)), Fault::NoServer);
@@ -288,11 +406,28 @@ pub(crate) mod tests {
             "ff02::fb",
             "::ffff:127.0.0.1",
         ] {
-            let records = [good_txt(), srv(0, 0, 443, "a.local"), address("a.local", bad)];
+            let records = [
+                good_txt(),
+                srv(0, 0, 443, "a.local"),
+                address("a.local", bad),
+            ];
             assert_eq!(describe(INSTANCE, &records), Err(Fault::NoAddress), "{bad}");
         }
-        for bad in ["localhost", "a.localhost", "a.local", "a", "a b.example.org", "2130706433", "1.2", r"a\.example.org"] {
-            assert_eq!(describe(INSTANCE, &[good_txt(), srv(0, 0, 443, bad)]), Err(Fault::NoAddress), "{bad}");
+        for bad in [
+            "localhost",
+            "a.localhost",
+            "a.local",
+            "a",
+            "a b.example.org",
+            "2130706433",
+            "1.2",
+            r"a\.example.org",
+        ] {
+            assert_eq!(
+                describe(INSTANCE, &[good_txt(), srv(0, 0, 443, bad)]),
+                Err(Fault::NoAddress),
+                "{bad}"
+            );
         }
     }
 }

@@ -1,7 +1,8 @@
-//! Which questions to ask about a DNS domain, and what the answers say: PTR, then SRV and TXT of each instance (one
-//! instance is one cluster), then addresses.
+//! Which questions to ask about a DNS domain, and what the answers say: PTR, then SRV and TXT of
+//! each instance (one instance is one cluster), then addresses.
 //!
-//! The caller asks all [`DomainLookup::questions`], adds each answer, and repeats until there is no question left.
+//! The caller asks all [`DomainLookup::questions`], adds each answer, and repeats until there is no
+//! question left.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -42,8 +43,8 @@ pub struct Instance {
     /// The label of the instance, for people.
     pub name: String,
     pub found: Result<Announcement, LookupFault>,
-    /// The first other instance with the same cluster ID. The records do not show which of them is right: only the cluster can prove its
-    /// ID, so both count until it does.
+    /// The first other instance with the same cluster ID. The records do not show which of them is
+    /// right: only the cluster can prove its ID, so both count until it does.
     pub same_id_as: Option<String>,
 }
 
@@ -65,24 +66,42 @@ pub struct DomainLookup {
 
 impl DomainLookup {
     pub fn new(domain: &str) -> Self {
-        Self { service: service_in(domain), asked: BTreeSet::new(), unanswered: BTreeSet::new(), records: Vec::new() }
+        Self {
+            service: service_in(domain),
+            asked: BTreeSet::new(),
+            unanswered: BTreeSet::new(),
+            records: Vec::new(),
+        }
     }
 
     /// The next questions; empty if everything that can be known is known.
     pub fn questions(&mut self) -> Vec<Question> {
-        let mut wanted = vec![Question { name: self.service.clone(), kind: Kind::Ptr }];
+        let mut wanted = vec![Question {
+            name: self.service.clone(),
+            kind: Kind::Ptr,
+        }];
         for instance in self.instances() {
             let name = last_alias(&instance, &self.records);
-            wanted.extend([Kind::Srv, Kind::Txt].map(|kind| Question { name: name.clone(), kind }));
+            wanted.extend([Kind::Srv, Kind::Txt].map(|kind| Question {
+                name: name.clone(),
+                kind,
+            }));
             for server in servers(&name, &self.records) {
                 let host = last_alias(&server.host, &self.records);
                 if addresses(&host, &self.records).is_empty() {
-                    wanted.extend([Kind::A, Kind::Aaaa].map(|kind| Question { name: host.clone(), kind }));
+                    wanted.extend([Kind::A, Kind::Aaaa].map(|kind| Question {
+                        name: host.clone(),
+                        kind,
+                    }));
                 }
             }
         }
         let left = MAX_QUESTIONS.saturating_sub(self.asked.len());
-        let new: BTreeSet<Question> = wanted.into_iter().filter(|question| !self.asked.contains(question)).take(left).collect();
+        let new: BTreeSet<Question> = wanted
+            .into_iter()
+            .filter(|question| !self.asked.contains(question))
+            .take(left)
+            .collect();
         self.asked.extend(new.iter().cloned());
         new.into_iter().collect()
     }
@@ -103,32 +122,54 @@ impl DomainLookup {
     }
 
     fn instances(&self) -> BTreeSet<String> {
-        let of_service = self.records.iter().filter(|record| record.name == self.service);
+        let of_service = self
+            .records
+            .iter()
+            .filter(|record| record.name == self.service);
         let targets = of_service.filter_map(|record| match &record.data {
             Data::Ptr(target) => Some(target.clone()),
             _ => None,
         });
-        targets.collect::<BTreeSet<_>>().into_iter().take(MAX_INSTANCES).collect()
+        targets
+            .collect::<BTreeSet<_>>()
+            .into_iter()
+            .take(MAX_INSTANCES)
+            .collect()
     }
 
-    /// The instances, each with its cluster or with what is wrong. If the domain itself could not be asked, why not.
+    /// The instances, each with its cluster or with what is wrong. If the domain itself could not
+    /// be asked, why not.
     pub fn result(&self) -> Result<Vec<Instance>, LookupFault> {
         if self.unanswered.contains(&self.service) {
             return Err(LookupFault::Unanswered(self.service.clone()));
         }
         let read = |instance: String| {
-            let name = instance.strip_suffix(&self.service).unwrap_or(&instance).trim_end_matches('.').to_owned();
+            let name = instance
+                .strip_suffix(&self.service)
+                .unwrap_or(&instance)
+                .trim_end_matches('.')
+                .to_owned();
             let target = last_alias(&instance, &self.records);
-            let hosts = servers(&target, &self.records).into_iter().map(|server| last_alias(&server.host, &self.records));
-            let silent = { hosts }.find(|host| self.unanswered.contains(host) && addresses(host, &self.records).is_empty());
+            let hosts = servers(&target, &self.records)
+                .into_iter()
+                .map(|server| last_alias(&server.host, &self.records));
+            let silent = { hosts }.find(|host| {
+                self.unanswered.contains(host) && addresses(host, &self.records).is_empty()
+            });
             let found = match describe(&target, &self.records) {
                 // Without its addresses, its URLs would change for a while.
-                Ok(_) if silent.is_some() => Err(LookupFault::Unanswered(silent.unwrap_or_default())),
+                Ok(_) if silent.is_some() => {
+                    Err(LookupFault::Unanswered(silent.unwrap_or_default()))
+                }
                 Err(_) if self.unanswered.contains(&target) => Err(LookupFault::Unanswered(target)),
                 Err(fault) => Err(fault.into()),
                 Ok(announcement) => Ok(announcement),
             };
-            Instance { name, found, same_id_as: None }
+            Instance {
+                name,
+                found,
+                same_id_as: None,
+            }
         };
         let mut instances: Vec<Instance> = self.instances().into_iter().map(read).collect();
         mark_shared_ids(&mut instances);
@@ -137,9 +178,15 @@ impl DomainLookup {
 
     /// After what time to ask again: the shortest time to live of the records, within bounds.
     pub fn ask_again_after(&self) -> Duration {
-        let shortest = self.records.iter().map(|record| Duration::from_secs(record.ttl.into())).min();
-        let is_broken =
-            !self.unanswered.is_empty() || self.result().is_ok_and(|all| all.is_empty() || all.iter().any(Instance::is_broken));
+        let shortest = self
+            .records
+            .iter()
+            .map(|record| Duration::from_secs(record.ttl.into()))
+            .min();
+        let is_broken = !self.unanswered.is_empty()
+            || self
+                .result()
+                .is_ok_and(|all| all.is_empty() || all.iter().any(Instance::is_broken));
         let longest = if is_broken { RETRY } else { MAX_TTL };
         shortest.unwrap_or(longest).clamp(MIN_TTL, longest)
     }
@@ -148,12 +195,23 @@ impl DomainLookup {
 /// Names, in each instance that shares its cluster ID, another one that has it.
 fn mark_shared_ids(instances: &mut [Instance]) {
     let mut names: BTreeMap<ClusterId, Vec<String>> = BTreeMap::new();
-    for (instance, found) in instances.iter().filter_map(|one| Some((one, one.found.as_ref().ok()?))) {
-        names.entry(found.cluster_id.clone()).or_default().push(instance.name.clone());
+    for (instance, found) in instances
+        .iter()
+        .filter_map(|one| Some((one, one.found.as_ref().ok()?)))
+    {
+        names
+            .entry(found.cluster_id.clone())
+            .or_default()
+            .push(instance.name.clone());
     }
     for instance in instances {
-        let same = instance.found.as_ref().ok().and_then(|found| names.get(&found.cluster_id));
-        instance.same_id_as = same.and_then(|names| names.iter().find(|name| **name != instance.name).cloned());
+        let same = instance
+            .found
+            .as_ref()
+            .ok()
+            .and_then(|found| names.get(&found.cluster_id));
+        instance.same_id_as =
+            same.and_then(|names| names.iter().find(|name| **name != instance.name).cloned());
     }
 }
 
@@ -164,7 +222,8 @@ mod tests {
 
     const SERVICE_NAME: &str = "_liqo_auth._tcp.example.org";
 
-    /// A server with these records: it answers with those of the asked name and type, and with aliases.
+    /// A server with these records: it answers with those of the asked name and type, and with
+    /// aliases.
     fn look_up(zone: &[Record], broken: &[&str]) -> DomainLookup {
         let mut lookup = DomainLookup::new("Example.org.");
         for round in 0.. {
@@ -180,13 +239,31 @@ mod tests {
                             Data::Ptr(_) => question.kind == Kind::Ptr,
                             Data::Srv { .. } => question.kind == Kind::Srv,
                             Data::Txt(_) => question.kind == Kind::Txt,
-                            Data::Address(address) => question.kind == if address.is_ipv4() { Kind::A } else { Kind::Aaaa },
+                            Data::Address(address) => {
+                                question.kind
+                                    == if address.is_ipv4() {
+                                        Kind::A
+                                    } else {
+                                        Kind::Aaaa
+                                    }
+                            }
                             Data::Alias(_) => true,
                         }
                 };
                 let records: Vec<_> = zone.iter().filter(fits).cloned().collect();
-                let outcome = if records.is_empty() { Outcome::NoSuchName } else { Outcome::Ok };
-                let message = Message { id: 0, is_response: true, is_truncated: false, outcome, questions: Vec::new(), records };
+                let outcome = if records.is_empty() {
+                    Outcome::NoSuchName
+                } else {
+                    Outcome::Ok
+                };
+                let message = Message {
+                    id: 0,
+                    is_response: true,
+                    is_truncated: false,
+                    outcome,
+                    questions: Vec::new(),
+                    records,
+                };
                 let fails = broken.contains(&question.name.as_str());
                 lookup.answered(&question, (!fails).then_some(&message));
             }
@@ -199,8 +276,14 @@ mod tests {
     }
 
     fn cluster(name: &str, number: u8, ttl: u32) -> Vec<Record> {
-        let txt = [("id", id(number).to_string()), ("name", name.to_owned())].map(|(key, value)| (key.to_owned(), value));
-        let server = Data::Srv { priority: 0, weight: 0, port: 30443, target: format!("{name}.example.org") };
+        let txt = [("id", id(number).to_string()), ("name", name.to_owned())]
+            .map(|(key, value)| (key.to_owned(), value));
+        let server = Data::Srv {
+            priority: 0,
+            weight: 0,
+            port: 30443,
+            target: format!("{name}.example.org"),
+        };
         let with_ttl = |mut one: Record| {
             one.ttl = ttl;
             one
@@ -209,13 +292,23 @@ mod tests {
             with_ttl(record(SERVICE_NAME, Data::Ptr(instance(name)))),
             with_ttl(record(&instance(name), Data::Txt(txt.into()))),
             with_ttl(record(&instance(name), server)),
-            with_ttl(record(&format!("{name}.example.org"), Data::Address([203, 0, 113, number].into()))),
+            with_ttl(record(
+                &format!("{name}.example.org"),
+                Data::Address([203, 0, 113, number].into()),
+            )),
         ]
     }
 
     fn found(lookup: &DomainLookup) -> Vec<(String, Result<String, LookupFault>)> {
         let all = lookup.result().unwrap().into_iter();
-        all.map(|one| (one.name, one.found.map(|announcement| announcement.auth_urls[0].clone()))).collect()
+        all.map(|one| {
+            (
+                one.name,
+                one.found
+                    .map(|announcement| announcement.auth_urls[0].clone()),
+            )
+        })
+        .collect()
     }
 
     #[test]
@@ -224,11 +317,20 @@ mod tests {
         let lookup = look_up(&zone, &[]);
         assert_eq!(
             found(&lookup),
-            [("milan".into(), Ok("https://203.0.113.1:30443".into())), ("turin".into(), Ok("https://203.0.113.2:30443".into()))]
+            [
+                ("milan".into(), Ok("https://203.0.113.1:30443".into())),
+                ("turin".into(), Ok("https://203.0.113.2:30443".into()))
+            ]
         );
         assert_eq!(lookup.ask_again_after(), Duration::from_mins(1));
-        assert_eq!(look_up(&cluster("milan", 1, 0), &[]).ask_again_after(), MIN_TTL);
-        assert_eq!(look_up(&cluster("milan", 1, u32::MAX), &[]).ask_again_after(), MAX_TTL);
+        assert_eq!(
+            look_up(&cluster("milan", 1, 0), &[]).ask_again_after(),
+            MIN_TTL
+        );
+        assert_eq!(
+            look_up(&cluster("milan", 1, u32::MAX), &[]).ask_again_after(),
+            MAX_TTL
+        );
     }
 
     #[test]
@@ -241,7 +343,10 @@ mod tests {
             found(&lookup),
             [
                 ("milan".into(), Ok("https://203.0.113.1:30443".into())),
-                ("rome".into(), Err(LookupFault::Unanswered(instance("rome")))),
+                (
+                    "rome".into(),
+                    Err(LookupFault::Unanswered(instance("rome")))
+                ),
                 ("turin".into(), Err(LookupFault::Fault(Fault::NoText))),
             ]
         );
@@ -250,7 +355,15 @@ mod tests {
 
     #[test]
     fn entries_with_one_cluster_id_all_count_and_name_each_other() {
-        let lookup = look_up(&[cluster("liar", 1, 300), cluster("milan", 1, 300), cluster("turin", 2, 300)].concat(), &[]);
+        let lookup = look_up(
+            &[
+                cluster("liar", 1, 300),
+                cluster("milan", 1, 300),
+                cluster("turin", 2, 300),
+            ]
+            .concat(),
+            &[],
+        );
         let all = lookup.result().unwrap();
         assert!(all.iter().all(|one| one.found.is_ok()), "{all:?}");
         let others: Vec<_> = all.iter().map(|one| one.same_id_as.as_deref()).collect();
@@ -262,21 +375,35 @@ mod tests {
     fn aliases_across_answers_are_followed() {
         let mut zone = cluster("milan", 1, 300);
         zone[3].name = "c.example.net".into();
-        zone.push(record("milan.example.org", Data::Alias("b.example.net".into())));
+        zone.push(record(
+            "milan.example.org",
+            Data::Alias("b.example.net".into()),
+        ));
         zone.push(record("b.example.net", Data::Alias("c.example.net".into())));
-        assert_eq!(found(&look_up(&zone, &[])), [("milan".into(), Ok("https://203.0.113.1:30443".into()))]);
+        assert_eq!(
+            found(&look_up(&zone, &[])),
+            [("milan".into(), Ok("https://203.0.113.1:30443".into()))]
+        );
     }
 
     #[test]
     fn a_domain_that_is_not_answered_is_not_an_empty_one() {
         let lookup = look_up(&[], &[SERVICE_NAME]);
-        assert_eq!(lookup.result(), Err(LookupFault::Unanswered(SERVICE_NAME.into())));
-        assert_eq!((look_up(&[], &[]).result(), lookup.ask_again_after()), (Ok(Vec::new()), RETRY));
+        assert_eq!(
+            lookup.result(),
+            Err(LookupFault::Unanswered(SERVICE_NAME.into()))
+        );
+        assert_eq!(
+            (look_up(&[], &[]).result(), lookup.ask_again_after()),
+            (Ok(Vec::new()), RETRY)
+        );
     }
 
     #[test]
     fn a_zone_of_any_size_costs_a_bounded_number_of_questions() {
-        let zone: Vec<Record> = (0..=255).flat_map(|number| cluster(&format!("c{number}"), number, 300)).collect();
+        let zone: Vec<Record> = (0..=255)
+            .flat_map(|number| cluster(&format!("c{number}"), number, 300))
+            .collect();
         let lookup = look_up(&zone, &[]);
         assert!(lookup.asked.len() <= MAX_QUESTIONS);
         assert_eq!(lookup.result().unwrap().len(), MAX_INSTANCES);

@@ -1,7 +1,8 @@
 //! The clusters that were heard on the local network.
 //!
-//! The key of an entry is the cluster ID and the address of the sender. So whoever announces the ID of another cluster
-//! adds an entry, but neither replaces nor ends the real one. The manager tries the URLs of all entries.
+//! The key of an entry is the cluster ID and the address of the sender. So whoever announces the ID
+//! of another cluster adds an entry, but neither replaces nor ends the real one. The manager tries
+//! the URLs of all entries.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -22,7 +23,8 @@ pub const LAN_DOMAIN: &str = "local";
 pub const MAX_ENTRIES: usize = 256;
 /// Maximum number of entries of one sender. A cluster announces only itself.
 pub const MAX_ENTRIES_PER_SENDER: usize = 4;
-/// Maximum number of entries of one cluster, which has several addresses, and may change its gateway. Each has a URL in the report.
+/// Maximum number of entries of one cluster, which has several addresses, and may change its
+/// gateway. Each has a URL in the report.
 pub const MAX_ENTRIES_PER_CLUSTER: usize = MAX_URLS;
 /// Maximum number of clusters. Later ones are ignored until one of these expires.
 pub const MAX_CLUSTERS: usize = 64;
@@ -41,22 +43,32 @@ pub enum Heard {
     Gone(ClusterId),
 }
 
-/// Reads what a message says. It must contain everything about a cluster: nothing is stored to be completed by a later message.
+/// Reads what a message says. It must contain everything about a cluster: nothing is stored to be
+/// completed by a later message.
 pub fn heard(message: &Message) -> Vec<Heard> {
     if !message.is_response {
         return Vec::new();
     }
     let service = service_in(LAN_DOMAIN);
-    let instances = message.records.iter().filter(|record| record.name == service).filter_map(|record| match &record.data {
-        Data::Ptr(instance) => Some((instance, record.ttl)),
-        _ => None,
-    });
+    let instances = message
+        .records
+        .iter()
+        .filter(|record| record.name == service)
+        .filter_map(|record| match &record.data {
+            Data::Ptr(instance) => Some((instance, record.ttl)),
+            _ => None,
+        });
     let read = |(instance, ttl): (&String, u32)| {
         if ttl == 0 {
-            let label = instance.split('.').next().and_then(|label| label.parse().ok());
+            let label = instance
+                .split('.')
+                .next()
+                .and_then(|label| label.parse().ok());
             return label.map(Heard::Gone);
         }
-        describe(instance, &message.records).ok().map(|announcement| Heard::Present(announcement, ttl))
+        describe(instance, &message.records)
+            .ok()
+            .map(|announcement| Heard::Present(announcement, ttl))
     };
     instances.take(MAX_PER_MESSAGE).filter_map(read).collect()
 }
@@ -85,38 +97,56 @@ pub struct LanTable {
 
 impl LanTable {
     pub fn new(own: ClusterId) -> Self {
-        Self { own, entries: BTreeMap::new() }
+        Self {
+            own,
+            entries: BTreeMap::new(),
+        }
     }
 
     /// Records what `sender` said.
     pub fn hear(&mut self, sender: IpAddr, heard: Heard, now: Instant) -> Result<(), Ignored> {
         self.expire(now);
         match heard {
-            // Not at once: another node of the cluster, or the cluster itself if it did not say that, announces it again (RFC 6762,
-            // section 10.1).
+            // Not at once: another node of the cluster, or the cluster itself if it did not say
+            // that, announces it again (RFC 6762, section 10.1).
             Heard::Gone(id) => {
                 if let Some(entry) = self.entries.get_mut(&(id, sender)) {
                     entry.expires = entry.expires.min(now + MIN_TTL);
                 }
                 Ok(())
             }
-            Heard::Present(announcement, _) if announcement.cluster_id == self.own => Err(Ignored::Own),
+            Heard::Present(announcement, _) if announcement.cluster_id == self.own => {
+                Err(Ignored::Own)
+            }
             Heard::Present(announcement, ttl) => {
                 let key = (announcement.cluster_id.clone(), sender);
                 if !self.entries.contains_key(&key) && self.is_full_for(&key) {
                     return Err(Ignored::Full);
                 }
                 let ttl = Duration::from_secs(ttl.into()).clamp(MIN_TTL, MAX_TTL);
-                self.entries.insert(key, Entry { announcement, expires: now + ttl });
+                self.entries.insert(
+                    key,
+                    Entry {
+                        announcement,
+                        expires: now + ttl,
+                    },
+                );
                 Ok(())
             }
         }
     }
 
     fn is_full_for(&self, (id, sender): &(ClusterId, IpAddr)) -> bool {
-        let count = |fits: &dyn Fn(&(ClusterId, IpAddr)) -> bool| self.entries.keys().filter(|key| fits(key)).count();
+        let count = |fits: &dyn Fn(&(ClusterId, IpAddr)) -> bool| {
+            self.entries.keys().filter(|key| fits(key)).count()
+        };
         let of_cluster = count(&|key| key.0 == *id);
-        let clusters = self.entries.keys().map(|key| &key.0).collect::<BTreeSet<_>>().len();
+        let clusters = self
+            .entries
+            .keys()
+            .map(|key| &key.0)
+            .collect::<BTreeSet<_>>()
+            .len();
         self.entries.len() >= MAX_ENTRIES
             || count(&|key| key.1 == *sender) >= MAX_ENTRIES_PER_SENDER
             || of_cluster >= MAX_ENTRIES_PER_CLUSTER
@@ -133,15 +163,18 @@ impl LanTable {
         self.entries.values().map(|entry| entry.expires).min()
     }
 
-    /// The clusters, each once, ordered by ID. The URLs of a cluster come from its senders in turn, so that no sender can push out
-    /// those of the others.
+    /// The clusters, each once, ordered by ID. The URLs of a cluster come from its senders in turn,
+    /// so that no sender can push out those of the others.
     pub fn clusters(&self) -> Vec<Announcement> {
         let mut by_cluster: BTreeMap<&ClusterId, Vec<&Announcement>> = BTreeMap::new();
         for ((id, _), entry) in &self.entries {
             by_cluster.entry(id).or_default().push(&entry.announcement);
         }
         let merged = by_cluster.into_values().filter_map(|all| {
-            let mut merged = Announcement { auth_urls: Vec::new(), ..(*all.first()?).clone() };
+            let mut merged = Announcement {
+                auth_urls: Vec::new(),
+                ..(*all.first()?).clone()
+            };
             for turn in 0..MAX_URLS {
                 for url in all.iter().filter_map(|one| one.auth_urls.get(turn)) {
                     if merged.auth_urls.len() < MAX_URLS && !merged.auth_urls.contains(url) {
@@ -191,13 +224,24 @@ mod tests {
     #[test]
     fn a_cluster_is_seen_until_it_says_goodbye_or_expires() {
         let (mut table, start) = (LanTable::new(id(0)), Instant::now());
-        table.hear(sender(1), present(1, "https://203.0.113.1:1", 120), start).unwrap();
-        table.hear(sender(2), present(2, "https://203.0.113.2:1", 120), start).unwrap();
+        table
+            .hear(sender(1), present(1, "https://203.0.113.1:1", 120), start)
+            .unwrap();
+        table
+            .hear(sender(2), present(2, "https://203.0.113.2:1", 120), start)
+            .unwrap();
         assert_eq!(table.clusters().len(), 2);
         table.hear(sender(1), Heard::Gone(id(1)), start).unwrap();
         assert_eq!(table.clusters().len(), 2, "it may contradict");
         table.expire(start + MIN_TTL);
-        assert_eq!(table.clusters().iter().map(|one| one.cluster_id.clone()).collect::<Vec<_>>(), [id(2)]);
+        assert_eq!(
+            table
+                .clusters()
+                .iter()
+                .map(|one| one.cluster_id.clone())
+                .collect::<Vec<_>>(),
+            [id(2)]
+        );
         assert_eq!(table.next_expiry(), Some(start + seconds(120)));
         table.expire(start + seconds(120));
         assert!(table.is_empty());
@@ -206,7 +250,14 @@ mod tests {
     #[test]
     fn a_cluster_does_not_see_itself() {
         let mut table = LanTable::new(id(0));
-        assert_eq!(table.hear(sender(1), present(0, "https://203.0.113.1:1", 120), Instant::now()), Err(Ignored::Own));
+        assert_eq!(
+            table.hear(
+                sender(1),
+                present(0, "https://203.0.113.1:1", 120),
+                Instant::now()
+            ),
+            Err(Ignored::Own)
+        );
     }
 
     #[test]
@@ -221,48 +272,89 @@ mod tests {
     #[test]
     fn nobody_ends_or_replaces_the_entry_of_another_sender() {
         let (mut table, now) = (LanTable::new(id(0)), Instant::now());
-        table.hear(sender(5), present(1, "https://203.0.113.5:1", 120), now).unwrap();
+        table
+            .hear(sender(5), present(1, "https://203.0.113.5:1", 120), now)
+            .unwrap();
         table.hear(sender(6), Heard::Gone(id(1)), now).unwrap();
         let mut lie = present(1, "https://203.0.113.6:1", 120);
         if let Heard::Present(announcement, _) = &mut lie {
-            announcement.auth_urls.extend((0..MAX_URLS).map(|port| format!("https://203.0.113.6:{}", port + 2)));
+            announcement
+                .auth_urls
+                .extend((0..MAX_URLS).map(|port| format!("https://203.0.113.6:{}", port + 2)));
         }
         table.hear(sender(4), lie, now).unwrap();
         let urls = &table.clusters()[0].auth_urls;
-        assert!(urls.len() == MAX_URLS && urls[..2].contains(&"https://203.0.113.5:1".to_owned()), "{urls:?}");
+        assert!(
+            urls.len() == MAX_URLS && urls[..2].contains(&"https://203.0.113.5:1".to_owned()),
+            "{urls:?}"
+        );
     }
 
     #[test]
     fn no_sender_fills_the_table() {
         let (mut table, now) = (LanTable::new(id(0)), Instant::now());
         for number in 1..=100 {
-            let _ = table.hear(sender(1), present(number, "https://203.0.113.1:1", 120), now);
+            let _ = table.hear(
+                sender(1),
+                present(number, "https://203.0.113.1:1", 120),
+                now,
+            );
         }
         assert_eq!(table.len(), MAX_ENTRIES_PER_SENDER);
-        table.hear(sender(2), present(200, "https://203.0.113.2:1", 120), now).unwrap();
+        table
+            .hear(sender(2), present(200, "https://203.0.113.2:1", 120), now)
+            .unwrap();
         // Its own entries stay current.
-        table.hear(sender(1), present(1, "https://203.0.113.1:2", 120), now).unwrap();
+        table
+            .hear(sender(1), present(1, "https://203.0.113.1:2", 120), now)
+            .unwrap();
     }
 
     #[test]
     fn those_who_were_there_first_stay() {
         let (mut table, now) = (LanTable::new(id(0)), Instant::now());
-        table.hear(sender(1), present(250, "https://203.0.113.1:1", 120), now).unwrap();
+        table
+            .hear(sender(1), present(250, "https://203.0.113.1:1", 120), now)
+            .unwrap();
         for number in 1..=200_u8 {
-            let _ = table.hear(sender(2 + number / 3), present(number, "https://203.0.113.2:1", 120), now);
+            let _ = table.hear(
+                sender(2 + number / 3),
+                present(number, "https://203.0.113.2:1", 120),
+                now,
+            );
             // Those who announce the same cluster from other addresses.
-            let _ = table.hear(sender(2 + number), present(250, &format!("https://203.0.113.3:{number}"), 120), now);
+            let _ = table.hear(
+                sender(2 + number),
+                present(250, &format!("https://203.0.113.3:{number}"), 120),
+                now,
+            );
         }
         let clusters = table.clusters();
-        let first = clusters.iter().find(|one| one.cluster_id == id(250)).expect("it is still there");
-        assert!(clusters.len() == MAX_CLUSTERS && first.auth_urls.contains(&"https://203.0.113.1:1".to_owned()));
+        let first = clusters
+            .iter()
+            .find(|one| one.cluster_id == id(250))
+            .expect("it is still there");
+        assert!(
+            clusters.len() == MAX_CLUSTERS
+                && first
+                    .auth_urls
+                    .contains(&"https://203.0.113.1:1".to_owned())
+        );
     }
 
     #[test]
     fn lifetimes_have_bounds() {
         let (mut table, now) = (LanTable::new(id(0)), Instant::now());
-        table.hear(sender(1), present(1, "https://203.0.113.1:1", u32::MAX), now).unwrap();
-        table.hear(sender(2), present(2, "https://203.0.113.1:1", 1), now).unwrap();
+        table
+            .hear(
+                sender(1),
+                present(1, "https://203.0.113.1:1", u32::MAX),
+                now,
+            )
+            .unwrap();
+        table
+            .hear(sender(2), present(2, "https://203.0.113.1:1", 1), now)
+            .unwrap();
         assert_eq!(table.next_expiry(), Some(now + MIN_TTL));
         table.expire(now + MIN_TTL);
         assert_eq!(table.next_expiry(), Some(now + MAX_TTL));

@@ -1,9 +1,12 @@
-//! Merges the clusters that were found on the local network and in DNS domains, one entry for each cluster ID, and
-//! decides what follows for its `ForeignCluster`.
+//! Merges the clusters that were found on the local network and in DNS domains, one entry for each
+//! cluster ID, and decides what follows for its `ForeignCluster`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use liqo_api::{ClusterId, Discovery, ForeignCluster, PeeringIntent, RequestedResources, SearchDomain, annotations, labels};
+use liqo_api::{
+    ClusterId, Discovery, ForeignCluster, PeeringIntent, RequestedResources, SearchDomain,
+    annotations, labels,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::announcement::{Announcement, MAX_URLS};
@@ -27,27 +30,40 @@ pub fn announcements(domain: &SearchDomain) -> Vec<Announcement> {
     let complete = entries.filter_map(|entry| {
         let protocol = <[u32; 2]>::try_from(entry.protocol.as_slice()).ok()?;
         let (cluster_id, cluster_name) = (entry.cluster_id.clone()?, entry.cluster_name.clone()?);
-        Some(Announcement { cluster_id, cluster_name, auth_urls: entry.auth_urls.clone(), protocol })
+        Some(Announcement {
+            cluster_id,
+            cluster_name,
+            auth_urls: entry.auth_urls.clone(),
+            protocol,
+        })
     });
     complete.collect()
 }
 
-/// Merges what was found on the local network and in each `SearchDomain`. This cluster itself is left out.
+/// Merges what was found on the local network and in each `SearchDomain`. This cluster itself is
+/// left out.
 pub fn merge(
     own: &ClusterId,
     lan: &[Announcement],
     domains: &BTreeMap<String, Vec<Announcement>>,
 ) -> BTreeMap<ClusterId, FoundCluster> {
     let mut merged: BTreeMap<ClusterId, FoundCluster> = BTreeMap::new();
-    let dns = domains.iter().map(|(domain, all)| (Discovery::DNS, domain.as_str(), all.as_slice()));
+    let dns = domains
+        .iter()
+        .map(|(domain, all)| (Discovery::DNS, domain.as_str(), all.as_slice()));
     for (way, source, all) in [(Discovery::LAN, "LAN", lan)].into_iter().chain(dns) {
         let others = || all.iter().filter(|one| one.cluster_id != *own);
         for announcement in others() {
-            let found = merged.entry(announcement.cluster_id.clone()).or_insert_with(|| FoundCluster {
-                announcement: Announcement { auth_urls: Vec::new(), ..announcement.clone() },
-                ways: Vec::new(),
-                sources: Vec::new(),
-            });
+            let found = merged
+                .entry(announcement.cluster_id.clone())
+                .or_insert_with(|| FoundCluster {
+                    announcement: Announcement {
+                        auth_urls: Vec::new(),
+                        ..announcement.clone()
+                    },
+                    ways: Vec::new(),
+                    sources: Vec::new(),
+                });
             if !found.ways.contains(&way) {
                 found.ways.push(way);
             }
@@ -60,8 +76,9 @@ pub fn merge(
     merged
 }
 
-/// Adds the URLs of one source, at most [`MAX_URLS`] for each cluster, so that there is room for the next source. Entries with the same
-/// ID take turns, so that a false one does not use up the room of the right one.
+/// Adds the URLs of one source, at most [`MAX_URLS`] for each cluster, so that there is room for
+/// the next source. Entries with the same ID take turns, so that a false one does not use up the
+/// room of the right one.
 fn add_urls<'a, I: Iterator<Item = &'a Announcement>>(
     merged: &mut BTreeMap<ClusterId, FoundCluster>,
     announcements: impl Fn() -> I,
@@ -70,8 +87,14 @@ fn add_urls<'a, I: Iterator<Item = &'a Announcement>>(
     for turn in 0..MAX_URLS {
         for announcement in announcements() {
             let id = &announcement.cluster_id;
-            let (Some(url), Some(found)) = (announcement.auth_urls.get(turn), merged.get_mut(id)) else { continue };
-            let (urls, added) = (&mut found.announcement.auth_urls, added.entry(id).or_default());
+            let (Some(url), Some(found)) = (announcement.auth_urls.get(turn), merged.get_mut(id))
+            else {
+                continue;
+            };
+            let (urls, added) = (
+                &mut found.announcement.auth_urls,
+                added.entry(id).or_default(),
+            );
             if *added < MAX_URLS && urls.len() < 2 * MAX_URLS && !urls.contains(url) {
                 urls.push(url.clone());
                 *added += 1;
@@ -120,17 +143,32 @@ pub struct Known {
 
 impl Known {
     pub fn of(record: &ForeignCluster) -> Self {
-        let label = |key: &str| record.metadata.labels.as_ref().and_then(|all| all.get(key)).map(String::as_str);
+        let label = |key: &str| {
+            record
+                .metadata
+                .labels
+                .as_ref()
+                .and_then(|all| all.get(key))
+                .map(String::as_str)
+        };
         let status = record.status.as_ref();
-        let waits = record.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(annotations::PENDING_APPROVAL));
+        let waits = record
+            .metadata
+            .annotations
+            .as_ref()
+            .is_some_and(|all| all.contains_key(annotations::PENDING_APPROVAL));
         let spec = &record.spec;
         let auto = PeeringIntent::Auto;
         Self {
             by_person: label(labels::MANAGED) != Some("true"),
-            way: label(labels::DISCOVERED_BY).and_then(Discovery::of_label).filter(|way| *way != Discovery::Manual),
+            way: label(labels::DISCOVERED_BY)
+                .and_then(Discovery::of_label)
+                .filter(|way| *way != Discovery::Manual),
             auth_url: spec.auth_url.clone(),
             is_peered: waits
-                || status.is_some_and(|status| status.tenant_namespace.is_some() || status.remote_tenant_namespace.is_some()),
+                || status.is_some_and(|status| {
+                    status.tenant_namespace.is_some() || status.remote_tenant_namespace.is_some()
+                }),
             is_decided: spec.outgoing_peering != auto
                 || spec.incoming_peering != auto
                 || spec.network != auto
@@ -159,41 +197,82 @@ pub enum Change {
     Delete,
 }
 
-/// Decides about one cluster. `created` is the number of `ForeignCluster`s that discovery created so far.
-pub fn decide(found: Option<&FoundCluster>, known: Option<&Known>, verified: &Verified, created: usize) -> Change {
+/// Decides about one cluster. `created` is the number of `ForeignCluster`s that discovery created
+/// so far.
+pub fn decide(
+    found: Option<&FoundCluster>,
+    known: Option<&Known>,
+    verified: &Verified,
+    created: usize,
+) -> Change {
     match (found, known) {
         (_, Some(known)) if known.by_person || known.deleting => Change::Nothing,
-        // A person gave it the URL, by which it may be reached in another way on purpose. Or a consumer came by itself: that somebody
-        // announces it does not change the policy for it.
-        (_, Some(known)) if known.way.is_none() && (known.auth_url.is_some() || known.is_peered) => Change::Nothing,
-        (None, Some(known)) if known.way.is_some() && !known.is_peered && !known.is_decided => Change::Delete,
+        // A person gave it the URL, by which it may be reached in another way on purpose. Or a
+        // consumer came by itself: that somebody announces it does not change the policy for it.
+        (_, Some(known))
+            if known.way.is_none() && (known.auth_url.is_some() || known.is_peered) =>
+        {
+            Change::Nothing
+        }
+        (None, Some(known)) if known.way.is_some() && !known.is_peered && !known.is_decided => {
+            Change::Delete
+        }
         (None, _) => Change::Nothing,
         (Some(found), None) => match (first_proved(found, verified), found.ways.first()) {
-            (Some(auth_url), Some(way)) if created < MAX_CREATED => Change::Create { way: *way, auth_url },
+            (Some(auth_url), Some(way)) if created < MAX_CREATED => Change::Create {
+                way: *way,
+                auth_url,
+            },
             _ => Change::Nothing,
         },
         (Some(found), Some(known)) => {
-            let Some(proved) = first_proved(found, verified) else { return Change::Nothing };
+            let Some(proved) = first_proved(found, verified) else {
+                return Change::Nothing;
+            };
             let current = known.auth_url.as_ref();
-            // An address that is still announced stays until the cluster answers only at another one.
-            let stays =
-                current.is_some_and(|url| found.announcement.auth_urls.contains(url) && !verified.failed.contains_key(url));
+            // An address that is still announced stays until the cluster answers only at another
+            // one.
+            let stays = current.is_some_and(|url| {
+                found.announcement.auth_urls.contains(url) && !verified.failed.contains_key(url)
+            });
             let auth_url = Some(proved).filter(|_| !stays);
             // The way decides which policy applies, so it does not change under a peering.
-            let is_stale = !known.is_peered && known.way.is_none_or(|way| !found.ways.contains(&way));
+            let is_stale =
+                !known.is_peered && known.way.is_none_or(|way| !found.ways.contains(&way));
             let way = found.ways.first().copied().filter(|_| is_stale);
-            if auth_url.is_none() && way.is_none() { Change::Nothing } else { Change::Update { way, auth_url } }
+            if auth_url.is_none() && way.is_none() {
+                Change::Nothing
+            } else {
+                Change::Update { way, auth_url }
+            }
         }
     }
 }
 
 fn first_proved(found: &FoundCluster, verified: &Verified) -> Option<String> {
-    found.announcement.auth_urls.iter().find(|url| verified.proved.contains(*url)).cloned()
+    found
+        .announcement
+        .auth_urls
+        .iter()
+        .find(|url| verified.proved.contains(*url))
+        .cloned()
 }
 
-/// Reason why a cluster that was found has no `ForeignCluster`. `None`: it has one, or will have one in a moment.
-pub fn problem(found: &FoundCluster, known: Option<&Known>, verified: &Verified, created: usize) -> Option<String> {
-    if known.is_some() || found.announcement.auth_urls.iter().any(|url| !verified.failed.contains_key(url)) {
+/// Reason why a cluster that was found has no `ForeignCluster`. `None`: it has one, or will have
+/// one in a moment.
+pub fn problem(
+    found: &FoundCluster,
+    known: Option<&Known>,
+    verified: &Verified,
+    created: usize,
+) -> Option<String> {
+    if known.is_some()
+        || found
+            .announcement
+            .auth_urls
+            .iter()
+            .any(|url| !verified.failed.contains_key(url))
+    {
         let is_full = known.is_none() && created >= MAX_CREATED;
         return is_full.then(|| {
             format!(
@@ -226,11 +305,18 @@ mod tests {
     }
 
     fn found(ways: &[Discovery], urls: &[&str]) -> FoundCluster {
-        FoundCluster { announcement: announcement(1, urls), ways: ways.to_vec(), sources: Vec::new() }
+        FoundCluster {
+            announcement: announcement(1, urls),
+            ways: ways.to_vec(),
+            sources: Vec::new(),
+        }
     }
 
     fn proved(urls: &[&str]) -> Verified {
-        Verified { proved: urls.iter().map(ToString::to_string).collect(), ..Verified::default() }
+        Verified {
+            proved: urls.iter().map(ToString::to_string).collect(),
+            ..Verified::default()
+        }
     }
 
     /// As discovery makes it.
@@ -247,7 +333,10 @@ mod tests {
 
     #[test]
     fn all_ways_merge_into_one_cluster() {
-        let domains = BTreeMap::from([("example".to_owned(), vec![announcement(1, &[THERE]), announcement(0, &[HERE])])]);
+        let domains = BTreeMap::from([(
+            "example".to_owned(),
+            vec![announcement(1, &[THERE]), announcement(0, &[HERE])],
+        )]);
         let merged = merge(&id(0), &[announcement(1, &[HERE])], &domains);
         assert_eq!(merged.len(), 1, "a cluster does not find itself");
         let milan = &merged[&id(1)];
@@ -260,34 +349,77 @@ mod tests {
 
     #[test]
     fn a_false_entry_with_the_same_id_does_not_displace_the_right_one() {
-        let urls = |host: u8| (0..MAX_URLS).map(|port| format!("https://203.0.113.{host}:{}", port + 1)).collect::<Vec<_>>();
-        let with_urls = |auth_urls| Announcement { auth_urls, ..announcement(1, &[]) };
-        let entries = vec![with_urls(urls(8)), with_urls(urls(9)), announcement(1, &[THERE])];
-        let merged = merge(&id(0), &[with_urls(urls(7))], &BTreeMap::from([("example".to_owned(), entries)]));
+        let urls = |host: u8| {
+            (0..MAX_URLS)
+                .map(|port| format!("https://203.0.113.{host}:{}", port + 1))
+                .collect::<Vec<_>>()
+        };
+        let with_urls = |auth_urls| Announcement {
+            auth_urls,
+            ..announcement(1, &[])
+        };
+        let entries = vec![
+            with_urls(urls(8)),
+            with_urls(urls(9)),
+            announcement(1, &[THERE]),
+        ];
+        let merged = merge(
+            &id(0),
+            &[with_urls(urls(7))],
+            &BTreeMap::from([("example".to_owned(), entries)]),
+        );
         let milan = &merged[&id(1)];
-        assert!(milan.announcement.auth_urls.len() == 2 * MAX_URLS && milan.announcement.auth_urls.contains(&THERE.to_owned()));
-        let create = Change::Create { way: Discovery::LAN, auth_url: THERE.into() };
+        assert!(
+            milan.announcement.auth_urls.len() == 2 * MAX_URLS
+                && milan.announcement.auth_urls.contains(&THERE.to_owned())
+        );
+        let create = Change::Create {
+            way: Discovery::LAN,
+            auth_url: THERE.into(),
+        };
         assert_eq!(decide(Some(milan), None, &proved(&[THERE]), 0), create);
     }
 
     #[test]
     fn only_a_cluster_that_proved_its_id_gets_an_object() {
         let milan = found(&[Discovery::LAN], &[HERE, THERE]);
-        assert_eq!(decide(Some(&milan), None, &Verified::default(), 0), Change::Nothing);
-        let create = Change::Create { way: Discovery::LAN, auth_url: THERE.into() };
+        assert_eq!(
+            decide(Some(&milan), None, &Verified::default(), 0),
+            Change::Nothing
+        );
+        let create = Change::Create {
+            way: Discovery::LAN,
+            auth_url: THERE.into(),
+        };
         assert_eq!(decide(Some(&milan), None, &proved(&[THERE]), 0), create);
-        assert_eq!(decide(Some(&milan), None, &proved(&[THERE]), MAX_CREATED), Change::Nothing);
+        assert_eq!(
+            decide(Some(&milan), None, &proved(&[THERE]), MAX_CREATED),
+            Change::Nothing
+        );
     }
 
     #[test]
     fn an_address_changes_only_to_one_that_is_proved() {
         let moved = found(&[Discovery::LAN], &[THERE]);
-        assert_eq!(decide(Some(&moved), Some(&made()), &Verified::default(), 1), Change::Nothing);
-        let update = Change::Update { way: None, auth_url: Some(THERE.into()) };
-        assert_eq!(decide(Some(&moved), Some(&made()), &proved(&[THERE]), 1), update);
-        // It does not change while the current one is announced, too, unless only the other one answers.
+        assert_eq!(
+            decide(Some(&moved), Some(&made()), &Verified::default(), 1),
+            Change::Nothing
+        );
+        let update = Change::Update {
+            way: None,
+            auth_url: Some(THERE.into()),
+        };
+        assert_eq!(
+            decide(Some(&moved), Some(&made()), &proved(&[THERE]), 1),
+            update
+        );
+        // It does not change while the current one is announced, too, unless only the other one
+        // answers.
         let both = found(&[Discovery::LAN], &[THERE, HERE]);
-        assert_eq!(decide(Some(&both), Some(&made()), &proved(&[THERE, HERE]), 1), Change::Nothing);
+        assert_eq!(
+            decide(Some(&both), Some(&made()), &proved(&[THERE, HERE]), 1),
+            Change::Nothing
+        );
         let mut verified = proved(&[THERE]);
         verified.failed.insert(HERE.into(), "no answer".into());
         assert_eq!(decide(Some(&both), Some(&made()), &verified, 1), update);
@@ -295,47 +427,139 @@ mod tests {
 
     #[test]
     fn the_object_of_a_consumer_gets_its_address_and_the_label_only_without_a_peering() {
-        let came = Known { way: None, auth_url: None, is_peered: false, ..made() };
-        let update = Change::Update { way: Some(Discovery::DNS), auth_url: Some(HERE.into()) };
-        assert_eq!(decide(Some(&found(&[Discovery::DNS], &[HERE])), Some(&came), &proved(&[HERE]), 0), update);
-        let borrows = Known { is_peered: true, ..came.clone() };
-        assert_eq!(decide(Some(&found(&[Discovery::DNS], &[HERE])), Some(&borrows), &proved(&[HERE]), 0), Change::Nothing);
-        let with_url = Known { auth_url: Some(THERE.into()), ..came };
-        assert_eq!(decide(Some(&found(&[Discovery::DNS], &[HERE])), Some(&with_url), &proved(&[HERE]), 0), Change::Nothing);
+        let came = Known {
+            way: None,
+            auth_url: None,
+            is_peered: false,
+            ..made()
+        };
+        let update = Change::Update {
+            way: Some(Discovery::DNS),
+            auth_url: Some(HERE.into()),
+        };
+        assert_eq!(
+            decide(
+                Some(&found(&[Discovery::DNS], &[HERE])),
+                Some(&came),
+                &proved(&[HERE]),
+                0
+            ),
+            update
+        );
+        let borrows = Known {
+            is_peered: true,
+            ..came.clone()
+        };
+        assert_eq!(
+            decide(
+                Some(&found(&[Discovery::DNS], &[HERE])),
+                Some(&borrows),
+                &proved(&[HERE]),
+                0
+            ),
+            Change::Nothing
+        );
+        let with_url = Known {
+            auth_url: Some(THERE.into()),
+            ..came
+        };
+        assert_eq!(
+            decide(
+                Some(&found(&[Discovery::DNS], &[HERE])),
+                Some(&with_url),
+                &proved(&[HERE]),
+                0
+            ),
+            Change::Nothing
+        );
     }
 
     #[test]
     fn the_label_stays_while_the_cluster_is_found_that_way() {
         let both = found(&[Discovery::DNS, Discovery::LAN], &[HERE]);
-        assert_eq!(decide(Some(&both), Some(&made()), &proved(&[HERE]), 1), Change::Nothing);
+        assert_eq!(
+            decide(Some(&both), Some(&made()), &proved(&[HERE]), 1),
+            Change::Nothing
+        );
         let dns = found(&[Discovery::DNS], &[HERE]);
-        let update = Change::Update { way: Some(Discovery::DNS), auth_url: None };
-        assert_eq!(decide(Some(&dns), Some(&made()), &proved(&[HERE]), 1), update);
-        let peered = Known { is_peered: true, ..made() };
-        assert_eq!(decide(Some(&dns), Some(&peered), &proved(&[HERE]), 1), Change::Nothing, "another policy might apply");
+        let update = Change::Update {
+            way: Some(Discovery::DNS),
+            auth_url: None,
+        };
+        assert_eq!(
+            decide(Some(&dns), Some(&made()), &proved(&[HERE]), 1),
+            update
+        );
+        let peered = Known {
+            is_peered: true,
+            ..made()
+        };
+        assert_eq!(
+            decide(Some(&dns), Some(&peered), &proved(&[HERE]), 1),
+            Change::Nothing,
+            "another policy might apply"
+        );
     }
 
     #[test]
     fn what_nobody_sees_goes_unless_it_is_peered_or_a_person_has_a_part_in_it() {
         let gone = |known: Known| decide(None, Some(&known), &Verified::default(), 1);
         assert_eq!(gone(made()), Change::Delete);
-        assert_eq!(gone(Known { is_peered: true, ..made() }), Change::Nothing);
-        assert_eq!(gone(Known { is_decided: true, ..made() }), Change::Nothing);
-        assert_eq!(gone(Known { by_person: true, ..made() }), Change::Nothing);
-        assert_eq!(gone(Known { way: None, ..made() }), Change::Nothing, "it belongs to a consumer that came");
-        assert_eq!(gone(Known { deleting: true, ..made() }), Change::Nothing);
+        assert_eq!(
+            gone(Known {
+                is_peered: true,
+                ..made()
+            }),
+            Change::Nothing
+        );
+        assert_eq!(
+            gone(Known {
+                is_decided: true,
+                ..made()
+            }),
+            Change::Nothing
+        );
+        assert_eq!(
+            gone(Known {
+                by_person: true,
+                ..made()
+            }),
+            Change::Nothing
+        );
+        assert_eq!(
+            gone(Known {
+                way: None,
+                ..made()
+            }),
+            Change::Nothing,
+            "it belongs to a consumer that came"
+        );
+        assert_eq!(
+            gone(Known {
+                deleting: true,
+                ..made()
+            }),
+            Change::Nothing
+        );
     }
 
     #[test]
     fn the_problem_is_that_of_the_first_url() {
-        let (milan, mut verified) = (found(&[Discovery::LAN], &[HERE, THERE]), Verified::default());
+        let (milan, mut verified) = (
+            found(&[Discovery::LAN], &[HERE, THERE]),
+            Verified::default(),
+        );
         assert_eq!(problem(&milan, None, &verified, 0), None);
         for (url, text) in [(THERE, "there"), (HERE, "here")] {
             verified.failed.insert(url.into(), text.into());
         }
         assert_eq!(problem(&milan, None, &verified, 0).as_deref(), Some("here"));
         assert_eq!(problem(&milan, Some(&made()), &verified, 0), None);
-        assert!(problem(&milan, None, &proved(&[HERE]), MAX_CREATED).unwrap().contains("delete some"));
+        assert!(
+            problem(&milan, None, &proved(&[HERE]), MAX_CREATED)
+                .unwrap()
+                .contains("delete some")
+        );
     }
 
     #[test]
@@ -343,10 +567,16 @@ mod tests {
         let record = |spec: serde_json::Value, labels: serde_json::Value| -> ForeignCluster {
             let mut spec = spec;
             spec["clusterID"] = json!(id(1));
-            serde_json::from_value(json!({ "metadata": { "name": "milan", "labels": labels }, "spec": spec })).unwrap()
+            serde_json::from_value(
+                json!({ "metadata": { "name": "milan", "labels": labels }, "spec": spec }),
+            )
+            .unwrap()
         };
         let ours = json!({ labels::MANAGED: "true", labels::DISCOVERED_BY: "LAN" });
-        assert_eq!(Known::of(&record(json!({ "authURL": HERE }), ours.clone())), made());
+        assert_eq!(
+            Known::of(&record(json!({ "authURL": HERE }), ours.clone())),
+            made()
+        );
         assert!(Known::of(&record(json!({ "outgoingPeering": "No" }), ours)).is_decided);
         assert!(Known::of(&record(json!({}), json!({}))).by_person);
     }

@@ -8,7 +8,8 @@ use simple_dns::{CLASS, Packet, PacketFlag, QCLASS, QTYPE, RCODE, TYPE, rdata::R
 pub const MAX_UDP_LEN: usize = 1500;
 /// Maximum length of a message over TCP in bytes.
 pub const MAX_TCP_LEN: usize = 16 * 1024;
-/// Maximum number of questions and records in a message. The parser reserves memory for as many as the header promises.
+/// Maximum number of questions and records in a message. The parser reserves memory for as many as
+/// the header promises.
 pub const MAX_RECORDS: usize = 256;
 /// Length of a header in bytes.
 const HEADER_LEN: usize = 12;
@@ -89,9 +90,15 @@ pub enum Data {
 
 /// Reads a message of at most `max_len` bytes.
 pub fn read(bytes: &[u8], max_len: usize) -> Result<Message, Malformed> {
-    let header = bytes.get(..HEADER_LEN).filter(|_| bytes.len() <= max_len).ok_or(Malformed)?;
+    let header = bytes
+        .get(..HEADER_LEN)
+        .filter(|_| bytes.len() <= max_len)
+        .ok_or(Malformed)?;
     let (counts, _) = header.get(4..).ok_or(Malformed)?.as_chunks();
-    let promised: usize = counts.iter().map(|count| usize::from(u16::from_be_bytes(*count))).sum();
+    let promised: usize = counts
+        .iter()
+        .map(|count| usize::from(u16::from_be_bytes(*count)))
+        .sum();
     if promised > MAX_RECORDS {
         return Err(Malformed);
     }
@@ -106,8 +113,18 @@ pub fn read(bytes: &[u8], max_len: usize) -> Result<Message, Malformed> {
             RCODE::NameError => Outcome::NoSuchName,
             _ => Outcome::Failed,
         },
-        questions: packet.questions.iter().map(|one| Question { name: text(&one.qname), kind: kind(one.qtype) }).collect(),
-        records: records.filter(|record| record.class == CLASS::IN).filter_map(record).collect(),
+        questions: packet
+            .questions
+            .iter()
+            .map(|one| Question {
+                name: text(&one.qname),
+                kind: kind(one.qtype),
+            })
+            .collect(),
+        records: records
+            .filter(|record| record.class == CLASS::IN)
+            .filter_map(record)
+            .collect(),
     })
 }
 
@@ -144,12 +161,20 @@ fn record(record: &simple_dns::ResourceRecord<'_>) -> Option<Record> {
     let data = match &record.rdata {
         RData::PTR(target) => Data::Ptr(text(&target.0)),
         RData::CNAME(target) => Data::Alias(text(&target.0)),
-        RData::SRV(srv) => Data::Srv { priority: srv.priority, weight: srv.weight, port: srv.port, target: text(&srv.target) },
+        RData::SRV(srv) => Data::Srv {
+            priority: srv.priority,
+            weight: srv.weight,
+            port: srv.port,
+            target: text(&srv.target),
+        },
         RData::TXT(txt) => Data::Txt(
             txt.iter_raw()
                 .filter_map(|(key, value)| {
                     let value = std::str::from_utf8(value.unwrap_or_default()).ok()?;
-                    Some((std::str::from_utf8(key).ok()?.to_ascii_lowercase(), value.to_owned()))
+                    Some((
+                        std::str::from_utf8(key).ok()?.to_ascii_lowercase(),
+                        value.to_owned(),
+                    ))
                 })
                 .collect(),
         ),
@@ -157,7 +182,11 @@ fn record(record: &simple_dns::ResourceRecord<'_>) -> Option<Record> {
         RData::AAAA(address) => Data::Address(IpAddr::V6(address.address.into())),
         _ => return None,
     };
-    Some(Record { name: text(&record.name), ttl: record.ttl, data })
+    Some(Record {
+        name: text(&record.name),
+        ttl: record.ttl,
+        data,
+    })
 }
 
 /// The bytes of a question. `None` if its name is not one.
@@ -167,13 +196,20 @@ pub fn question(id: u16, question: &Question, wants_recursion: bool) -> Option<V
         packet.set_flags(PacketFlag::RECURSION_DESIRED);
     }
     let name = simple_dns::Name::new(&question.name).ok()?;
-    packet.questions.push(simple_dns::Question::new(name, question.kind.wire(), QCLASS::CLASS(CLASS::IN), false));
+    packet.questions.push(simple_dns::Question::new(
+        name,
+        question.kind.wire(),
+        QCLASS::CLASS(CLASS::IN),
+        false,
+    ));
     packet.build_bytes_vec().ok()
 }
 
 /// Whether this answers the question that was sent with this ID.
 pub fn is_answer(message: &Message, id: u16, asked: &Question) -> bool {
-    message.is_response && message.id == id && matches!(message.questions.as_slice(), [one] if one == asked)
+    message.is_response
+        && message.id == id
+        && matches!(message.questions.as_slice(), [one] if one == asked)
 }
 
 #[cfg(test)]
@@ -183,25 +219,41 @@ mod tests {
     use super::*;
 
     fn asked() -> Question {
-        Question { name: "_liqo_auth._tcp.example.org".into(), kind: Kind::Ptr }
+        Question {
+            name: "_liqo_auth._tcp.example.org".into(),
+            kind: Kind::Ptr,
+        }
     }
 
     #[test]
     fn a_question_is_read_as_it_was_written() {
         let bytes = question(7, &asked(), true).unwrap();
         let message = read(&bytes, MAX_UDP_LEN).unwrap();
-        assert_eq!((message.id, message.is_response, message.questions), (7, false, vec![asked()]));
+        assert_eq!(
+            (message.id, message.is_response, message.questions),
+            (7, false, vec![asked()])
+        );
     }
 
     #[test]
     fn only_the_answer_to_the_same_question_counts() {
         let mut bytes = question(7, &asked(), true).unwrap();
-        assert!(!is_answer(&read(&bytes, MAX_UDP_LEN).unwrap(), 7, &asked()), "a question is no answer");
+        assert!(
+            !is_answer(&read(&bytes, MAX_UDP_LEN).unwrap(), 7, &asked()),
+            "a question is no answer"
+        );
         bytes[2] |= 0x80;
         let answer = read(&bytes, MAX_UDP_LEN).unwrap();
         assert!(is_answer(&answer, 7, &asked()));
         assert!(!is_answer(&answer, 8, &asked()));
-        assert!(!is_answer(&answer, 7, &Question { kind: Kind::Srv, ..asked() }));
+        assert!(!is_answer(
+            &answer,
+            7,
+            &Question {
+                kind: Kind::Srv,
+                ..asked()
+            }
+        ));
     }
 
     #[test]

@@ -1,5 +1,6 @@
-//! Limits how often a list is written: a change is written at once, but frequent changes only once in a while. So
-//! somebody who keeps changing the list causes few writes, and a rare change is visible soon.
+//! Limits how often a list is written: a change is written at once, but frequent changes only once
+//! in a while. So somebody who keeps changing the list causes few writes, and a rare change is
+//! visible soon.
 
 use std::time::{Duration, Instant};
 
@@ -28,14 +29,20 @@ impl Pace {
     /// Earliest time of the next write. `None`: at once.
     pub fn next(&self, now: Instant) -> Option<Instant> {
         let last = self.last?;
-        let after_burst = last.paid_until.checked_sub(INTERVAL * (MAX_BURST - 1)).unwrap_or(last.at);
+        let after_burst = last
+            .paid_until
+            .checked_sub(INTERVAL * (MAX_BURST - 1))
+            .unwrap_or(last.at);
         Some(after_burst.max(last.at + MIN_DELAY)).filter(|next| *next > now)
     }
 
     /// Records a write.
     pub fn wrote(&mut self, now: Instant) {
         let paid_until = self.last.map_or(now, |last| last.paid_until.max(now)) + INTERVAL;
-        self.last = Some(Write { at: now, paid_until });
+        self.last = Some(Write {
+            at: now,
+            paid_until,
+        });
     }
 }
 
@@ -54,7 +61,10 @@ mod tests {
             }
             now += Duration::from_millis(100);
         }
-        assert!((15..=20).contains(&writes), "{writes} writes in ten minutes");
+        assert!(
+            (15..=20).contains(&writes),
+            "{writes} writes in ten minutes"
+        );
         let quiet = now + INTERVAL * MAX_BURST;
         pace.wrote(quiet);
         assert_eq!(pace.next(quiet), Some(quiet + MIN_DELAY));

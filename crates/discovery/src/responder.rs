@@ -31,21 +31,35 @@ pub struct OwnAnnouncement {
 
 impl OwnAnnouncement {
     /// `None` if the URL is not one of an auth endpoint: `https://HOST:PORT` without a path.
-    pub fn new(cluster_id: ClusterId, cluster_name: String, protocol: [u32; 2], auth_url: &str) -> Option<Self> {
+    pub fn new(
+        cluster_id: ClusterId,
+        cluster_name: String,
+        protocol: [u32; 2],
+        auth_url: &str,
+    ) -> Option<Self> {
         let authority = auth_url.strip_prefix("https://")?.trim_end_matches('/');
         let (host, port) = match authority.strip_prefix('[') {
             Some(rest) => {
                 let (host, rest) = rest.split_once(']')?;
                 (host, rest.strip_prefix(':'))
             }
-            None => authority.split_once(':').map_or((authority, None), |(host, port)| (host, Some(port))),
+            None => authority
+                .split_once(':')
+                .map_or((authority, None), |(host, port)| (host, Some(port))),
         };
         let port = port.map_or(Some(443), |port| port.parse().ok())?;
         let good = !host.is_empty() && !host.contains(['/', '?', '#', '@']);
-        good.then(|| Self { cluster_id, cluster_name, protocol, host: host.to_owned(), port })
+        good.then(|| Self {
+            cluster_id,
+            cluster_name,
+            protocol,
+            host: host.to_owned(),
+            port,
+        })
     }
 
-    /// The name of the instance. It contains the ID, which no other cluster has, so names need not be negotiated.
+    /// The name of the instance. It contains the ID, which no other cluster has, so names need not
+    /// be negotiated.
     fn instance(&self) -> String {
         format!("{}.{}", self.cluster_id, service_in(LAN_DOMAIN))
     }
@@ -58,27 +72,48 @@ impl OwnAnnouncement {
         let (service, instance) = (service_in(LAN_DOMAIN), self.instance());
         let asks = message.questions.iter().any(|question| {
             (question.name == service && matches!(question.kind, Kind::Ptr | Kind::Any))
-                || (question.name == instance && matches!(question.kind, Kind::Srv | Kind::Txt | Kind::Any))
+                || (question.name == instance
+                    && matches!(question.kind, Kind::Srv | Kind::Txt | Kind::Any))
         });
         // Known answers are not repeated (RFC 6762, section 7.1).
-        let knows = message
-            .records
-            .iter()
-            .any(|record| record.name == service && record.ttl >= TTL / 2 && record.data == Data::Ptr(instance.clone()));
+        let knows = message.records.iter().any(|record| {
+            record.name == service
+                && record.ttl >= TTL / 2
+                && record.data == Data::Ptr(instance.clone())
+        });
         asks && !knows
     }
 
-    /// The bytes of the answer: everything about this cluster in one message. With `ttl` 0 it is the goodbye.
+    /// The bytes of the answer: everything about this cluster in one message. With `ttl` 0 it is
+    /// the goodbye.
     pub fn answer(&self, ttl: u32) -> Option<Vec<u8>> {
         let (service, instance) = (service_in(LAN_DOMAIN), self.instance());
         let address: Option<IpAddr> = self.host.parse().ok();
-        let host = if address.is_some() { format!("{}.{LAN_DOMAIN}", self.cluster_id) } else { self.host.clone() };
+        let host = if address.is_some() {
+            format!("{}.{LAN_DOMAIN}", self.cluster_id)
+        } else {
+            self.host.clone()
+        };
         let name = |text| Name::new(text).ok();
-        let record = |owner: &'_ str, data| Some(ResourceRecord::new(Name::new(owner).ok()?.into_owned(), CLASS::IN, ttl, data));
+        let record = |owner: &'_ str, data| {
+            Some(ResourceRecord::new(
+                Name::new(owner).ok()?.into_owned(),
+                CLASS::IN,
+                ttl,
+                data,
+            ))
+        };
         let mut packet = Packet::new_reply(0);
         packet.set_flags(PacketFlag::AUTHORITATIVE_ANSWER);
-        packet.answers.push(record(&service, RData::PTR(PTR(name(&instance)?)))?);
-        let server = SRV { priority: 0, weight: 0, port: self.port, target: name(&host)? };
+        packet
+            .answers
+            .push(record(&service, RData::PTR(PTR(name(&instance)?)))?);
+        let server = SRV {
+            priority: 0,
+            weight: 0,
+            port: self.port,
+            target: name(&host)?,
+        };
         let mut text = TXT::new();
         let [first, last] = self.protocol;
         for (key, value) in [
@@ -89,21 +124,30 @@ impl OwnAnnouncement {
         ] {
             text.add_attribute(key, Some(value.as_bytes())).ok()?;
         }
-        let mut own = vec![record(&instance, RData::SRV(server))?, record(&instance, RData::TXT(text))?];
+        let mut own = vec![
+            record(&instance, RData::SRV(server))?,
+            record(&instance, RData::TXT(text))?,
+        ];
         match address {
             Some(IpAddr::V4(address)) => own.push(record(&host, RData::A(A::from(address)))?),
             Some(IpAddr::V6(address)) => own.push(record(&host, RData::AAAA(AAAA::from(address)))?),
             None => {}
         }
         // Only this cluster has these records, so others replace what they knew.
-        packet.additional_records = own.into_iter().map(|record| record.with_cache_flush(true)).collect();
+        packet.additional_records = own
+            .into_iter()
+            .map(|record| record.with_cache_flush(true))
+            .collect();
         packet.build_bytes_vec_compressed().ok()
     }
 }
 
 /// The bytes of the question for all clusters on the local network.
 pub fn browse() -> Option<Vec<u8>> {
-    let question = crate::message::Question { name: service_in(LAN_DOMAIN), kind: Kind::Ptr };
+    let question = crate::message::Question {
+        name: service_in(LAN_DOMAIN),
+        kind: Kind::Ptr,
+    };
     crate::message::question(0, &question, false)
 }
 
@@ -135,8 +179,17 @@ pub(crate) mod tests {
             assert!(bytes.len() < 500, "{} bytes", bytes.len());
             let message = read(&bytes, MAX_UDP_LEN).unwrap();
             let all = heard(&message);
-            let [Heard::Present(found, TTL)] = all.as_slice() else { panic!("{all:?}") };
-            assert_eq!((&found.cluster_id, found.cluster_name.as_str(), found.protocol), (&id(1), "rome", [1, 2]));
+            let [Heard::Present(found, TTL)] = all.as_slice() else {
+                panic!("{all:?}")
+            };
+            assert_eq!(
+                (
+                    &found.cluster_id,
+                    found.cluster_name.as_str(),
+                    found.protocol
+                ),
+                (&id(1), "rome", [1, 2])
+            );
             assert_eq!(found.auth_urls, [read_as]);
         }
     }
@@ -144,7 +197,10 @@ pub(crate) mod tests {
     #[test]
     fn the_goodbye_names_the_cluster() {
         let bytes = own("https://203.0.113.5:30443").answer(0).unwrap();
-        assert_eq!(heard(&read(&bytes, MAX_UDP_LEN).unwrap()), [Heard::Gone(id(1))]);
+        assert_eq!(
+            heard(&read(&bytes, MAX_UDP_LEN).unwrap()),
+            [Heard::Gone(id(1))]
+        );
     }
 
     #[test]
@@ -152,7 +208,11 @@ pub(crate) mod tests {
         let own = own("https://203.0.113.5:30443");
         let mut asked = read(&browse().unwrap(), MAX_UDP_LEN).unwrap();
         assert!(own.is_asked(&asked));
-        asked.records.push(Record { name: service_in(LAN_DOMAIN), ttl: TTL, data: Data::Ptr(own.instance()) });
+        asked.records.push(Record {
+            name: service_in(LAN_DOMAIN),
+            ttl: TTL,
+            data: Data::Ptr(own.instance()),
+        });
         assert!(!own.is_asked(&asked), "the sender knows it");
         asked.records[0].ttl = TTL / 2 - 1;
         assert!(own.is_asked(&asked), "the sender will forget it soon");
@@ -163,10 +223,19 @@ pub(crate) mod tests {
 
     #[test]
     fn only_urls_without_a_path_are_announced() {
-        for bad in
-            ["http://203.0.113.5", "https://", "https://a.example.org/path", "https://a:b", "203.0.113.5:443", "https://u@h"]
-        {
-            assert_eq!(OwnAnnouncement::new(id(1), "rome".into(), [1, 1], bad), None, "{bad}");
+        for bad in [
+            "http://203.0.113.5",
+            "https://",
+            "https://a.example.org/path",
+            "https://a:b",
+            "203.0.113.5:443",
+            "https://u@h",
+        ] {
+            assert_eq!(
+                OwnAnnouncement::new(id(1), "rome".into(), [1, 1], bad),
+                None,
+                "{bad}"
+            );
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Decides when to compare the list of clusters with the stored one: after a change, and regularly, because somebody
-//! may have emptied the stored list.
+//! Decides when to compare the list of clusters with the stored one: after a change, and regularly,
+//! because somebody may have emptied the stored list.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,9 @@ pub struct WrittenList {
 impl WrittenList {
     /// Whether to compare this list with the stored one, and to write it if they differ.
     pub fn is_due(&self, list: &str, now: Instant) -> bool {
-        let Some((stored, at)) = &self.stored else { return true };
+        let Some((stored, at)) = &self.stored else {
+            return true;
+        };
         stored != list || now.saturating_duration_since(*at) >= CHECK_INTERVAL
     }
 

@@ -1,9 +1,9 @@
-//! The book of one namespace: which objects store its entries. Every period has numbered chunks, and only the last one
-//! grows.
+//! The book of one namespace: which objects store its entries. Every period has numbered chunks,
+//! and only the last one grows.
 //!
-//! A chunk is closed early, so that each write is small. After a restart, the process begins a new chunk; entries that
-//! are in two chunks count once. When a period is over and all its entries are stored, the last chunk says how many
-//! chunks there are.
+//! A chunk is closed early, so that each write is small. After a restart, the process begins a new
+//! chunk; entries that are in two chunks count once. When a period is over and all its entries are
+//! stored, the last chunk says how many chunks there are.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -44,7 +44,8 @@ pub struct ChunkWrite {
     pub chunks: Option<u32>,
     /// All lines of the chunk.
     pub entries: String,
-    /// Whether the object does not exist yet. If it does after all, another process wrote it: the caller must not replace it.
+    /// Whether the object does not exist yet. If it does after all, another process wrote it: the
+    /// caller must not replace it.
     pub is_new: bool,
 }
 
@@ -57,7 +58,12 @@ impl Book {
     }
 
     /// Adds entries to a period. Returns what to write; nothing if the period is complete.
-    pub fn append(&mut self, contract: &str, period: Period, mut entries: Vec<Entry>) -> Vec<ChunkWrite> {
+    pub fn append(
+        &mut self,
+        contract: &str,
+        period: Period,
+        mut entries: Vec<Entry>,
+    ) -> Vec<ChunkWrite> {
         let page = self.pages.entry((contract.to_owned(), period)).or_default();
         let mut writes = Vec::new();
         while !page.is_complete && !entries.is_empty() {
@@ -67,7 +73,14 @@ impl Book {
             entries = fill(&mut text, entries);
             if entries.len() < before {
                 let (contract, entries) = (contract.to_owned(), text.clone());
-                writes.push(ChunkWrite { contract, period, chunk, chunks: None, entries, is_new });
+                writes.push(ChunkWrite {
+                    contract,
+                    period,
+                    chunk,
+                    chunks: None,
+                    entries,
+                    is_new,
+                });
             } else if is_new {
                 // A line that does not fit into an empty chunk fits nowhere.
                 entries.remove(0);
@@ -79,13 +92,22 @@ impl Book {
         writes
     }
 
-    /// No more entries will follow. Returns what to write; nothing if the period is complete, or has no entries at all.
+    /// No more entries will follow. Returns what to write; nothing if the period is complete, or
+    /// has no entries at all.
     pub fn complete(&mut self, contract: &str, period: Period) -> Option<ChunkWrite> {
-        let has_entries = self.pages.get(&(contract.to_owned(), period)).is_some_and(|page| page.next > 0);
-        if has_entries { self.close(contract, period) } else { None }
+        let has_entries = self
+            .pages
+            .get(&(contract.to_owned(), period))
+            .is_some_and(|page| page.next > 0);
+        if has_entries {
+            self.close(contract, period)
+        } else {
+            None
+        }
     }
 
-    /// The same, and a period without entries gets an empty record: it tells others that this side has counted nothing until its end.
+    /// The same, and a period without entries gets an empty record: it tells others that this side
+    /// has counted nothing until its end.
     pub fn close(&mut self, contract: &str, period: Period) -> Option<ChunkWrite> {
         let page = self.pages.entry((contract.to_owned(), period)).or_default();
         if std::mem::replace(&mut page.is_complete, true) {
@@ -94,20 +116,38 @@ impl Book {
         let is_new = page.open.is_none();
         let (chunk, entries) = page.open.take().unwrap_or_else(|| page.new_chunk());
         let chunks = Some(page.next);
-        Some(ChunkWrite { contract: contract.to_owned(), period, chunk, chunks, entries, is_new })
+        Some(ChunkWrite {
+            contract: contract.to_owned(),
+            period,
+            chunk,
+            chunks,
+            entries,
+            is_new,
+        })
     }
 
-    /// The name of the first of these chunks, a new one, is taken. It gets another number, in later writes, too; these know how many chunks
-    /// there are now.
+    /// The name of the first of these chunks, a new one, is taken. It gets another number, in later
+    /// writes, too; these know how many chunks there are now.
     pub fn renumber(&mut self, writes: &mut [ChunkWrite]) {
-        let Some(ChunkWrite { contract, period, chunk: taken, .. }) = writes.first().cloned() else { return };
+        let Some(ChunkWrite {
+            contract,
+            period,
+            chunk: taken,
+            ..
+        }) = writes.first().cloned()
+        else {
+            return;
+        };
         let page = self.pages.entry((contract.clone(), period)).or_default();
         page.next = page.next.max(taken.saturating_add(1));
         let (chunk, _) = page.new_chunk();
         if let Some(open) = page.open.as_mut().filter(|open| open.0 == taken) {
             open.0 = chunk;
         }
-        for write in writes.iter_mut().filter(|write| write.contract == contract && write.period == period) {
+        for write in writes
+            .iter_mut()
+            .filter(|write| write.contract == contract && write.period == period)
+        {
             if write.chunk == taken {
                 write.chunk = chunk;
             }
@@ -117,20 +157,39 @@ impl Book {
 
     /// Whether the entries of a period are complete.
     pub fn is_complete(&self, contract: &str, period: Period) -> bool {
-        self.pages.get(&(contract.to_owned(), period)).is_some_and(|page| page.is_complete)
+        self.pages
+            .get(&(contract.to_owned(), period))
+            .is_some_and(|page| page.is_complete)
     }
 
     /// The end of the last complete period of any contract.
     pub fn settled(&self) -> Option<Seconds> {
-        self.pages.iter().filter(|(_, page)| page.is_complete).map(|((_, period), _)| period.end()).max()
+        self.pages
+            .iter()
+            .filter(|(_, page)| page.is_complete)
+            .map(|((_, period), _)| period.end())
+            .max()
     }
 
-    /// The periods of a contract that are over since `grace` seconds and not complete: those with entries, and those since `first`,
-    /// at most the latest 500.
-    pub fn due(&self, contract: &str, seconds: u32, first: Seconds, now: Seconds, grace: Seconds) -> Vec<Period> {
+    /// The periods of a contract that are over since `grace` seconds and not complete: those with
+    /// entries, and those since `first`, at most the latest 500.
+    pub fn due(
+        &self,
+        contract: &str,
+        seconds: u32,
+        first: Seconds,
+        now: Seconds,
+        grace: Seconds,
+    ) -> Vec<Period> {
         let is_over = |period: Period| period.end().saturating_add(grace) <= now;
-        let with_entries = self.pages.iter().filter(|((id, _), page)| id == contract && !page.is_complete);
-        let mut due: BTreeSet<Period> = with_entries.map(|((_, period), _)| *period).filter(|period| is_over(*period)).collect();
+        let with_entries = self
+            .pages
+            .iter()
+            .filter(|((id, _), page)| id == contract && !page.is_complete);
+        let mut due: BTreeSet<Period> = with_entries
+            .map(|((_, period), _)| *period)
+            .filter(|period| is_over(*period))
+            .collect();
         let mut period = Period::at(now, seconds);
         for _ in 0..500 {
             period = period.previous();
@@ -161,23 +220,46 @@ mod tests {
     use crate::usage::Usage;
 
     fn entries(names: std::ops::Range<usize>) -> Vec<Entry> {
-        names.map(|n| format!("u{n} p 1 9 cpu=1").parse().unwrap()).collect()
+        names
+            .map(|n| format!("u{n} p 1 9 cpu=1").parse().unwrap())
+            .collect()
     }
 
     fn numbers(writes: &[ChunkWrite]) -> Vec<(u32, usize, bool)> {
-        writes.iter().map(|write| (write.chunk, write.entries.lines().count(), write.is_new)).collect()
+        writes
+            .iter()
+            .map(|write| (write.chunk, write.entries.lines().count(), write.is_new))
+            .collect()
     }
 
     #[test]
     fn a_chunk_grows_until_it_has_enough_lines() {
         let (mut book, period) = (Book::default(), Period::at(0, 60));
-        assert_eq!(numbers(&book.append("c", period, entries(0..10))), [(0, 10, true)]);
-        assert_eq!(numbers(&book.append("c", period, entries(10..300))), [(0, 300, false)]);
-        assert_eq!(numbers(&book.append("c", period, entries(300..301))), [(1, 1, true)]);
-        assert_eq!(numbers(&book.append("c", period, entries(301..2500))), [(1, 2000, false), (2, 200, true)]);
+        assert_eq!(
+            numbers(&book.append("c", period, entries(0..10))),
+            [(0, 10, true)]
+        );
+        assert_eq!(
+            numbers(&book.append("c", period, entries(10..300))),
+            [(0, 300, false)]
+        );
+        assert_eq!(
+            numbers(&book.append("c", period, entries(300..301))),
+            [(1, 1, true)]
+        );
+        assert_eq!(
+            numbers(&book.append("c", period, entries(301..2500))),
+            [(1, 2000, false), (2, 200, true)]
+        );
         let last = book.complete("c", period).unwrap();
         assert_eq!((last.chunk, last.chunks, last.is_new), (2, Some(3), false));
-        assert_eq!((book.complete("c", period), book.append("c", period, entries(0..1))), (None, Vec::new()));
+        assert_eq!(
+            (
+                book.complete("c", period),
+                book.append("c", period, entries(0..1))
+            ),
+            (None, Vec::new())
+        );
         assert_eq!(book.settled(), Some(60));
     }
 
@@ -189,11 +271,17 @@ mod tests {
         assert_eq!(numbers(&writes), [(4, 1, true)]);
         book.renumber(&mut writes);
         assert_eq!(numbers(&writes), [(5, 1, true)]);
-        assert_eq!(numbers(&book.append("c", period, entries(1..2))), [(5, 2, false)]);
+        assert_eq!(
+            numbers(&book.append("c", period, entries(1..2))),
+            [(5, 2, false)]
+        );
         let mut other = Book::default();
         other.found("c", period, 3, None);
         let last = other.complete("c", period).unwrap();
-        assert_eq!((last.chunk, last.chunks, last.is_new, last.entries.as_str()), (4, Some(5), true, ""));
+        assert_eq!(
+            (last.chunk, last.chunks, last.is_new, last.entries.as_str()),
+            (4, Some(5), true, "")
+        );
     }
 
     #[test]
@@ -203,7 +291,11 @@ mod tests {
         writes.extend(book.append("other", period, entries(0..1)));
         writes.extend(book.complete("c", period));
         book.renumber(&mut writes);
-        assert_eq!(numbers(&writes), [(1, 1, true), (0, 1, true), (1, 1, false)], "nothing replaces chunk 0 of another process");
+        assert_eq!(
+            numbers(&writes),
+            [(1, 1, true), (0, 1, true), (1, 1, false)],
+            "nothing replaces chunk 0 of another process"
+        );
         assert_eq!(writes[2].chunks, Some(2));
     }
 
@@ -214,7 +306,10 @@ mod tests {
         writes.extend(book.append("c", period, entries(CLOSED_FROM..CLOSED_FROM + 1)));
         book.renumber(&mut writes);
         assert_eq!(numbers(&writes), [(2, CLOSED_FROM, true), (1, 1, true)]);
-        assert_eq!(numbers(&book.append("c", period, entries(0..1))), [(1, 2, false)]);
+        assert_eq!(
+            numbers(&book.append("c", period, entries(0..1))),
+            [(1, 2, false)]
+        );
         assert_eq!(book.complete("c", period).unwrap().chunks, Some(3));
     }
 
@@ -223,7 +318,12 @@ mod tests {
         let mut book = Book::default();
         book.found("c", Period::at(0, 60), 0, Some(1));
         book.found("c", Period::at(60, 60), 0, None);
-        let due = |first, now| book.due("c", 60, first, now, 30).iter().map(|period| period.start).collect::<Vec<_>>();
+        let due = |first, now| {
+            book.due("c", 60, first, now, 30)
+                .iter()
+                .map(|period| period.start)
+                .collect::<Vec<_>>()
+        };
         assert_eq!(due(0, 209), [60]);
         assert_eq!(due(0, 210), [60, 120]);
         assert_eq!(due(200, 210), [60]);
@@ -239,9 +339,21 @@ mod tests {
     fn a_side_that_counted_nothing_can_say_so_once() {
         let (mut book, period) = (Book::default(), Period::at(0, 60));
         let empty = book.close("c", period).unwrap();
-        assert_eq!((empty.chunk, empty.chunks, empty.entries.as_str(), empty.is_new), (0, Some(1), "", true));
         assert_eq!(
-            (book.close("c", period), book.append("c", period, entries(0..1)), book.settled()),
+            (
+                empty.chunk,
+                empty.chunks,
+                empty.entries.as_str(),
+                empty.is_new
+            ),
+            (0, Some(1), "", true)
+        );
+        assert_eq!(
+            (
+                book.close("c", period),
+                book.append("c", period, entries(0..1)),
+                book.settled()
+            ),
             (None, Vec::new(), Some(60))
         );
     }

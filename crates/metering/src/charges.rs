@@ -7,10 +7,11 @@
 //!
 //! Example: `1767225600-1767225900 cpu=1,pods=1; 1767225900- cpu=2,pods=1`
 //!
-//! A charge begins when the API server created the remote pod, and ends when the pod ended or was gone. A resize ends
-//! one charge and begins another. A pod that is being deleted is charged until the end of its grace period at most:
-//! callers pass that end as the time. A written charge never changes; an open one only gets its end. So another process
-//! can continue from here after a restart.
+//! A charge begins when the API server created the remote pod, and ends when the pod ended or was
+//! gone. A resize ends one charge and begins another. A pod that is being deleted is charged until
+//! the end of its grace period at most: callers pass that end as the time. A written charge never
+//! changes; an open one only gets its end. So another process can continue from here after a
+//! restart.
 
 use std::fmt;
 use std::str::FromStr;
@@ -20,8 +21,8 @@ use liqo_quantity::ResourceList;
 use crate::Seconds;
 use crate::entry::{Entry, EntryError, Time, amounts_text, normalized, read_amounts};
 
-/// Maximum number of charges of one pod, which limits the length of the text. From then on the pod is charged the largest amounts that
-/// it had since, and no resize begins another charge.
+/// Maximum number of charges of one pod, which limits the length of the text. From then on the pod
+/// is charged the largest amounts that it had since, and no resize begins another charge.
 pub const MAX_CHARGES: usize = 32;
 /// Maximum length of the text in bytes.
 pub const MAX_CHARGES_LEN: usize = 16 * 1024;
@@ -48,7 +49,8 @@ pub struct SeenPod<'a> {
     pub ended: Option<Seconds>,
     /// Amounts that the ledger charges for it.
     pub amounts: &'a ResourceList,
-    /// The end of the last complete period, if its entries say that the pod ran on: they do not change any more. Otherwise 0.
+    /// The end of the last complete period, if its entries say that the pod ran on: they do not
+    /// change any more. Otherwise 0.
     pub settled: Seconds,
 }
 
@@ -63,7 +65,8 @@ impl Charges {
         self.0.last().is_some_and(|last| last.until.is_none())
     }
 
-    /// Whether these may be the charges of a pod that had `before` earlier: a provider never changes when it began to charge a pod.
+    /// Whether these may be the charges of a pod that had `before` earlier: a provider never
+    /// changes when it began to charge a pod.
     pub fn continues(&self, before: &Self) -> bool {
         before.from().is_none_or(|from| self.from() == Some(from))
     }
@@ -80,7 +83,11 @@ impl Charges {
         let ended = pod.ended.map(|ended| ended.max(pod.settled).min(now));
         let amounts = normalized(pod.amounts);
         let Some(last) = charges.0.last_mut() else {
-            charges.0.push(Charge { from: pod.created, until: ended.map(|ended| ended.max(pod.created)), amounts });
+            charges.0.push(Charge {
+                from: pod.created,
+                until: ended.map(|ended| ended.max(pod.created)),
+                amounts,
+            });
             return charges;
         };
         match (last.until, ended) {
@@ -95,13 +102,16 @@ impl Charges {
 
     /// The charges after the pod was found gone at the time `now`.
     ///
-    /// `unwatched_since`: the pod was there for the last time before a pause in which nobody watched, and this pause began then. So the
-    /// pod may have gone at any time since, and is charged only until then. A pod that was created later did not go in the pause.
+    /// `unwatched_since`: the pod was there for the last time before a pause in which nobody
+    /// watched, and this pause began then. So the pod may have gone at any time since, and is
+    /// charged only until then. A pod that was created later did not go in the pause.
     #[must_use]
     pub fn gone(&self, now: Seconds, unwatched_since: Option<Seconds>) -> Self {
         let mut charges = self.clone();
         if let Some(last) = charges.0.last_mut().filter(|last| last.until.is_none()) {
-            let shown = unwatched_since.filter(|since| last.from <= *since).unwrap_or(now);
+            let shown = unwatched_since
+                .filter(|since| last.from <= *since)
+                .unwrap_or(now);
             last.until = Some(shown.min(now).max(last.from));
         }
         charges
@@ -109,20 +119,30 @@ impl Charges {
 
     fn resize(&mut self, amounts: ResourceList, now: Seconds) {
         let is_full = self.0.len() >= MAX_CHARGES;
-        let Some(last) = self.0.last_mut() else { return };
+        let Some(last) = self.0.last_mut() else {
+            return;
+        };
         if is_full {
             last.amounts = normalized(&last.amounts.max(&amounts));
         } else if now <= last.from {
             last.amounts = amounts;
         } else {
             last.until = Some(now);
-            self.0.push(Charge { from: now, until: None, amounts });
+            self.0.push(Charge {
+                from: now,
+                until: None,
+                amounts,
+            });
         }
     }
 
     fn begin(&mut self, from: Seconds, amounts: ResourceList) {
         if self.0.len() < MAX_CHARGES {
-            self.0.push(Charge { from, until: None, amounts });
+            self.0.push(Charge {
+                from,
+                until: None,
+                amounts,
+            });
         } else if let Some(last) = self.0.last_mut() {
             last.amounts = normalized(&last.amounts.max(&amounts));
             last.until = None;
@@ -131,20 +151,46 @@ impl Charges {
 
     /// The entries of the pod. An open charge counts until `now`.
     pub fn entries(&self, uid: &str, pool: &str, now: Seconds) -> Vec<Entry> {
-        let entry = |charge: &Charge| Entry::exact(uid, pool, charge.from, charge.until.unwrap_or(now), &charge.amounts);
+        let entry = |charge: &Charge| {
+            Entry::exact(
+                uid,
+                pool,
+                charge.from,
+                charge.until.unwrap_or(now),
+                &charge.amounts,
+            )
+        };
         self.0.iter().filter_map(entry).collect()
     }
 
-    /// The same for the consumer, which saw that the pod is gone: an open charge ends at `end` at the latest, by the provider's clock. It
-    /// may have had other amounts after that was seen, `most` at most.
-    pub(crate) fn estimated_entries(&self, uid: &str, pool: &str, end: Seconds, most: &ResourceList) -> Vec<Entry> {
+    /// The same for the consumer, which saw that the pod is gone: an open charge ends at `end` at
+    /// the latest, by the provider's clock. It may have had other amounts after that was seen,
+    /// `most` at most.
+    pub(crate) fn estimated_entries(
+        &self,
+        uid: &str,
+        pool: &str,
+        end: Seconds,
+        most: &ResourceList,
+    ) -> Vec<Entry> {
         let entry = |charge: &Charge| {
             let (until, amounts) = match charge.until {
                 Some(until) => (Time::exact(until), charge.amounts.clone()),
-                None => (Time::estimate(end.max(charge.from)), normalized(&charge.amounts.max(most))),
+                None => (
+                    Time::estimate(end.max(charge.from)),
+                    normalized(&charge.amounts.max(most)),
+                ),
             };
             let (uid, pool) = (uid.to_owned(), pool.to_owned());
-            Entry { uid, pool, from: Time::exact(charge.from), until, amounts, namespace: String::new() }.if_valid()
+            Entry {
+                uid,
+                pool,
+                from: Time::exact(charge.from),
+                until,
+                amounts,
+                namespace: String::new(),
+            }
+            .if_valid()
         };
         self.0.iter().filter_map(entry).collect()
     }
@@ -162,8 +208,19 @@ impl Charges {
 
 impl fmt::Display for Charges {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (at, Charge { from, until, amounts }) in self.0.iter().enumerate() {
-            let (separator, until) = (if at == 0 { "" } else { "; " }, until.map(|until| until.to_string()).unwrap_or_default());
+        for (
+            at,
+            Charge {
+                from,
+                until,
+                amounts,
+            },
+        ) in self.0.iter().enumerate()
+        {
+            let (separator, until) = (
+                if at == 0 { "" } else { "; " },
+                until.map(|until| until.to_string()).unwrap_or_default(),
+            );
             write!(f, "{separator}{from}-{until} {}", amounts_text(amounts))?;
         }
         Ok(())
@@ -181,14 +238,31 @@ impl FromStr for Charges {
         for part in text.split("; ").filter(|_| !text.is_empty()) {
             let (times, amounts) = part.split_once(' ').ok_or(EntryError::Fields)?;
             let (from, until) = times.split_once('-').ok_or(EntryError::Fields)?;
-            let exact = |text: &str| text.parse::<Time>().ok().filter(|time| !time.is_estimate).map(|time| time.at);
+            let exact = |text: &str| {
+                text.parse::<Time>()
+                    .ok()
+                    .filter(|time| !time.is_estimate)
+                    .map(|time| time.at)
+            };
             let from = exact(from).ok_or(EntryError::Time)?;
-            let until = if until.is_empty() { None } else { Some(exact(until).ok_or(EntryError::Time)?) };
-            let follows = charges.0.last().is_none_or(|last| last.until.is_some_and(|until| until <= from));
-            if !follows || until.is_some_and(|until| until < from) || charges.0.len() >= MAX_CHARGES {
+            let until = if until.is_empty() {
+                None
+            } else {
+                Some(exact(until).ok_or(EntryError::Time)?)
+            };
+            let follows = charges
+                .0
+                .last()
+                .is_none_or(|last| last.until.is_some_and(|until| until <= from));
+            if !follows || until.is_some_and(|until| until < from) || charges.0.len() >= MAX_CHARGES
+            {
                 return Err(EntryError::Order);
             }
-            charges.0.push(Charge { from, until, amounts: read_amounts(amounts)? });
+            charges.0.push(Charge {
+                from,
+                until,
+                amounts: read_amounts(amounts)?,
+            });
         }
         Ok(charges)
     }
@@ -203,48 +277,114 @@ mod tests {
     use crate::entry::tests::list;
 
     fn pod(created: Seconds, ended: Option<Seconds>, amounts: &ResourceList) -> SeenPod<'_> {
-        SeenPod { created, ended, amounts, settled: 0 }
+        SeenPod {
+            created,
+            ended,
+            amounts,
+            settled: 0,
+        }
     }
 
-    fn seen(charges: &str, created: Seconds, ended: Option<Seconds>, amounts: &str, now: Seconds) -> String {
+    fn seen(
+        charges: &str,
+        created: Seconds,
+        ended: Option<Seconds>,
+        amounts: &str,
+        now: Seconds,
+    ) -> String {
         let amounts = list(amounts);
-        charges.parse::<Charges>().unwrap().seen(&pod(created, ended, &amounts), now).to_string()
+        charges
+            .parse::<Charges>()
+            .unwrap()
+            .seen(&pod(created, ended, &amounts), now)
+            .to_string()
     }
 
     #[test]
     fn a_pod_is_charged_from_its_creation_until_its_end() {
         assert_eq!(seen("", 100, None, "cpu=1", 104), "100- cpu=1");
         assert_eq!(seen("100- cpu=1", 100, None, "cpu=1", 200), "100- cpu=1");
-        assert_eq!(seen("100- cpu=1", 100, Some(180), "cpu=1", 200), "100-180 cpu=1");
-        assert_eq!(seen("100-180 cpu=1", 100, Some(180), "cpu=1", 300), "100-180 cpu=1");
-        assert_eq!(seen("", 100, Some(180), "cpu=1", 300), "100-180 cpu=1", "it ended before anybody saw it");
-        assert_eq!(seen("100- cpu=1", 100, Some(900), "cpu=1", 200), "100-200 cpu=1", "a node's clock is wrong");
-        assert_eq!(seen("100- cpu=1", 100, Some(50), "cpu=1", 200), "100-100 cpu=1");
+        assert_eq!(
+            seen("100- cpu=1", 100, Some(180), "cpu=1", 200),
+            "100-180 cpu=1"
+        );
+        assert_eq!(
+            seen("100-180 cpu=1", 100, Some(180), "cpu=1", 300),
+            "100-180 cpu=1"
+        );
+        assert_eq!(
+            seen("", 100, Some(180), "cpu=1", 300),
+            "100-180 cpu=1",
+            "it ended before anybody saw it"
+        );
+        assert_eq!(
+            seen("100- cpu=1", 100, Some(900), "cpu=1", 200),
+            "100-200 cpu=1",
+            "a node's clock is wrong"
+        );
+        assert_eq!(
+            seen("100- cpu=1", 100, Some(50), "cpu=1", 200),
+            "100-100 cpu=1"
+        );
     }
 
     #[test]
     fn a_resize_ends_one_charge_and_begins_another() {
-        assert_eq!(seen("100- cpu=1", 100, None, "cpu=2", 150), "100-150 cpu=1; 150- cpu=2");
+        assert_eq!(
+            seen("100- cpu=1", 100, None, "cpu=2", 150),
+            "100-150 cpu=1; 150- cpu=2"
+        );
         assert_eq!(seen("100- cpu=1", 100, None, "cpu=2", 100), "100- cpu=2");
-        let entries = "100-150 cpu=1; 150- cpu=2".parse::<Charges>().unwrap().entries("u", "p", 160);
-        assert_eq!(entries.iter().map(ToString::to_string).collect::<Vec<_>>(), ["u p 100 150 cpu=1", "u p 150 160 cpu=2"]);
+        let entries = "100-150 cpu=1; 150- cpu=2"
+            .parse::<Charges>()
+            .unwrap()
+            .entries("u", "p", 160);
+        assert_eq!(
+            entries.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            ["u p 100 150 cpu=1", "u p 150 160 cpu=2"]
+        );
     }
 
     #[test]
     fn a_pod_that_is_created_again_is_not_charged_in_between() {
-        let vanished = "100- cpu=1".parse::<Charges>().unwrap().gone(150, None).to_string();
+        let vanished = "100- cpu=1"
+            .parse::<Charges>()
+            .unwrap()
+            .gone(150, None)
+            .to_string();
         assert_eq!(vanished, "100-150 cpu=1");
-        assert_eq!(seen(&vanished, 170, None, "cpu=1", 171), "100-150 cpu=1; 170- cpu=1");
-        assert_eq!(seen(&vanished, 140, None, "cpu=1", 171), "100-150 cpu=1; 150- cpu=1", "never twice for a second");
+        assert_eq!(
+            seen(&vanished, 170, None, "cpu=1", 171),
+            "100-150 cpu=1; 170- cpu=1"
+        );
+        assert_eq!(
+            seen(&vanished, 140, None, "cpu=1", 171),
+            "100-150 cpu=1; 150- cpu=1",
+            "never twice for a second"
+        );
     }
 
     #[test]
     fn a_pod_that_went_while_nobody_watched_is_charged_until_it_was_there_for_the_last_time() {
-        let gone = |charges: &str, since| charges.parse::<Charges>().unwrap().gone(950, since).to_string();
+        let gone = |charges: &str, since| {
+            charges
+                .parse::<Charges>()
+                .unwrap()
+                .gone(950, since)
+                .to_string()
+        };
         assert_eq!(gone("100- cpu=1", None), "100-950 cpu=1");
         assert_eq!(gone("100- cpu=1", Some(180)), "100-180 cpu=1");
-        assert_eq!(gone("100- cpu=1", Some(990)), "100-950 cpu=1", "the clock of the former process is ahead");
-        assert_eq!(gone("200- cpu=1", Some(180)), "200-950 cpu=1", "it was created after the pause");
+        assert_eq!(
+            gone("100- cpu=1", Some(990)),
+            "100-950 cpu=1",
+            "the clock of the former process is ahead"
+        );
+        assert_eq!(
+            gone("200- cpu=1", Some(180)),
+            "200-950 cpu=1",
+            "it was created after the pause"
+        );
         assert_eq!(gone("100-120 cpu=1", Some(110)), "100-120 cpu=1");
     }
 
@@ -256,19 +396,35 @@ mod tests {
             charges = charges.seen(&pod(0, None, &amounts), second);
         }
         assert_eq!(charges.0.len(), MAX_CHARGES);
-        assert!(charges.to_string().ends_with("31- cpu=7") && charges.to_string().parse::<Charges>().is_ok());
+        assert!(
+            charges.to_string().ends_with("31- cpu=7")
+                && charges.to_string().parse::<Charges>().is_ok()
+        );
     }
 
     #[test]
     fn charges_that_begin_at_another_time_than_before_are_of_another_pod() {
-        let continues = |now: &str, before: &str| now.parse::<Charges>().unwrap().continues(&before.parse().unwrap());
+        let continues = |now: &str, before: &str| {
+            now.parse::<Charges>()
+                .unwrap()
+                .continues(&before.parse().unwrap())
+        };
         assert!(continues("1-5 cpu=1; 5- cpu=2", "1- cpu=1") && continues("1- cpu=1", ""));
         assert!(!continues("9- cpu=1", "1- cpu=1") && !continues("", "1- cpu=1"));
     }
 
     #[test]
     fn charges_that_overlap_are_refused() {
-        for text in ["1-5 -; 4-6 -", "1- -; 5- -", "5-4 -", "x", "1-2", "~1-2 -", "-", "1-2 -;3-4 -"] {
+        for text in [
+            "1-5 -; 4-6 -",
+            "1- -; 5- -",
+            "5-4 -",
+            "x",
+            "1-2",
+            "~1-2 -",
+            "-",
+            "1-2 -;3-4 -",
+        ] {
             assert!(text.parse::<Charges>().is_err(), "{text}");
         }
         assert!("".parse::<Charges>().unwrap().is_empty());

@@ -1,9 +1,10 @@
 //! Compares the entries of both sides for one period, pod by pod.
 //!
-//! The consumer agrees with an entry of the provider if one of its own entries covers it: the same pool and amounts, a
-//! start that is not earlier, an end that is not later. Where both sides know a time exactly, it may differ by the
-//! tolerance of the policy, 0 by default. Where the consumer only estimated it, it may differ by the allowed difference
-//! of clocks. Then the provider's seconds count, so both sides get the same sum.
+//! The consumer agrees with an entry of the provider if one of its own entries covers it: the same
+//! pool and amounts, a start that is not earlier, an end that is not later. Where both sides know a
+//! time exactly, it may differ by the tolerance of the policy, 0 by default. Where the consumer
+//! only estimated it, it may differ by the allowed difference of clocks. Then the provider's
+//! seconds count, so both sides get the same sum.
 //!
 //! An entry that only the consumer has is no dispute: the provider does not charge it.
 
@@ -31,7 +32,10 @@ pub struct Tolerance {
 
 impl Default for Tolerance {
     fn default() -> Self {
-        Self { exact: 0, clocks: CLOCK_TOLERANCE_SECONDS }
+        Self {
+            exact: 0,
+            clocks: CLOCK_TOLERANCE_SECONDS,
+        }
     }
 }
 
@@ -85,7 +89,12 @@ impl Comparison {
             consumer_seconds: difference.consumer,
             message: difference.message.clone(),
         };
-        let pods: Vec<DisputedPod> = self.differences.iter().take(MAX_DISPUTED_PODS).map(disputed).collect();
+        let pods: Vec<DisputedPod> = self
+            .differences
+            .iter()
+            .take(MAX_DISPUTED_PODS)
+            .map(disputed)
+            .collect();
         let number = u64::try_from(self.differences.len()).unwrap_or(u64::MAX);
         (number > 0).then_some(Dispute { number, pods })
     }
@@ -96,19 +105,33 @@ fn difference(theirs: &[&Entry], ours: &[&Entry], tolerance: Tolerance) -> Optio
     if ours.is_empty() {
         return Some("the consumer knows no such pod in this period".to_owned());
     }
-    if theirs.iter().zip(theirs.iter().skip(1)).any(|(one, next)| one.until.at > next.from.at) {
+    if theirs
+        .iter()
+        .zip(theirs.iter().skip(1))
+        .any(|(one, next)| one.until.at > next.from.at)
+    {
         return Some("the provider counts some seconds twice".to_owned());
     }
-    if theirs.iter().any(|entry| entry.from.is_estimate || entry.until.is_estimate) {
+    if theirs
+        .iter()
+        .any(|entry| entry.from.is_estimate || entry.until.is_estimate)
+    {
         return Some("the provider has only an estimate".to_owned());
     }
-    theirs.iter().find_map(|entry| uncovered(entry, ours, tolerance)).or_else(|| stretched(theirs, ours, tolerance))
+    theirs
+        .iter()
+        .find_map(|entry| uncovered(entry, ours, tolerance))
+        .or_else(|| stretched(theirs, ours, tolerance))
 }
 
-/// Returns a message if the pod ran longer than we saw, and all of our entries are estimates. Clocks that differ move both ends of a pod.
-/// Only where the boundary of a period cuts one of them, the other one moves alone.
+/// Returns a message if the pod ran longer than we saw, and all of our entries are estimates.
+/// Clocks that differ move both ends of a pod. Only where the boundary of a period cuts one of
+/// them, the other one moves alone.
 fn stretched(theirs: &[&Entry], ours: &[&Entry], tolerance: Tolerance) -> Option<String> {
-    if !ours.iter().all(|own| own.from.is_estimate && own.until.is_estimate) {
+    if !ours
+        .iter()
+        .all(|own| own.from.is_estimate && own.until.is_estimate)
+    {
         return None;
     }
     let span = |entries: &[&Entry]| {
@@ -119,29 +142,46 @@ fn stretched(theirs: &[&Entry], ours: &[&Entry], tolerance: Tolerance) -> Option
     // By the provider's clock it may not be cut at all.
     let is_cut = |ours: Seconds| ours % Seconds::from(MIN_PERIOD_SECONDS) == 0;
     let (provider, consumer) = (until - from, own_until - own_from);
-    let is_longer = provider > consumer.saturating_add(tolerance.exact).saturating_add(CLOCKS_OF_A_CLUSTER);
-    (is_longer && !is_cut(own_from) && !is_cut(own_until))
-        .then(|| format!("the provider charges it for {provider} seconds, the consumer for {consumer}"))
+    let is_longer = provider
+        > consumer
+            .saturating_add(tolerance.exact)
+            .saturating_add(CLOCKS_OF_A_CLUSTER);
+    (is_longer && !is_cut(own_from) && !is_cut(own_until)).then(|| {
+        format!("the provider charges it for {provider} seconds, the consumer for {consumer}")
+    })
 }
 
 /// Returns a message if none of our entries covers this one.
 fn uncovered(entry: &Entry, ours: &[&Entry], tolerance: Tolerance) -> Option<String> {
     // An estimated end of a pod whose begin is the provider's is by the provider's clock.
     let within = |own: &Entry, time: Time| {
-        if time.is_estimate && own.from.is_estimate { tolerance.clocks } else { tolerance.exact }
+        if time.is_estimate && own.from.is_estimate {
+            tolerance.clocks
+        } else {
+            tolerance.exact
+        }
     };
     let begins = |own: &Entry| own.from.at.saturating_sub(within(own, own.from)) <= entry.from.at;
     let ends = |own: &Entry| entry.until.at <= own.until.at.saturating_add(within(own, own.until));
     let pools: Vec<&&Entry> = ours.iter().filter(|own| own.pool == entry.pool).collect();
     if pools.is_empty() {
-        return Some(format!("the provider charges pool {:.63}, and the pod ran in another one", entry.pool));
+        return Some(format!(
+            "the provider charges pool {:.63}, and the pod ran in another one",
+            entry.pool
+        ));
     }
-    let same: Vec<&&Entry> = pools.into_iter().filter(|own| is_charged(own, entry)).collect();
+    let same: Vec<&&Entry> = pools
+        .into_iter()
+        .filter(|own| is_charged(own, entry))
+        .collect();
     if same.is_empty() {
         let names: BTreeSet<&str> = entry
             .amounts
             .names()
-            .filter(|name| ours.iter().all(|own| entry.amounts.get(name) != own.amounts.get(name)))
+            .filter(|name| {
+                ours.iter()
+                    .all(|own| entry.amounts.get(name) != own.amounts.get(name))
+            })
             .collect();
         let names = names.into_iter().take(3).collect::<Vec<_>>().join(", ");
         return Some(format!("the provider charges other amounts: {names:.120}"));
@@ -151,13 +191,25 @@ fn uncovered(entry: &Entry, ours: &[&Entry], tolerance: Tolerance) -> Option<Str
     }
     if !same.iter().any(|own| begins(own)) {
         let first = same.iter().map(|own| own.from.at).min().unwrap_or_default();
-        return Some(format!("the provider charges it from second {} on, the consumer from {first} on", entry.from.at));
+        return Some(format!(
+            "the provider charges it from second {} on, the consumer from {first} on",
+            entry.from.at
+        ));
     }
-    let last = same.iter().filter(|own| begins(own)).map(|own| own.until.at).max().unwrap_or_default();
-    Some(format!("the provider charges it until second {}, the consumer until {last}", entry.until.at))
+    let last = same
+        .iter()
+        .filter(|own| begins(own))
+        .map(|own| own.until.at)
+        .max()
+        .unwrap_or_default();
+    Some(format!(
+        "the provider charges it until second {}, the consumer until {last}",
+        entry.until.at
+    ))
 }
 
-/// Whether the amounts of the entry are ours. An entry with an estimate has the most that the pod may be charged.
+/// Whether the amounts of the entry are ours. An entry with an estimate has the most that the pod
+/// may be charged.
 fn is_charged(own: &Entry, entry: &Entry) -> bool {
     if own.from.is_estimate || own.until.is_estimate {
         entry.amounts.fits_in(&own.amounts).is_ok()
@@ -174,11 +226,19 @@ mod tests {
         let read = |text: &str| Usage::read(&text.replace("; ", "\n")).unwrap();
         let comparison = compare(&read(provider), &read(consumer), Tolerance::default());
         let agreed = comparison.agreed.pods().len();
-        assert_eq!(agreed + comparison.differences.len(), read(provider).pods().len());
+        assert_eq!(
+            agreed + comparison.differences.len(),
+            read(provider).pods().len()
+        );
         comparison
             .differences
             .into_iter()
-            .map(|one| format!("{} {}/{} {}", one.uid, one.provider, one.consumer, one.message))
+            .map(|one| {
+                format!(
+                    "{} {}/{} {}",
+                    one.uid, one.provider, one.consumer, one.message
+                )
+            })
             .collect()
     }
 
@@ -186,9 +246,21 @@ mod tests {
     fn equal_entries_agree_and_so_do_estimates_within_the_clocks() {
         assert!(differences("u p 1 9 cpu=1", "u p 1 9 cpu=1").is_empty());
         assert!(differences("u p 1000 1250 cpu=1", "u p 1000 ~1250 cpu=1").is_empty());
-        assert!(differences("u p 1000 1250 cpu=1; u p 1250 1300 cpu=2", "u p ~1100 ~1400 cpu=2").is_empty());
-        assert!(differences("u p 1200 1400 cpu=1", "u p ~1200 ~1200 cpu=1").is_empty(), "the other end is in the period before");
-        assert!(differences("u p 1 9 cpu=1", "u p 1 20 cpu=1; v p 1 20 cpu=1").is_empty(), "the provider charges less");
+        assert!(
+            differences(
+                "u p 1000 1250 cpu=1; u p 1250 1300 cpu=2",
+                "u p ~1100 ~1400 cpu=2"
+            )
+            .is_empty()
+        );
+        assert!(
+            differences("u p 1200 1400 cpu=1", "u p ~1200 ~1200 cpu=1").is_empty(),
+            "the other end is in the period before"
+        );
+        assert!(
+            differences("u p 1 9 cpu=1", "u p 1 20 cpu=1; v p 1 20 cpu=1").is_empty(),
+            "the provider charges less"
+        );
     }
 
     #[test]
@@ -198,7 +270,10 @@ mod tests {
             assert_eq!(found.len(), 1, "{found:?}");
             found.into_iter().next().unwrap()
         };
-        assert_eq!(found("u p 1 9 cpu=1; v p 1 9 cpu=1", "v p 1 9 cpu=1"), "u 8/0 the consumer knows no such pod in this period");
+        assert_eq!(
+            found("u p 1 9 cpu=1; v p 1 9 cpu=1", "v p 1 9 cpu=1"),
+            "u 8/0 the consumer knows no such pod in this period"
+        );
         assert_eq!(
             found("u p 1 10 cpu=1", "u p 1 9 cpu=1"),
             "u 9/8 the provider charges it until second 10, the consumer until 9"
@@ -207,10 +282,22 @@ mod tests {
             found("u p 0 9 cpu=1", "u p 1 9 cpu=1"),
             "u 9/8 the provider charges it from second 0 on, the consumer from 1 on"
         );
-        assert_eq!(found("u p 1 9 cpu=2", "u p 1 9 cpu=1"), "u 8/8 the provider charges other amounts: cpu");
-        assert_eq!(found("u q 1 9 cpu=1", "u p 1 9 cpu=1"), "u 8/8 the provider charges pool q, and the pod ran in another one");
-        assert_eq!(found("u p 1 9 cpu=1; u p 5 9 cpu=1", "u p 1 9 cpu=1"), "u 12/8 the provider counts some seconds twice");
-        assert_eq!(found("u p 1 ~9 cpu=1", "u p 1 9 cpu=1"), "u 8/8 the provider has only an estimate");
+        assert_eq!(
+            found("u p 1 9 cpu=2", "u p 1 9 cpu=1"),
+            "u 8/8 the provider charges other amounts: cpu"
+        );
+        assert_eq!(
+            found("u q 1 9 cpu=1", "u p 1 9 cpu=1"),
+            "u 8/8 the provider charges pool q, and the pod ran in another one"
+        );
+        assert_eq!(
+            found("u p 1 9 cpu=1; u p 5 9 cpu=1", "u p 1 9 cpu=1"),
+            "u 12/8 the provider counts some seconds twice"
+        );
+        assert_eq!(
+            found("u p 1 ~9 cpu=1", "u p 1 9 cpu=1"),
+            "u 8/8 the provider has only an estimate"
+        );
         assert!(found("u p 1000 2000 cpu=1", "u p 1000 ~1600 cpu=1").contains("until second 2000"));
         assert_eq!(
             found("u p 730 1410 cpu=1", "u p ~1001 ~1201 cpu=1"),
@@ -220,9 +307,16 @@ mod tests {
 
     #[test]
     fn a_dispute_names_a_hundred_pods_and_says_how_many_there_are() {
-        let provider: Usage = (0..250).map(|n| format!("u{n} p 1 9 cpu=1").parse().unwrap()).collect();
-        let dispute = compare(&provider, &Usage::default(), Tolerance::default()).dispute().unwrap();
+        let provider: Usage = (0..250)
+            .map(|n| format!("u{n} p 1 9 cpu=1").parse().unwrap())
+            .collect();
+        let dispute = compare(&provider, &Usage::default(), Tolerance::default())
+            .dispute()
+            .unwrap();
         assert_eq!((dispute.number, dispute.pods.len()), (250, 100));
-        assert_eq!(compare(&provider, &provider, Tolerance::default()).dispute(), None);
+        assert_eq!(
+            compare(&provider, &provider, Tolerance::default()).dispute(),
+            None
+        );
     }
 }

@@ -32,8 +32,8 @@ pub struct Entry {
     pub pool: String,
     /// First second that counts.
     pub from: Time,
-    /// First second that does not count any more. It equals `from` only if one of them is an estimate: then the pod may have been
-    /// there, by the other side's clock.
+    /// First second that does not count any more. It equals `from` only if one of them is an
+    /// estimate: then the pod may have been there, by the other side's clock.
     pub until: Time,
     /// The charged amounts, without zeros.
     pub amounts: ResourceList,
@@ -60,7 +60,9 @@ pub enum EntryError {
     #[error("a line has five fields, and six with a namespace, separated by single spaces")]
     Fields,
     /// A UID, or the name of a pool or of a namespace.
-    #[error("{0} of a line is empty, too long, or has characters other than a-z, A-Z, 0-9, - and .")]
+    #[error(
+        "{0} of a line is empty, too long, or has characters other than a-z, A-Z, 0-9, - and ."
+    )]
     Name(&'static str),
     /// A time.
     #[error("a time of a line is no number of seconds since 1970")]
@@ -76,21 +78,41 @@ pub enum EntryError {
 impl Time {
     /// A time that the provider states.
     pub const fn exact(at: Seconds) -> Self {
-        Self { at, is_estimate: false }
+        Self {
+            at,
+            is_estimate: false,
+        }
     }
 
     /// A time by the writer's own clock.
     pub const fn estimate(at: Seconds) -> Self {
-        Self { at, is_estimate: true }
+        Self {
+            at,
+            is_estimate: true,
+        }
     }
 }
 
 impl Entry {
     /// An entry between two facts. `None` if it has no second.
-    pub fn exact(uid: &str, pool: &str, from: Seconds, until: Seconds, amounts: &ResourceList) -> Option<Self> {
+    pub fn exact(
+        uid: &str,
+        pool: &str,
+        from: Seconds,
+        until: Seconds,
+        amounts: &ResourceList,
+    ) -> Option<Self> {
         let (from, until) = (Time::exact(from), Time::exact(until));
         let (uid, pool, amounts) = (uid.to_owned(), pool.to_owned(), normalized(amounts));
-        Self { uid, pool, from, until, amounts, namespace: String::new() }.if_valid()
+        Self {
+            uid,
+            pool,
+            from,
+            until,
+            amounts,
+            namespace: String::new(),
+        }
+        .if_valid()
     }
 
     /// The entry, if it has a second or an estimate.
@@ -113,8 +135,14 @@ impl Entry {
 /// The amounts without zeros, each in powers of ten, so that equal amounts have equal text.
 pub fn normalized(amounts: &ResourceList) -> ResourceList {
     let mut normal = ResourceList::new();
-    for (name, amount) in amounts.iter().filter(|(_, amount)| *amount > Quantity::ZERO) {
-        normal.insert(name, Quantity::from_nanos(amount.nanos(), Format::DecimalSi));
+    for (name, amount) in amounts
+        .iter()
+        .filter(|(_, amount)| *amount > Quantity::ZERO)
+    {
+        normal.insert(
+            name,
+            Quantity::from_nanos(amount.nanos(), Format::DecimalSi),
+        );
     }
     normal
 }
@@ -124,7 +152,11 @@ pub(crate) fn amounts_text(amounts: &ResourceList) -> String {
     if amounts.is_empty() {
         return "-".to_owned();
     }
-    amounts.iter().map(|(name, amount)| format!("{name}={amount}")).collect::<Vec<_>>().join(",")
+    amounts
+        .iter()
+        .map(|(name, amount)| format!("{name}={amount}"))
+        .collect::<Vec<_>>()
+        .join(",")
 }
 
 pub(crate) fn read_amounts(text: &str) -> Result<ResourceList, EntryError> {
@@ -141,8 +173,13 @@ pub(crate) fn read_amounts(text: &str) -> Result<ResourceList, EntryError> {
         let amount: Quantity = amount.parse().map_err(|_| EntryError::Amounts)?;
         amounts.insert(name, amount);
     }
-    // Only the canonical text is accepted, so that a text has one reading and a reading has one text.
-    if amounts_text(&normalized(&amounts)) == text { Ok(normalized(&amounts)) } else { Err(EntryError::Amounts) }
+    // Only the canonical text is accepted, so that a text has one reading and a reading has one
+    // text.
+    if amounts_text(&normalized(&amounts)) == text {
+        Ok(normalized(&amounts))
+    } else {
+        Err(EntryError::Amounts)
+    }
 }
 
 /// Whether a text can be a UID, or the name of a pool or namespace, in a line.
@@ -161,19 +198,38 @@ impl FromStr for Time {
     type Err = EntryError;
 
     fn from_str(text: &str) -> Result<Self, EntryError> {
-        let (digits, is_estimate) = text.strip_prefix('~').map_or((text, false), |digits| (digits, true));
-        let plain = !digits.is_empty() && digits.len() <= 12 && digits.bytes().all(|byte| byte.is_ascii_digit());
+        let (digits, is_estimate) = text
+            .strip_prefix('~')
+            .map_or((text, false), |digits| (digits, true));
+        let plain = !digits.is_empty()
+            && digits.len() <= 12
+            && digits.bytes().all(|byte| byte.is_ascii_digit());
         let zeros_lead = digits.len() > 1 && digits.starts_with('0');
         let at: Seconds = digits.parse().map_err(|_| EntryError::Time)?;
-        if plain && !zeros_lead && at <= MAX_TIME { Ok(Self { at, is_estimate }) } else { Err(EntryError::Time) }
+        if plain && !zeros_lead && at <= MAX_TIME {
+            Ok(Self { at, is_estimate })
+        } else {
+            Err(EntryError::Time)
+        }
     }
 }
 
 impl fmt::Display for Entry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { uid, pool, from, until, amounts, namespace } = self;
+        let Self {
+            uid,
+            pool,
+            from,
+            until,
+            amounts,
+            namespace,
+        } = self;
         let space = if namespace.is_empty() { "" } else { " " };
-        write!(f, "{uid} {pool} {from} {until} {}{space}{namespace}", amounts_text(amounts))
+        write!(
+            f,
+            "{uid} {pool} {from} {until} {}{space}{namespace}",
+            amounts_text(amounts)
+        )
     }
 }
 
@@ -189,9 +245,14 @@ impl FromStr for Entry {
             [fields @ .., namespace] if fields.len() == 5 => (fields, Some(*namespace)),
             fields => (fields, None),
         };
-        let [uid, pool, from, until, amounts] = fields else { return Err(EntryError::Fields) };
+        let [uid, pool, from, until, amounts] = fields else {
+            return Err(EntryError::Fields);
+        };
         let names = [("the UID", *uid), ("the pool", *pool)];
-        for (what, name) in names.into_iter().chain(namespace.map(|namespace| ("the namespace", namespace))) {
+        for (what, name) in names
+            .into_iter()
+            .chain(namespace.map(|namespace| ("the namespace", namespace)))
+        {
             if !is_name(name) {
                 return Err(EntryError::Name(what));
             }
@@ -216,8 +277,13 @@ pub(crate) mod tests {
     use super::*;
 
     pub(crate) fn list(text: &str) -> ResourceList {
-        let pairs = text.split(',').filter(|part| !part.is_empty()).map(|part| part.split_once('=').unwrap());
-        pairs.map(|(name, amount)| (name, amount.parse().unwrap())).collect()
+        let pairs = text
+            .split(',')
+            .filter(|part| !part.is_empty())
+            .map(|part| part.split_once('=').unwrap());
+        pairs
+            .map(|(name, amount)| (name, amount.parse().unwrap()))
+            .collect()
     }
 
     #[test]
@@ -263,23 +329,55 @@ pub(crate) mod tests {
     #[test]
     fn a_consumer_adds_the_namespace_of_the_pod() {
         let entry: Entry = "u p 1 2 cpu=1 demo".parse().unwrap();
-        assert_eq!((entry.namespace.as_str(), entry.to_string().as_str()), ("demo", "u p 1 2 cpu=1 demo"));
+        assert_eq!(
+            (entry.namespace.as_str(), entry.to_string().as_str()),
+            ("demo", "u p 1 2 cpu=1 demo")
+        );
         assert_eq!("u p 1 2 cpu=1".parse::<Entry>().unwrap().namespace, "");
     }
 
     pub(crate) fn entries() -> impl Strategy<Value = Entry> {
-        let amounts = prop::collection::btree_map("[a-c]/[a-z]{1,3}|cpu|memory", 1..1_000_000_i64, 0..4);
+        let amounts =
+            prop::collection::btree_map("[a-c]/[a-z]{1,3}|cpu|memory", 1..1_000_000_i64, 0..4);
         let namespaces = prop::sample::select(vec!["", "demo", "shop"]);
-        ("[a-z]{1,3}", "[a-z]{1,2}", any::<bool>(), 0..5000_i64, any::<bool>(), 1..500_i64, amounts, namespaces).prop_map(
-            |(uid, pool, estimated_from, from, estimated_until, seconds, amounts, namespace)| Entry {
-                uid,
-                pool,
-                from: Time { at: from, is_estimate: estimated_from },
-                until: Time { at: from + seconds, is_estimate: estimated_until },
-                amounts: amounts.into_iter().map(|(name, millis)| (name, Quantity::from_millis(millis))).collect(),
-                namespace: namespace.to_owned(),
-            },
+        (
+            "[a-z]{1,3}",
+            "[a-z]{1,2}",
+            any::<bool>(),
+            0..5000_i64,
+            any::<bool>(),
+            1..500_i64,
+            amounts,
+            namespaces,
         )
+            .prop_map(
+                |(
+                    uid,
+                    pool,
+                    estimated_from,
+                    from,
+                    estimated_until,
+                    seconds,
+                    amounts,
+                    namespace,
+                )| Entry {
+                    uid,
+                    pool,
+                    from: Time {
+                        at: from,
+                        is_estimate: estimated_from,
+                    },
+                    until: Time {
+                        at: from + seconds,
+                        is_estimate: estimated_until,
+                    },
+                    amounts: amounts
+                        .into_iter()
+                        .map(|(name, millis)| (name, Quantity::from_millis(millis)))
+                        .collect(),
+                    namespace: namespace.to_owned(),
+                },
+            )
     }
 
     proptest! {

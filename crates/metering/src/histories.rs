@@ -1,5 +1,6 @@
-//! Random histories of pods and of both managers: restarts, lost watches, repeated and late observations, pods that vanish while a manager
-//! is down, clocks that differ. Both sides must come to the same seconds, and a side that lies is found by the names of the pods.
+//! Random histories of pods and of both managers: restarts, lost watches, repeated and late
+//! observations, pods that vanish while a manager is down, clocks that differ. Both sides must come
+//! to the same seconds, and a side that lies is found by the names of the pods.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -31,7 +32,8 @@ struct Story {
     resized_after: Option<Seconds>,
     /// Somebody at the provider removes it so long after its creation. Then it is created again.
     vanishes_after: Option<Seconds>,
-    /// The consumer deletes it so long after it was sent, whether the provider's process runs or not.
+    /// The consumer deletes it so long after it was sent, whether the provider's process runs or
+    /// not.
     deleted_after: Seconds,
     /// Time for which the remote pod stays after the provider deleted it.
     lingers: Seconds,
@@ -58,18 +60,35 @@ impl Story {
 
 fn story() -> impl Strategy<Value = Story> {
     let early = || prop::option::of(1..900_i64);
-    (0..3000_i64, early(), early(), early(), 1..1800_i64, 0..60_i64, any::<bool>()).prop_map(
-        |(sent, ends_after, resized_after, vanishes_after, deleted_after, lingers, dies_before_release)| Story {
-            sent,
-            ends_after,
-            resized_after,
-            // A pod that ended is not created again.
-            vanishes_after: vanishes_after.filter(|_| ends_after.is_none()),
-            deleted_after,
-            lingers,
-            dies_before_release,
-        },
+    (
+        0..3000_i64,
+        early(),
+        early(),
+        early(),
+        1..1800_i64,
+        0..60_i64,
+        any::<bool>(),
     )
+        .prop_map(
+            |(
+                sent,
+                ends_after,
+                resized_after,
+                vanishes_after,
+                deleted_after,
+                lingers,
+                dies_before_release,
+            )| Story {
+                sent,
+                ends_after,
+                resized_after,
+                // A pod that ended is not created again.
+                vanishes_after: vanishes_after.filter(|_| ends_after.is_none()),
+                deleted_after,
+                lingers,
+                dies_before_release,
+            },
+        )
 }
 
 /// Times up to [`END`] with gaps, most of them short.
@@ -92,12 +111,25 @@ fn looks() -> impl Strategy<Value = Vec<Seconds>> {
 }
 
 fn histories() -> impl Strategy<Value = History> {
-    (prop::collection::vec(story(), 1..8), looks(), looks(), -120..120_i64)
-        .prop_map(|(pods, provider_looks, consumer_looks, skew)| History { pods, provider_looks, consumer_looks, skew })
+    (
+        prop::collection::vec(story(), 1..8),
+        looks(),
+        looks(),
+        -120..120_i64,
+    )
+        .prop_map(|(pods, provider_looks, consumer_looks, skew)| History {
+            pods,
+            provider_looks,
+            consumer_looks,
+            skew,
+        })
 }
 
 /// The objects of one pod.
-#[allow(clippy::struct_excessive_bools, reason = "facts that do not depend on each other")]
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "facts that do not depend on each other"
+)]
 #[derive(Clone, Debug, Default)]
 struct Objects {
     /// Creation time of the remote pod that exists, or existed last.
@@ -117,7 +149,8 @@ struct Objects {
     /// Charges that the consumer saw last.
     seen_by_consumer: Charges,
     consumer_done: bool,
-    /// Seconds for which remote pods existed that are gone, and the part of them that the provider saw.
+    /// Seconds for which remote pods existed that are gone, and the part of them that the provider
+    /// saw.
     former: (Seconds, Seconds),
     /// Time until which the provider saw the present one.
     shown: Seconds,
@@ -126,8 +159,14 @@ struct Objects {
 impl Objects {
     /// Time at which the remote pod goes, as far as that is decided.
     fn goes(&self, story: &Story) -> Option<Seconds> {
-        let vanishes = story.vanishes_after.filter(|_| !self.vanished).and_then(|after| Some(self.created? + after));
-        vanishes.into_iter().chain(self.deleted.map(|at| at + story.lingers)).min()
+        let vanishes = story
+            .vanishes_after
+            .filter(|_| !self.vanished)
+            .and_then(|after| Some(self.created? + after));
+        vanishes
+            .into_iter()
+            .chain(self.deleted.map(|at| at + story.lingers))
+            .min()
     }
 
     fn is_gone(&self, story: &Story, now: Seconds) -> bool {
@@ -141,19 +180,38 @@ impl Objects {
     }
 
     /// The provider's charges, by what it sees now.
-    fn charged(&self, story: &Story, now: Seconds, unwatched_since: Option<Seconds>, settled: Seconds) -> Charges {
-        let Some(created) = self.created else { return Charges::default() };
+    fn charged(
+        &self,
+        story: &Story,
+        now: Seconds,
+        unwatched_since: Option<Seconds>,
+        settled: Seconds,
+    ) -> Charges {
+        let Some(created) = self.created else {
+            return Charges::default();
+        };
         let at = now.min(story.due());
         if self.is_gone(story, now) {
             // This process may have seen it a moment ago.
-            return self.charges.gone(at, unwatched_since.filter(|_| self.shown < now));
+            return self
+                .charges
+                .gone(at, unwatched_since.filter(|_| self.shown < now));
         }
         let amounts = list(if self.resized { "cpu=2" } else { "cpu=1" });
         let settled = if self.end_is_settled { 0 } else { settled };
-        self.charges.seen(&SeenPod { created, ended: self.ended(story, now), amounts: &amounts, settled }, at)
+        self.charges.seen(
+            &SeenPod {
+                created,
+                ended: self.ended(story, now),
+                amounts: &amounts,
+                settled,
+            },
+            at,
+        )
     }
 
-    /// The remote pod is gone: adds for how long it was there and may be charged, and for how long that was seen.
+    /// The remote pod is gone: adds for how long it was there and may be charged, and for how long
+    /// that was seen.
     fn count(&mut self, story: &Story, now: Seconds) {
         let Some(created) = self.created else { return };
         let last = self.goes(story).unwrap_or(now).min(story.due());
@@ -180,7 +238,10 @@ impl Records {
     }
 
     fn settled(&self) -> Seconds {
-        self.complete.last().map(|period| period.end()).unwrap_or_default()
+        self.complete
+            .last()
+            .map(|period| period.end())
+            .unwrap_or_default()
     }
 
     /// The periods that are over for so long, and not complete yet.
@@ -207,19 +268,31 @@ struct World {
 impl World {
     fn play(history: History) -> Self {
         let pods = history.pods.iter().map(|_| Objects::default()).collect();
-        let mut world = Self { history, pods, provider: Records::default(), consumer: Records::default(), provider_looked: 0 };
+        let mut world = Self {
+            history,
+            pods,
+            provider: Records::default(),
+            consumer: Records::default(),
+            provider_looked: 0,
+        };
         let provider = world.history.provider_looks.iter().map(|at| (*at, true));
-        let mut looks: Vec<(Seconds, bool)> =
-            provider.chain(world.history.consumer_looks.iter().map(|at| (*at, false))).collect();
+        let mut looks: Vec<(Seconds, bool)> = provider
+            .chain(world.history.consumer_looks.iter().map(|at| (*at, false)))
+            .collect();
         looks.sort_unstable();
         for (now, is_provider) in looks {
-            if is_provider { world.provider_looks(now) } else { world.consumer_looks(now) }
+            if is_provider {
+                world.provider_looks(now);
+            } else {
+                world.consumer_looks(now);
+            }
         }
         world
     }
 
     fn provider_looks(&mut self, now: Seconds) {
-        let unwatched_since = (now - self.provider_looked >= RESTART).then_some(self.provider_looked);
+        let unwatched_since =
+            (now - self.provider_looked >= RESTART).then_some(self.provider_looked);
         // After a restart, a period may be completed before a status is written.
         if now % 2 == 0 {
             self.complete_at_provider(now, unwatched_since);
@@ -232,19 +305,31 @@ impl World {
     }
 
     fn provider_looks_at(&mut self, n: usize, now: Seconds, unwatched_since: Option<Seconds>) {
-        let (settled, story, pod) = (self.provider.settled(), &self.history.pods[n], &mut self.pods[n]);
+        let (settled, story, pod) = (
+            self.provider.settled(),
+            &self.history.pods[n],
+            &mut self.pods[n],
+        );
         let wants_end = now >= story.sent + story.deleted_after;
         if pod.released || now < story.sent {
             return;
         }
         if pod.created.is_none() {
-            (pod.created, pod.released) = if wants_end { (None, true) } else { (Some(now), false) };
+            (pod.created, pod.released) = if wants_end {
+                (None, true)
+            } else {
+                (Some(now), false)
+            };
             return;
         }
         let charges = pod.charged(story, now, unwatched_since, settled);
         if pod.is_gone(story, now) && wants_end {
             let entries = charges.entries(&format!("u{n}"), "p", now);
-            self.provider.store(entries.iter().flat_map(|entry| Period::parts(entry, PERIOD)));
+            self.provider.store(
+                entries
+                    .iter()
+                    .flat_map(|entry| Period::parts(entry, PERIOD)),
+            );
             if story.dies_before_release && !pod.stored_once {
                 pod.stored_once = true;
             } else {
@@ -259,7 +344,10 @@ impl World {
             pod.count(story, now);
             (pod.created, pod.vanished, pod.end_is_settled) = (Some(now), true, false);
         }
-        pod.resized |= pod.created.zip(story.resized_after).is_some_and(|(created, after)| now >= created + after)
+        pod.resized |= pod
+            .created
+            .zip(story.resized_after)
+            .is_some_and(|(created, after)| now >= created + after)
             && story.ends_after.is_none();
         pod.charges = pod.charged(story, now, unwatched_since, settled);
         pod.shown = now;
@@ -271,19 +359,34 @@ impl World {
     fn complete_at_provider(&mut self, now: Seconds, unwatched_since: Option<Seconds>) {
         for period in self.provider.due(now, GRACE) {
             let settled = self.provider.settled();
-            for (n, (pod, story)) in
-                self.pods.iter_mut().zip(&self.history.pods).enumerate().filter(|(_, (pod, _))| !pod.released)
+            for (n, (pod, story)) in self
+                .pods
+                .iter_mut()
+                .zip(&self.history.pods)
+                .enumerate()
+                .filter(|(_, (pod, _))| !pod.released)
             {
                 let charges = pod.charged(story, now, unwatched_since, settled);
                 let entries = charges.entries(&format!("u{n}"), "p", now.min(story.due()));
-                self.provider.store(entries.iter().filter_map(|entry| Some((period, period.part_of(entry)?))));
+                self.provider.store(
+                    entries
+                        .iter()
+                        .filter_map(|entry| Some((period, period.part_of(entry)?))),
+                );
                 pod.end_is_settled = !charges.is_open() || now >= story.due();
             }
             self.provider.complete.insert(period);
         }
     }
 
-    fn observe(story: &Story, pod: &Objects, n: usize, gone: Option<Seconds>, clock: Seconds, skew: Seconds) -> Vec<Entry> {
+    fn observe(
+        story: &Story,
+        pod: &Objects,
+        n: usize,
+        gone: Option<Seconds>,
+        clock: Seconds,
+        skew: Seconds,
+    ) -> Vec<Entry> {
         let asked = [list("cpu=1"), list("cpu=2")];
         let (uid, sent) = (format!("u{n}"), story.sent + skew);
         // The shadow pod says when it was deleted.
@@ -311,18 +414,32 @@ impl World {
             }
             if pod.released {
                 let entries = Self::observe(story, pod, n, Some(clock), clock, skew);
-                self.consumer.store(entries.iter().flat_map(|entry| parts_with_witnesses(entry, PERIOD, CLOCKS)));
+                self.consumer.store(
+                    entries
+                        .iter()
+                        .flat_map(|entry| parts_with_witnesses(entry, PERIOD, CLOCKS)),
+                );
                 pod.consumer_done = true;
             } else {
                 pod.seen_by_consumer = pod.charges.clone();
             }
         }
         for period in self.consumer.due(clock, GRACE + CLOCKS) {
-            for (n, story) in self.history.pods.iter().enumerate().filter(|(_, story)| story.sent <= now) {
+            for (n, story) in self
+                .history
+                .pods
+                .iter()
+                .enumerate()
+                .filter(|(_, story)| story.sent <= now)
+            {
                 let pod = &self.pods[n];
                 if !pod.consumer_done {
                     let entries = Self::observe(story, pod, n, None, clock, skew);
-                    self.consumer.store(entries.iter().filter_map(|entry| Some((period, period.part_of(entry)?))));
+                    self.consumer.store(
+                        entries
+                            .iter()
+                            .filter_map(|entry| Some((period, period.part_of(entry)?))),
+                    );
                 }
             }
             self.consumer.complete.insert(period);
@@ -334,19 +451,37 @@ impl World {
         let mut found = Vec::new();
         for (period, theirs) in &self.provider.by_period {
             let ours = self.consumer.by_period.get(period).unwrap_or(&none);
-            let comparison = compare(theirs, ours, Tolerance { exact: 0, clocks: CLOCKS });
+            let comparison = compare(
+                theirs,
+                ours,
+                Tolerance {
+                    exact: 0,
+                    clocks: CLOCKS,
+                },
+            );
             if comparison.differences.is_empty() {
-                assert_eq!(&comparison.agreed, theirs, "both sides have the same entries");
+                assert_eq!(
+                    &comparison.agreed, theirs,
+                    "both sides have the same entries"
+                );
             }
             found.extend(
-                comparison.differences.into_iter().map(|one| format!("{} in {}: {}", one.uid, period.name(), one.message)),
+                comparison
+                    .differences
+                    .into_iter()
+                    .map(|one| format!("{} in {}: {}", one.uid, period.name(), one.message)),
             );
         }
         found
     }
 
     fn seconds_of(&self, uid: &str) -> Seconds {
-        self.provider.by_period.values().flat_map(|usage| usage.of(uid)).map(Entry::seconds).sum()
+        self.provider
+            .by_period
+            .values()
+            .flat_map(|usage| usage.of(uid))
+            .map(Entry::seconds)
+            .sum()
     }
 }
 
@@ -367,7 +502,8 @@ proptest! {
             prop_assert_eq!(counted, exact, "no second is lost or counted twice");
             let (there, shown) = pod.former;
             prop_assert!(counted >= shown, "u{}: {} seconds of {} that the provider saw", n, counted, shown);
-            // A process that runs may notice an end late, of the first pod and of the one that was created again.
+            // A process that runs may notice an end late, of the first pod and of the one that was
+            // created again.
             prop_assert!(counted <= there + 2 * RESTART, "u{}: {} seconds of {}", n, counted, there);
         }
     }

@@ -1,9 +1,10 @@
-//! Random histories of an honest consumer and a provider that lies: it invents pods, copies and keeps vouchers, makes pods longer, moves
-//! them, hides their charges, and counts larger amounts. The consumer restarts, pods are removed by force while it is down, and the clocks
-//! differ. It signs for no pod that was not sent, and for no larger amount.
+//! Random histories of an honest consumer and a provider that lies: it invents pods, copies and
+//! keeps vouchers, makes pods longer, moves them, hides their charges, and counts larger amounts.
+//! The consumer restarts, pods are removed by force while it is down, and the clocks differ. It
+//! signs for no pod that was not sent, and for no larger amount.
 //!
-//! The other direction is a provider that counts what an honest third model saw of pods whose consumer removes their shadow pods by force,
-//! and creates others under the same name.
+//! The other direction is a provider that counts what an honest third model saw of pods whose
+//! consumer removes their shadow pods by force, and creates others under the same name.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +15,9 @@ use crate::entry::Entry;
 use crate::entry::tests::list;
 use crate::observation::parts_with_witnesses;
 use crate::voucher::may_have_run_on;
-use crate::{Charges, Observation, Period, Seconds, SeenPod, Tolerance, Usage, Voucher, VoucherKey, compare};
+use crate::{
+    Charges, Observation, Period, Seconds, SeenPod, Tolerance, Usage, Voucher, VoucherKey, compare,
+};
 
 const PERIOD: u32 = 600;
 const CLOCKS: Seconds = 300;
@@ -32,7 +35,8 @@ enum Lie {
     Longer(Seconds, Seconds),
     /// The status says nothing, and the entries are longer.
     Hidden(Seconds, Seconds),
-    /// This long after the pod was sent, its status becomes empty. Until then, and in the entries, it ends later than in truth.
+    /// This long after the pod was sent, its status becomes empty. Until then, and in the entries,
+    /// it ends later than in truth.
     HiddenLater(Seconds),
     /// More cpu.
     Larger,
@@ -77,27 +81,38 @@ fn lies() -> impl Strategy<Value = Lie> {
 }
 
 fn histories() -> impl Strategy<Value = History> {
-    let sent = (600..2100_i64, 1..900_i64, any::<bool>(), lies()).prop_map(|(at, lives, by_force, lie)| Sent {
-        at,
-        lives,
-        by_force,
-        lie,
-    });
+    let sent = (600..2100_i64, 1..900_i64, any::<bool>(), lies()).prop_map(
+        |(at, lives, by_force, lie)| Sent {
+            at,
+            lives,
+            by_force,
+            lie,
+        },
+    );
     let looks = prop::collection::vec((30..400_i64, any::<bool>()), 6..14).prop_map(|gaps| {
         let mut at = 600;
         let looks = gaps.into_iter().map(|(gap, restarts)| {
             at += gap;
             (at, restarts)
         });
-        looks.filter(|(at, _)| *at < END).chain((END..END + 1200).step_by(200).map(|at| (at, false))).collect()
+        looks
+            .filter(|(at, _)| *at < END)
+            .chain((END..END + 1200).step_by(200).map(|at| (at, false)))
+            .collect()
     });
     let invented = prop::collection::vec((600..2600_i64, any::<bool>()), 0..2);
-    (prop::collection::vec(sent, 1..4), invented, looks, -200..200_i64).prop_map(|(pods, invented, looks, skew)| History {
-        pods,
+    (
+        prop::collection::vec(sent, 1..4),
         invented,
         looks,
-        skew,
-    })
+        -200..200_i64,
+    )
+        .prop_map(|(pods, invented, looks, skew)| History {
+            pods,
+            invented,
+            looks,
+            skew,
+        })
 }
 
 impl Sent {
@@ -109,7 +124,9 @@ impl Sent {
     fn said(&self, skew: Seconds) -> (Seconds, Seconds) {
         let (from, until) = (self.at + 1 + skew, self.gone() + skew);
         match self.lie {
-            Lie::Longer(earlier, later) | Lie::Hidden(earlier, later) => ((from - earlier).max(0), until + later),
+            Lie::Longer(earlier, later) | Lie::Hidden(earlier, later) => {
+                ((from - earlier).max(0), until + later)
+            }
             Lie::HiddenLater(_) => (from, until + 400),
             _ => (from, until),
         }
@@ -122,11 +139,26 @@ impl Sent {
             Lie::Hidden(..) => return Charges::default(),
             Lie::HiddenLater(after) if now >= self.at + after => return Charges::default(),
             Lie::Moves(later) if now >= self.at + i64::from(PERIOD) => from += later,
-            Lie::HiddenLater(_) | Lie::Longer(..) | Lie::None | Lie::Larger | Lie::Again(_) | Lie::Moves(_) => {}
+            Lie::HiddenLater(_)
+            | Lie::Longer(..)
+            | Lie::None
+            | Lie::Larger
+            | Lie::Again(_)
+            | Lie::Moves(_) => {}
         }
-        let amounts = if matches!(self.lie, Lie::Larger) { "cpu=9" } else { "cpu=1" };
-        let end = if now >= self.gone() { until.max(from).to_string() } else { String::new() };
-        format!("{from}-{end} {amounts}").parse().unwrap_or_default()
+        let amounts = if matches!(self.lie, Lie::Larger) {
+            "cpu=9"
+        } else {
+            "cpu=1"
+        };
+        let end = if now >= self.gone() {
+            until.max(from).to_string()
+        } else {
+            String::new()
+        };
+        format!("{from}-{end} {amounts}")
+            .parse()
+            .unwrap_or_default()
     }
 }
 
@@ -139,7 +171,12 @@ fn key() -> VoucherKey {
 }
 
 fn voucher(n: usize, sent: Seconds) -> Option<String> {
-    let voucher = Voucher { namespace: "demo".into(), pool: "p".into(), sent, amounts: vec![list("cpu=1")] };
+    let voucher = Voucher {
+        namespace: "demo".into(),
+        pool: "p".into(),
+        sent,
+        amounts: vec![list("cpu=1")],
+    };
     key().write("provider", &uid(n), &voucher)
 }
 
@@ -155,18 +192,31 @@ struct Consumer {
 
 impl Consumer {
     fn settled(&self) -> Seconds {
-        self.complete.last().map(|period| period.end()).unwrap_or_default()
+        self.complete
+            .last()
+            .map(|period| period.end())
+            .unwrap_or_default()
     }
 
     fn store(&mut self, entries: &[Entry]) {
-        for (period, part) in entries.iter().flat_map(|entry| parts_with_witnesses(entry, PERIOD, CLOCKS)) {
+        for (period, part) in entries
+            .iter()
+            .flat_map(|entry| parts_with_witnesses(entry, PERIOD, CLOCKS))
+        {
             if !self.complete.contains(&period) {
                 self.records.entry(period).or_default().add(part);
             }
         }
     }
 
-    fn of_own_pod(&mut self, n: usize, pod: &Sent, gone: Option<Seconds>, now: Seconds, skew: Seconds) -> Vec<Entry> {
+    fn of_own_pod(
+        &mut self,
+        n: usize,
+        pod: &Sent,
+        gone: Option<Seconds>,
+        now: Seconds,
+        skew: Seconds,
+    ) -> Vec<Entry> {
         let shown = pod.charges(now, skew);
         let seen = self.seen.entry(n).or_default();
         if shown.continues(seen) {
@@ -188,17 +238,48 @@ impl Consumer {
     }
 
     /// A shadow pod without local pod.
-    fn of_orphan(&self, uid: &str, voucher: Option<&str>, charges: &Charges, gone: Option<Seconds>, now: Seconds) -> Vec<Entry> {
-        let texts: Vec<(Period, String)> = self.records.iter().map(|(period, usage)| (*period, usage.text())).collect();
-        let Some(Voucher { namespace, pool, sent, amounts }) = key().read("provider", uid, Claimed::new(voucher)) else {
+    fn of_orphan(
+        &self,
+        uid: &str,
+        voucher: Option<&str>,
+        charges: &Charges,
+        gone: Option<Seconds>,
+        now: Seconds,
+    ) -> Vec<Entry> {
+        let texts: Vec<(Period, String)> = self
+            .records
+            .iter()
+            .map(|(period, usage)| (*period, usage.text()))
+            .collect();
+        let Some(Voucher {
+            namespace,
+            pool,
+            sent,
+            amounts,
+        }) = key().read("provider", uid, Claimed::new(voucher))
+        else {
             return Vec::new();
         };
-        if !may_have_run_on(uid, sent, self.settled(), texts.iter().map(|(period, text)| (*period, text.as_str()))) {
+        if !may_have_run_on(
+            uid,
+            sent,
+            self.settled(),
+            texts.iter().map(|(period, text)| (*period, text.as_str())),
+        ) {
             return Vec::new();
         }
         let (namespace, pool, asked) = (&namespace, &pool, &amounts);
-        Observation { uid, namespace, pool, sent, gone, charged_until: Claimed::default(), asked, charges: Claimed::new(charges) }
-            .entries(now, CLOCKS)
+        Observation {
+            uid,
+            namespace,
+            pool,
+            sent,
+            gone,
+            charged_until: Claimed::default(),
+            asked,
+            charges: Claimed::new(charges),
+        }
+        .entries(now, CLOCKS)
     }
 
     fn looks(&mut self, history: &History, now: Seconds, restarts: bool) {
@@ -207,7 +288,12 @@ impl Consumer {
             // Only the records say that a pod is done: its objects are gone.
         }
         let mut open = Vec::new();
-        for (n, pod) in history.pods.iter().enumerate().filter(|(_, pod)| pod.at <= now) {
+        for (n, pod) in history
+            .pods
+            .iter()
+            .enumerate()
+            .filter(|(_, pod)| pod.at <= now)
+        {
             let (uid, voucher, is_gone) = (uid(n), voucher(n, pod.at), now >= pod.gone());
             if self.done.contains(&uid) {
                 // The provider shows it again after a while.
@@ -215,11 +301,19 @@ impl Consumer {
                     && now >= pod.gone() + later
                     && restarts
                 {
-                    let charges = format!("{}- cpu=1", pod.at + history.skew).parse().unwrap_or_default();
+                    let charges = format!("{}- cpu=1", pod.at + history.skew)
+                        .parse()
+                        .unwrap_or_default();
                     open.extend(self.of_orphan(&uid, voucher.as_deref(), &charges, None, now));
                 }
             } else if is_gone && pod.by_force && restarts {
-                let entries = self.of_orphan(&uid, voucher.as_deref(), &pod.charges(now, history.skew), Some(now), now);
+                let entries = self.of_orphan(
+                    &uid,
+                    voucher.as_deref(),
+                    &pod.charges(now, history.skew),
+                    Some(now),
+                    now,
+                );
                 self.store(&entries);
                 self.done.insert(uid);
             } else if is_gone {
@@ -233,7 +327,13 @@ impl Consumer {
         for (n, (from, has_copy)) in history.invented.iter().enumerate() {
             let copied = voucher(0, history.pods[0].at).filter(|_| *has_copy);
             let charges = format!("{from}- cpu=1").parse().unwrap_or_default();
-            open.extend(self.of_orphan(&format!("invented{n}"), copied.as_deref(), &charges, None, now));
+            open.extend(self.of_orphan(
+                &format!("invented{n}"),
+                copied.as_deref(),
+                &charges,
+                None,
+                now,
+            ));
         }
         let mut period = Period::at(0, PERIOD);
         while period.end() + GRACE <= now {
@@ -253,28 +353,54 @@ fn claimed(history: &History) -> BTreeMap<Period, Usage> {
     let mut entries = Vec::new();
     for (n, pod) in history.pods.iter().enumerate() {
         let (mut from, until) = pod.said(history.skew);
-        let amounts = list(if matches!(pod.lie, Lie::Larger) { "cpu=9" } else { "cpu=1" });
+        let amounts = list(if matches!(pod.lie, Lie::Larger) {
+            "cpu=9"
+        } else {
+            "cpu=1"
+        });
         if let Lie::Moves(later) = pod.lie {
             // It counts the earlier begin in the first period, and the later end in the others.
-            entries.extend(Entry::exact(&uid(n), "p", from.max(0), until + later.max(0), &amounts));
+            entries.extend(Entry::exact(
+                &uid(n),
+                "p",
+                from.max(0),
+                until + later.max(0),
+                &amounts,
+            ));
             from = until;
         }
         if let Lie::Again(later) = pod.lie {
-            entries.extend(Entry::exact(&uid(n), "p", (until + later).max(0), END, &amounts));
+            entries.extend(Entry::exact(
+                &uid(n),
+                "p",
+                (until + later).max(0),
+                END,
+                &amounts,
+            ));
         }
         entries.extend(Entry::exact(&uid(n), "p", from.max(0), until, &amounts));
     }
     for (n, (from, _)) in history.invented.iter().enumerate() {
-        entries.extend(Entry::exact(&format!("invented{n}"), "p", *from, from + 500, &list("cpu=1")));
+        entries.extend(Entry::exact(
+            &format!("invented{n}"),
+            "p",
+            *from,
+            from + 500,
+            &list("cpu=1"),
+        ));
     }
     let mut usage: BTreeMap<Period, Usage> = BTreeMap::new();
-    for (period, part) in entries.iter().flat_map(|entry| Period::parts(entry, PERIOD)) {
+    for (period, part) in entries
+        .iter()
+        .flat_map(|entry| Period::parts(entry, PERIOD))
+    {
         usage.entry(period).or_default().add(part);
     }
     usage
 }
 
-/// Usage that the consumer signs, by pod: seconds, and the largest amount. The provider may leave out the pods that are disputed.
+/// Usage that the consumer signs, by pod: seconds, and the largest amount. The provider may leave
+/// out the pods that are disputed.
 fn signed(history: &History) -> BTreeMap<String, (Seconds, Usage)> {
     let mut consumer = Consumer::default();
     for (now, restarts) in &history.looks {
@@ -284,7 +410,17 @@ fn signed(history: &History) -> BTreeMap<String, (Seconds, Usage)> {
     for (period, theirs) in claimed(history) {
         let none = Usage::default();
         let ours = consumer.records.get(&period).unwrap_or(&none);
-        for entry in compare(&theirs, ours, Tolerance { exact: 0, clocks: CLOCKS }).agreed.entries() {
+        for entry in compare(
+            &theirs,
+            ours,
+            Tolerance {
+                exact: 0,
+                clocks: CLOCKS,
+            },
+        )
+        .agreed
+        .entries()
+        {
             let (seconds, usage) = signed.entry(entry.uid.clone()).or_default();
             *seconds += entry.seconds();
             usage.add(entry.clone());
@@ -335,7 +471,8 @@ struct Provider {
     ends: BTreeMap<usize, Seconds>,
     stored: BTreeSet<usize>,
     created: usize,
-    /// The third model: how long pods existed with a shadow pod that wants them, and how long at all.
+    /// The third model: how long pods existed with a shadow pod that wants them, and how long at
+    /// all.
     wanted: Seconds,
     existed: Seconds,
 }
@@ -343,34 +480,62 @@ struct Provider {
 impl Provider {
     /// A second passes.
     fn pass(&mut self, now: Seconds) {
-        if self.pod.as_ref().is_some_and(|pod| pod.goes.is_some_and(|goes| goes <= now)) {
+        if self
+            .pod
+            .as_ref()
+            .is_some_and(|pod| pod.goes.is_some_and(|goes| goes <= now))
+        {
             self.pod = None;
         }
         self.existed += i64::from(self.pod.is_some());
-        let is_wanted = self.shadow.as_ref().is_some_and(|shadow| !shadow.is_deleted);
-        self.wanted += i64::from(is_wanted && self.pod.as_ref().is_some_and(|pod| pod.goes.is_none()));
+        let is_wanted = self
+            .shadow
+            .as_ref()
+            .is_some_and(|shadow| !shadow.is_deleted);
+        self.wanted +=
+            i64::from(is_wanted && self.pod.as_ref().is_some_and(|pod| pod.goes.is_none()));
     }
 
     fn act(&mut self, act: Act) {
         match act {
             Act::Create => {}
-            Act::Delete => self.shadow.iter_mut().for_each(|shadow| shadow.is_deleted = true),
+            Act::Delete => self
+                .shadow
+                .iter_mut()
+                .for_each(|shadow| shadow.is_deleted = true),
             // The watch tells each shadow pod that is gone.
             Act::Remove | Act::Replace => self.left.extend(self.shadow.take()),
         }
         if matches!(act, Act::Create | Act::Replace) && self.shadow.is_none() {
             self.created += 1;
-            self.shadow = Some(ShadowPod { uid: self.created, ..ShadowPod::default() });
+            self.shadow = Some(ShadowPod {
+                uid: self.created,
+                ..ShadowPod::default()
+            });
         }
     }
 
     /// Present charges of a shadow pod.
     fn charges(&self, shadow: &ShadowPod, now: Seconds) -> Charges {
-        let since = self.ends.iter().filter(|(uid, _)| **uid != shadow.uid).map(|(_, end)| *end).max().unwrap_or_default();
+        let since = self
+            .ends
+            .iter()
+            .filter(|(uid, _)| **uid != shadow.uid)
+            .map(|(_, end)| *end)
+            .max()
+            .unwrap_or_default();
         match &self.pod {
             Some(pod) => {
                 let amounts = list("cpu=1");
-                shadow.charges.seen(&SeenPod { created: pod.created.max(since), ended: None, amounts: &amounts, settled: 0 }, now)
+                shadow.charges.seen(
+                    &SeenPod {
+                        created: pod.created.max(since),
+                        ended: None,
+                        amounts: &amounts,
+                        settled: 0,
+                    },
+                    now,
+                )
             }
             None => shadow.charges.gone(now, None),
         }
@@ -387,7 +552,10 @@ impl Provider {
     }
 
     fn write(&mut self, entries: &[Entry]) {
-        for (period, part) in entries.iter().flat_map(|entry| Period::parts(entry, PERIOD)) {
+        for (period, part) in entries
+            .iter()
+            .flat_map(|entry| Period::parts(entry, PERIOD))
+        {
             if !self.complete.contains(&period) {
                 self.records.entry(period).or_default().add(part);
             }
@@ -408,7 +576,10 @@ impl Provider {
                         continue;
                     }
                     let entries = self.charges(shadow, now).entries("u", "p", now);
-                    let parts: Vec<Entry> = entries.iter().filter_map(|entry| period.part_of(entry)).collect();
+                    let parts: Vec<Entry> = entries
+                        .iter()
+                        .filter_map(|entry| period.part_of(entry))
+                        .collect();
                     self.write(&parts);
                 }
                 self.complete.insert(period);
@@ -426,7 +597,10 @@ impl Provider {
     fn reconcile(&mut self, now: Seconds) {
         let is_left = !self.left.is_empty();
         let Some(mut shadow) = self.shadow.take() else {
-            self.pod.iter_mut().filter(|_| !is_left).for_each(|pod| _ = pod.goes.get_or_insert(now + 20));
+            self.pod
+                .iter_mut()
+                .filter(|_| !is_left)
+                .for_each(|pod| _ = pod.goes.get_or_insert(now + 20));
             return;
         };
         if shadow.is_deleted && self.pod.is_none() {
@@ -436,10 +610,15 @@ impl Provider {
             return;
         }
         if shadow.is_deleted {
-            self.pod.iter_mut().for_each(|pod| _ = pod.goes.get_or_insert(now + 20));
+            self.pod
+                .iter_mut()
+                .for_each(|pod| _ = pod.goes.get_or_insert(now + 20));
         } else if self.pod.is_none() {
             shadow.charges = self.charges(&shadow, now);
-            self.pod = Some(RemotePod { created: now, goes: None });
+            self.pod = Some(RemotePod {
+                created: now,
+                goes: None,
+            });
         }
         shadow.charges = self.charges(&shadow, now);
         self.shadow = Some(shadow);
@@ -447,7 +626,12 @@ impl Provider {
 }
 
 fn acts() -> impl Strategy<Value = Vec<(Seconds, Act)>> {
-    let act = prop_oneof![Just(Act::Create), Just(Act::Delete), Just(Act::Remove), Just(Act::Replace)];
+    let act = prop_oneof![
+        Just(Act::Create),
+        Just(Act::Delete),
+        Just(Act::Remove),
+        Just(Act::Replace)
+    ];
     prop::collection::vec((1..300_i64, act), 1..12)
 }
 

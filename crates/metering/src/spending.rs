@@ -1,16 +1,17 @@
 //! The spending of a consumer under one contract in a day or a month, by namespace.
 //!
-//! It comes from the consumer's usage records, which are deleted when both sides have signed the receipt. Before that,
-//! the costs of complete periods move into an annotation of the consumer's copy of the contract, the [`Settled`] costs:
+//! It comes from the consumer's usage records, which are deleted when both sides have signed the
+//! receipt. Before that, the costs of complete periods move into an annotation of the consumer's
+//! copy of the contract, the [`Settled`] costs:
 //! ```text
 //!   periods:   1 complete   2 complete   3 complete   4 not over
 //!              └──── settled until here ─┘            │
 //!              costs in the annotation    └ records   └ records, and pods that still run
 //! ```
-//! One write changes the costs and the time until which they are settled. Records before that time no longer count,
-//! even if they still exist. So a restart, or a write with an unknown outcome, neither loses a cost nor counts it
-//! twice. Costs are rounded for each period, as in a receipt, and for each namespace. Entries with an estimated start
-//! count, too.
+//! One write changes the costs and the time until which they are settled. Records before that time
+//! no longer count, even if they still exist. So a restart, or a write with an unknown outcome,
+//! neither loses a cost nor counts it twice. Costs are rounded for each period, as in a receipt,
+//! and for each namespace. Entries with an estimated start count, too.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -28,27 +29,36 @@ use crate::period::Period;
 use crate::receipt::{Contract, Version};
 use crate::usage::Usage;
 
-/// Maximum length in bytes as JSON of the costs with a namespace, for a day or a month. Those that cost least are added up without it.
-/// With the others of all currencies, the annotation is far below the 256 KiB that Kubernetes allows for all annotations.
+/// Maximum length in bytes as JSON of the costs with a namespace, for a day or a month. Those that
+/// cost least are added up without it. With the others of all currencies, the annotation is far
+/// below the 256 KiB that Kubernetes allows for all annotations.
 const MAX_NAMED_LEN: usize = 40 * 1024;
-/// Maximum number of currencies in settled costs. What is in others, which came last, counts no more once it is settled: a provider could
-/// have a new one in each version of its contract.
+/// Maximum number of currencies in settled costs. What is in others, which came last, counts no
+/// more once it is settled: a provider could have a new one in each version of its contract.
 const MAX_CURRENCIES: usize = 128;
-/// Maximum number of contracts that settled costs name as taken over. Each of them is deleted at once.
+/// Maximum number of contracts that settled costs name as taken over. Each of them is deleted at
+/// once.
 const MAX_TAKEN_OVER: usize = 32;
 
 /// The day or month (UTC) in which a time is: its first second, and the first second after it.
 pub fn span_of(period: BudgetPeriod, time: Seconds) -> Range<Seconds> {
-    let day = Timestamp::from_second(time).unwrap_or_default().to_zoned(TimeZone::UTC).date();
+    let day = Timestamp::from_second(time)
+        .unwrap_or_default()
+        .to_zoned(TimeZone::UTC)
+        .date();
     let (first, next) = match period {
         BudgetPeriod::Day => (day, day.tomorrow()),
         BudgetPeriod::Month => (day.first_of_month(), day.last_of_month().tomorrow()),
     };
-    let midnight = |date: Date| date.to_zoned(TimeZone::UTC).map(|zoned| zoned.timestamp().as_second());
+    let midnight = |date: Date| {
+        date.to_zoned(TimeZone::UTC)
+            .map(|zoned| zoned.timestamp().as_second())
+    };
     midnight(first).unwrap_or(Seconds::MIN)..next.and_then(midnight).unwrap_or(Seconds::MAX)
 }
 
-/// Costs by currency and namespace. The empty name stands for namespaces that are not known; these costs count for no namespace.
+/// Costs by currency and namespace. The empty name stands for namespaces that are not known; these
+/// costs count for no namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Costs(BTreeMap<String, BTreeMap<String, Money>>);
@@ -57,17 +67,32 @@ impl Costs {
     /// Adds a cost. Nothing changes if it is zero.
     pub fn add(&mut self, currency: &str, namespace: &str, cost: Money) {
         if !cost.is_zero() {
-            *self.0.entry(currency.to_owned()).or_default().entry(namespace.to_owned()).or_default() += cost;
+            *self
+                .0
+                .entry(currency.to_owned())
+                .or_default()
+                .entry(namespace.to_owned())
+                .or_default() += cost;
         }
     }
 
     /// Adds what an entry costs at these prices, as far as it is in a span of time.
     pub fn add_entry(&mut self, prices: &PriceList, entry: &Entry, span: &Range<Seconds>) {
-        let seconds = entry.until.at.min(span.end).saturating_sub(entry.from.at.max(span.start));
-        let Some(seconds) = u64::try_from(seconds).ok() else { return };
+        let seconds = entry
+            .until
+            .at
+            .min(span.end)
+            .saturating_sub(entry.from.at.max(span.start));
+        let Some(seconds) = u64::try_from(seconds).ok() else {
+            return;
+        };
         for (resource, amount) in &entry.amounts {
             if let Some(rate) = prices.rates.get(resource) {
-                let cost = cost(rate, priced_unit(resource), AmountSeconds::of(amount, seconds));
+                let cost = cost(
+                    rate,
+                    priced_unit(resource),
+                    AmountSeconds::of(amount, seconds),
+                );
                 self.add(&prices.currency, &entry.namespace, cost);
             }
         }
@@ -82,19 +107,29 @@ impl Costs {
 
     /// Currency, namespace and cost of each.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str, Money)> {
-        self.0
-            .iter()
-            .flat_map(|(currency, all)| all.iter().map(move |(namespace, cost)| (currency.as_str(), namespace.as_str(), *cost)))
+        self.0.iter().flat_map(|(currency, all)| {
+            all.iter()
+                .map(move |(namespace, cost)| (currency.as_str(), namespace.as_str(), *cost))
+        })
     }
 
     /// All costs in a currency.
     pub fn total(&self, currency: &str) -> Money {
-        self.0.get(currency).into_iter().flat_map(BTreeMap::values).copied().sum()
+        self.0
+            .get(currency)
+            .into_iter()
+            .flat_map(BTreeMap::values)
+            .copied()
+            .sum()
     }
 
     /// The costs of a namespace in a currency.
     pub fn of(&self, currency: &str, namespace: &str) -> Money {
-        self.0.get(currency).and_then(|all| all.get(namespace)).copied().unwrap_or_default()
+        self.0
+            .get(currency)
+            .and_then(|all| all.get(namespace))
+            .copied()
+            .unwrap_or_default()
     }
 
     /// These costs and others, within [`MAX_CURRENCIES`] and [`MAX_NAMED_LEN`].
@@ -104,9 +139,12 @@ impl Costs {
                 self.add(currency, namespace, cost);
             }
         }
-        let named = self.iter().filter(|(_, namespace, _)| !namespace.is_empty());
-        let mut by_cost: Vec<(Money, String, String)> =
-            named.map(|(currency, namespace, cost)| (cost, currency.to_owned(), namespace.to_owned())).collect();
+        let named = self
+            .iter()
+            .filter(|(_, namespace, _)| !namespace.is_empty());
+        let mut by_cost: Vec<(Money, String, String)> = named
+            .map(|(currency, namespace, cost)| (cost, currency.to_owned(), namespace.to_owned()))
+            .collect();
         by_cost.sort();
         let mut room = MAX_NAMED_LEN;
         for (cost, currency, namespace) in by_cost.into_iter().rev() {
@@ -144,7 +182,9 @@ pub struct Settled {
 impl Settled {
     /// Reads [`annotations::SPENT`] of a contract; nothing is settled without it.
     pub fn of(annotations: Option<&BTreeMap<String, String>>) -> Self {
-        annotations.and_then(|all| serde_json::from_str(all.get(annotations::SPENT)?).ok()).unwrap_or_default()
+        annotations
+            .and_then(|all| serde_json::from_str(all.get(annotations::SPENT)?).ok())
+            .unwrap_or_default()
     }
 
     /// The text of the annotation.
@@ -152,7 +192,8 @@ impl Settled {
         serde_json::to_string(self).unwrap_or_default()
     }
 
-    /// Adds the costs of a complete period, which must not be settled yet. `usage` are all its entries.
+    /// Adds the costs of a complete period, which must not be settled yet. `usage` are all its
+    /// entries.
     #[must_use]
     pub fn with(&self, contract: &Contract, period: Period, usage: &Usage) -> Self {
         let costs = |kind: BudgetPeriod| {
@@ -160,14 +201,27 @@ impl Settled {
             let costs = self.in_span(kind, &span).cloned().unwrap_or_default();
             costs.bounded_with(&contract.costs(period, usage, &span))
         };
-        Self { until: period.end(), day: costs(BudgetPeriod::Day), month: costs(BudgetPeriod::Month), ..self.clone() }
+        Self {
+            until: period.end(),
+            day: costs(BudgetPeriod::Day),
+            month: costs(BudgetPeriod::Month),
+            ..self.clone()
+        }
     }
 
-    /// Takes over the settled costs of another contract, before its copy (this UID) goes. The second time nothing changes.
+    /// Takes over the settled costs of another contract, before its copy (this UID) goes. The
+    /// second time nothing changes.
     #[must_use]
     pub fn taking_over(&self, uid: &str, other: &Self) -> Self {
-        let sources: Vec<&Self> = [self.former.as_deref(), Some(other), other.former.as_deref()].into_iter().flatten().collect();
-        let until = sources.iter().map(|one| one.until).max().unwrap_or_default();
+        let sources: Vec<&Self> = [self.former.as_deref(), Some(other), other.former.as_deref()]
+            .into_iter()
+            .flatten()
+            .collect();
+        let until = sources
+            .iter()
+            .map(|one| one.until)
+            .max()
+            .unwrap_or_default();
         if until == 0 || self.has_taken_over(uid) {
             return self.clone();
         }
@@ -176,10 +230,24 @@ impl Settled {
             let all = sources.iter().filter_map(|one| one.in_span(kind, &span));
             all.fold(Costs::default(), Costs::bounded_with)
         };
-        let former = Self { until, day: costs(BudgetPeriod::Day), month: costs(BudgetPeriod::Month), ..Self::default() };
-        let mut taken_over = [self.taken_over.as_slice(), &other.taken_over, &[uid.to_owned()]].concat();
+        let former = Self {
+            until,
+            day: costs(BudgetPeriod::Day),
+            month: costs(BudgetPeriod::Month),
+            ..Self::default()
+        };
+        let mut taken_over = [
+            self.taken_over.as_slice(),
+            &other.taken_over,
+            &[uid.to_owned()],
+        ]
+        .concat();
         taken_over.drain(..taken_over.len().saturating_sub(MAX_TAKEN_OVER));
-        Self { former: Some(Box::new(former)), taken_over, ..self.clone() }
+        Self {
+            former: Some(Box::new(former)),
+            taken_over,
+            ..self.clone()
+        }
     }
 
     /// Whether the costs of the contract whose copy has this UID are among these.
@@ -204,23 +272,41 @@ impl Contract {
         let spans = self.spans(period);
         for entry in usage.entries() {
             for (version, from, until) in &spans {
-                let (from, until) = (entry.from.at.max(*from).max(span.start), entry.until.at.min(*until).min(span.end));
-                let Some(seconds) = u64::try_from(until.saturating_sub(from)).ok().filter(|seconds| *seconds > 0) else {
+                let (from, until) = (
+                    entry.from.at.max(*from).max(span.start),
+                    entry.until.at.min(*until).min(span.end),
+                );
+                let Some(seconds) = u64::try_from(until.saturating_sub(from))
+                    .ok()
+                    .filter(|seconds| *seconds > 0)
+                else {
                     continue;
                 };
                 for (resource, amount) in &entry.amounts {
-                    let key = (entry.namespace.as_str(), entry.pool.as_str(), version.version, resource);
+                    let key = (
+                        entry.namespace.as_str(),
+                        entry.pool.as_str(),
+                        version.version,
+                        resource,
+                    );
                     *sums.entry(key).or_default() += AmountSeconds::of(amount, seconds);
                 }
             }
         }
         let mut costs = Costs::default();
         for ((namespace, pool, number, resource), used) in sums {
-            let version = self.versions.iter().find(|version| version.version == number);
+            let version = self
+                .versions
+                .iter()
+                .find(|version| version.version == number);
             if let Some(prices) = version.and_then(|version| version.prices.get(pool))
                 && let Some(rate) = prices.rates.get(resource)
             {
-                costs.add(&prices.currency, namespace, cost(rate, priced_unit(resource), used));
+                costs.add(
+                    &prices.currency,
+                    namespace,
+                    cost(rate, priced_unit(resource), used),
+                );
             }
         }
         costs
@@ -229,11 +315,20 @@ impl Contract {
     /// The version that applies at a time.
     pub fn version_at(&self, time: Seconds) -> Option<&Version> {
         let applies = self.end.is_none_or(|end| time < end);
-        self.versions.iter().rev().find(|version| applies && version.from <= time)
+        self.versions
+            .iter()
+            .rev()
+            .find(|version| applies && version.from <= time)
     }
 
-    /// Currency and cost of these amounts of a pool for one hour, at the given time. `None` if they cost nothing.
-    pub fn per_hour(&self, pool: &str, amounts: &ResourceList, time: Seconds) -> Option<(&str, Money)> {
+    /// Currency and cost of these amounts of a pool for one hour, at the given time. `None` if they
+    /// cost nothing.
+    pub fn per_hour(
+        &self,
+        pool: &str,
+        amounts: &ResourceList,
+        time: Seconds,
+    ) -> Option<(&str, Money)> {
         let prices = self.version_at(time)?.prices.get(pool)?;
         let cost = per_hour(&prices.rates, amounts);
         (!cost.is_zero()).then_some((prices.currency.as_str(), cost))
@@ -259,7 +354,14 @@ impl Account {
     /// An account without records.
     pub fn new(contract: Contract, period_seconds: u32, settled: Settled) -> Self {
         let complete = settled.until;
-        Self { contract, period_seconds, settled, complete, open: BTreeMap::new(), per_hour: Costs::default() }
+        Self {
+            contract,
+            period_seconds,
+            settled,
+            complete,
+            open: BTreeMap::new(),
+            per_hour: Costs::default(),
+        }
     }
 
     /// Adds a record. What cannot be read counts nothing.
@@ -270,15 +372,25 @@ impl Account {
         if is_last {
             self.complete = self.complete.max(period.end());
         }
-        self.open.entry(period).or_default().extend(entries.lines().filter_map(|line| line.parse().ok()));
+        self.open
+            .entry(period)
+            .or_default()
+            .extend(entries.lines().filter_map(|line| line.parse().ok()));
     }
 
     /// Adds the entries of a pod that still runs, after all records.
     pub fn add_running(&mut self, entries: &[Entry]) {
-        for entry in entries.iter().filter_map(|entry| self.contract.part_of(entry)) {
+        for entry in entries
+            .iter()
+            .filter_map(|entry| self.contract.part_of(entry))
+        {
             let mut rest = entry;
             rest.from.at = rest.from.at.max(self.complete);
-            for (period, part) in rest.if_valid().iter().flat_map(|rest| Period::parts(rest, self.period_seconds)) {
+            for (period, part) in rest
+                .if_valid()
+                .iter()
+                .flat_map(|rest| Period::parts(rest, self.period_seconds))
+            {
                 self.open.entry(period).or_default().add(part);
             }
         }
@@ -295,8 +407,17 @@ impl Account {
     /// Costs of the present day or month.
     pub fn spent(&self, kind: BudgetPeriod, now: Seconds) -> Costs {
         let span = span_of(kind, now);
-        let mut costs = self.settled.in_span(kind, &span).cloned().unwrap_or_default();
-        if let Some(former) = self.settled.former.as_ref().and_then(|former| former.in_span(kind, &span)) {
+        let mut costs = self
+            .settled
+            .in_span(kind, &span)
+            .cloned()
+            .unwrap_or_default();
+        if let Some(former) = self
+            .settled
+            .former
+            .as_ref()
+            .and_then(|former| former.in_span(kind, &span))
+        {
             costs.add_all(former);
         }
         for (period, usage) in &self.open {

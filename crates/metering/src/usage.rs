@@ -1,9 +1,9 @@
 //! A set of entries: merging, canonical text, digest, and the chunks of a record.
 //!
-//! The key of an entry is the UID of its pod and its start. If two entries have one key, the one that ends earlier
-//! counts. This happens only if a process stored the end and died, and the next process saw the end later. So the order
-//! of adding entries does not matter, and adding one twice changes nothing. An entry that lasts zero seconds never
-//! replaces a longer one.
+//! The key of an entry is the UID of its pod and its start. If two entries have one key, the one
+//! that ends earlier counts. This happens only if a process stored the end and died, and the next
+//! process saw the end later. So the order of adding entries does not matter, and adding one twice
+//! changes nothing. An entry that lasts zero seconds never replaces a longer one.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -49,7 +49,8 @@ impl Usage {
 
     /// Whether there is an entry for this pod and start.
     pub fn contains(&self, entry: &Entry) -> bool {
-        self.entries.contains_key(&(entry.uid.clone(), entry.from.at))
+        self.entries
+            .contains_key(&(entry.uid.clone(), entry.from.at))
     }
 
     /// The entries, sorted by pod and start.
@@ -60,7 +61,10 @@ impl Usage {
     /// The entries of one pod, sorted by start.
     pub fn of(&self, uid: &str) -> impl Iterator<Item = &Entry> {
         let first = (uid.to_owned(), Seconds::MIN);
-        self.entries.range(first..).map(|(_, entry)| entry).take_while(move |entry| entry.uid == uid)
+        self.entries
+            .range(first..)
+            .map(|(_, entry)| entry)
+            .take_while(move |entry| entry.uid == uid)
     }
 
     /// The UIDs of all pods, sorted.
@@ -94,7 +98,9 @@ impl Usage {
     pub fn overlap(&self) -> Seconds {
         let neighbours = self.entries.values().zip(self.entries.values().skip(1));
         let same_pod = neighbours.filter(|(one, next)| one.uid == next.uid);
-        same_pod.map(|(one, next)| (one.until.at - next.from.at).max(0)).sum()
+        same_pod
+            .map(|(one, next)| (one.until.at - next.from.at).max(0))
+            .sum()
     }
 }
 
@@ -119,7 +125,14 @@ impl Extend<Entry> for Usage {
 /// The entry with the lower rank counts. A fact comes before an estimate.
 fn rank(entry: &Entry) -> (bool, bool, Seconds, bool, &str, String) {
     let is_empty = entry.until.at <= entry.from.at;
-    (is_empty, entry.until.is_estimate, entry.until.at, entry.from.is_estimate, &entry.pool, amounts_text(&entry.amounts))
+    (
+        is_empty,
+        entry.until.is_estimate,
+        entry.until.at,
+        entry.from.is_estimate,
+        &entry.pool,
+        amounts_text(&entry.amounts),
+    )
 }
 
 /// SHA-256 in lower-case hexadecimal.
@@ -161,7 +174,13 @@ mod tests {
 
     #[test]
     fn the_earlier_end_counts_and_a_fact_counts_before_an_estimate() {
-        let merged = |lines: [&str; 2]| lines.iter().map(|line| line.parse().unwrap()).collect::<Usage>().text();
+        let merged = |lines: [&str; 2]| {
+            lines
+                .iter()
+                .map(|line| line.parse().unwrap())
+                .collect::<Usage>()
+                .text()
+        };
         assert_eq!(merged(["u p 1 9 -", "u p 1 5 -"]), "u p 1 5 -\n");
         assert_eq!(merged(["u p 1 ~4 -", "u p 1 5 -"]), "u p 1 5 -\n");
         assert_eq!(merged(["u p ~1 ~1 -", "u p ~1 ~5 -"]), "u p ~1 ~5 -\n");
@@ -169,19 +188,31 @@ mod tests {
 
     #[test]
     fn entries_that_overlap_are_seen() {
-        assert_eq!(Usage::read("u p 1 9 -\nu p 7 10 -\nv p 1 9 -\n").unwrap().overlap(), 2);
+        assert_eq!(
+            Usage::read("u p 1 9 -\nu p 7 10 -\nv p 1 9 -\n")
+                .unwrap()
+                .overlap(),
+            2
+        );
         assert_eq!(Usage::read("u p 1 7 -\nu p 7 10 -\n").unwrap().overlap(), 0);
     }
 
     #[test]
     fn a_chunk_takes_a_bounded_number_of_lines() {
-        let all: Vec<Entry> = (0..2500).map(|n| format!("u{n} p 1 9 cpu=1").parse().unwrap()).collect();
+        let all: Vec<Entry> = (0..2500)
+            .map(|n| format!("u{n} p 1 9 cpu=1").parse().unwrap())
+            .collect();
         let (mut first, mut second) = (String::new(), String::new());
         let rest = fill(&mut first, all);
         assert_eq!((first.lines().count(), rest.len()), (2000, 500));
         assert!(fill(&mut second, rest).is_empty());
-        let long: Vec<Entry> =
-            (0..200).map(|n| format!("{}{n} {} 1 9 -", "u".repeat(200), "p".repeat(60)).parse().unwrap()).collect();
+        let long: Vec<Entry> = (0..200)
+            .map(|n| {
+                format!("{}{n} {} 1 9 -", "u".repeat(200), "p".repeat(60))
+                    .parse()
+                    .unwrap()
+            })
+            .collect();
         let mut text = "x".repeat(MAX_TEXT_LEN - 1000);
         assert_eq!(fill(&mut text, long).len(), 197);
         assert!(text.len() <= MAX_TEXT_LEN);

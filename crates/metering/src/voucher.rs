@@ -1,9 +1,9 @@
 //! A consumer's voucher: text in a shadow pod by which the consumer recognises a pod that it sent.
 //!
-//! A consumer signs only what its own records say. Sometimes it no longer has the pod, for example because somebody
-//! removed it by force while the manager was down. Then only the shadow pod is left, which the provider may have
-//! written. So the consumer writes into each shadow pod what it will need then, with an authentication code that nobody
-//! else can compute:
+//! A consumer signs only what its own records say. Sometimes it no longer has the pod, for example
+//! because somebody removed it by force while the manager was down. Then only the shadow pod is
+//! left, which the provider may have written. So the consumer writes into each shadow pod what it
+//! will need then, with an authentication code that nobody else can compute:
 //!
 //! ```text
 //! voucher = sent " " namespace " " pool " " amounts *(";" amounts) " " code
@@ -33,11 +33,13 @@ const CONTEXT: &[u8] = b"liqo.io: vouchers for pods that this cluster sent, vers
 #[derive(Clone)]
 pub struct VoucherKey(Key);
 
-/// Whether a pod that its consumer does not have any more may have run on after the last period that is complete, which ended at `settled`:
-/// it was sent later, or the consumer's records of that period say so, and no later record has it already. `records`: periods and entries.
+/// Whether a pod that its consumer does not have any more may have run on after the last period
+/// that is complete, which ended at `settled`: it was sent later, or the consumer's records of that
+/// period say so, and no later record has it already. `records`: periods and entries.
 ///
-/// A provider keeps every voucher that it saw. This is why it cannot use that of a pod which ended long ago. Without the records, which go
-/// when a receipt is signed, nobody knows whether the pod ran on, so it does not count.
+/// A provider keeps every voucher that it saw. This is why it cannot use that of a pod which ended
+/// long ago. Without the records, which go when a receipt is signed, nobody knows whether the pod
+/// ran on, so it does not count.
 pub fn may_have_run_on<'a>(
     uid: &str,
     sent: Seconds,
@@ -46,7 +48,10 @@ pub fn may_have_run_on<'a>(
 ) -> bool {
     let mut ran_on = sent >= settled;
     for (period, text) in records {
-        let lines = text.lines().filter(|line| line.strip_prefix(uid).is_some_and(|rest| rest.starts_with(' ')));
+        let lines = text.lines().filter(|line| {
+            line.strip_prefix(uid)
+                .is_some_and(|rest| rest.starts_with(' '))
+        });
         for entry in lines.filter_map(|line| line.parse::<Entry>().ok()) {
             if period.start >= settled {
                 return false;
@@ -77,22 +82,43 @@ impl VoucherKey {
         Self(Key::new(HMAC_SHA256, derived.as_ref()))
     }
 
-    /// The text of a voucher for the pod with this UID at this provider. `None` if it would be too long.
+    /// The text of a voucher for the pod with this UID at this provider. `None` if it would be too
+    /// long.
     pub fn write(&self, provider: &str, uid: &str, voucher: &Voucher) -> Option<String> {
         let mut amounts: Vec<String> = Vec::new();
-        for one in voucher.amounts.iter().map(|one| amounts_text(&normalized(one))) {
+        for one in voucher
+            .amounts
+            .iter()
+            .map(|one| amounts_text(&normalized(one)))
+        {
             amounts.retain(|known| *known != one);
             amounts.push(one);
         }
-        let amounts = amounts.split_off(amounts.len().saturating_sub(MAX_AMOUNTS)).join(";");
-        let text = format!("{} {} {} {amounts}", voucher.sent, voucher.namespace, voucher.pool);
-        let code = HEXLOWER.encode(sign(&self.0, message(provider, uid, &text).as_bytes()).as_ref());
+        let amounts = amounts
+            .split_off(amounts.len().saturating_sub(MAX_AMOUNTS))
+            .join(";");
+        let text = format!(
+            "{} {} {} {amounts}",
+            voucher.sent, voucher.namespace, voucher.pool
+        );
+        let code =
+            HEXLOWER.encode(sign(&self.0, message(provider, uid, &text).as_bytes()).as_ref());
         let voucher = format!("{text} {code}");
-        (voucher.len() <= MAX_VOUCHER_LEN && self.read(provider, uid, Claimed::new(Some(&voucher))).is_some()).then_some(voucher)
+        (voucher.len() <= MAX_VOUCHER_LEN
+            && self
+                .read(provider, uid, Claimed::new(Some(&voucher)))
+                .is_some())
+        .then_some(voucher)
     }
 
-    /// Reads a voucher that a provider shows. `None` if this cluster did not write it for this pod and this provider.
-    pub fn read(&self, provider: &str, uid: &str, voucher: Claimed<Option<&str>>) -> Option<Voucher> {
+    /// Reads a voucher that a provider shows. `None` if this cluster did not write it for this pod
+    /// and this provider.
+    pub fn read(
+        &self,
+        provider: &str,
+        uid: &str,
+        voucher: Claimed<Option<&str>>,
+    ) -> Option<Voucher> {
         let voucher = (*voucher.unverified())?;
         if voucher.len() > MAX_VOUCHER_LEN || !is_name(uid) {
             return None;
@@ -100,10 +126,19 @@ impl VoucherKey {
         let (text, code) = voucher.rsplit_once(' ')?;
         let code = HEXLOWER.decode(code.as_bytes()).ok()?;
         verify(&self.0, message(provider, uid, text).as_bytes(), &code).ok()?;
-        let [sent, namespace, pool, amounts] = text.split(' ').collect::<Vec<_>>().try_into().ok()?;
-        let amounts = amounts.split(';').map(|one| read_amounts(one).ok()).collect::<Option<Vec<_>>>()?;
+        let [sent, namespace, pool, amounts] =
+            text.split(' ').collect::<Vec<_>>().try_into().ok()?;
+        let amounts = amounts
+            .split(';')
+            .map(|one| read_amounts(one).ok())
+            .collect::<Option<Vec<_>>>()?;
         let (namespace, pool, sent) = (name(namespace)?, name(pool)?, sent.parse().ok()?);
-        Some(Voucher { namespace, pool, sent, amounts })
+        Some(Voucher {
+            namespace,
+            pool,
+            sent,
+            amounts,
+        })
     }
 }
 
@@ -136,7 +171,12 @@ mod tests {
 
     fn voucher(amounts: &[&str]) -> Voucher {
         let amounts = amounts.iter().map(|one| list(one)).collect();
-        Voucher { namespace: "demo".into(), pool: "default".into(), sent: 1_767_225_600, amounts }
+        Voucher {
+            namespace: "demo".into(),
+            pool: "default".into(),
+            sent: 1_767_225_600,
+            amounts,
+        }
     }
 
     fn shown(text: &str) -> Claimed<Option<&str>> {
@@ -144,18 +184,41 @@ mod tests {
     }
 
     fn written() -> String {
-        key().write("milan", "u", &voucher(&["cpu=1,memory=1073741824,pods=1", "cpu=2"])).unwrap()
+        key()
+            .write(
+                "milan",
+                "u",
+                &voucher(&["cpu=1,memory=1073741824,pods=1", "cpu=2"]),
+            )
+            .unwrap()
     }
 
     #[test]
     fn a_voucher_is_read_as_it_was_written_by_the_same_cluster_only() {
         let text = written();
-        assert!(text.starts_with("1767225600 demo default cpu=1,memory=1073741824,pods=1;cpu=2 "), "{text}");
+        assert!(
+            text.starts_with("1767225600 demo default cpu=1,memory=1073741824,pods=1;cpu=2 "),
+            "{text}"
+        );
         let read = key().read("milan", "u", shown(&text)).unwrap();
-        assert_eq!((read.sent, read.amounts.len(), read.namespace.as_str()), (1_767_225_600, 2, "demo"));
-        assert_eq!(VoucherKey::derive(b"another key").read("milan", "u", shown(&text)), None);
-        assert_eq!(key().read("milan", "v", shown(&text)), None, "for another pod");
-        assert_eq!(key().read("genoa", "u", shown(&text)), None, "for another provider");
+        assert_eq!(
+            (read.sent, read.amounts.len(), read.namespace.as_str()),
+            (1_767_225_600, 2, "demo")
+        );
+        assert_eq!(
+            VoucherKey::derive(b"another key").read("milan", "u", shown(&text)),
+            None
+        );
+        assert_eq!(
+            key().read("milan", "v", shown(&text)),
+            None,
+            "for another pod"
+        );
+        assert_eq!(
+            key().read("genoa", "u", shown(&text)),
+            None,
+            "for another provider"
+        );
         assert_eq!(format!("{:?}", key()), "VoucherKey");
     }
 
@@ -165,19 +228,46 @@ mod tests {
         let all: Vec<&str> = amounts.iter().map(String::as_str).collect();
         let text = key().write("milan", "u", &voucher(&all)).unwrap();
         let read = key().read("milan", "u", shown(&text)).unwrap();
-        assert_eq!((read.amounts.len(), read.amounts.last()), (MAX_AMOUNTS, Some(&list("cpu=20"))));
-        assert_eq!(key().write("milan", "u", &Voucher { pool: "a b".into(), ..voucher(&["cpu=1"]) }), None);
+        assert_eq!(
+            (read.amounts.len(), read.amounts.last()),
+            (MAX_AMOUNTS, Some(&list("cpu=20")))
+        );
+        assert_eq!(
+            key().write(
+                "milan",
+                "u",
+                &Voucher {
+                    pool: "a b".into(),
+                    ..voucher(&["cpu=1"])
+                }
+            ),
+            None
+        );
     }
 
     #[test]
     fn the_voucher_of_a_pod_that_ended_is_worth_nothing() {
         let (last, now) = (Period::at(0, 600), Period::at(600, 600));
-        let may = |sent, records: &[(Period, &str)]| may_have_run_on("u", sent, 600, records.iter().copied());
-        assert!(may(700, &[]) && may(700, &[(now, "uu p 700 800 cpu=1\n")]), "sent since then");
+        let may = |sent, records: &[(Period, &str)]| {
+            may_have_run_on("u", sent, 600, records.iter().copied())
+        };
+        assert!(
+            may(700, &[]) && may(700, &[(now, "uu p 700 800 cpu=1\n")]),
+            "sent since then"
+        );
         assert!(!may(100, &[]), "nobody knows");
         assert!(may(100, &[(last, "u p 100 600 cpu=1\n")]), "it ran on");
-        assert!(!may(100, &[(last, "u p 100 500 cpu=1\n")]), "it ended in the last period");
-        assert!(!may(100, &[(last, "u p 100 600 cpu=1\n"), (now, "u p 600 650 cpu=1\n")]), "it ended in this one");
+        assert!(
+            !may(100, &[(last, "u p 100 500 cpu=1\n")]),
+            "it ended in the last period"
+        );
+        assert!(
+            !may(
+                100,
+                &[(last, "u p 100 600 cpu=1\n"), (now, "u p 600 650 cpu=1\n")]
+            ),
+            "it ended in this one"
+        );
         assert!(!may(700, &[(now, "u p 700 750 cpu=1\n")]));
     }
 

@@ -1,9 +1,9 @@
-//! Finds the addresses at which other clusters reach this one, and writes them, with the cluster's identity, into the
-//! status of the `ClusterConfig`.
+//! Finds the addresses at which other clusters reach this one, and writes them, with the cluster's
+//! identity, into the status of the `ClusterConfig`.
 //!
-//! The user's settings take precedence. Other values come from the cluster: the Service of the auth endpoint,
-//! `ConfigMap` `kube-public/cluster-info`, control-plane nodes. Liqo never announces an address that means the machine
-//! itself.
+//! The user's settings take precedence. Other values come from the cluster: the Service of the auth
+//! endpoint, `ConfigMap` `kube-public/cluster-info`, control-plane nodes. Liqo never announces an
+//! address that means the machine itself.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,7 +15,10 @@ use kube::{
     api::{ListParams, Patch, PatchParams},
 };
 use liqo_api::conditions::DesiredCondition;
-use liqo_api::{ADDRESSES_KNOWN, AUTH_SERVICE, AddressesKnownReason, CLUSTER_CONFIG, ClusterConfig, ClusterConfigSpec, labels};
+use liqo_api::{
+    ADDRESSES_KNOWN, AUTH_SERVICE, AddressesKnownReason, CLUSTER_CONFIG, ClusterConfig,
+    ClusterConfigSpec, labels,
+};
 use liqo_controller_runtime::{
     Context, Key, conditions, watch,
     writes::{Step as _, StepError},
@@ -34,7 +37,8 @@ const RETRY_DELAY: Duration = Duration::from_secs(2);
 /// The same, while nothing is missing.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(30);
 
-/// The addresses by which other clusters reach this one. If one is not known, the text says what to do.
+/// The addresses by which other clusters reach this one. If one is not known, the text says what to
+/// do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Addresses {
     /// URL of the auth endpoint.
@@ -58,7 +62,10 @@ pub struct ClusterEnvironment {
 
 /// Finds the addresses to give out.
 pub fn find(spec: &ClusterConfigSpec, environment: &ClusterEnvironment) -> Addresses {
-    Addresses { auth_url: auth_url(spec, environment), api_server: api_server(spec, environment) }
+    Addresses {
+        auth_url: auth_url(spec, environment),
+        api_server: api_server(spec, environment),
+    }
 }
 
 fn auth_url(spec: &ClusterConfigSpec, environment: &ClusterEnvironment) -> Result<String, String> {
@@ -66,18 +73,37 @@ fn auth_url(spec: &ClusterConfigSpec, environment: &ClusterEnvironment) -> Resul
     if let Some(url) = &spec.authentication.address {
         return usable(url, flag);
     }
-    let unset = |why: &str| Err(format!("{why}: set it with `liqoctl install --set {flag}=https://HOST:PORT`"));
-    let Some(service) = environment.auth_service.as_ref().and_then(|service| service.spec.as_ref()) else {
-        return unset(&format!("there is no Service {AUTH_SERVICE} to take the address of the auth endpoint from"));
+    let unset = |why: &str| {
+        Err(format!(
+            "{why}: set it with `liqoctl install --set {flag}=https://HOST:PORT`"
+        ))
+    };
+    let Some(service) = environment
+        .auth_service
+        .as_ref()
+        .and_then(|service| service.spec.as_ref())
+    else {
+        return unset(&format!(
+            "there is no Service {AUTH_SERVICE} to take the address of the auth endpoint from"
+        ));
     };
     let port = service.ports.as_ref().and_then(|ports| ports.first());
-    let status = environment.auth_service.as_ref().and_then(|service| service.status.as_ref());
-    let ingress = status.and_then(|status| status.load_balancer.as_ref()?.ingress.as_ref()?.first());
-    if let (Some(host), Some(port)) = (ingress.and_then(|ingress| ingress.ip.as_ref().or(ingress.hostname.as_ref())), port) {
+    let status = environment
+        .auth_service
+        .as_ref()
+        .and_then(|service| service.status.as_ref());
+    let ingress =
+        status.and_then(|status| status.load_balancer.as_ref()?.ingress.as_ref()?.first());
+    if let (Some(host), Some(port)) = (
+        ingress.and_then(|ingress| ingress.ip.as_ref().or(ingress.hostname.as_ref())),
+        port,
+    ) {
         return Ok(https(host, port.port));
     }
     let Some(node_port) = port.and_then(|port| port.node_port) else {
-        return unset(&format!("Service {AUTH_SERVICE} has neither a load balancer's address nor a node port"));
+        return unset(&format!(
+            "Service {AUTH_SERVICE} has neither a load balancer's address nor a node port"
+        ));
     };
     match internal_ip(&environment.nodes) {
         Some(host) => Ok(https(&host, node_port)),
@@ -85,10 +111,22 @@ fn auth_url(spec: &ClusterConfigSpec, environment: &ClusterEnvironment) -> Resul
     }
 }
 
-fn api_server(spec: &ClusterConfigSpec, environment: &ClusterEnvironment) -> Result<ApiServer, String> {
-    let info = environment.cluster_info.as_ref().and_then(read_cluster_info);
-    let root_ca = environment.root_ca.as_ref().and_then(|map| map.data.as_ref()?.get("ca.crt").cloned());
-    let published = info.as_ref().map(|info| info.ca.clone()).filter(|ca| !ca.is_empty());
+fn api_server(
+    spec: &ClusterConfigSpec,
+    environment: &ClusterEnvironment,
+) -> Result<ApiServer, String> {
+    let info = environment
+        .cluster_info
+        .as_ref()
+        .and_then(read_cluster_info);
+    let root_ca = environment
+        .root_ca
+        .as_ref()
+        .and_then(|map| map.data.as_ref()?.get("ca.crt").cloned());
+    let published = info
+        .as_ref()
+        .map(|info| info.ca.clone())
+        .filter(|ca| !ca.is_empty());
     let found = match (published, root_ca) {
         (Some(published), Some(root_ca)) => Some(both(published, &root_ca)),
         (published, root_ca) => published.or(root_ca),
@@ -97,23 +135,34 @@ fn api_server(spec: &ClusterConfigSpec, environment: &ClusterEnvironment) -> Res
         return Err("the CA of the API server was not found: set it with `liqoctl install --set apiServer.ca=...`".to_owned());
     };
     if let Some(url) = &spec.api_server.address {
-        return Ok(ApiServer { url: usable(url, "apiServer.address")?, ca });
+        return Ok(ApiServer {
+            url: usable(url, "apiServer.address")?,
+            ca,
+        });
     }
     if let Some(url) = info.and_then(|info| usable(&info.url, "apiServer.address").ok()) {
         return Ok(ApiServer { url, ca });
     }
-    let control_plane: Vec<Node> = environment.nodes.iter().filter(|node| is_control_plane(node)).cloned().collect();
+    let control_plane: Vec<Node> = environment
+        .nodes
+        .iter()
+        .filter(|node| is_control_plane(node))
+        .cloned()
+        .collect();
     match internal_ip(&control_plane) {
         Some(host) => Ok(ApiServer { url: https(&host, 6443), ca }),
         None => Err("the address of the API server was not found: set it with `liqoctl install --set apiServer.address=https://HOST:PORT`".to_owned()),
     }
 }
 
-/// The published CA certificates, and then those that the cluster's own pods verify with, each once. While a cluster gets a new CA, one of
-/// the two is often older than the other.
+/// The published CA certificates, and then those that the cluster's own pods verify with, each
+/// once. While a cluster gets a new CA, one of the two is often older than the other.
 fn both(published: String, root_ca: &str) -> String {
     let mut all = published;
-    for certificate in root_ca.split_inclusive("-----END CERTIFICATE-----").map(str::trim) {
+    for certificate in root_ca
+        .split_inclusive("-----END CERTIFICATE-----")
+        .map(str::trim)
+    {
         if !all.contains(certificate) {
             all = format!("{}\n{certificate}\n", all.trim_end());
         }
@@ -123,10 +172,15 @@ fn both(published: String, root_ca: &str) -> String {
 
 /// Checks a URL that other clusters will get.
 fn usable(url: &str, flag: &str) -> Result<String, String> {
-    let host =
-        url.parse::<Uri>().ok().filter(|uri| uri.scheme_str() == Some("https")).and_then(|uri| uri.host().map(str::to_owned));
+    let host = url
+        .parse::<Uri>()
+        .ok()
+        .filter(|uri| uri.scheme_str() == Some("https"))
+        .and_then(|uri| uri.host().map(str::to_owned));
     match host {
-        None => Err(format!("{url:?} is not an address like https://203.0.113.5:6443: correct `--set {flag}`")),
+        None => Err(format!(
+            "{url:?} is not an address like https://203.0.113.5:6443: correct `--set {flag}`"
+        )),
         Some(host) if is_local(&host) => Err(format!(
             "only the machine itself can reach {url}: set an address that other clusters can reach with `--set {flag}`"
         )),
@@ -141,28 +195,44 @@ pub fn is_local(host: &str) -> bool {
 }
 
 fn https(host: &str, port: i32) -> String {
-    if host.contains(':') { format!("https://[{host}]:{port}") } else { format!("https://{host}:{port}") }
+    if host.contains(':') {
+        format!("https://[{host}]:{port}")
+    } else {
+        format!("https://{host}:{port}")
+    }
 }
 
 fn is_control_plane(node: &Node) -> bool {
     let found = node.metadata.labels.as_ref();
     found.is_some_and(|labels| {
-        labels.keys().any(|key| key == "node-role.kubernetes.io/control-plane" || key == "node-role.kubernetes.io/master")
+        labels.keys().any(|key| {
+            key == "node-role.kubernetes.io/control-plane"
+                || key == "node-role.kubernetes.io/master"
+        })
     })
 }
 
-/// The `InternalIP` of the first node by name, so that it does not change at random. Control-plane nodes come first.
+/// The `InternalIP` of the first node by name, so that it does not change at random. Control-plane
+/// nodes come first.
 fn internal_ip(nodes: &[Node]) -> Option<String> {
     let mut candidates: Vec<(bool, Option<&String>, &str)> = nodes
         .iter()
         .filter_map(|node| {
             let addresses = node.status.as_ref()?.addresses.as_ref()?;
-            let address = addresses.iter().find(|address| address.type_ == "InternalIP" && !is_local(&address.address))?;
-            Some((!is_control_plane(node), node.metadata.name.as_ref(), address.address.as_str()))
+            let address = addresses
+                .iter()
+                .find(|address| address.type_ == "InternalIP" && !is_local(&address.address))?;
+            Some((
+                !is_control_plane(node),
+                node.metadata.name.as_ref(),
+                address.address.as_str(),
+            ))
         })
         .collect();
     candidates.sort_unstable();
-    candidates.first().map(|(_, _, address)| (*address).to_owned())
+    candidates
+        .first()
+        .map(|(_, _, address)| (*address).to_owned())
 }
 
 #[derive(Deserialize)]
@@ -187,12 +257,23 @@ fn read_cluster_info(map: &ConfigMap) -> Option<ApiServer> {
     let text = map.data.as_ref()?.get("kubeconfig")?;
     let config: PublishedKubeconfig = serde_saphyr::from_str(text).ok()?;
     let server = config.clusters.into_iter().next()?.cluster;
-    let ca = BASE64.decode(server.ca.as_bytes()).ok().and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or_default();
-    Some(ApiServer { url: server.server, ca })
+    let ca = BASE64
+        .decode(server.ca.as_bytes())
+        .ok()
+        .and_then(|bytes| String::from_utf8(bytes).ok())
+        .unwrap_or_default();
+    Some(ApiServer {
+        url: server.server,
+        ca,
+    })
 }
 
 /// Keeps the addresses and the status of the `ClusterConfig` current until `context.stop`.
-pub async fn run(context: Context, identity: Arc<ClusterIdentity>, found: watch::Sender<Option<Addresses>>) {
+pub async fn run(
+    context: Context,
+    identity: Arc<ClusterIdentity>,
+    found: watch::Sender<Option<Addresses>>,
+) {
     let mut config = context.config.clone();
     loop {
         let current = config.borrow_and_update().clone();
@@ -219,7 +300,10 @@ async fn update(
     config: &ClusterConfig,
     found: &watch::Sender<Option<Addresses>>,
 ) -> Result<bool, StepError> {
-    let addresses = find(&config.spec, &read_environment(context, &config.spec).await?);
+    let addresses = find(
+        &config.spec,
+        &read_environment(context, &config.spec).await?,
+    );
     let complete = addresses.auth_url.is_ok() && addresses.api_server.is_ok();
     write_status(context, identity, config, &addresses).await?;
     found.send_if_modified(|old| {
@@ -230,13 +314,19 @@ async fn update(
     Ok(complete)
 }
 
-async fn read_environment(context: &Context, spec: &ClusterConfigSpec) -> Result<ClusterEnvironment, StepError> {
+async fn read_environment(
+    context: &Context,
+    spec: &ClusterConfigSpec,
+) -> Result<ClusterEnvironment, StepError> {
     let client = &context.client;
     let mut environment = ClusterEnvironment::default();
     if spec.authentication.address.is_none() {
         let services: Api<Service> = Api::namespaced(client.clone(), &context.namespace);
-        environment.auth_service =
-            services.get_opt(AUTH_SERVICE).await.step("read", "Service", Key::new(&context.namespace, AUTH_SERVICE))?;
+        environment.auth_service = services.get_opt(AUTH_SERVICE).await.step(
+            "read",
+            "Service",
+            Key::new(&context.namespace, AUTH_SERVICE),
+        )?;
     }
     if spec.api_server.address.is_none() || spec.api_server.ca.is_none() {
         let maps: Api<ConfigMap> = Api::namespaced(client.clone(), "kube-public");
@@ -246,15 +336,31 @@ async fn read_environment(context: &Context, spec: &ClusterConfigSpec) -> Result
             read => read.step("read", "ConfigMap", Key::new("kube-public", "cluster-info"))?,
         };
         let maps: Api<ConfigMap> = Api::namespaced(client.clone(), &context.namespace);
-        environment.root_ca = maps.get_opt(ROOT_CA).await.step("read", "ConfigMap", Key::new(&context.namespace, ROOT_CA))?;
+        environment.root_ca = maps.get_opt(ROOT_CA).await.step(
+            "read",
+            "ConfigMap",
+            Key::new(&context.namespace, ROOT_CA),
+        )?;
     }
     if spec.authentication.address.is_none() || spec.api_server.address.is_none() {
         let nodes: Api<Node> = Api::all(client.clone());
-        let control_plane = ListParams::default().labels("node-role.kubernetes.io/control-plane").limit(20);
-        let others = ListParams::default().labels(&format!("{}!={}", labels::TYPE, labels::TYPE_VIRTUAL_NODE)).limit(20);
-        environment.nodes = nodes.list(&control_plane).await.step("list", "Nodes", Key::default())?.items;
+        let control_plane = ListParams::default()
+            .labels("node-role.kubernetes.io/control-plane")
+            .limit(20);
+        let others = ListParams::default()
+            .labels(&format!("{}!={}", labels::TYPE, labels::TYPE_VIRTUAL_NODE))
+            .limit(20);
+        environment.nodes = nodes
+            .list(&control_plane)
+            .await
+            .step("list", "Nodes", Key::default())?
+            .items;
         if environment.nodes.is_empty() {
-            environment.nodes = nodes.list(&others).await.step("list", "Nodes", Key::default())?.items;
+            environment.nodes = nodes
+                .list(&others)
+                .await
+                .step("list", "Nodes", Key::default())?
+                .items;
         }
     }
     Ok(environment)
@@ -273,17 +379,30 @@ async fn write_status(
     new.public_key = Some(BASE64.encode(identity.public_key()));
     new.version = Some(env!("CARGO_PKG_VERSION").to_owned());
     new.auth_url = addresses.auth_url.clone().ok();
-    new.api_server_url = addresses.api_server.as_ref().ok().map(|server| server.url.clone());
+    new.api_server_url = addresses
+        .api_server
+        .as_ref()
+        .ok()
+        .map(|server| server.url.clone());
     if new != old {
         let status = json!({
             "clusterID": new.cluster_id, "publicKey": new.public_key, "version": new.version,
             "authURL": new.auth_url, "apiServerURL": new.api_server_url,
         });
-        let written = api.patch_status(CLUSTER_CONFIG, &PatchParams::default(), &Patch::Merge(json!({ "status": status }))).await;
+        let written = api
+            .patch_status(
+                CLUSTER_CONFIG,
+                &PatchParams::default(),
+                &Patch::Merge(json!({ "status": status })),
+            )
+            .await;
         written.step("write the status of", "ClusterConfig", Key::of(config))?;
     }
-    let written = conditions::apply_to_config(context, config, FIELD_MANAGER, &[condition(addresses)]).await;
-    written.step("write the conditions of", "ClusterConfig", Key::of(config)).map(drop)
+    let written =
+        conditions::apply_to_config(context, config, FIELD_MANAGER, &[condition(addresses)]).await;
+    written
+        .step("write the conditions of", "ClusterConfig", Key::of(config))
+        .map(drop)
 }
 
 fn condition(addresses: &Addresses) -> DesiredCondition {
@@ -293,8 +412,16 @@ fn condition(addresses: &Addresses) -> DesiredCondition {
             AddressesKnownReason::Found,
             format!("auth endpoint {auth}, API server {}", server.url),
         ),
-        (Err(problem), _) => DesiredCondition::no(ADDRESSES_KNOWN, AddressesKnownReason::AuthenticationAddress, problem),
-        (_, Err(problem)) => DesiredCondition::no(ADDRESSES_KNOWN, AddressesKnownReason::ApiServerAddress, problem),
+        (Err(problem), _) => DesiredCondition::no(
+            ADDRESSES_KNOWN,
+            AddressesKnownReason::AuthenticationAddress,
+            problem,
+        ),
+        (_, Err(problem)) => DesiredCondition::no(
+            ADDRESSES_KNOWN,
+            AddressesKnownReason::ApiServerAddress,
+            problem,
+        ),
     }
 }
 
@@ -307,7 +434,11 @@ mod tests {
     }
 
     fn node(name: &str, address: &str, control_plane: bool) -> Node {
-        let labels = if control_plane { json!({"node-role.kubernetes.io/control-plane": ""}) } else { json!({}) };
+        let labels = if control_plane {
+            json!({"node-role.kubernetes.io/control-plane": ""})
+        } else {
+            json!({})
+        };
         json(json!({
             "metadata": {"name": name, "labels": labels},
             "status": {"addresses": [{"type": "Hostname", "address": name}, {"type": "InternalIP", "address": address}]},
@@ -316,7 +447,9 @@ mod tests {
 
     fn environment() -> ClusterEnvironment {
         ClusterEnvironment {
-            auth_service: Some(json(json!({"spec": {"ports": [{"port": 443, "nodePort": 30443}]}}))),
+            auth_service: Some(json(
+                json!({"spec": {"ports": [{"port": 443, "nodePort": 30443}]}}),
+            )),
             nodes: vec![node("b", "10.0.0.2", false), node("c", "10.0.0.3", true)],
             cluster_info: None,
             root_ca: Some(json(json!({"data": {"ca.crt": "root"}}))),
@@ -338,16 +471,30 @@ mod tests {
         spec.api_server.ca = Some("mine".into());
         let found = find(&spec, &environment());
         assert_eq!(found.auth_url.unwrap(), "https://auth.example");
-        assert_eq!(found.api_server.unwrap(), ApiServer { url: "https://api.example:6443".into(), ca: "mine".into() });
+        assert_eq!(
+            found.api_server.unwrap(),
+            ApiServer {
+                url: "https://api.example:6443".into(),
+                ca: "mine".into()
+            }
+        );
     }
 
     #[test]
     fn a_node_port_is_reached_at_a_control_plane_node_if_there_is_one() {
         let spec = ClusterConfigSpec::default();
-        assert_eq!(find(&spec, &environment()).auth_url.unwrap(), "https://10.0.0.3:30443");
-        let environment =
-            ClusterEnvironment { nodes: vec![node("z", "10.0.0.9", false), node("b", "10.0.0.2", false)], ..environment() };
-        assert_eq!(find(&spec, &environment).auth_url.unwrap(), "https://10.0.0.2:30443");
+        assert_eq!(
+            find(&spec, &environment()).auth_url.unwrap(),
+            "https://10.0.0.3:30443"
+        );
+        let environment = ClusterEnvironment {
+            nodes: vec![node("z", "10.0.0.9", false), node("b", "10.0.0.2", false)],
+            ..environment()
+        };
+        assert_eq!(
+            find(&spec, &environment).auth_url.unwrap(),
+            "https://10.0.0.2:30443"
+        );
     }
 
     #[test]
@@ -356,56 +503,113 @@ mod tests {
             "spec": {"ports": [{"port": 443, "nodePort": 30443}]},
             "status": {"loadBalancer": {"ingress": [{"ip": "203.0.113.9"}]}},
         });
-        let environment = ClusterEnvironment { auth_service: Some(json(service)), ..environment() };
-        assert_eq!(find(&ClusterConfigSpec::default(), &environment).auth_url.unwrap(), "https://203.0.113.9:443");
+        let environment = ClusterEnvironment {
+            auth_service: Some(json(service)),
+            ..environment()
+        };
+        assert_eq!(
+            find(&ClusterConfigSpec::default(), &environment)
+                .auth_url
+                .unwrap(),
+            "https://203.0.113.9:443"
+        );
     }
 
     #[test]
     fn the_api_server_is_taken_from_cluster_info_else_from_the_control_plane() {
         let spec = ClusterConfigSpec::default();
         let server = find(&spec, &environment()).api_server.unwrap();
-        assert_eq!(server, ApiServer { url: "https://10.0.0.3:6443".into(), ca: "root".into() });
-        let published = ClusterEnvironment { cluster_info: Some(info("https://203.0.113.5:6443")), ..environment() };
+        assert_eq!(
+            server,
+            ApiServer {
+                url: "https://10.0.0.3:6443".into(),
+                ca: "root".into()
+            }
+        );
+        let published = ClusterEnvironment {
+            cluster_info: Some(info("https://203.0.113.5:6443")),
+            ..environment()
+        };
         let server = find(&spec, &published).api_server.unwrap();
         assert_eq!(server.url, "https://203.0.113.5:6443");
         // A published address that only the machine itself can reach helps nobody.
-        let local = ClusterEnvironment { cluster_info: Some(info("https://127.0.0.1:6443")), ..environment() };
-        assert_eq!(find(&spec, &local).api_server.unwrap().url, "https://10.0.0.3:6443");
+        let local = ClusterEnvironment {
+            cluster_info: Some(info("https://127.0.0.1:6443")),
+            ..environment()
+        };
+        assert_eq!(
+            find(&spec, &local).api_server.unwrap().url,
+            "https://10.0.0.3:6443"
+        );
     }
 
     #[test]
     fn consumers_get_the_published_ca_and_that_of_the_clusters_own_pods() {
         let ca = |root_ca: &str| {
             let root_ca = Some(json(json!({"data": {"ca.crt": root_ca}})));
-            let environment =
-                ClusterEnvironment { cluster_info: Some(info("https://203.0.113.5:6443")), root_ca, ..environment() };
-            find(&ClusterConfigSpec::default(), &environment).api_server.unwrap().ca
+            let environment = ClusterEnvironment {
+                cluster_info: Some(info("https://203.0.113.5:6443")),
+                root_ca,
+                ..environment()
+            };
+            find(&ClusterConfigSpec::default(), &environment)
+                .api_server
+                .unwrap()
+                .ca
         };
         assert_eq!(ca("pem\n"), "pem", "usually they are the same");
         assert_eq!(ca("new\n"), "pem\nnew\n");
-        let [first, second] = ["pem", "new"].map(|name| format!("{name}\n-----END CERTIFICATE-----\n"));
-        assert_eq!(ca(&format!("{first}{second}{second}")), format!("pem\n{first}{second}"), "each once");
+        let [first, second] =
+            ["pem", "new"].map(|name| format!("{name}\n-----END CERTIFICATE-----\n"));
+        assert_eq!(
+            ca(&format!("{first}{second}{second}")),
+            format!("pem\n{first}{second}"),
+            "each once"
+        );
     }
 
     #[test]
     fn local_addresses_are_refused_with_the_flag_to_set() {
         let mut spec = ClusterConfigSpec::default();
-        for url in
-            ["https://127.0.0.1:1", "https://localhost:1", "https://[::1]:1", "https://0.0.0.0:1", "http://10.0.0.1", "10.0.0.1"]
-        {
+        for url in [
+            "https://127.0.0.1:1",
+            "https://localhost:1",
+            "https://[::1]:1",
+            "https://0.0.0.0:1",
+            "http://10.0.0.1",
+            "10.0.0.1",
+        ] {
             spec.authentication.address = Some(url.into());
             spec.api_server.address = Some(url.into());
             let found = find(&spec, &environment());
-            assert!(found.auth_url.unwrap_err().contains("--set authentication.address"), "{url}");
-            assert!(found.api_server.unwrap_err().contains("--set apiServer.address"), "{url}");
+            assert!(
+                found
+                    .auth_url
+                    .unwrap_err()
+                    .contains("--set authentication.address"),
+                "{url}"
+            );
+            assert!(
+                found
+                    .api_server
+                    .unwrap_err()
+                    .contains("--set apiServer.address"),
+                "{url}"
+            );
         }
     }
 
     #[test]
     fn where_nothing_is_found_the_text_says_what_to_set() {
-        let found = find(&ClusterConfigSpec::default(), &ClusterEnvironment::default());
+        let found = find(
+            &ClusterConfigSpec::default(),
+            &ClusterEnvironment::default(),
+        );
         let wanted = condition(&found);
-        assert_eq!((wanted.status, wanted.reason.as_str()), (Some(false), "AuthenticationAddress"));
+        assert_eq!(
+            (wanted.status, wanted.reason.as_str()),
+            (Some(false), "AuthenticationAddress")
+        );
         assert!(found.api_server.unwrap_err().contains("--set apiServer.ca"));
     }
 }

@@ -1,11 +1,13 @@
 //! Challenges limit each signed request to one use within half a minute.
 //!
-//! A challenge consists of the provider's own time and a nonce, authenticated by a MAC. So the provider stores a challenge only when
-//! it is spent, and the consumer's clock does not matter. The MAC's key is as old as the process: a restart invalidates all
-//! challenges, so clients ask for a new one and try again.
+//! A challenge consists of the provider's own time and a nonce, authenticated by a MAC. So the
+//! provider stores a challenge only when it is spent, and the consumer's clock does not matter. The
+//! MAC's key is as old as the process: a restart invalidates all challenges, so clients ask for a
+//! new one and try again.
 //!
-//! The provider remembers spent challenges until they expire. Only requests that would otherwise be granted spend one, so
-//! strangers cannot fill the memory. If it is full anyway, the provider refuses requests, so that no replay passes.
+//! The provider remembers spent challenges until they expire. Only requests that would otherwise be
+//! granted spend one, so strangers cannot fill the memory. If it is full anyway, the provider
+//! refuses requests, so that no replay passes.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -51,7 +53,8 @@ pub struct Genuine {
     nonce: [u8; NONCE_LEN],
 }
 
-/// Issues, checks and spends challenges. All times are times since the start of the process, by a monotonic clock.
+/// Issues, checks and spends challenges. All times are times since the start of the process, by a
+/// monotonic clock.
 pub struct Challenges {
     key: hmac::Key,
     random: SystemRandom,
@@ -61,14 +64,24 @@ pub struct Challenges {
 impl Challenges {
     pub fn new() -> Result<Self, ChallengeError> {
         let random = SystemRandom::new();
-        let key = hmac::Key::generate(hmac::HMAC_SHA256, &random).map_err(|_| ChallengeError::Random)?;
-        Ok(Self { key, random, spent: Mutex::default() })
+        let key =
+            hmac::Key::generate(hmac::HMAC_SHA256, &random).map_err(|_| ChallengeError::Random)?;
+        Ok(Self {
+            key,
+            random,
+            spent: Mutex::default(),
+        })
     }
 
     pub fn issue(&self, now: Duration) -> Result<String, ChallengeError> {
-        let mut bytes = u64::try_from(now.as_millis()).unwrap_or(u64::MAX).to_be_bytes().to_vec();
+        let mut bytes = u64::try_from(now.as_millis())
+            .unwrap_or(u64::MAX)
+            .to_be_bytes()
+            .to_vec();
         let mut nonce = [0; NONCE_LEN];
-        self.random.fill(&mut nonce).map_err(|_| ChallengeError::Random)?;
+        self.random
+            .fill(&mut nonce)
+            .map_err(|_| ChallengeError::Random)?;
         bytes.extend_from_slice(&nonce);
         let tag = hmac::sign(&self.key, &bytes);
         bytes.extend_from_slice(tag.as_ref());
@@ -77,13 +90,20 @@ impl Challenges {
 
     /// Checks that a challenge is ours, has not expired and is unused. This does not spend it.
     pub fn check(&self, challenge: &str, now: Duration) -> Result<Genuine, ChallengeError> {
-        let bytes = BASE64URL_NOPAD.decode(challenge.as_bytes()).map_err(|_| ChallengeError::Unknown)?;
-        let (signed, tag) = bytes.split_at_checked(TIME_LEN + NONCE_LEN).ok_or(ChallengeError::Unknown)?;
+        let bytes = BASE64URL_NOPAD
+            .decode(challenge.as_bytes())
+            .map_err(|_| ChallengeError::Unknown)?;
+        let (signed, tag) = bytes
+            .split_at_checked(TIME_LEN + NONCE_LEN)
+            .ok_or(ChallengeError::Unknown)?;
         hmac::verify(&self.key, signed, tag).map_err(|_| ChallengeError::Unknown)?;
         let (time, nonce) = signed.split_at(TIME_LEN);
         let time = time.try_into().map_err(|_| ChallengeError::Unknown)?;
         let nonce = nonce.try_into().map_err(|_| ChallengeError::Unknown)?;
-        let genuine = Genuine { issued: Duration::from_millis(u64::from_be_bytes(time)), nonce };
+        let genuine = Genuine {
+            issued: Duration::from_millis(u64::from_be_bytes(time)),
+            nonce,
+        };
         if now.saturating_sub(genuine.issued) > LIFETIME {
             return Err(ChallengeError::Expired);
         }
@@ -97,7 +117,10 @@ impl Challenges {
     pub fn spend(&self, genuine: Genuine, now: Duration) -> Result<(), ChallengeError> {
         let mut spent = self.spent();
         // Expired challenges are refused anyway, so forget them.
-        let oldest = Genuine { issued: now.saturating_sub(LIFETIME), nonce: [0; NONCE_LEN] };
+        let oldest = Genuine {
+            issued: now.saturating_sub(LIFETIME),
+            nonce: [0; NONCE_LEN],
+        };
         *spent = spent.split_off(&oldest);
         if genuine < oldest {
             return Err(ChallengeError::Expired);
@@ -136,7 +159,10 @@ mod tests {
         let challenge = challenges.issue(START).unwrap();
         assert!(challenges.check(&challenge, START).is_ok());
         assert!(challenges.check(&challenge, later(30)).is_ok());
-        assert_eq!(challenges.check(&challenge, later(31)), Err(ChallengeError::Expired));
+        assert_eq!(
+            challenges.check(&challenge, later(31)),
+            Err(ChallengeError::Expired)
+        );
     }
 
     #[test]
@@ -145,8 +171,14 @@ mod tests {
         let challenge = challenges.issue(START).unwrap();
         let genuine = challenges.check(&challenge, later(1)).unwrap();
         assert_eq!(challenges.spend(genuine, later(1)), Ok(()));
-        assert_eq!(challenges.check(&challenge, later(2)), Err(ChallengeError::Replayed));
-        assert_eq!(challenges.spend(genuine, later(2)), Err(ChallengeError::Replayed));
+        assert_eq!(
+            challenges.check(&challenge, later(2)),
+            Err(ChallengeError::Replayed)
+        );
+        assert_eq!(
+            challenges.spend(genuine, later(2)),
+            Err(ChallengeError::Replayed)
+        );
     }
 
     #[test]
@@ -160,8 +192,14 @@ mod tests {
             let other = challenges.issue(later(seconds)).unwrap();
             let other = challenges.check(&other, later(seconds)).unwrap();
             challenges.spend(other, later(seconds)).unwrap();
-            assert!(challenges.check(&challenge, later(seconds)).is_err(), "after {seconds} s");
-            assert!(challenges.spend(genuine, later(seconds)).is_err(), "after {seconds} s");
+            assert!(
+                challenges.check(&challenge, later(seconds)).is_err(),
+                "after {seconds} s"
+            );
+            assert!(
+                challenges.spend(genuine, later(seconds)).is_err(),
+                "after {seconds} s"
+            );
         }
     }
 
@@ -171,13 +209,22 @@ mod tests {
         let genuine = |n: usize| {
             let mut nonce = [0; NONCE_LEN];
             nonce[..8].copy_from_slice(&n.to_be_bytes());
-            Genuine { issued: START, nonce }
+            Genuine {
+                issued: START,
+                nonce,
+            }
         };
         for n in 0..MAX_SPENT {
             challenges.spend(genuine(n), START).unwrap();
         }
-        assert_eq!(challenges.spend(genuine(MAX_SPENT), START), Err(ChallengeError::Busy));
-        let fresh = Genuine { issued: later(31), nonce: [1; NONCE_LEN] };
+        assert_eq!(
+            challenges.spend(genuine(MAX_SPENT), START),
+            Err(ChallengeError::Busy)
+        );
+        let fresh = Genuine {
+            issued: later(31),
+            nonce: [1; NONCE_LEN],
+        };
         assert_eq!(challenges.spend(fresh, later(31)), Ok(()));
         assert_eq!(challenges.spent().len(), 1);
     }
@@ -185,22 +232,38 @@ mod tests {
     #[test]
     fn challenges_of_another_process_are_unknown() {
         let challenge = Challenges::new().unwrap().issue(START).unwrap();
-        assert_eq!(Challenges::new().unwrap().check(&challenge, START), Err(ChallengeError::Unknown));
+        assert_eq!(
+            Challenges::new().unwrap().check(&challenge, START),
+            Err(ChallengeError::Unknown)
+        );
     }
 
     #[test]
     fn every_changed_byte_of_a_challenge_is_noticed() {
         let challenges = Challenges::new().unwrap();
-        let good = BASE64URL_NOPAD.decode(challenges.issue(START).unwrap().as_bytes()).unwrap();
+        let good = BASE64URL_NOPAD
+            .decode(challenges.issue(START).unwrap().as_bytes())
+            .unwrap();
         for index in 0..good.len() {
             let mut bad = good.clone();
             bad[index] ^= 1;
-            assert_eq!(challenges.check(&BASE64URL_NOPAD.encode(&bad), START), Err(ChallengeError::Unknown), "byte {index}");
+            assert_eq!(
+                challenges.check(&BASE64URL_NOPAD.encode(&bad), START),
+                Err(ChallengeError::Unknown),
+                "byte {index}"
+            );
         }
         for text in ["", "AAAA", "not base64 at all"] {
-            assert_eq!(challenges.check(text, START), Err(ChallengeError::Unknown), "{text:?}");
+            assert_eq!(
+                challenges.check(text, START),
+                Err(ChallengeError::Unknown),
+                "{text:?}"
+            );
         }
-        assert_eq!(challenges.check(&BASE64URL_NOPAD.encode(&good[..good.len() - 1]), START), Err(ChallengeError::Unknown));
+        assert_eq!(
+            challenges.check(&BASE64URL_NOPAD.encode(&good[..good.len() - 1]), START),
+            Err(ChallengeError::Unknown)
+        );
     }
 
     proptest! {

@@ -1,5 +1,6 @@
-//! A consumer's credential: the provider's API server, its CA, and a token. A Secret in the consumer's own cluster
-//! stores it, so after a restart the consumer does not have to request access again.
+//! A consumer's credential: the provider's API server, its CA, and a token. A Secret in the
+//! consumer's own cluster stores it, so after a restart the consumer does not have to request
+//! access again.
 
 use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 
@@ -30,7 +31,8 @@ pub const CREDENTIAL_SECRET: &str = "credential";
 const MIN_LIFE: i64 = PeeringTimes::MIN_CREDENTIAL_LIFETIME_SECONDS as i64;
 const MAX_LIFE: i64 = PeeringTimes::MAX_CREDENTIAL_LIFETIME_SECONDS as i64;
 
-/// Maximum difference of the clocks of two nodes in seconds: one may have stored a credential, the other reads it.
+/// Maximum difference of the clocks of two nodes in seconds: one may have stored a credential, the
+/// other reads it.
 pub const MAX_CLOCK_DIFFERENCE: i64 = 300;
 
 /// Timeout of connecting to a provider's API server.
@@ -54,14 +56,16 @@ pub struct Renewal {
     pub request: TokenRequest,
 }
 
-/// The part of a `ServiceAccount`'s token that says which account it is for, and to which Secret it is bound.
+/// The part of a `ServiceAccount`'s token that says which account it is for, and to which Secret it
+/// is bound.
 #[derive(Deserialize)]
 struct Claims {
     #[serde(rename = "kubernetes.io")]
     kubernetes: KubernetesClaims,
 }
 
-/// The part of a token that says how long it lives, in seconds since 1970 by the clock of the API server that issued it.
+/// The part of a token that says how long it lives, in seconds since 1970 by the clock of the API
+/// server that issued it.
 #[derive(Deserialize)]
 struct Validity {
     iat: i64,
@@ -99,14 +103,18 @@ pub struct Credential {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CredentialError {
     /// The address of the API server is not an `https://` URL.
-    #[error("the provider's address of its API server is not an https:// URL: correct `--set apiServer.address` there")]
+    #[error(
+        "the provider's address of its API server is not an https:// URL: correct `--set apiServer.address` there"
+    )]
     Server,
     /// The address of the API server means the machine itself, or machines of one link.
     #[error(
         "only the provider itself can reach the address that it gave for its API server: correct `--set apiServer.address` there"
     )]
     LocalServer,
-    #[error("the provider gave no certificate (PEM) for its API server: correct `--set apiServer.ca` there")]
+    #[error(
+        "the provider gave no certificate (PEM) for its API server: correct `--set apiServer.ca` there"
+    )]
     Ca,
     #[error("the provider gave a tenant namespace that is not ours")]
     TenantNamespace,
@@ -115,7 +123,10 @@ pub enum CredentialError {
 impl Credential {
     /// Makes a credential from a grant that was received at `now`.
     pub fn granted(grant: Grant, now: Timestamp) -> Self {
-        let life = life_of(&grant.token.0, i64::try_from(grant.expiration_seconds).unwrap_or(i64::MAX));
+        let life = life_of(
+            &grant.token.0,
+            i64::try_from(grant.expiration_seconds).unwrap_or(i64::MAX),
+        );
         Self {
             api_server: grant.api_server,
             token: grant.token,
@@ -130,9 +141,15 @@ impl Credential {
     /// Reads a stored credential. Returns none if it is incomplete: then a new grant replaces it.
     pub fn of_secret(secret: &Secret) -> Option<Self> {
         let data = secret.data.as_ref()?;
-        let text = |key: &str| data.get(key).and_then(|bytes| String::from_utf8(bytes.0.clone()).ok());
+        let text = |key: &str| {
+            data.get(key)
+                .and_then(|bytes| String::from_utf8(bytes.0.clone()).ok())
+        };
         Some(Self {
-            api_server: ApiServer { url: text(SERVER)?, ca: text(CA)? },
+            api_server: ApiServer {
+                url: text(SERVER)?,
+                ca: text(CA)?,
+            },
             token: SecretText(text(TOKEN)?),
             issued_at: text(ISSUED_AT)?.parse().ok()?,
             expires_at: text(EXPIRES_AT)?.parse().ok()?,
@@ -155,11 +172,17 @@ impl Credential {
             (PROTOCOL_VERSION, &version),
             (PROVIDER_NAME, &self.provider_name),
         ];
-        let data = data.into_iter().map(|(key, value)| (key.to_owned(), ByteString(value.clone().into_bytes()))).collect();
+        let data = data
+            .into_iter()
+            .map(|(key, value)| (key.to_owned(), ByteString(value.clone().into_bytes())))
+            .collect();
         Secret {
             metadata: ObjectMeta {
                 name: Some(CREDENTIAL_SECRET.to_owned()),
-                labels: Some(BTreeMap::from([(labels::MANAGED.to_owned(), "true".to_owned())])),
+                labels: Some(BTreeMap::from([(
+                    labels::MANAGED.to_owned(),
+                    "true".to_owned(),
+                )])),
                 ..ObjectMeta::default()
             },
             data: Some(data),
@@ -168,39 +191,60 @@ impl Credential {
         }
     }
 
-    /// Time from `now` until it should be renewed: at 60% of its life, at once if it has expired. It is never younger than new, so a clock
-    /// that was set back changes little.
+    /// Time from `now` until it should be renewed: at 60% of its life, at once if it has expired.
+    /// It is never younger than new, so a clock that was set back changes little.
     pub fn renew_in(&self, now: Timestamp) -> Duration {
         let whole = self.life().saturating_mul(3) / 5;
         let due = self.issued_at.as_second().saturating_add(whole);
-        Duration::from_secs(u64::try_from(due.saturating_sub(now.as_second()).min(whole)).unwrap_or(0))
+        Duration::from_secs(
+            u64::try_from(due.saturating_sub(now.as_second()).min(whole)).unwrap_or(0),
+        )
     }
 
     /// In seconds.
     fn life(&self) -> i64 {
-        self.expires_at.as_second().saturating_sub(self.issued_at.as_second())
+        self.expires_at
+            .as_second()
+            .saturating_sub(self.issued_at.as_second())
     }
 
-    /// The same credential with times that are earlier by as much as clocks may differ. Another node may have stored it: if its clock was
-    /// ahead of this one, the credential is older than it looks.
+    /// The same credential with times that are earlier by as much as clocks may differ. Another
+    /// node may have stored it: if its clock was ahead of this one, the credential is older than it
+    /// looks.
     #[must_use]
     pub fn by_another_clock(self) -> Self {
         let earlier = |time: Timestamp| {
-            Timestamp::from_second(time.as_second().saturating_sub(MAX_CLOCK_DIFFERENCE)).unwrap_or(Timestamp::UNIX_EPOCH)
+            Timestamp::from_second(time.as_second().saturating_sub(MAX_CLOCK_DIFFERENCE))
+                .unwrap_or(Timestamp::UNIX_EPOCH)
         };
-        Self { issued_at: earlier(self.issued_at), expires_at: earlier(self.expires_at), ..self }
+        Self {
+            issued_at: earlier(self.issued_at),
+            expires_at: earlier(self.expires_at),
+            ..self
+        }
     }
 
-    /// The data to renew it at the provider's API server for its own lifetime; none if its token does not say what it is bound to.
+    /// The data to renew it at the provider's API server for its own lifetime; none if its token
+    /// does not say what it is bound to.
     pub fn renewal(&self) -> Option<Renewal> {
         Self::renewal_of(&self.token.0, self.life())
     }
 
     /// The same for a token and a lifetime in seconds.
     pub(crate) fn renewal_of(token: &str, life: i64) -> Option<Renewal> {
-        let Claims { kubernetes: KubernetesClaims { namespace, serviceaccount, secret } } = claims(token)?;
+        let Claims {
+            kubernetes:
+                KubernetesClaims {
+                    namespace,
+                    serviceaccount,
+                    secret,
+                },
+        } = claims(token)?;
         // The provider wrote the token, and these become a path.
-        if ![&namespace, &serviceaccount.name].into_iter().all(|name| is_object_name(name)) {
+        if ![&namespace, &serviceaccount.name]
+            .into_iter()
+            .all(|name| is_object_name(name))
+        {
             return None;
         }
         let bound = BoundObjectReference {
@@ -214,16 +258,33 @@ impl Credential {
             expiration_seconds: Some(life.clamp(MIN_LIFE, MAX_LIFE)),
             ..TokenRequestSpec::default()
         };
-        let request = TokenRequest { metadata: ObjectMeta::default(), spec, status: None };
-        Some(Renewal { namespace, account: serviceaccount.name, request })
+        let request = TokenRequest {
+            metadata: ObjectMeta::default(),
+            spec,
+            status: None,
+        };
+        Some(Renewal {
+            namespace,
+            account: serviceaccount.name,
+            request,
+        })
     }
 
-    /// The same credential with the answer to a [`Renewal`] that arrived at `now`; none if there is no token in it.
+    /// The same credential with the answer to a [`Renewal`] that arrived at `now`; none if there is
+    /// no token in it.
     pub fn renewed(&self, answer: TokenRequest, now: Timestamp) -> Option<Self> {
-        let token = answer.status.map(|status| status.token).filter(|token| !token.is_empty())?;
+        let token = answer
+            .status
+            .map(|status| status.token)
+            .filter(|token| !token.is_empty())?;
         let life = life_of(&token, answer.spec.expiration_seconds.unwrap_or(MIN_LIFE));
         let expires_at = Timestamp::from_second(now.as_second().saturating_add(life)).ok()?;
-        Some(Self { token: SecretText(token), issued_at: now, expires_at, ..self.clone() })
+        Some(Self {
+            token: SecretText(token),
+            issued_at: now,
+            expires_at,
+            ..self.clone()
+        })
     }
 
     /// Whether it has not expired.
@@ -233,7 +294,11 @@ impl Credential {
 
     /// Whether it has not expired by some clock: then it is worth a request.
     pub fn may_be_usable(&self, now: Timestamp) -> bool {
-        now.as_second() < self.expires_at.as_second().saturating_add(MAX_CLOCK_DIFFERENCE)
+        now.as_second()
+            < self
+                .expires_at
+                .as_second()
+                .saturating_add(MAX_CLOCK_DIFFERENCE)
     }
 
     /// Whether clients that were created for `other` also work with this credential's token.
@@ -249,14 +314,26 @@ impl Credential {
         if self.tenant_namespace != expected_namespace {
             return Err(CredentialError::TenantNamespace);
         }
-        let url: http::Uri = self.api_server.url.parse().map_err(|_| CredentialError::Server)?;
-        let host = url.host().filter(|_| url.scheme_str() == Some("https")).ok_or(CredentialError::Server)?;
+        let url: http::Uri = self
+            .api_server
+            .url
+            .parse()
+            .map_err(|_| CredentialError::Server)?;
+        let host = url
+            .host()
+            .filter(|_| url.scheme_str() == Some("https"))
+            .ok_or(CredentialError::Server)?;
         if is_local(host) || names_no_server(host) {
             return Err(CredentialError::LocalServer);
         }
         let roots: Result<Vec<Vec<u8>>, _> =
-            CertificateDer::pem_slice_iter(self.api_server.ca.as_bytes()).map(|found| found.map(|der| der.to_vec())).collect();
-        let roots = roots.ok().filter(|roots| !roots.is_empty()).ok_or(CredentialError::Ca)?;
+            CertificateDer::pem_slice_iter(self.api_server.ca.as_bytes())
+                .map(|found| found.map(|der| der.to_vec()))
+                .collect();
+        let roots = roots
+            .ok()
+            .filter(|roots| !roots.is_empty())
+            .ok_or(CredentialError::Ca)?;
         let mut config = Config::new(url);
         config.root_cert = Some(roots);
         config.connect_timeout = Some(CONNECT_TIMEOUT);
@@ -266,40 +343,51 @@ impl Credential {
 }
 
 impl Renewal {
-    /// The same for the shortest lifetime, which every provider allows; none if this is it. The provider may allow less than it did when it
-    /// granted the credential.
+    /// The same for the shortest lifetime, which every provider allows; none if this is it. The
+    /// provider may allow less than it did when it granted the credential.
     pub fn for_shortest(mut self) -> Option<Self> {
         let before = self.request.spec.expiration_seconds.replace(MIN_LIFE);
         (before != Some(MIN_LIFE)).then_some(self)
     }
 }
 
-/// Lifetime of a token in seconds: as the token says, and at most `said`. The API server may issue it for a shorter time than was asked
-/// for.
+/// Lifetime of a token in seconds: as the token says, and at most `said`. The API server may issue
+/// it for a shorter time than was asked for.
 fn life_of(token: &str, said: i64) -> i64 {
-    let validity = claims::<Validity>(token).and_then(|validity| validity.exp.checked_sub(validity.iat));
+    let validity =
+        claims::<Validity>(token).and_then(|validity| validity.exp.checked_sub(validity.iat));
     validity.unwrap_or(said).min(said).clamp(0, MAX_LIFE)
 }
 
 /// Reads the claims of a token. Nothing here checks its signature.
 fn claims<C: DeserializeOwned>(token: &str) -> Option<C> {
-    let payload = BASE64URL_NOPAD.decode(token.split('.').nth(1)?.as_bytes()).ok()?;
+    let payload = BASE64URL_NOPAD
+        .decode(token.split('.').nth(1)?.as_bytes())
+        .ok()?;
     serde_json::from_slice(&payload).ok()
 }
 
-/// Whether no API server of another cluster has this host: see [`is_no_server`]. Also what looks like a name, but resolves as an IPv4
-/// address in an unusual form, such as `2130706433` or `0x7f.1`. What other names resolve to is checked when a connection is made.
+/// Whether no API server of another cluster has this host: see [`is_no_server`]. Also what looks
+/// like a name, but resolves as an IPv4 address in an unusual form, such as `2130706433` or
+/// `0x7f.1`. What other names resolve to is checked when a connection is made.
 fn names_no_server(host: &str) -> bool {
     let host = host.trim_start_matches('[').trim_end_matches(']');
-    let is_number = |label: &str| label.starts_with("0x") || label.bytes().all(|byte| byte.is_ascii_digit());
+    let is_number =
+        |label: &str| label.starts_with("0x") || label.bytes().all(|byte| byte.is_ascii_digit());
     match host.parse::<IpAddr>() {
         Ok(address) => is_no_server(address),
-        Err(_) => host.to_ascii_lowercase().trim_end_matches('.').rsplit('.').next().is_some_and(is_number),
+        Err(_) => host
+            .to_ascii_lowercase()
+            .trim_end_matches('.')
+            .rsplit('.')
+            .next()
+            .is_some_and(is_number),
     }
 }
 
-/// Whether no API server of another cluster has this address: it means this machine, its link, with metadata services, or many machines.
-/// Private addresses are allowed, because clusters of one organisation have them.
+/// Whether no API server of another cluster has this address: it means this machine, its link, with
+/// metadata services, or many machines. Private addresses are allowed, because clusters of one
+/// organisation have them.
 pub(crate) fn is_no_server(address: IpAddr) -> bool {
     let address = address.to_canonical();
     let is_broadcast = matches!(address, IpAddr::V4(address) if address.is_broadcast());
@@ -314,12 +402,17 @@ fn is_object_name(text: &str) -> bool {
 
 /// The credential in a Secret that is not being deleted.
 pub fn stored(secret: Option<Secret>) -> Option<Credential> {
-    secret.filter(|secret| secret.metadata.deletion_timestamp.is_none()).as_ref().and_then(Credential::of_secret)
+    secret
+        .filter(|secret| secret.metadata.deletion_timestamp.is_none())
+        .as_ref()
+        .and_then(Credential::of_secret)
 }
 
 #[cfg(test)]
 mod tests {
-    use k8s_openapi::{api::authentication::v1::TokenRequestStatus, apimachinery::pkg::apis::meta::v1::Time};
+    use k8s_openapi::{
+        api::authentication::v1::TokenRequestStatus, apimachinery::pkg::apis::meta::v1::Time,
+    };
     use liqo_byte_mutations::mutated_text;
     use proptest::prelude::*;
 
@@ -331,10 +424,17 @@ mod tests {
 
     fn a_grant() -> Grant {
         let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
-        let ca = rcgen::CertificateParams::new(vec!["ca".to_owned()]).unwrap().self_signed(&key).unwrap().pem();
+        let ca = rcgen::CertificateParams::new(vec!["ca".to_owned()])
+            .unwrap()
+            .self_signed(&key)
+            .unwrap()
+            .pem();
         Grant {
             tenant_namespace: "liqo-tenant-x".into(),
-            api_server: ApiServer { url: "https://203.0.113.5:6443".into(), ca },
+            api_server: ApiServer {
+                url: "https://203.0.113.5:6443".into(),
+                ca,
+            },
             token: SecretText("t".into()),
             expiration_seconds: 3600,
             protocol_version: 1,
@@ -356,7 +456,10 @@ mod tests {
     fn a_credential_is_renewed_at_sixty_percent_of_its_life() {
         let credential = credential();
         assert_eq!(credential.renew_in(now()), Duration::from_mins(36));
-        assert_eq!(credential.renew_in("2026-06-01T12:40:00Z".parse().unwrap()), Duration::ZERO);
+        assert_eq!(
+            credential.renew_in("2026-06-01T12:40:00Z".parse().unwrap()),
+            Duration::ZERO
+        );
         assert!(credential.is_usable("2026-06-01T12:59:59Z".parse().unwrap()));
         assert!(!credential.is_usable("2026-06-01T13:00:00Z".parse().unwrap()));
     }
@@ -366,8 +469,14 @@ mod tests {
         let mut grant = credential();
         grant.expires_at = Timestamp::MAX;
         assert!(grant.renew_in(now()) > Duration::ZERO);
-        let granted = Grant { expiration_seconds: u64::MAX, ..a_grant() };
-        assert_eq!(Credential::granted(granted, now()).renew_in(now()), Duration::from_mins(24 * 60 * 3 / 5));
+        let granted = Grant {
+            expiration_seconds: u64::MAX,
+            ..a_grant()
+        };
+        assert_eq!(
+            Credential::granted(granted, now()).renew_in(now()),
+            Duration::from_mins(24 * 60 * 3 / 5)
+        );
         grant = credential();
         grant.expires_at = now();
         assert_eq!(grant.renew_in(now()), Duration::ZERO);
@@ -377,10 +486,23 @@ mod tests {
     fn what_a_provider_says_is_checked_before_it_is_used() {
         let good = credential();
         assert!(good.client_config("liqo-tenant-x").is_ok());
-        assert_eq!(good.client_config("liqo-tenant-y").unwrap_err(), CredentialError::TenantNamespace);
-        let at =
-            |url: &str| Credential { api_server: ApiServer { url: url.into(), ca: good.api_server.ca.clone() }, ..good.clone() };
-        assert_eq!(at("https://127.0.0.1:6443").client_config("liqo-tenant-x").unwrap_err(), CredentialError::LocalServer);
+        assert_eq!(
+            good.client_config("liqo-tenant-y").unwrap_err(),
+            CredentialError::TenantNamespace
+        );
+        let at = |url: &str| Credential {
+            api_server: ApiServer {
+                url: url.into(),
+                ca: good.api_server.ca.clone(),
+            },
+            ..good.clone()
+        };
+        assert_eq!(
+            at("https://127.0.0.1:6443")
+                .client_config("liqo-tenant-x")
+                .unwrap_err(),
+            CredentialError::LocalServer
+        );
         for nowhere in [
             "169.254.169.254",
             "[fe80::1]",
@@ -392,19 +514,44 @@ mod tests {
             "0177.0.0.1.",
         ] {
             let refused = at(&format!("https://{nowhere}:6443")).client_config("liqo-tenant-x");
-            assert_eq!(refused.unwrap_err(), CredentialError::LocalServer, "{nowhere}");
+            assert_eq!(
+                refused.unwrap_err(),
+                CredentialError::LocalServer,
+                "{nowhere}"
+            );
         }
-        for private in ["10.0.0.7", "[fd00::7]", "api.milan.example", "api.7eleven.example"] {
-            assert!(at(&format!("https://{private}:6443")).client_config("liqo-tenant-x").is_ok(), "{private}");
+        for private in [
+            "10.0.0.7",
+            "[fd00::7]",
+            "api.milan.example",
+            "api.7eleven.example",
+        ] {
+            assert!(
+                at(&format!("https://{private}:6443"))
+                    .client_config("liqo-tenant-x")
+                    .is_ok(),
+                "{private}"
+            );
         }
-        assert_eq!(at("http://203.0.113.5").client_config("liqo-tenant-x").unwrap_err(), CredentialError::Server);
+        assert_eq!(
+            at("http://203.0.113.5")
+                .client_config("liqo-tenant-x")
+                .unwrap_err(),
+            CredentialError::Server
+        );
         let mut bare = good.clone();
         bare.api_server.ca = "no certificate".into();
-        assert_eq!(bare.client_config("liqo-tenant-x").unwrap_err(), CredentialError::Ca);
+        assert_eq!(
+            bare.client_config("liqo-tenant-x").unwrap_err(),
+            CredentialError::Ca
+        );
     }
 
     fn token_with(claims: &serde_json::Value) -> SecretText {
-        SecretText(format!("e30.{}.c2ln", BASE64URL_NOPAD.encode(claims.to_string().as_bytes())))
+        SecretText(format!(
+            "e30.{}.c2ln",
+            BASE64URL_NOPAD.encode(claims.to_string().as_bytes())
+        ))
     }
 
     fn token_for(namespace: &str) -> SecretText {
@@ -415,7 +562,8 @@ mod tests {
         }}))
     }
 
-    /// A token that an API server whose clock differs by `offset` issues at `now` for `life` seconds.
+    /// A token that an API server whose clock differs by `offset` issues at `now` for `life`
+    /// seconds.
     fn token_of(life: i64, offset: i64) -> SecretText {
         let iat = now().as_second() + offset;
         token_with(&serde_json::json!({ "iat": iat, "nbf": iat, "exp": iat + life }))
@@ -423,37 +571,81 @@ mod tests {
 
     #[test]
     fn a_token_says_how_to_renew_it_and_cannot_name_another_path() {
-        let credential = Credential { token: token_for("liqo"), ..credential() };
+        let credential = Credential {
+            token: token_for("liqo"),
+            ..credential()
+        };
         let renewal = credential.renewal().unwrap();
-        assert_eq!((renewal.namespace.as_str(), renewal.account.as_str()), ("liqo", "liqo-consumer-x"));
+        assert_eq!(
+            (renewal.namespace.as_str(), renewal.account.as_str()),
+            ("liqo", "liqo-consumer-x")
+        );
         let bound = renewal.request.spec.bound_object_ref.unwrap();
-        assert_eq!((bound.name.as_deref(), bound.uid.as_deref()), (Some("liqo-consumer-x"), Some("2")));
-        for token in [token_for("../../x"), token_for(""), SecretText("opaque".into()), SecretText("a.b.c".into())] {
-            assert_eq!(Credential { token, ..credential.clone() }.renewal(), None);
+        assert_eq!(
+            (bound.name.as_deref(), bound.uid.as_deref()),
+            (Some("liqo-consumer-x"), Some("2"))
+        );
+        for token in [
+            token_for("../../x"),
+            token_for(""),
+            SecretText("opaque".into()),
+            SecretText("a.b.c".into()),
+        ] {
+            assert_eq!(
+                Credential {
+                    token,
+                    ..credential.clone()
+                }
+                .renewal(),
+                None
+            );
         }
     }
 
     #[test]
     fn a_credential_is_renewed_for_its_own_lifetime_within_the_limits() {
         for (life, asked) in [(3600, 3600), (7200, 7200), (86_400, 86_400), (60, 600)] {
-            let grant = Grant { token: token_for("liqo"), expiration_seconds: life, ..a_grant() };
+            let grant = Grant {
+                token: token_for("liqo"),
+                expiration_seconds: life,
+                ..a_grant()
+            };
             let renewal = Credential::granted(grant, now()).renewal().unwrap();
             assert_eq!(renewal.request.spec.expiration_seconds, Some(asked));
             let shortest = renewal.for_shortest();
-            assert_eq!(shortest.map(|renewal| renewal.request.spec.expiration_seconds), (asked != 600).then_some(Some(600)));
+            assert_eq!(
+                shortest.map(|renewal| renewal.request.spec.expiration_seconds),
+                (asked != 600).then_some(Some(600))
+            );
         }
     }
 
     #[test]
     fn a_token_that_lives_shorter_than_was_asked_for_is_renewed_by_its_own_lifetime() {
-        let grant = Grant { token: token_of(1000, 0), expiration_seconds: 7200, ..a_grant() };
-        assert_eq!(Credential::granted(grant, now()).renew_in(now()), Duration::from_mins(10));
+        let grant = Grant {
+            token: token_of(1000, 0),
+            expiration_seconds: 7200,
+            ..a_grant()
+        };
+        assert_eq!(
+            Credential::granted(grant, now()).renew_in(now()),
+            Duration::from_mins(10)
+        );
         let answer = TokenRequest {
-            spec: TokenRequestSpec { expiration_seconds: Some(3600), ..TokenRequestSpec::default() },
-            status: Some(TokenRequestStatus { token: token_of(1000, 0).0, expiration_timestamp: Time(now()) }),
+            spec: TokenRequestSpec {
+                expiration_seconds: Some(3600),
+                ..TokenRequestSpec::default()
+            },
+            status: Some(TokenRequestStatus {
+                token: token_of(1000, 0).0,
+                expiration_timestamp: Time(now()),
+            }),
             ..TokenRequest::default()
         };
-        assert_eq!(credential().renewed(answer, now()).unwrap().renew_in(now()), Duration::from_mins(10));
+        assert_eq!(
+            credential().renewed(answer, now()).unwrap().renew_in(now()),
+            Duration::from_mins(10)
+        );
         // A token with absurd times does no harm.
         for (iat, exp) in [(i64::MIN, i64::MAX), (i64::MAX, i64::MIN), (5, 1)] {
             let token = token_with(&serde_json::json!({ "iat": iat, "exp": exp }));
@@ -466,13 +658,22 @@ mod tests {
     fn a_renewed_credential_has_a_new_token_and_at_most_a_day() {
         let credential = credential();
         let answer = |token: &str| TokenRequest {
-            spec: TokenRequestSpec { expiration_seconds: Some(i64::MAX), ..TokenRequestSpec::default() },
-            status: Some(TokenRequestStatus { token: token.to_owned(), expiration_timestamp: Time(now()) }),
+            spec: TokenRequestSpec {
+                expiration_seconds: Some(i64::MAX),
+                ..TokenRequestSpec::default()
+            },
+            status: Some(TokenRequestStatus {
+                token: token.to_owned(),
+                expiration_timestamp: Time(now()),
+            }),
             ..TokenRequest::default()
         };
         let later = "2026-06-01T12:50:00Z".parse().unwrap();
         let renewed = credential.renewed(answer("new"), later).unwrap();
-        assert_eq!((renewed.token.0.as_str(), renewed.renew_in(later)), ("new", Duration::from_mins(24 * 60 * 3 / 5)));
+        assert_eq!(
+            (renewed.token.0.as_str(), renewed.renew_in(later)),
+            ("new", Duration::from_mins(24 * 60 * 3 / 5))
+        );
         assert!(renewed.serves_same_clients(&credential));
         assert_eq!(credential.renewed(answer(""), later), None);
     }
@@ -486,9 +687,18 @@ mod tests {
 
     fn mutated_credentials() -> impl Strategy<Value = Credential> {
         let good = credential();
-        let url = prop_oneof![Just(good.api_server.url.clone()), mutated_text(Just(good.api_server.url.clone()))];
-        let ca = prop_oneof![Just(good.api_server.ca.clone()), mutated_text(Just(good.api_server.ca.clone()))];
-        let namespace = prop_oneof![Just(good.tenant_namespace.clone()), mutated_text(Just(good.tenant_namespace.clone()))];
+        let url = prop_oneof![
+            Just(good.api_server.url.clone()),
+            mutated_text(Just(good.api_server.url.clone()))
+        ];
+        let ca = prop_oneof![
+            Just(good.api_server.ca.clone()),
+            mutated_text(Just(good.api_server.ca.clone()))
+        ];
+        let namespace = prop_oneof![
+            Just(good.tenant_namespace.clone()),
+            mutated_text(Just(good.tenant_namespace.clone()))
+        ];
         (url, ca, namespace).prop_map(move |(url, ca, tenant_namespace)| Credential {
             api_server: ApiServer { url, ca },
             tenant_namespace,
@@ -497,8 +707,8 @@ mod tests {
     }
 
     proptest! {
-        /// The provider's clock differs from the consumer's, and the node that reads the credential has another clock than the one that
-        /// stored it.
+        /// The provider's clock differs from the consumer's, and the node that reads the credential
+        /// has another clock than the one that stored it.
         #[test]
         fn a_credential_is_renewed_before_it_expires_although_clocks_differ_by_five_minutes(
             life in MIN_LIFE..=MAX_LIFE,
@@ -512,7 +722,8 @@ mod tests {
             let at = |seconds: i64| Timestamp::from_second(now().as_second() + seconds).unwrap();
             // The process that got it renews it in time, whatever the provider's clock shows.
             prop_assert_eq!(issued.renew_in(at(0)), Duration::from_secs(expiration_seconds * 3 / 5));
-            // Another node, on which the process starts when the credential has this age, does so, too.
+            // Another node, on which the process starts when the credential has this age, does so,
+            // too.
             let age = age.min(life - 1);
             let seen = at(age + reader);
             prop_assert!(issued.may_be_usable(seen), "it still works, and counts as worthless");

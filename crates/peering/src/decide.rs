@@ -1,8 +1,8 @@
-//! Decides what to do about one peer: [`plan`] is a pure function of this cluster's objects. The rest of this module
-//! decides from heartbeats whether a provider or a consumer is alive.
+//! Decides what to do about one peer: [`plan`] is a pure function of this cluster's objects. The
+//! rest of this module decides from heartbeats whether a provider or a consumer is alive.
 //!
-//! A peer may be provider, consumer or both. The two directions are independent: each has a namespace here, and the
-//! `ForeignCluster` stays until both namespaces are gone.
+//! A peer may be provider, consumer or both. The two directions are independent: each has a
+//! namespace here, and the `ForeignCluster` stays until both namespaces are gone.
 
 use std::time::Duration;
 
@@ -46,16 +46,24 @@ pub enum Waiting {
     Over,
 }
 
-/// Whether the peer of a record waits for approval, and for how much longer. A date that cannot be parsed has passed.
+/// Whether the peer of a record waits for approval, and for how much longer. A date that cannot be
+/// parsed has passed.
 pub fn waiting(record: &ForeignCluster, expiry: Duration, now: Timestamp) -> Waiting {
-    let Some(since) = record.metadata.annotations.as_ref().and_then(|all| all.get(annotations::PENDING_APPROVAL)) else {
+    let Some(since) = record
+        .metadata
+        .annotations
+        .as_ref()
+        .and_then(|all| all.get(annotations::PENDING_APPROVAL))
+    else {
         return Waiting::No;
     };
     if record.spec.incoming_peering != PeeringIntent::Auto {
         return Waiting::Decided;
     }
     // A clock that was set back does not extend the time.
-    let waited = since.parse::<Timestamp>().map(|since| Duration::try_from(now.duration_since(since)).unwrap_or_default());
+    let waited = since
+        .parse::<Timestamp>()
+        .map(|since| Duration::try_from(now.duration_since(since)).unwrap_or_default());
     match waited.ok().and_then(|waited| expiry.checked_sub(waited)) {
         Some(left) if !left.is_zero() => Waiting::For(left),
         _ => Waiting::Over,
@@ -135,24 +143,34 @@ pub struct Plan {
 
 pub fn plan(snapshot: Snapshot) -> Plan {
     let outgoing = match (wants_outgoing(snapshot), snapshot.provider_namespace) {
-        (true, NamespaceState::Absent | NamespaceState::Present | NamespaceState::Ending) => Outgoing::Run,
+        (true, NamespaceState::Absent | NamespaceState::Present | NamespaceState::Ending) => {
+            Outgoing::Run
+        }
         (false, NamespaceState::Absent) => Outgoing::Nothing,
         (false, NamespaceState::Present | NamespaceState::Ending) => Outgoing::TearDown,
         (_, NamespaceState::Terminating) => Outgoing::AwaitGone,
     };
-    let unwanted =
-        snapshot.consumer_expired || snapshot.peer.is_some_and(|peer| peer.deleting || peer.incoming == PeeringIntent::No);
+    let unwanted = snapshot.consumer_expired
+        || snapshot
+            .peer
+            .is_some_and(|peer| peer.deleting || peer.incoming == PeeringIntent::No);
     let incoming = match snapshot.tenant_namespace {
         NamespaceState::Absent => Incoming::Nothing,
         NamespaceState::Present if !unwanted => Incoming::Serve,
         NamespaceState::Present | NamespaceState::Ending => Incoming::End,
         NamespaceState::Terminating => Incoming::AwaitGone,
     };
-    Plan { outgoing, incoming, record: record(snapshot.peer, outgoing, incoming) }
+    Plan {
+        outgoing,
+        incoming,
+        record: record(snapshot.peer, outgoing, incoming),
+    }
 }
 
 fn wants_outgoing(snapshot: Snapshot) -> bool {
-    snapshot.peer.is_some_and(|peer| peer.wants_outgoing && !peer.deleting)
+    snapshot
+        .peer
+        .is_some_and(|peer| peer.wants_outgoing && !peer.deleting)
 }
 
 fn record(peer: Option<Peer>, outgoing: Outgoing, incoming: Incoming) -> Record {
@@ -160,7 +178,8 @@ fn record(peer: Option<Peer>, outgoing: Outgoing, incoming: Incoming) -> Record 
     match peer {
         None if incoming == Incoming::Serve => Record::Create,
         Some(peer) if peer.waiting == Waiting::Over && !peer.deleting => Record::Forget,
-        // Keep a `No`, which keeps the consumer out, and a record that somebody has to decide on, or decided on.
+        // Keep a `No`, which keeps the consumer out, and a record that somebody has to decide on,
+        // or decided on.
         Some(peer)
             if over
                 && peer.automatic
@@ -208,7 +227,13 @@ pub enum PeerHealth {
 
 impl Heartbeat {
     pub fn new(now: Instant) -> Self {
-        Self { answered: None, lease: None, lease_changed: now, refused: false, invalid_certificate: false }
+        Self {
+            answered: None,
+            lease: None,
+            lease_changed: now,
+            refused: false,
+            invalid_certificate: false,
+        }
     }
 
     /// Records that the API server answered with success, and with this version of the lease.
@@ -228,7 +253,10 @@ impl Heartbeat {
     }
 
     pub fn health(&self, now: Instant) -> PeerHealth {
-        if self.answered.is_none_or(|at| now.saturating_duration_since(at) >= ANSWER_TIMEOUT) {
+        if self
+            .answered
+            .is_none_or(|at| now.saturating_duration_since(at) >= ANSWER_TIMEOUT)
+        {
             match (self.refused, self.invalid_certificate) {
                 (true, _) => PeerHealth::AccessDenied,
                 (false, true) => PeerHealth::InvalidCertificate,
@@ -265,13 +293,21 @@ pub enum ConsumerHealth {
 impl ConsumerHeartbeat {
     /// Starts with the version of its lease that was first seen.
     pub fn new(lease: Option<String>, now: Instant) -> Self {
-        Self { lease, changed: now, alive: false }
+        Self {
+            lease,
+            changed: now,
+            alive: false,
+        }
     }
 
     /// Records the current version of its lease.
     pub fn observe(&mut self, lease: Option<String>, now: Instant) {
         if self.lease != lease {
-            *self = Self { lease, changed: now, alive: true };
+            *self = Self {
+                lease,
+                changed: now,
+                alive: true,
+            };
         }
     }
 
@@ -312,27 +348,46 @@ mod tests {
     };
 
     fn with(peer: Peer) -> Snapshot {
-        Snapshot { peer: Some(peer), ..NOTHING }
+        Snapshot {
+            peer: Some(peer),
+            ..NOTHING
+        }
     }
 
     #[test]
     fn a_wanted_provider_gets_a_session_and_the_finalizer_first() {
-        let plan = plan(with(Peer { wants_outgoing: true, finalizer: false, ..PEER }));
+        let plan = plan(with(Peer {
+            wants_outgoing: true,
+            finalizer: false,
+            ..PEER
+        }));
         assert_eq!((plan.outgoing, plan.record), (Outgoing::Run, Record::Hold));
     }
 
     #[test]
     fn a_namespace_that_is_on_its_way_out_is_waited_for_before_a_new_session() {
-        let snapshot =
-            Snapshot { provider_namespace: NamespaceState::Terminating, ..with(Peer { wants_outgoing: true, ..PEER }) };
+        let snapshot = Snapshot {
+            provider_namespace: NamespaceState::Terminating,
+            ..with(Peer {
+                wants_outgoing: true,
+                ..PEER
+            })
+        };
         assert_eq!(plan(snapshot).outgoing, Outgoing::AwaitGone);
     }
 
     #[test]
     fn unpeering_tears_down_and_releases_the_record_last() {
-        let deleting = Peer { wants_outgoing: true, deleting: true, ..PEER };
+        let deleting = Peer {
+            wants_outgoing: true,
+            deleting: true,
+            ..PEER
+        };
         for place in [NamespaceState::Present, NamespaceState::Terminating] {
-            let plan = plan(Snapshot { provider_namespace: place, ..with(deleting) });
+            let plan = plan(Snapshot {
+                provider_namespace: place,
+                ..with(deleting)
+            });
             assert_ne!(plan.outgoing, Outgoing::Run);
             assert_eq!(plan.record, Record::Keep, "{place:?}");
         }
@@ -341,35 +396,114 @@ mod tests {
 
     #[test]
     fn without_a_record_what_is_left_of_a_provider_is_torn_down() {
-        let snapshot = Snapshot { peer: None, provider_namespace: NamespaceState::Present, ..NOTHING };
-        assert_eq!(plan(snapshot), Plan { outgoing: Outgoing::TearDown, incoming: Incoming::Nothing, record: Record::Keep });
+        let snapshot = Snapshot {
+            peer: None,
+            provider_namespace: NamespaceState::Present,
+            ..NOTHING
+        };
+        assert_eq!(
+            plan(snapshot),
+            Plan {
+                outgoing: Outgoing::TearDown,
+                incoming: Incoming::Nothing,
+                record: Record::Keep
+            }
+        );
     }
 
     #[test]
     fn a_tenancy_stands_until_somebody_ends_it() {
-        let tenant = |peer| Snapshot { tenant_namespace: NamespaceState::Present, ..with(peer) };
+        let tenant = |peer| Snapshot {
+            tenant_namespace: NamespaceState::Present,
+            ..with(peer)
+        };
         assert_eq!(plan(tenant(PEER)).incoming, Incoming::Serve);
-        assert_eq!(plan(tenant(Peer { incoming: PeeringIntent::Yes, ..PEER })).incoming, Incoming::Serve);
-        assert_eq!(plan(tenant(Peer { incoming: PeeringIntent::No, ..PEER })).incoming, Incoming::End);
-        assert_eq!(plan(tenant(Peer { deleting: true, ..PEER })).incoming, Incoming::End);
-        assert_eq!(plan(Snapshot { consumer_expired: true, ..tenant(PEER) }).incoming, Incoming::End);
-        assert_eq!(plan(Snapshot { tenant_namespace: NamespaceState::Ending, ..tenant(PEER) }).incoming, Incoming::End);
+        assert_eq!(
+            plan(tenant(Peer {
+                incoming: PeeringIntent::Yes,
+                ..PEER
+            }))
+            .incoming,
+            Incoming::Serve
+        );
+        assert_eq!(
+            plan(tenant(Peer {
+                incoming: PeeringIntent::No,
+                ..PEER
+            }))
+            .incoming,
+            Incoming::End
+        );
+        assert_eq!(
+            plan(tenant(Peer {
+                deleting: true,
+                ..PEER
+            }))
+            .incoming,
+            Incoming::End
+        );
+        assert_eq!(
+            plan(Snapshot {
+                consumer_expired: true,
+                ..tenant(PEER)
+            })
+            .incoming,
+            Incoming::End
+        );
+        assert_eq!(
+            plan(Snapshot {
+                tenant_namespace: NamespaceState::Ending,
+                ..tenant(PEER)
+            })
+            .incoming,
+            Incoming::End
+        );
     }
 
     #[test]
     fn a_tenancy_without_a_record_gets_one() {
-        let snapshot = Snapshot { peer: None, tenant_namespace: NamespaceState::Present, ..NOTHING };
+        let snapshot = Snapshot {
+            peer: None,
+            tenant_namespace: NamespaceState::Present,
+            ..NOTHING
+        };
         assert_eq!(plan(snapshot).record, Record::Create);
     }
 
     #[test]
     fn the_record_of_a_consumer_goes_with_it_if_it_came_with_it() {
-        let automatic = Peer { automatic: true, ..PEER };
+        let automatic = Peer {
+            automatic: true,
+            ..PEER
+        };
         assert_eq!(plan(with(automatic)).record, Record::Delete);
-        assert_eq!(plan(Snapshot { tenant_namespace: NamespaceState::Terminating, ..with(automatic) }).record, Record::Keep);
-        // Keep a record that the other direction needs, that keeps the consumer out, or that the user created.
-        assert_eq!(plan(with(Peer { wants_outgoing: true, ..automatic })).record, Record::Keep);
-        assert_eq!(plan(with(Peer { incoming: PeeringIntent::No, finalizer: false, ..automatic })).record, Record::Keep);
+        assert_eq!(
+            plan(Snapshot {
+                tenant_namespace: NamespaceState::Terminating,
+                ..with(automatic)
+            })
+            .record,
+            Record::Keep
+        );
+        // Keep a record that the other direction needs, that keeps the consumer out, or that the
+        // user created.
+        assert_eq!(
+            plan(with(Peer {
+                wants_outgoing: true,
+                ..automatic
+            }))
+            .record,
+            Record::Keep
+        );
+        assert_eq!(
+            plan(with(Peer {
+                incoming: PeeringIntent::No,
+                finalizer: false,
+                ..automatic
+            }))
+            .record,
+            Record::Keep
+        );
         assert_eq!(plan(with(PEER)).record, Record::Release);
     }
 
@@ -378,9 +512,19 @@ mod tests {
         let both = Snapshot {
             provider_namespace: NamespaceState::Present,
             tenant_namespace: NamespaceState::Present,
-            ..with(Peer { wants_outgoing: false, ..PEER })
+            ..with(Peer {
+                wants_outgoing: false,
+                ..PEER
+            })
         };
-        assert_eq!(plan(both), Plan { outgoing: Outgoing::TearDown, incoming: Incoming::Serve, record: Record::Keep });
+        assert_eq!(
+            plan(both),
+            Plan {
+                outgoing: Outgoing::TearDown,
+                incoming: Incoming::Serve,
+                record: Record::Keep
+            }
+        );
     }
 
     #[test]
@@ -389,24 +533,46 @@ mod tests {
         let mut heartbeat = Heartbeat::new(start);
         assert_eq!(heartbeat.health(start), PeerHealth::NoAnswer);
         heartbeat.answered_with(Some("1".into()), start);
-        assert_eq!(heartbeat.health(start + Duration::from_secs(7)), PeerHealth::Reachable);
-        assert_eq!(heartbeat.health(start + Duration::from_secs(8)), PeerHealth::NoAnswer);
+        assert_eq!(
+            heartbeat.health(start + Duration::from_secs(7)),
+            PeerHealth::Reachable
+        );
+        assert_eq!(
+            heartbeat.health(start + Duration::from_secs(8)),
+            PeerHealth::NoAnswer
+        );
         heartbeat.refused = true;
-        assert_eq!(heartbeat.health(start + Duration::from_secs(8)), PeerHealth::AccessDenied);
+        assert_eq!(
+            heartbeat.health(start + Duration::from_secs(8)),
+            PeerHealth::AccessDenied
+        );
         heartbeat.failed(true);
-        assert_eq!(heartbeat.health(start + Duration::from_secs(8)), PeerHealth::InvalidCertificate);
+        assert_eq!(
+            heartbeat.health(start + Duration::from_secs(8)),
+            PeerHealth::InvalidCertificate
+        );
         heartbeat.answered_with(Some("1".into()), start + Duration::from_secs(9));
-        assert_eq!(heartbeat.health(start + Duration::from_secs(9)), PeerHealth::Reachable);
+        assert_eq!(
+            heartbeat.health(start + Duration::from_secs(9)),
+            PeerHealth::Reachable
+        );
     }
 
     #[test]
     fn a_replica_that_takes_over_does_so_before_the_peer_counts_its_cluster_as_gone() {
-        // Until another replica leads, its controllers have started, and it has sent its first heartbeat.
+        // Until another replica leads, its controllers have started, and it has sent its first
+        // heartbeat.
         let takeover = Timing::WITH_STANDBY.takeover_limit() + Duration::from_secs(3);
-        assert!(session::HEARTBEAT_INTERVAL + takeover < CONSUMER_TIMEOUT, "the provider does not see a silent consumer");
+        assert!(
+            session::HEARTBEAT_INTERVAL + takeover < CONSUMER_TIMEOUT,
+            "the provider does not see a silent consumer"
+        );
         // The consumer reads the provider's lease only with its own heartbeats.
         let silence = tenancy::HEARTBEAT_INTERVAL + takeover + session::HEARTBEAT_INTERVAL;
-        assert!(silence < MANAGER_TIMEOUT, "the consumer does not see a silent provider");
+        assert!(
+            silence < MANAGER_TIMEOUT,
+            "the consumer does not see a silent provider"
+        );
     }
 
     #[test]
@@ -415,12 +581,21 @@ mod tests {
         let mut heartbeat = Heartbeat::new(start);
         for second in 0..30 {
             heartbeat.answered_with(Some("1".into()), start + Duration::from_secs(second));
-            assert_eq!(heartbeat.health(start + Duration::from_secs(second)), PeerHealth::Reachable);
+            assert_eq!(
+                heartbeat.health(start + Duration::from_secs(second)),
+                PeerHealth::Reachable
+            );
         }
         heartbeat.answered_with(Some("1".into()), start + Duration::from_secs(30));
-        assert_eq!(heartbeat.health(start + Duration::from_secs(30)), PeerHealth::ManagerSilent);
+        assert_eq!(
+            heartbeat.health(start + Duration::from_secs(30)),
+            PeerHealth::ManagerSilent
+        );
         heartbeat.answered_with(Some("2".into()), start + Duration::from_secs(31));
-        assert_eq!(heartbeat.health(start + Duration::from_secs(31)), PeerHealth::Reachable);
+        assert_eq!(
+            heartbeat.health(start + Duration::from_secs(31)),
+            PeerHealth::Reachable
+        );
     }
 
     #[test]
@@ -435,55 +610,132 @@ mod tests {
         assert_eq!(heartbeat.health(expiry, at(26)), ConsumerHealth::Silent);
         assert_eq!(heartbeat.health(expiry, at(3606)), ConsumerHealth::Expired);
         heartbeat.observe(Some("3".into()), at(3607));
-        assert_eq!(heartbeat.health(expiry, at(3607)), ConsumerHealth::Reachable);
+        assert_eq!(
+            heartbeat.health(expiry, at(3607)),
+            ConsumerHealth::Reachable
+        );
     }
 
     #[test]
     fn the_times_in_the_leases_of_a_peer_do_not_matter() {
         let start = Instant::now();
         let id = liqo_api::ClusterId::of_public_key(&[1; 32]);
-        let (mut provider, mut consumer) = (Heartbeat::new(start), ConsumerHeartbeat::new(None, start));
+        let (mut provider, mut consumer) =
+            (Heartbeat::new(start), ConsumerHeartbeat::new(None, start));
         // Its clock is five minutes behind or ahead, and jumps between.
-        for (seconds, offset) in (0..240).step_by(3).zip([-300, 300, -299, 301].into_iter().cycle()) {
+        for (seconds, offset) in (0..240)
+            .step_by(3)
+            .zip([-300, 300, -299, 301].into_iter().cycle())
+        {
             let now = start + Duration::from_secs(seconds.try_into().unwrap());
-            let lease = objects::renewal(&id, Timestamp::from_second(1_800_000_000 + seconds + offset).unwrap());
+            let lease = objects::renewal(
+                &id,
+                Timestamp::from_second(1_800_000_000 + seconds + offset).unwrap(),
+            );
             provider.answered_with(objects::lease_version(&lease), now);
             consumer.observe(objects::lease_version(&lease), now);
             assert_eq!(provider.health(now), PeerHealth::Reachable);
-            assert_eq!(consumer.health(Duration::from_mins(1), now), ConsumerHealth::Reachable);
+            assert_eq!(
+                consumer.health(Duration::from_mins(1), now),
+                ConsumerHealth::Reachable
+            );
         }
     }
 
     #[test]
     fn a_consumer_that_waits_for_approval_stays_known_for_as_long_as_it_may_wait() {
-        let automatic = Peer { automatic: true, ..PEER };
-        let record = |peer: Peer| plan(Snapshot { peer: Some(peer), ..NOTHING }).record;
+        let automatic = Peer {
+            automatic: true,
+            ..PEER
+        };
+        let record = |peer: Peer| {
+            plan(Snapshot {
+                peer: Some(peer),
+                ..NOTHING
+            })
+            .record
+        };
         assert_eq!(record(automatic), Record::Delete);
         let waits = Waiting::For(Duration::from_secs(1));
-        assert_ne!(record(Peer { waiting: waits, ..automatic }), Record::Delete);
-        assert_ne!(record(Peer { waiting: Waiting::Decided, incoming: PeeringIntent::Yes, ..automatic }), Record::Delete);
-        for peer in [automatic, PEER, Peer { wants_outgoing: true, ..PEER }] {
-            assert_eq!(record(Peer { waiting: Waiting::Over, ..peer }), Record::Forget);
+        assert_ne!(
+            record(Peer {
+                waiting: waits,
+                ..automatic
+            }),
+            Record::Delete
+        );
+        assert_ne!(
+            record(Peer {
+                waiting: Waiting::Decided,
+                incoming: PeeringIntent::Yes,
+                ..automatic
+            }),
+            Record::Delete
+        );
+        for peer in [
+            automatic,
+            PEER,
+            Peer {
+                wants_outgoing: true,
+                ..PEER
+            },
+        ] {
+            assert_eq!(
+                record(Peer {
+                    waiting: Waiting::Over,
+                    ..peer
+                }),
+                Record::Forget
+            );
         }
-        assert_eq!(record(Peer { waiting: Waiting::Over, deleting: true, ..automatic }), Record::Release);
+        assert_eq!(
+            record(Peer {
+                waiting: Waiting::Over,
+                deleting: true,
+                ..automatic
+            }),
+            Record::Release
+        );
     }
 
     #[test]
     fn approval_is_waited_for_from_the_first_request_on() {
-        let (day, now) = (Duration::from_hours(24), "2026-06-02T12:00:00Z".parse().unwrap());
+        let (day, now) = (
+            Duration::from_hours(24),
+            "2026-06-02T12:00:00Z".parse().unwrap(),
+        );
         let state = |since: Option<&str>, incoming: PeeringIntent| {
-            let annotations = since.map(|since| serde_json::json!({ annotations::PENDING_APPROVAL: since }));
-            let spec =
-                serde_json::json!({ "clusterID": liqo_api::ClusterId::of_public_key(&[1; 32]), "incomingPeering": incoming });
+            let annotations =
+                since.map(|since| serde_json::json!({ annotations::PENDING_APPROVAL: since }));
+            let spec = serde_json::json!({ "clusterID": liqo_api::ClusterId::of_public_key(&[1; 32]), "incomingPeering": incoming });
             let record = serde_json::json!({ "metadata": { "name": "rome", "annotations": annotations }, "spec": spec });
             waiting(&serde_json::from_value(record).unwrap(), day, now)
         };
         assert_eq!(state(None, PeeringIntent::Auto), Waiting::No);
-        assert_eq!(state(Some("2026-06-01T12:00:01Z"), PeeringIntent::Auto), Waiting::For(Duration::from_secs(1)));
-        assert_eq!(state(Some("2026-06-03T12:00:00Z"), PeeringIntent::Auto), Waiting::For(day));
-        for over in ["2026-06-01T12:00:00Z", "1970-01-01T00:00:00Z", "yesterday", ""] {
-            assert_eq!(state(Some(over), PeeringIntent::Auto), Waiting::Over, "{over:?}");
-            assert_eq!(state(Some(over), PeeringIntent::Yes), Waiting::Decided, "{over:?}");
+        assert_eq!(
+            state(Some("2026-06-01T12:00:01Z"), PeeringIntent::Auto),
+            Waiting::For(Duration::from_secs(1))
+        );
+        assert_eq!(
+            state(Some("2026-06-03T12:00:00Z"), PeeringIntent::Auto),
+            Waiting::For(day)
+        );
+        for over in [
+            "2026-06-01T12:00:00Z",
+            "1970-01-01T00:00:00Z",
+            "yesterday",
+            "",
+        ] {
+            assert_eq!(
+                state(Some(over), PeeringIntent::Auto),
+                Waiting::Over,
+                "{over:?}"
+            );
+            assert_eq!(
+                state(Some(over), PeeringIntent::Yes),
+                Waiting::Decided,
+                "{over:?}"
+            );
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Stores a cluster's key.
 //!
-//! The first start creates an Ed25519 key, which never changes: the cluster ID is derived from it, and every grant from another
-//! cluster depends on it. It is stored in an immutable Secret, so that a stray `kubectl apply` cannot replace it.
+//! The first start creates an Ed25519 key, which never changes: the cluster ID is derived from it,
+//! and every grant from another cluster depends on it. It is stored in an immutable Secret, so that
+//! a stray `kubectl apply` cannot replace it.
 
 use std::collections::BTreeMap;
 
@@ -40,32 +41,46 @@ pub enum IdentityError {
 
 /// Reads the identity from its Secret, or creates both.
 ///
-/// Two processes may do this at the same time: the API server accepts one Secret, and the other process reads it.
+/// Two processes may do this at the same time: the API server accepts one Secret, and the other
+/// process reads it.
 pub async fn load_or_create(secrets: &Api<Secret>) -> Result<ClusterIdentity, IdentityError> {
     if let Some(identity) = load(secrets).await? {
         return Ok(identity);
     }
     let made = ClusterIdentity::generate().map_err(IdentityError::Generate)?;
-    match secrets.create(&PostParams::default(), &to_secret(&made)).await {
+    match secrets
+        .create(&PostParams::default(), &to_secret(&made))
+        .await
+    {
         Ok(_) => {
             tracing::info!(cluster_id = %made.id(), "created this cluster's identity");
             Ok(made)
         }
-        Err(kube::Error::Api(status)) if status.is_already_exists() => {
-            from_secret(&secrets.get(IDENTITY_SECRET).await.map_err(IdentityError::Read)?)
-        }
+        Err(kube::Error::Api(status)) if status.is_already_exists() => from_secret(
+            &secrets
+                .get(IDENTITY_SECRET)
+                .await
+                .map_err(IdentityError::Read)?,
+        ),
         Err(error) => Err(IdentityError::Create(error)),
     }
 }
 
 /// Reads the identity from its Secret; `None` if there is none.
 pub async fn load(secrets: &Api<Secret>) -> Result<Option<ClusterIdentity>, IdentityError> {
-    let secret = secrets.get_opt(IDENTITY_SECRET).await.map_err(IdentityError::Read)?;
+    let secret = secrets
+        .get_opt(IDENTITY_SECRET)
+        .await
+        .map_err(IdentityError::Read)?;
     secret.as_ref().map(from_secret).transpose()
 }
 
 fn from_secret(secret: &Secret) -> Result<ClusterIdentity, IdentityError> {
-    let der = secret.data.as_ref().and_then(|data| data.get(PRIVATE_KEY)).ok_or(IdentityError::Unusable)?;
+    let der = secret
+        .data
+        .as_ref()
+        .and_then(|data| data.get(PRIVATE_KEY))
+        .ok_or(IdentityError::Unusable)?;
     ClusterIdentity::from_pkcs8(&der.0).map_err(|_| IdentityError::Unusable)
 }
 
@@ -73,10 +88,14 @@ fn to_secret(identity: &ClusterIdentity) -> Secret {
     Secret {
         metadata: ObjectMeta {
             name: Some(IDENTITY_SECRET.to_owned()),
-            // Without the label of managed objects: uninstalling keeps the identity unless the user purges it.
+            // Without the label of managed objects: uninstalling keeps the identity unless the user
+            // purges it.
             ..ObjectMeta::default()
         },
-        data: Some(BTreeMap::from([(PRIVATE_KEY.to_owned(), ByteString(identity.pkcs8().to_vec()))])),
+        data: Some(BTreeMap::from([(
+            PRIVATE_KEY.to_owned(),
+            ByteString(identity.pkcs8().to_vec()),
+        )])),
         immutable: Some(true),
         type_: Some("Opaque".to_owned()),
         ..Secret::default()
@@ -104,13 +123,19 @@ mod tests {
     #[test]
     fn a_peer_knows_the_key_of_our_end_of_its_tunnel() {
         let made = ClusterIdentity::generate().unwrap();
-        assert_eq!(tunnel_key(&made).map(keys::public), keys::of_cluster(made.public_key()));
+        assert_eq!(
+            tunnel_key(&made).map(keys::public),
+            keys::of_cluster(made.public_key())
+        );
     }
 
     #[test]
     fn a_damaged_secret_is_reported_and_never_replaced() {
         let mut secret = to_secret(&ClusterIdentity::generate().unwrap());
-        secret.data = Some(BTreeMap::from([(PRIVATE_KEY.to_owned(), ByteString(vec![1, 2, 3]))]));
+        secret.data = Some(BTreeMap::from([(
+            PRIVATE_KEY.to_owned(),
+            ByteString(vec![1, 2, 3]),
+        )]));
         assert!(matches!(from_secret(&secret), Err(IdentityError::Unusable)));
         secret.data = None;
         assert!(matches!(from_secret(&secret), Err(IdentityError::Unusable)));
@@ -172,7 +197,10 @@ mod tests {
                 let sender = sender.clone();
                 async move {
                     if request.method() == Method::GET {
-                        return Ok::<_, std::convert::Infallible>(failure(StatusCode::NOT_FOUND, "NotFound"));
+                        return Ok::<_, std::convert::Infallible>(failure(
+                            StatusCode::NOT_FOUND,
+                            "NotFound",
+                        ));
                     }
                     let bytes = request.into_body().collect().await.unwrap().to_bytes();
                     let secret: Secret = serde_json::from_slice(&bytes).unwrap();

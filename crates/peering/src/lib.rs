@@ -1,9 +1,11 @@
-//! Peering: the identity of this cluster, its first contact with another one, and the life of a peering.
+//! Peering: the identity of this cluster, its first contact with another one, and the life of a
+//! peering.
 //!
-//! A key identifies a cluster: the cluster ID is derived from it, the cluster signs its requests to auth endpoints with
-//! it, and its own auth endpoint proves it by TLS. A consumer requests access from a provider's auth endpoint, and gets
-//! a namespace there and a short-lived credential. From then on it uses the provider's API server, and the auth
-//! endpoint only for new credentials. The provider never calls the consumer.
+//! A key identifies a cluster: the cluster ID is derived from it, the cluster signs its requests to
+//! auth endpoints with it, and its own auth endpoint proves it by TLS. A consumer requests access
+//! from a provider's auth endpoint, and gets a namespace there and a short-lived credential. From
+//! then on it uses the provider's API server, and the auth endpoint only for new credentials. The
+//! provider never calls the consumer.
 //!
 //! ```text
 //!   consumer                                            provider
@@ -17,23 +19,28 @@
 //!                          Peers: the connection that the other parts use
 //! ```
 //!
-//! The leader of the controller manager calls [`run`]. Users' wishes come from the `ForeignCluster`, `PeeringPolicy`
-//! and token Secrets; the results are namespaces, credentials and conditions. This crate does not decide what a
-//! consumer is offered (`liqo-sharing`), and neither sends pods (`liqo-offloading`) nor connects networks.
+//! The leader of the controller manager calls [`run`]. Users' wishes come from the
+//! `ForeignCluster`, `PeeringPolicy` and token Secrets; the results are namespaces, credentials and
+//! conditions. This crate does not decide what a consumer is offered (`liqo-sharing`), and neither
+//! sends pods (`liqo-offloading`) nor connects networks.
 //!
-//! Read [`decide`] first: its `plan` says what to do about a peer. Then [`lifecycle`], the controller that does it.
-//! * [`identity`], [`tls`], [`challenge`]: where the key is stored, and what proves that a cluster has it.
-//! * [`protocol`]: the messages. [`auth`]: the endpoint, its client, its decisions. [`exchange`]: a single HTTP
-//!   request.
-//! * The consumer's side: [`session`], with one task for each provider, its [`credential`], and [`transport`], the
-//!   client.
+//! Read [`decide`] first: its `plan` says what to do about a peer. Then [`lifecycle`], the
+//! controller that does it.
+//! * [`identity`], [`tls`], [`challenge`]: where the key is stored, and what proves that a cluster
+//!   has it.
+//! * [`protocol`]: the messages. [`auth`]: the endpoint, its client, its decisions. [`exchange`]: a
+//!   single HTTP request.
+//! * The consumer's side: [`session`], with one task for each provider, its [`credential`], and
+//!   [`transport`], the client.
 //! * The provider's side: [`tenancy`]. Objects of both sides: [`objects`], [`namespace`].
-//! * [`discovery`]: finds other clusters, and decides from which of them this cluster borrows automatically.
-//! * [`addresses`]: how others reach this cluster. [`tunnel_clients`]: who may reach it through its tunnel.
+//! * [`discovery`]: finds other clusters, and decides from which of them this cluster borrows
+//!   automatically.
+//! * [`addresses`]: how others reach this cluster. [`tunnel_clients`]: who may reach it through its
+//!   tunnel.
 //!
-//! The two directions of a peering are independent: each has a namespace here, and the `ForeignCluster` has a finalizer
-//! until both are gone. A dead peer blocks nothing: every call to it has a time limit, and ending a peering needs no
-//! answer.
+//! The two directions of a peering are independent: each has a namespace here, and the
+//! `ForeignCluster` has a finalizer until both are gone. A dead peer blocks nothing: every call to
+//! it has a time limit, and ending a peering needs no answer.
 
 pub mod addresses;
 pub mod auth;
@@ -58,7 +65,10 @@ use std::{collections::HashMap, sync::Arc};
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::{Namespace, Secret};
 use kube::{Api, runtime::watcher};
-use liqo_api::{ClusterId, ForeignCluster, GatewayAddress, PeeringPolicy, TunnelEndpoint, conditions::owners, labels};
+use liqo_api::{
+    ClusterId, ForeignCluster, GatewayAddress, PeeringPolicy, TunnelEndpoint, conditions::owners,
+    labels,
+};
 use liqo_controller_runtime::{
     Cache, Context, Key, Queue, cache,
     start::at_start,
@@ -70,8 +80,8 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::{
-    auth::server::ServeError, discovery::Discoverer, lifecycle::Lifecycle, namespace::LiqoNamespace, objects::KIND_MAPPED,
-    tenancy::Tenants,
+    auth::server::ServeError, discovery::Discoverer, lifecycle::Lifecycle,
+    namespace::LiqoNamespace, objects::KIND_MAPPED, tenancy::Tenants,
 };
 
 pub const FIELD_MANAGER: &str = owners::PEERING.field_manager;
@@ -79,9 +89,10 @@ pub const FIELD_MANAGER: &str = owners::PEERING.field_manager;
 /// Maximum number of peers that are reconciled at the same time.
 const MAX_CONCURRENT: usize = 32;
 
-/// Keeps what must outlive a peering. Gets the namespace of the peering, which is deleted as soon as that is done, and the name of the
-/// peer. Nothing runs under the peering any more.
-pub type Keep = Arc<dyn Fn(String, Option<String>) -> BoxFuture<'static, Result<(), BoxError>> + Send + Sync>;
+/// Keeps what must outlive a peering. Gets the namespace of the peering, which is deleted as soon
+/// as that is done, and the name of the peer. Nothing runs under the peering any more.
+pub type Keep =
+    Arc<dyn Fn(String, Option<String>) -> BoxFuture<'static, Result<(), BoxError>> + Send + Sync>;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -103,22 +114,40 @@ pub enum Error {
 }
 
 /// Runs everything about peering until `context.stop`. The auth endpoint listens on `auth_port`.
-pub async fn run(context: Context, identity: Arc<ClusterIdentity>, auth_port: u16, keep: Keep) -> Result<(), Error> {
-    let listener = context.listen(auth_port).await.map_err(|source| Error::Listen { port: auth_port, source })?;
+pub async fn run(
+    context: Context,
+    identity: Arc<ClusterIdentity>,
+    auth_port: u16,
+    keep: Keep,
+) -> Result<(), Error> {
+    let listener = context
+        .listen(auth_port)
+        .await
+        .map_err(|source| Error::Listen {
+            port: auth_port,
+            source,
+        })?;
 
     let queue: Queue<ClusterId> = Queue::new();
     // Updates the list of tunnel clients.
     let clients_changed = Arc::new(Notify::new());
     // Compares with what discovery finds.
     let records_changed = Arc::new(Notify::new());
-    let foreign_clusters = watch_foreign_clusters(&context, queue.clone(), [clients_changed.clone(), records_changed.clone()]);
+    let foreign_clusters = watch_foreign_clusters(
+        &context,
+        queue.clone(),
+        [clients_changed.clone(), records_changed.clone()],
+    );
     let namespaces = watch_namespaces(&context, queue.clone(), clients_changed.clone());
     let tunnels = watch_tunnels(&context, queue.clone());
     let policies = watch_policies(&context, records_changed.clone());
     let tokens = watch_tokens(&context);
     let (found, addresses) = watch::channel(None);
-    let known =
-        tunnel_clients::Known { namespaces: namespaces.clone(), records: foreign_clusters.clone(), changed: clients_changed };
+    let known = tunnel_clients::Known {
+        namespaces: namespaces.clone(),
+        records: foreign_clusters.clone(),
+        changed: clients_changed,
+    };
     let (peers, ours) = (foreign_clusters.clone(), namespaces.clone());
     let discoverer = Discoverer {
         context: context.clone(),
@@ -126,7 +155,15 @@ pub async fn run(context: Context, identity: Arc<ClusterIdentity>, auth_port: u1
         policies: policies.clone(),
         changed: records_changed,
     };
-    let tenants = Arc::new(Tenants::new(&context, addresses, peers, policies.clone(), ours, tokens.clone(), queue.clone()));
+    let tenants = Arc::new(Tenants::new(
+        &context,
+        addresses,
+        peers,
+        policies.clone(),
+        ours,
+        tokens.clone(),
+        queue.clone(),
+    ));
     // Wait for all initial lists: until then, absence proves nothing.
     if !(foreign_clusters.synced().await
         && namespaces.synced().await
@@ -165,63 +202,124 @@ pub async fn run(context: Context, identity: Arc<ClusterIdentity>, auth_port: u1
         Ok(())
     };
     // If the auth endpoint fails, everything ends.
-    let serve = auth::server::serve(listener, &identity, Arc::clone(&tenants), context.clock, context.stop.clone());
+    let serve = auth::server::serve(
+        listener,
+        &identity,
+        Arc::clone(&tenants),
+        context.clock,
+        context.stop.clone(),
+    );
     tokio::try_join!(serve, work)?;
     Ok(())
 }
 
 /// Lets what must outlive a peering be kept.
-pub(crate) async fn keep_of(keep: &Keep, namespace: &str, peer: Option<String>) -> Result<(), StepError> {
-    let kept = keep(namespace.to_owned(), peer).await.map_err(kube::Error::Service);
-    kept.step("keep what must stay of", "Namespace", Key::new("", namespace))
+pub(crate) async fn keep_of(
+    keep: &Keep,
+    namespace: &str,
+    peer: Option<String>,
+) -> Result<(), StepError> {
+    let kept = keep(namespace.to_owned(), peer)
+        .await
+        .map_err(kube::Error::Service);
+    kept.step(
+        "keep what must stay of",
+        "Namespace",
+        Key::new("", namespace),
+    )
 }
 
-fn watch_foreign_clusters(context: &Context, queue: Queue<ClusterId>, changed: [Arc<Notify>; 2]) -> Cache<ForeignCluster> {
+fn watch_foreign_clusters(
+    context: &Context,
+    queue: Queue<ClusterId>,
+    changed: [Arc<Notify>; 2],
+) -> Cache<ForeignCluster> {
     let api: Api<ForeignCluster> = Api::all(context.client.clone());
-    Cache::watch(api, watcher::Config::default(), context.stop.clone(), cache::whole, move |_, old, new| {
-        for object in [old, new].into_iter().flatten() {
-            queue.add(object.spec.cluster_id.clone());
-        }
-        for changed in &changed {
-            changed.notify_one();
-        }
-    })
+    Cache::watch(
+        api,
+        watcher::Config::default(),
+        context.stop.clone(),
+        cache::whole,
+        move |_, old, new| {
+            for object in [old, new].into_iter().flatten() {
+                queue.add(object.spec.cluster_id.clone());
+            }
+            for changed in &changed {
+                changed.notify_one();
+            }
+        },
+    )
 }
 
-/// A change may start or end automatic peerings. What policies say about consumers is read when a consumer requests access.
+/// A change may start or end automatic peerings. What policies say about consumers is read when a
+/// consumer requests access.
 fn watch_policies(context: &Context, changed: Arc<Notify>) -> Cache<PeeringPolicy> {
     let api: Api<PeeringPolicy> = Api::all(context.client.clone());
-    Cache::watch(api, watcher::Config::default(), context.stop.clone(), cache::whole, move |_, _, _| changed.notify_one())
+    Cache::watch(
+        api,
+        watcher::Config::default(),
+        context.stop.clone(),
+        cache::whole,
+        move |_, _, _| changed.notify_one(),
+    )
 }
 
-/// The tokens for the first contact. They are read when a consumer requests access, so a change triggers nothing.
+/// The tokens for the first contact. They are read when a consumer requests access, so a change
+/// triggers nothing.
 fn watch_tokens(context: &Context) -> Cache<Secret> {
     let api: Api<Secret> = Api::namespaced(context.client.clone(), &context.namespace);
     let config = watcher::Config::default().labels(labels::PEERING_TOKEN);
-    Cache::watch(api, config, context.stop.clone(), cache::whole, |_, _, _| ())
+    Cache::watch(
+        api,
+        config,
+        context.stop.clone(),
+        cache::whole,
+        |_, _, _| (),
+    )
 }
 
-fn watch_namespaces(context: &Context, queue: Queue<ClusterId>, clients_changed: Arc<Notify>) -> Cache<LiqoNamespace> {
+fn watch_namespaces(
+    context: &Context,
+    queue: Queue<ClusterId>,
+    clients_changed: Arc<Notify>,
+) -> Cache<LiqoNamespace> {
     let api: Api<Namespace> = Api::all(context.client.clone());
     let config = watcher::Config::default().labels(labels::NAMESPACE_KIND);
-    Cache::watch(api, config, context.stop.clone(), LiqoNamespace::of, move |_, old, new| {
-        // No peering depends on a single mapped namespace. A tenancy that ends asks again and again whether some are left.
-        for namespace in [old, new].into_iter().flatten().filter(|namespace| namespace.kind != KIND_MAPPED) {
-            queue.add(namespace.cluster.clone());
-            clients_changed.notify_one();
-        }
-    })
+    Cache::watch(
+        api,
+        config,
+        context.stop.clone(),
+        LiqoNamespace::of,
+        move |_, old, new| {
+            // No peering depends on a single mapped namespace. A tenancy that ends asks again and
+            // again whether some are left.
+            for namespace in [old, new]
+                .into_iter()
+                .flatten()
+                .filter(|namespace| namespace.kind != KIND_MAPPED)
+            {
+                queue.add(namespace.cluster.clone());
+                clients_changed.notify_one();
+            }
+        },
+    )
 }
 
 /// The gateways that peers announced last.
 fn watch_tunnels(context: &Context, queue: Queue<ClusterId>) -> Cache<Vec<GatewayAddress>> {
     let api: Api<TunnelEndpoint> = Api::namespaced(context.client.clone(), &context.namespace);
     let gateways = |endpoint: TunnelEndpoint| Some(endpoint.spec.gateways);
-    Cache::watch(api, watcher::Config::default(), context.stop.clone(), gateways, move |key, old, new| {
-        if old != new
-            && let Ok(id) = key.name.parse()
-        {
-            queue.add(id);
-        }
-    })
+    Cache::watch(
+        api,
+        watcher::Config::default(),
+        context.stop.clone(),
+        gateways,
+        move |key, old, new| {
+            if old != new
+                && let Ok(id) = key.name.parse()
+            {
+                queue.add(id);
+            }
+        },
+    )
 }

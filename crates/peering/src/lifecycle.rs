@@ -1,8 +1,9 @@
-//! The controller for peers. For each peer it takes a snapshot of this cluster's objects, calls [`plan`], and does the
-//! next step of each direction: it starts a session with a provider, or repairs or ends the tenancy of a consumer.
+//! The controller for peers. For each peer it takes a snapshot of this cluster's objects, calls
+//! [`plan`], and does the next step of each direction: it starts a session with a provider, or
+//! repairs or ends the tenancy of a consumer.
 //!
-//! Both directions of a peering share one `ForeignCluster`. Only this controller writes its finalizer and the
-//! conditions of peering.
+//! Both directions of a peering share one `ForeignCluster`. Only this controller writes its
+//! finalizer and the conditions of peering.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -16,9 +17,9 @@ use kube::{
 };
 use liqo_api::conditions::{DesiredCondition, owners};
 use liqo_api::{
-    AuthenticatedReason, ClusterId, ConsumerAuthorizedReason, ConsumerReachableReason, ForeignCluster, ForeignClusterStatus,
-    GatewayAddress, IdentityVerifiedReason, PeeringIntent, VirtualNode, finalizers, labels, links, provider_namespace,
-    tenant_namespace,
+    AuthenticatedReason, ClusterId, ConsumerAuthorizedReason, ConsumerReachableReason,
+    ForeignCluster, ForeignClusterStatus, GatewayAddress, IdentityVerifiedReason, PeeringIntent,
+    VirtualNode, finalizers, labels, links, provider_namespace, tenant_namespace,
 };
 use liqo_controller_runtime::{
     Cache, Context, Key, Next, Queue, conditions, foreign_clusters,
@@ -32,7 +33,10 @@ use serde_json::json;
 use crate::{
     Keep,
     credential::CREDENTIAL_SECRET,
-    decide::{ConsumerHealth, Incoming, NamespaceState, Outgoing, Peer, Plan, Record, Snapshot, Waiting, plan},
+    decide::{
+        ConsumerHealth, Incoming, NamespaceState, Outgoing, Peer, Plan, Record, Snapshot, Waiting,
+        plan,
+    },
     keep_of,
     namespace::LiqoNamespace,
     objects::{self, KIND_PROVIDER, KIND_TENANT},
@@ -67,7 +71,9 @@ impl Lifecycle {
         let record = records.first();
         if id == *self.identity.id() {
             let text = "this is the ID of this cluster itself: delete this ForeignCluster, and peer with another cluster";
-            return self.reject(&records, IdentityVerifiedReason::OwnCluster, text).await;
+            return self
+                .reject(&records, IdentityVerifiedReason::OwnCluster, text)
+                .await;
         }
         self.reject(
             records.get(1..).unwrap_or_default(),
@@ -89,7 +95,9 @@ impl Lifecycle {
             }
         }
         // Neither direction waits for the other.
-        let outgoing = self.outgoing(&id, plan.outgoing, record.map(AsRef::as_ref)).await;
+        let outgoing = self
+            .outgoing(&id, plan.outgoing, record.map(AsRef::as_ref))
+            .await;
         let incoming = self.incoming(&id, plan.incoming).await;
         if let Some(record) = record {
             self.show(&id, record, snapshot, plan).await?;
@@ -103,16 +111,20 @@ impl Lifecycle {
             (Err(error), Ok(_)) | (Ok(_), Err(error)) => return Err(error),
         };
         self.apply_record(&id, plan, record).await?;
-        Ok(match (outgoing, incoming, snapshot.peer.map(|peer| peer.waiting)) {
-            (Next::OnChange, Next::OnChange, Some(Waiting::For(left))) => Next::After(left),
-            (Next::OnChange, incoming, _) => incoming,
-            (outgoing, ..) => outgoing,
-        })
+        Ok(
+            match (outgoing, incoming, snapshot.peer.map(|peer| peer.waiting)) {
+                (Next::OnChange, Next::OnChange, Some(Waiting::For(left))) => Next::After(left),
+                (Next::OnChange, incoming, _) => incoming,
+                (outgoing, ..) => outgoing,
+            },
+        )
     }
 
     fn snapshot(&self, id: &ClusterId, record: Option<&ForeignCluster>) -> Snapshot {
         let state_of = |name: String, kind: &str| match self.namespaces.get(&Key::new("", name)) {
-            Some(namespace) if namespace.kind == kind && namespace.terminating => NamespaceState::Terminating,
+            Some(namespace) if namespace.kind == kind && namespace.terminating => {
+                NamespaceState::Terminating
+            }
             Some(namespace) if namespace.kind == kind && namespace.ending => NamespaceState::Ending,
             Some(namespace) if namespace.kind == kind => NamespaceState::Present,
             _ => NamespaceState::Absent,
@@ -123,10 +135,16 @@ impl Lifecycle {
                 incoming: record.spec.incoming_peering,
                 deleting: record.metadata.deletion_timestamp.is_some(),
                 // Discovery deletes what it found itself.
-                automatic: record.labels().get(labels::MANAGED).is_some_and(|value| value == "true")
+                automatic: record
+                    .labels()
+                    .get(labels::MANAGED)
+                    .is_some_and(|value| value == "true")
                     && !record.labels().contains_key(labels::DISCOVERED_BY),
                 waiting: self.tenants.waiting(record),
-                finalizer: record.finalizers().iter().any(|name| name == finalizers::PEERING),
+                finalizer: record
+                    .finalizers()
+                    .iter()
+                    .any(|name| name == finalizers::PEERING),
             }),
             provider_namespace: state_of(provider_namespace(id), KIND_PROVIDER),
             tenant_namespace: state_of(tenant_namespace(id), KIND_TENANT),
@@ -134,7 +152,12 @@ impl Lifecycle {
         }
     }
 
-    async fn outgoing(&self, id: &ClusterId, step: Outgoing, record: Option<&ForeignCluster>) -> Result<Next, StepError> {
+    async fn outgoing(
+        &self,
+        id: &ClusterId,
+        step: Outgoing,
+        record: Option<&ForeignCluster>,
+    ) -> Result<Next, StepError> {
         match (step, record) {
             (Outgoing::Run, Some(record)) => {
                 self.provider_namespace(id).await?;
@@ -155,12 +178,19 @@ impl Lifecycle {
         let name = namespace.name_any();
         let found = objects::ensure(&Api::<Namespace>::all(client.clone()), &namespace).await?;
         // The credential must not go into a namespace that somebody else created to get it.
-        if !LiqoNamespace::of(found).is_some_and(|found| found.kind == KIND_PROVIDER && found.cluster == *id) {
-            let source = kube::Error::Service("it exists, and Liqo did not create it: remove it".into());
+        if !LiqoNamespace::of(found)
+            .is_some_and(|found| found.kind == KIND_PROVIDER && found.cluster == *id)
+        {
+            let source =
+                kube::Error::Service("it exists, and Liqo did not create it: remove it".into());
             return Err(source).step("use", "Namespace", Key::new("", name));
         }
         let bindings: Api<RoleBinding> = Api::namespaced(client.clone(), &name);
-        objects::ensure_in_new(&bindings, &objects::manager_binding(&self.context.namespace)).await?;
+        objects::ensure_in_new(
+            &bindings,
+            &objects::manager_binding(&self.context.namespace),
+        )
+        .await?;
         Ok(())
     }
 
@@ -175,7 +205,10 @@ impl Lifecycle {
         };
         let mut sessions = self.sessions();
         let gateways = self.gateways(record);
-        if let Some(session) = sessions.get(&purpose.cluster_id).filter(|session| session.takes_over(&purpose)) {
+        if let Some(session) = sessions
+            .get(&purpose.cluster_id)
+            .filter(|session| session.takes_over(&purpose))
+        {
             session.set_gateways(&gateways);
             return;
         }
@@ -185,56 +218,96 @@ impl Lifecycle {
             old.tunnel_connections().end();
             self.context.peers.withdraw(&id);
         }
-        sessions.insert(id, Session::start(&self.context, &self.identity, purpose, &gateways, queue));
+        sessions.insert(
+            id,
+            Session::start(&self.context, &self.identity, purpose, &gateways, queue),
+        );
     }
 
     /// The gateways through which a provider is called.
     fn gateways(&self, record: &ForeignCluster) -> Vec<GatewayAddress> {
-        let announced = self.tunnels.get(&Key::new(&self.context.namespace, record.spec.cluster_id.as_str()));
-        gateways_to_call(&record.spec.tunnel, announced.as_deref().map(Vec::as_slice).unwrap_or_default())
+        let announced = self.tunnels.get(&Key::new(
+            &self.context.namespace,
+            record.spec.cluster_id.as_str(),
+        ));
+        gateways_to_call(
+            &record.spec.tunnel,
+            announced.as_deref().map(Vec::as_slice).unwrap_or_default(),
+        )
     }
 
-    /// Ends the session. The returned connections through its tunnel stay open until they are dropped.
+    /// Ends the session. The returned connections through its tunnel stay open until they are
+    /// dropped.
     fn end_session(&self, id: &ClusterId) -> Option<Arc<TunnelConnections>> {
         let session = self.sessions().remove(id);
         self.context.peers.withdraw(id);
         session.map(|session| session.tunnel_connections())
     }
 
-    /// Removes the virtual nodes first, which need the connection to end their pods. Then tells the provider, and removes the rest.
-    async fn tear_down(&self, id: &ClusterId, record: Option<&ForeignCluster>) -> Result<Next, StepError> {
+    /// Removes the virtual nodes first, which need the connection to end their pods. Then tells the
+    /// provider, and removes the rest.
+    async fn tear_down(
+        &self,
+        id: &ClusterId,
+        record: Option<&ForeignCluster>,
+    ) -> Result<Next, StepError> {
         let client = &self.context.client;
         let name = provider_namespace(id);
         let nodes: Api<VirtualNode> = Api::namespaced(client.clone(), &name);
-        let left =
-            nodes.list_metadata(&ListParams::default().limit(1)).await.step("list", "VirtualNodes", Key::new(&name, ""))?;
+        let left = nodes
+            .list_metadata(&ListParams::default().limit(1))
+            .await
+            .step("list", "VirtualNodes", Key::new(&name, ""))?;
         if !left.items.is_empty() {
             if let Some(record) = record {
                 // After a restart there is no connection yet.
                 self.run_session(record);
             } else {
                 // Without a record, nobody else deletes them.
-                let deleted = nodes.delete_collection(&DeleteParams::default(), &ListParams::default()).await;
+                let deleted = nodes
+                    .delete_collection(&DeleteParams::default(), &ListParams::default())
+                    .await;
                 deleted.step("delete", "VirtualNodes", Key::new(&name, ""))?;
             }
             return Ok(Next::After(CLEANUP_POLL_INTERVAL));
         }
         keep_of(&self.keep, &name, record.map(ForeignCluster::display_name)).await?;
-        let answered = self.sessions().get(id).is_some_and(|session| session.view().answers());
+        let answered = self
+            .sessions()
+            .get(id)
+            .is_some_and(|session| session.view().answers());
         let tunnel_connections = self.end_session(id);
         if let (Some(tunnel_connections), Some(record)) = (&tunnel_connections, record) {
             tunnel_connections.set_gateways(&self.gateways(record));
         }
         let bindings: Api<RoleBinding> = Api::namespaced(client.clone(), &name);
-        objects::ensure(&bindings, &objects::manager_binding(&self.context.namespace)).await?;
+        objects::ensure(
+            &bindings,
+            &objects::manager_binding(&self.context.namespace),
+        )
+        .await?;
         let secrets: Api<Secret> = Api::namespaced(client.clone(), &name);
-        let credential = secrets.get_opt(CREDENTIAL_SECRET).await.step("read", "Secret", Key::new(&name, CREDENTIAL_SECRET))?;
+        let credential = secrets.get_opt(CREDENTIAL_SECRET).await.step(
+            "read",
+            "Secret",
+            Key::new(&name, CREDENTIAL_SECRET),
+        )?;
         if credential.is_some()
-            && let Some((record, url)) = record.and_then(|record| Some((record, record.spec.auth_url.as_deref()?)))
+            && let Some((record, url)) =
+                record.and_then(|record| Some((record, record.spec.auth_url.as_deref()?)))
         {
-            let tunnel_connections =
-                tunnel_connections.unwrap_or_else(|| TunnelConnections::new(&self.gateways(record), &self.identity).into());
-            end_at_provider(&self.context.network, &self.identity, id, url, &tunnel_connections, answered).await;
+            let tunnel_connections = tunnel_connections.unwrap_or_else(|| {
+                TunnelConnections::new(&self.gateways(record), &self.identity).into()
+            });
+            end_at_provider(
+                &self.context.network,
+                &self.identity,
+                id,
+                url,
+                &tunnel_connections,
+                answered,
+            )
+            .await;
         }
         objects::delete(&secrets, CREDENTIAL_SECRET).await?;
         objects::delete(&Api::<Namespace>::all(client.clone()), &name).await?;
@@ -247,20 +320,35 @@ impl Lifecycle {
             Incoming::Serve => self.tenants.repair(id).await.map(|()| Next::OnChange),
             Incoming::End => {
                 let gone = self.tenants.end_step(id, &self.keep).await?;
-                Ok(if gone { Next::OnChange } else { Next::After(CLEANUP_POLL_INTERVAL) })
+                Ok(if gone {
+                    Next::OnChange
+                } else {
+                    Next::After(CLEANUP_POLL_INTERVAL)
+                })
             }
             Incoming::Nothing | Incoming::AwaitGone => {
                 let gone = self.tenants.sweep(id).await?;
-                Ok(if gone { Next::OnChange } else { Next::After(TERMINATING_POLL_INTERVAL) })
+                Ok(if gone {
+                    Next::OnChange
+                } else {
+                    Next::After(TERMINATING_POLL_INTERVAL)
+                })
             }
         }
     }
 
-    async fn apply_record(&self, id: &ClusterId, plan: Plan, record: Option<&Arc<ForeignCluster>>) -> Result<(), StepError> {
+    async fn apply_record(
+        &self,
+        id: &ClusterId,
+        plan: Plan,
+        record: Option<&Arc<ForeignCluster>>,
+    ) -> Result<(), StepError> {
         match (plan.record, record) {
             (Record::Create, _) => {
                 let namespace = self.namespaces.get(&Key::new("", tenant_namespace(id)));
-                let name = namespace.and_then(|namespace| namespace.cluster_name.clone()).unwrap_or_else(|| id.to_string());
+                let name = namespace
+                    .and_then(|namespace| namespace.cluster_name.clone())
+                    .unwrap_or_else(|| id.to_string());
                 self.tenants.record(id, &name).await
             }
             (Record::Release, Some(record)) => self.release(record).await,
@@ -270,16 +358,31 @@ impl Lifecycle {
         }
     }
 
-    /// Removes our finalizer. If the record changed since it was read, the watch triggers another reconcile.
+    /// Removes our finalizer. If the record changed since it was read, the watch triggers another
+    /// reconcile.
     async fn release(&self, record: &ForeignCluster) -> Result<(), StepError> {
         let api: Api<ForeignCluster> = Api::all(self.context.client.clone());
         let removed = remove_finalizer(&api, record, finalizers::PEERING).await;
-        removed.map(drop).step("remove the finalizer from", "ForeignCluster", Key::of(record))
+        removed.map(drop).step(
+            "remove the finalizer from",
+            "ForeignCluster",
+            Key::of(record),
+        )
     }
 
     /// Writes conditions and status fields if they changed.
-    async fn show(&self, id: &ClusterId, record: &ForeignCluster, snapshot: Snapshot, plan: Plan) -> Result<(), StepError> {
-        let view = if plan.outgoing == Outgoing::Run { self.sessions().get(id).map(Session::view) } else { None };
+    async fn show(
+        &self,
+        id: &ClusterId,
+        record: &ForeignCluster,
+        snapshot: Snapshot,
+        plan: Plan,
+    ) -> Result<(), StepError> {
+        let view = if plan.outgoing == Outgoing::Run {
+            self.sessions().get(id).map(Session::view)
+        } else {
+            None
+        };
         let wanted = wanted_conditions(view.as_ref(), plan, snapshot, self.tenants.health(id), id);
         let wanted = undecided_stay(wanted, record);
         let old = record.status.clone().unwrap_or_default();
@@ -290,16 +393,28 @@ impl Lifecycle {
                 "protocolVersion": new.protocol_version, "apiServerURL": new.api_server_url, "calledThrough": new.called_through,
             });
             let api: Api<ForeignCluster> = Api::all(self.context.client.clone());
-            let written =
-                api.patch_status(&record.name_any(), &PatchParams::default(), &Patch::Merge(json!({ "status": status }))).await;
-            if unless_gone(written).step("write the status of", "ForeignCluster", Key::of(record))?.is_none() {
+            let written = api
+                .patch_status(
+                    &record.name_any(),
+                    &PatchParams::default(),
+                    &Patch::Merge(json!({ "status": status })),
+                )
+                .await;
+            if unless_gone(written)
+                .step("write the status of", "ForeignCluster", Key::of(record))?
+                .is_none()
+            {
                 return Ok(());
             }
         }
         self.write_links(record, &wanted).await
     }
 
-    async fn write_links(&self, record: &ForeignCluster, wanted: &[DesiredCondition]) -> Result<(), StepError> {
+    async fn write_links(
+        &self,
+        record: &ForeignCluster,
+        wanted: &[DesiredCondition],
+    ) -> Result<(), StepError> {
         let written = conditions::apply_links(&self.context, record, owners::PEERING, wanted).await;
         written.step("write the conditions of", "ForeignCluster", Key::of(record))
     }
@@ -315,7 +430,11 @@ impl Lifecycle {
             if record.metadata.deletion_timestamp.is_some() {
                 self.release(record).await?;
             }
-            self.write_links(record, &[DesiredCondition::no(links::IDENTITY_VERIFIED, reason, text)]).await?;
+            self.write_links(
+                record,
+                &[DesiredCondition::no(links::IDENTITY_VERIFIED, reason, text)],
+            )
+            .await?;
         }
         Ok(Next::OnChange)
     }
@@ -334,9 +453,17 @@ fn wanted_conditions(
 ) -> Vec<DesiredCondition> {
     let mut wanted = Vec::new();
     match (plan.outgoing, view) {
-        (Outgoing::Run, Some(view)) => wanted.extend([view.identity.clone(), view.authenticated.clone(), view.reachable.clone()]),
+        (Outgoing::Run, Some(view)) => wanted.extend([
+            view.identity.clone(),
+            view.authenticated.clone(),
+            view.reachable.clone(),
+        ]),
         (Outgoing::TearDown | Outgoing::AwaitGone, _) => {
-            wanted.push(DesiredCondition::no(links::AUTHENTICATED, AuthenticatedReason::Ending, "the peering is ending"));
+            wanted.push(DesiredCondition::no(
+                links::AUTHENTICATED,
+                AuthenticatedReason::Ending,
+                "the peering is ending",
+            ));
         }
         _ => {}
     }
@@ -344,37 +471,65 @@ fn wanted_conditions(
         Incoming::Serve => {
             let text = format!("it may use namespace {}", tenant_namespace(id));
             wanted.extend([
-                DesiredCondition::yes(links::CONSUMER_AUTHORIZED, ConsumerAuthorizedReason::Granted, text),
+                DesiredCondition::yes(
+                    links::CONSUMER_AUTHORIZED,
+                    ConsumerAuthorizedReason::Granted,
+                    text,
+                ),
                 consumer_reachable(health),
             ]);
         }
         Incoming::End | Incoming::AwaitGone => {
             let text = "this cluster is taking back what it lent";
-            wanted.push(DesiredCondition::no(links::CONSUMER_AUTHORIZED, ConsumerAuthorizedReason::Ending, text));
+            wanted.push(DesiredCondition::no(
+                links::CONSUMER_AUTHORIZED,
+                ConsumerAuthorizedReason::Ending,
+                text,
+            ));
         }
-        Incoming::Nothing if snapshot.peer.is_some_and(|peer| peer.incoming == PeeringIntent::No) => {
+        Incoming::Nothing
+            if snapshot
+                .peer
+                .is_some_and(|peer| peer.incoming == PeeringIntent::No) =>
+        {
             wanted.push(DesiredCondition::no(
                 links::CONSUMER_AUTHORIZED,
                 ConsumerAuthorizedReason::Blocked,
                 "spec.incomingPeering is No",
             ));
         }
-        Incoming::Nothing if snapshot.peer.is_some_and(|peer| matches!(peer.waiting, Waiting::For(_))) => {
+        Incoming::Nothing
+            if snapshot
+                .peer
+                .is_some_and(|peer| matches!(peer.waiting, Waiting::For(_))) =>
+        {
             let text = format!(
                 "it wants to borrow from this cluster, and somebody has to decide: `liqoctl approve {id}` or `liqoctl refuse {id}`"
             );
-            wanted.push(DesiredCondition::no(links::CONSUMER_AUTHORIZED, ConsumerAuthorizedReason::PendingApproval, text));
+            wanted.push(DesiredCondition::no(
+                links::CONSUMER_AUTHORIZED,
+                ConsumerAuthorizedReason::PendingApproval,
+                text,
+            ));
         }
         Incoming::Nothing => {}
     }
     wanted
 }
 
-/// A restarted process knows nothing yet: keeps conditions that were True until this process has a result of its own.
-fn undecided_stay(mut wanted: Vec<DesiredCondition>, record: &ForeignCluster) -> Vec<DesiredCondition> {
+/// A restarted process knows nothing yet: keeps conditions that were True until this process has a
+/// result of its own.
+fn undecided_stay(
+    mut wanted: Vec<DesiredCondition>,
+    record: &ForeignCluster,
+) -> Vec<DesiredCondition> {
     for undecided in wanted.iter_mut().filter(|wanted| wanted.status.is_none()) {
-        if let Some(known) = record.condition(undecided.kind).filter(|known| known.status == "True") {
-            *undecided = DesiredCondition::yes(undecided.kind, known.reason.clone(), known.message.clone());
+        if let Some(known) = record
+            .condition(undecided.kind)
+            .filter(|known| known.status == "True")
+        {
+            *undecided =
+                DesiredCondition::yes(undecided.kind, known.reason.clone(), known.message.clone());
         }
     }
     wanted
@@ -388,9 +543,11 @@ fn consumer_reachable(health: ConsumerHealth) -> DesiredCondition {
             ConsumerReachableReason::Waiting,
             "the consumer has not renewed its lease since this process started",
         ),
-        ConsumerHealth::Reachable => {
-            DesiredCondition::yes(kind, ConsumerReachableReason::Reachable, "the consumer renews its lease")
-        }
+        ConsumerHealth::Reachable => DesiredCondition::yes(
+            kind,
+            ConsumerReachableReason::Reachable,
+            "the consumer renews its lease",
+        ),
         ConsumerHealth::Silent => DesiredCondition::no(
             kind,
             ConsumerReachableReason::Silent,
@@ -404,20 +561,35 @@ fn consumer_reachable(health: ConsumerHealth) -> DesiredCondition {
     }
 }
 
-fn wanted_status(old: &ForeignClusterStatus, view: Option<&View>, plan: Plan, id: &ClusterId) -> ForeignClusterStatus {
+fn wanted_status(
+    old: &ForeignClusterStatus,
+    view: Option<&View>,
+    plan: Plan,
+    id: &ClusterId,
+) -> ForeignClusterStatus {
     let granted = view.and_then(|view| view.granted.clone());
     // A new session knows nothing yet: keep the results of an earlier one.
     let keep = plan.outgoing == Outgoing::Run && granted.is_none();
     let (namespace, url, version) = match granted {
-        Some(granted) => (Some(granted.tenant_namespace), Some(granted.api_server_url), Some(granted.protocol_version)),
-        None if keep => (old.remote_tenant_namespace.clone(), old.api_server_url.clone(), old.protocol_version),
+        Some(granted) => (
+            Some(granted.tenant_namespace),
+            Some(granted.api_server_url),
+            Some(granted.protocol_version),
+        ),
+        None if keep => (
+            old.remote_tenant_namespace.clone(),
+            old.api_server_url.clone(),
+            old.protocol_version,
+        ),
         None => (None, None, None),
     };
     ForeignClusterStatus {
         remote_tenant_namespace: namespace,
         api_server_url: url,
         protocol_version: version,
-        called_through: view.and_then(|view| view.gateway).map(|gateway| gateway.to_string()),
+        called_through: view
+            .and_then(|view| view.gateway)
+            .map(|gateway| gateway.to_string()),
         tenant_namespace: (plan.incoming != Incoming::Nothing).then(|| tenant_namespace(id)),
         ..old.clone()
     }
@@ -432,12 +604,22 @@ mod tests {
     }
 
     fn planned(outgoing: Outgoing, incoming: Incoming) -> Plan {
-        Plan { outgoing, incoming, record: Record::Keep }
+        Plan {
+            outgoing,
+            incoming,
+            record: Record::Keep,
+        }
     }
 
     fn kinds(plan: Plan, incoming: PeeringIntent) -> Vec<(&'static str, Option<bool>)> {
-        let peer =
-            Peer { wants_outgoing: false, incoming, deleting: false, automatic: false, finalizer: true, waiting: Waiting::No };
+        let peer = Peer {
+            wants_outgoing: false,
+            incoming,
+            deleting: false,
+            automatic: false,
+            finalizer: true,
+            waiting: Waiting::No,
+        };
         let snapshot = Snapshot {
             peer: Some(peer),
             provider_namespace: NamespaceState::Absent,
@@ -445,7 +627,10 @@ mod tests {
             consumer_expired: false,
         };
         let wanted = wanted_conditions(None, plan, snapshot, ConsumerHealth::Reachable, &id());
-        wanted.into_iter().map(|wanted| (wanted.kind, wanted.status)).collect()
+        wanted
+            .into_iter()
+            .map(|wanted| (wanted.kind, wanted.status))
+            .collect()
     }
 
     #[test]
@@ -453,39 +638,74 @@ mod tests {
         let serving = planned(Outgoing::Nothing, Incoming::Serve);
         assert_eq!(
             kinds(serving, PeeringIntent::Auto),
-            [(links::CONSUMER_AUTHORIZED, Some(true)), (links::CONSUMER_REACHABLE, Some(true))]
+            [
+                (links::CONSUMER_AUTHORIZED, Some(true)),
+                (links::CONSUMER_REACHABLE, Some(true))
+            ]
         );
         assert_eq!(
-            kinds(planned(Outgoing::TearDown, Incoming::Nothing), PeeringIntent::Auto),
+            kinds(
+                planned(Outgoing::TearDown, Incoming::Nothing),
+                PeeringIntent::Auto
+            ),
             [(links::AUTHENTICATED, Some(false))]
         );
-        assert_eq!(kinds(planned(Outgoing::Nothing, Incoming::Nothing), PeeringIntent::Auto), []);
         assert_eq!(
-            kinds(planned(Outgoing::Nothing, Incoming::Nothing), PeeringIntent::No),
+            kinds(
+                planned(Outgoing::Nothing, Incoming::Nothing),
+                PeeringIntent::Auto
+            ),
+            []
+        );
+        assert_eq!(
+            kinds(
+                planned(Outgoing::Nothing, Incoming::Nothing),
+                PeeringIntent::No
+            ),
             [(links::CONSUMER_AUTHORIZED, Some(false))]
         );
     }
 
     #[test]
     fn a_restart_does_not_make_good_conditions_flicker() {
-        let mut record: ForeignCluster =
-            serde_json::from_value(json!({"metadata": {"name": "milan"}, "spec": {"clusterID": id()}})).unwrap();
-        let waiting = [DesiredCondition::unknown(links::PEER_REACHABLE, "Waiting", "")];
+        let mut record: ForeignCluster = serde_json::from_value(
+            json!({"metadata": {"name": "milan"}, "spec": {"clusterID": id()}}),
+        )
+        .unwrap();
+        let waiting = [DesiredCondition::unknown(
+            links::PEER_REACHABLE,
+            "Waiting",
+            "",
+        )];
         assert_eq!(undecided_stay(waiting.to_vec(), &record), waiting);
         let conditions = |status: &str| json!({"conditions": [{"type": "PeerReachable", "status": status, "reason": "R", "message": "m", "lastTransitionTime": "2026-01-01T00:00:00Z"}]});
         record.status = Some(serde_json::from_value(conditions("True")).unwrap());
-        assert_eq!(undecided_stay(waiting.to_vec(), &record), [DesiredCondition::yes(links::PEER_REACHABLE, "R", "m")]);
+        assert_eq!(
+            undecided_stay(waiting.to_vec(), &record),
+            [DesiredCondition::yes(links::PEER_REACHABLE, "R", "m")]
+        );
         record.status = Some(serde_json::from_value(conditions("False")).unwrap());
         assert_eq!(undecided_stay(waiting.to_vec(), &record), waiting);
     }
 
     #[test]
     fn a_restart_does_not_wipe_what_is_known_of_a_provider() {
-        let old =
-            ForeignClusterStatus { remote_tenant_namespace: Some("t".into()), protocol_version: Some(1), ..Default::default() };
+        let old = ForeignClusterStatus {
+            remote_tenant_namespace: Some("t".into()),
+            protocol_version: Some(1),
+            ..Default::default()
+        };
         let run = planned(Outgoing::Run, Incoming::Nothing);
         assert_eq!(wanted_status(&old, None, run, &id()), old);
-        let over = wanted_status(&old, None, planned(Outgoing::Nothing, Incoming::Nothing), &id());
-        assert_eq!((over.remote_tenant_namespace, over.protocol_version), (None, None));
+        let over = wanted_status(
+            &old,
+            None,
+            planned(Outgoing::Nothing, Incoming::Nothing),
+            &id(),
+        );
+        assert_eq!(
+            (over.remote_tenant_namespace, over.protocol_version),
+            (None, None)
+        );
     }
 }

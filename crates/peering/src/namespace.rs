@@ -1,4 +1,5 @@
-//! The namespaces that Liqo creates for peers (tenant, provider, mapped), reduced to the fields that peering needs.
+//! The namespaces that Liqo creates for peers (tenant, provider, mapped), reduced to the fields
+//! that peering needs.
 
 use data_encoding::BASE64;
 use k8s_openapi::api::core::v1::Namespace;
@@ -28,15 +29,25 @@ impl LiqoNamespace {
     #[allow(clippy::needless_pass_by_value)] // The signature that a cache requires.
     pub fn of(namespace: Namespace) -> Option<Self> {
         let kind = namespace.labels().get(labels::NAMESPACE_KIND)?;
-        let label = if kind == objects::KIND_PROVIDER { labels::PROVIDER_ID } else { labels::CONSUMER_ID };
+        let label = if kind == objects::KIND_PROVIDER {
+            labels::PROVIDER_ID
+        } else {
+            labels::CONSUMER_ID
+        };
         Some(Self {
             kind: kind.clone(),
             cluster: namespace.labels().get(label)?.parse().ok()?,
-            cluster_name: namespace.annotations().get(annotations::CLUSTER_NAME).cloned(),
-            public_key: namespace.annotations().get(annotations::PUBLIC_KEY).and_then(|text| {
-                let key = BASE64.decode(text.as_bytes()).ok()?;
-                key.try_into().ok()
-            }),
+            cluster_name: namespace
+                .annotations()
+                .get(annotations::CLUSTER_NAME)
+                .cloned(),
+            public_key: namespace
+                .annotations()
+                .get(annotations::PUBLIC_KEY)
+                .and_then(|text| {
+                    let key = BASE64.decode(text.as_bytes()).ok()?;
+                    key.try_into().ok()
+                }),
             terminating: namespace.metadata.deletion_timestamp.is_some(),
             ending: namespace.annotations().contains_key(objects::ENDING),
         })
@@ -51,13 +62,28 @@ mod tests {
     #[test]
     fn a_namespace_is_known_by_its_labels_only() {
         let id = ClusterId::of_public_key(&[1; 32]);
-        let consumer = Consumer { id: id.clone(), public_key: [1; 32], name: "rome".into(), protocol_version: 1 };
+        let consumer = Consumer {
+            id: id.clone(),
+            public_key: [1; 32],
+            name: "rome".into(),
+            protocol_version: 1,
+        };
         let made = objects::tenant(&consumer);
         let known = LiqoNamespace::of(made.clone()).unwrap();
-        assert_eq!((known.kind.as_str(), &known.cluster, known.cluster_name.as_deref()), ("tenant", &id, Some("rome")));
+        assert_eq!(
+            (
+                known.kind.as_str(),
+                &known.cluster,
+                known.cluster_name.as_deref()
+            ),
+            ("tenant", &id, Some("rome"))
+        );
         assert!(!known.ending && !known.terminating);
         let provider = LiqoNamespace::of(objects::provider(&id)).unwrap();
-        assert_eq!((provider.kind.as_str(), &provider.cluster), ("provider", &id));
+        assert_eq!(
+            (provider.kind.as_str(), &provider.cluster),
+            ("provider", &id)
+        );
         let mut strange = made;
         strange.metadata.labels = None;
         assert_eq!(LiqoNamespace::of(strange), None);

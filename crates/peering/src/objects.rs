@@ -7,7 +7,10 @@ use jiff::Timestamp;
 use k8s_openapi::{
     api::{
         coordination::v1::{Lease, LeaseSpec},
-        core::v1::{Namespace, ResourceQuota, ResourceQuotaSpec, ResourceQuotaStatus, Secret, ServiceAccount},
+        core::v1::{
+            Namespace, ResourceQuota, ResourceQuotaSpec, ResourceQuotaStatus, Secret,
+            ServiceAccount,
+        },
         rbac::v1::{PolicyRule, Role, RoleBinding, RoleRef, Subject},
     },
     apimachinery::pkg::{
@@ -20,8 +23,8 @@ use kube::{
     api::{DeleteParams, ObjectMeta},
 };
 use liqo_api::{
-    CONTROLLER_MANAGER, ClusterId, Key, annotations, consumer_service_account, labels, leases, provider_namespace, roles,
-    tenant_namespace,
+    CONTROLLER_MANAGER, ClusterId, Key, annotations, consumer_service_account, labels, leases,
+    provider_namespace, roles, tenant_namespace,
 };
 use liqo_controller_runtime::writes::{Step as _, StepError, create_missing, delete_if_present};
 use serde::{Serialize, de::DeserializeOwned};
@@ -53,7 +56,11 @@ pub async fn ensure<K>(api: &Api<K>, object: &K) -> Result<K, StepError>
 where
     K: Resource<DynamicType = ()> + Clone + Serialize + DeserializeOwned + Debug,
 {
-    let (live, _) = create_missing(api, object).await.step("create", K::kind(&()), key(api, &object.name_any()))?;
+    let (live, _) = create_missing(api, object).await.step(
+        "create",
+        K::kind(&()),
+        key(api, &object.name_any()),
+    )?;
     Ok(live)
 }
 
@@ -65,9 +72,10 @@ where
     let deadline = tokio::time::Instant::now() + RIGHTS_TIMEOUT;
     loop {
         match ensure(api, object).await {
-            Err(StepError { source: kube::Error::Api(status), .. })
-                if status.is_forbidden() && tokio::time::Instant::now() < deadline =>
-            {
+            Err(StepError {
+                source: kube::Error::Api(status),
+                ..
+            }) if status.is_forbidden() && tokio::time::Instant::now() < deadline => {
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
             done => return done,
@@ -80,17 +88,27 @@ pub async fn exists<K>(api: &Api<K>, name: &str) -> Result<bool, StepError>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
 {
-    Ok(api.get_metadata_opt(name).await.step("read", K::kind(&()), key(api, name))?.is_some())
+    Ok(api
+        .get_metadata_opt(name)
+        .await
+        .step("read", K::kind(&()), key(api, name))?
+        .is_some())
 }
 
-/// Deletes an object unless it is gone or being deleted. Reads first, so that a repeated call writes nothing.
+/// Deletes an object unless it is gone or being deleted. Reads first, so that a repeated call
+/// writes nothing.
 pub async fn delete<K>(api: &Api<K>, name: &str) -> Result<(), StepError>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
 {
-    let found = api.get_metadata_opt(name).await.step("read", K::kind(&()), key(api, name))?;
+    let found = api
+        .get_metadata_opt(name)
+        .await
+        .step("read", K::kind(&()), key(api, name))?;
     if found.is_some_and(|found| found.metadata.deletion_timestamp.is_none()) {
-        delete_if_present(api, name, &DeleteParams::default()).await.step("delete", K::kind(&()), key(api, name))?;
+        delete_if_present(api, name, &DeleteParams::default())
+            .await
+            .step("delete", K::kind(&()), key(api, name))?;
     }
     Ok(())
 }
@@ -101,9 +119,17 @@ fn key<K: Resource>(api: &Api<K>, name: &str) -> Key {
 
 /// A consumer's namespace at the provider.
 pub fn tenant(consumer: &Consumer) -> Namespace {
-    let mut object = namespace(tenant_namespace(&consumer.id), KIND_TENANT, labels::CONSUMER_ID, &consumer.id);
+    let mut object = namespace(
+        tenant_namespace(&consumer.id),
+        KIND_TENANT,
+        labels::CONSUMER_ID,
+        &consumer.id,
+    );
     object.metadata.annotations = Some(BTreeMap::from([
-        (annotations::PUBLIC_KEY.to_owned(), BASE64.encode(&consumer.public_key)),
+        (
+            annotations::PUBLIC_KEY.to_owned(),
+            BASE64.encode(&consumer.public_key),
+        ),
         (annotations::CLUSTER_NAME.to_owned(), consumer.name.clone()),
     ]));
     object
@@ -111,7 +137,12 @@ pub fn tenant(consumer: &Consumer) -> Namespace {
 
 /// The consumer's own namespace for one provider.
 pub fn provider(id: &ClusterId) -> Namespace {
-    namespace(provider_namespace(id), KIND_PROVIDER, labels::PROVIDER_ID, id)
+    namespace(
+        provider_namespace(id),
+        KIND_PROVIDER,
+        labels::PROVIDER_ID,
+        id,
+    )
 }
 
 fn namespace(name: String, kind: &str, id_label: &str, id: &ClusterId) -> Namespace {
@@ -119,21 +150,42 @@ fn namespace(name: String, kind: &str, id_label: &str, id: &ClusterId) -> Namesp
     all.insert(labels::NAMESPACE_KIND.to_owned(), kind.to_owned());
     all.insert(id_label.to_owned(), id.to_string());
     // Nobody has pods there.
-    all.insert("pod-security.kubernetes.io/enforce".to_owned(), "restricted".to_owned());
-    Namespace { metadata: ObjectMeta { name: Some(name), labels: Some(all), ..ObjectMeta::default() }, ..Namespace::default() }
+    all.insert(
+        "pod-security.kubernetes.io/enforce".to_owned(),
+        "restricted".to_owned(),
+    );
+    Namespace {
+        metadata: ObjectMeta {
+            name: Some(name),
+            labels: Some(all),
+            ..ObjectMeta::default()
+        },
+        ..Namespace::default()
+    }
 }
 
 /// The manager's own rights in a namespace that it created.
 pub fn manager_binding(liqo_namespace: &str) -> RoleBinding {
-    binding(MANAGER_BINDING, ("ClusterRole", roles::OWN_NAMESPACE), CONTROLLER_MANAGER, liqo_namespace)
+    binding(
+        MANAGER_BINDING,
+        ("ClusterRole", roles::OWN_NAMESPACE),
+        CONTROLLER_MANAGER,
+        liqo_namespace,
+    )
 }
 
 /// The consumer's rights in its tenant namespace.
 pub fn tenant_binding(consumer: &ClusterId, liqo_namespace: &str) -> RoleBinding {
-    binding(roles::TENANT, ("ClusterRole", roles::TENANT), &consumer_service_account(consumer), liqo_namespace)
+    binding(
+        roles::TENANT,
+        ("ClusterRole", roles::TENANT),
+        &consumer_service_account(consumer),
+        liqo_namespace,
+    )
 }
 
-/// In Liqo's namespace: the right of a consumer to renew its own token, for as long as the auth endpoint does not answer.
+/// In Liqo's namespace: the right of a consumer to renew its own token, for as long as the auth
+/// endpoint does not answer.
 pub fn renewal_role(consumer: &ClusterId) -> Role {
     let name = consumer_service_account(consumer);
     let rule = PolicyRule {
@@ -143,7 +195,10 @@ pub fn renewal_role(consumer: &ClusterId) -> Role {
         verbs: vec!["create".to_owned()],
         ..PolicyRule::default()
     };
-    Role { metadata: named(&name), rules: Some(vec![rule]) }
+    Role {
+        metadata: named(&name),
+        rules: Some(vec![rule]),
+    }
 }
 
 /// Gives that right to the consumer.
@@ -156,7 +211,11 @@ pub fn renewal_binding(consumer: &ClusterId, liqo_namespace: &str) -> RoleBindin
 fn binding(name: &str, role: (&str, &str), account: &str, account_namespace: &str) -> RoleBinding {
     RoleBinding {
         metadata: named(name),
-        role_ref: RoleRef { api_group: "rbac.authorization.k8s.io".into(), kind: role.0.into(), name: role.1.into() },
+        role_ref: RoleRef {
+            api_group: "rbac.authorization.k8s.io".into(),
+            kind: role.0.into(),
+            name: role.1.into(),
+        },
         subjects: Some(vec![Subject {
             kind: "ServiceAccount".into(),
             name: account.into(),
@@ -169,25 +228,43 @@ fn binding(name: &str, role: (&str, &str), account: &str, account_namespace: &st
 /// The account of a consumer. No pod mounts its token.
 pub fn account(consumer: &ClusterId) -> ServiceAccount {
     let mut metadata = named(&consumer_service_account(consumer));
-    metadata.labels.get_or_insert_default().insert(labels::CONSUMER_ID.to_owned(), consumer.to_string());
-    ServiceAccount { metadata, automount_service_account_token: Some(false), ..ServiceAccount::default() }
+    metadata
+        .labels
+        .get_or_insert_default()
+        .insert(labels::CONSUMER_ID.to_owned(), consumer.to_string());
+    ServiceAccount {
+        metadata,
+        automount_service_account_token: Some(false),
+        ..ServiceAccount::default()
+    }
 }
 
 /// An empty Secret that a consumer's tokens are bound to: deleting it invalidates them.
 pub fn session_secret(consumer: &ClusterId) -> Secret {
     let mut metadata = named(&consumer_service_account(consumer));
-    metadata.labels.get_or_insert_default().insert(labels::CONSUMER_ID.to_owned(), consumer.to_string());
-    Secret { metadata, type_: Some("Opaque".into()), ..Secret::default() }
+    metadata
+        .labels
+        .get_or_insert_default()
+        .insert(labels::CONSUMER_ID.to_owned(), consumer.to_string());
+    Secret {
+        metadata,
+        type_: Some("Opaque".into()),
+        ..Secret::default()
+    }
 }
 
-/// Whether a session Secret that was created at this time is to be replaced. Who stole a token can renew it until then.
+/// Whether a session Secret that was created at this time is to be replaced. Who stole a token can
+/// renew it until then.
 pub fn is_session_over(created: Option<&Time>, now: Timestamp) -> bool {
-    created.is_some_and(|created| now.as_second().saturating_sub(created.0.as_second()) >= SESSION_SECONDS)
+    created.is_some_and(|created| {
+        now.as_second().saturating_sub(created.0.as_second()) >= SESSION_SECONDS
+    })
 }
 
-/// The maximum number of objects in a tenant namespace. Kubernetes' quotas do not limit bytes: these numbers, times the maximum sizes of
-/// [`record_text`](liqo_api::record_text), do. They suffice for 2,000 pods, each with a token of its own, while some are replaced.
-/// The provider makes contracts, but a consumer that spoils one by its answer gets another.
+/// The maximum number of objects in a tenant namespace. Kubernetes' quotas do not limit bytes:
+/// these numbers, times the maximum sizes of [`record_text`](liqo_api::record_text), do. They
+/// suffice for 2,000 pods, each with a token of its own, while some are replaced. The provider
+/// makes contracts, but a consumer that spoils one by its answer gets another.
 pub fn quota() -> ResourceQuota {
     let hard = [
         ("count/shadowpods.virtualkubelet.liqo.io", "2500"),
@@ -198,33 +275,54 @@ pub fn quota() -> ResourceQuota {
         ("count/contracts.sharing.liqo.io", "20"),
         ("count/secrets", "2500"),
     ];
-    let hard = hard.into_iter().map(|(name, number)| (name.to_owned(), Quantity(number.to_owned()))).collect();
+    let hard = hard
+        .into_iter()
+        .map(|(name, number)| (name.to_owned(), Quantity(number.to_owned())))
+        .collect();
     ResourceQuota {
         metadata: named(QUOTA),
-        spec: Some(ResourceQuotaSpec { hard: Some(hard), ..ResourceQuotaSpec::default() }),
+        spec: Some(ResourceQuotaSpec {
+            hard: Some(hard),
+            ..ResourceQuotaSpec::default()
+        }),
         ..ResourceQuota::default()
     }
 }
 
 /// The status that makes a new quota usable at once; none if it is usable already.
 ///
-/// Kubernetes refuses objects that a quota limits but does not count yet, and it may take half a minute to count objects of a
-/// new kind. A new namespace is empty, so the missing counts are zero.
+/// Kubernetes refuses objects that a quota limits but does not count yet, and it may take half a
+/// minute to count objects of a new kind. A new namespace is empty, so the missing counts are zero.
 pub fn first_count(quota: &ResourceQuota) -> Option<ResourceQuotaStatus> {
-    let wanted = quota.spec.as_ref().and_then(|spec| spec.hard.clone()).unwrap_or_default();
-    let mut used = quota.status.as_ref().and_then(|status| status.used.clone()).unwrap_or_default();
+    let wanted = quota
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.hard.clone())
+        .unwrap_or_default();
+    let mut used = quota
+        .status
+        .as_ref()
+        .and_then(|status| status.used.clone())
+        .unwrap_or_default();
     if wanted.keys().all(|name| used.contains_key(name)) {
         return None;
     }
     for name in wanted.keys() {
-        used.entry(name.clone()).or_insert_with(|| Quantity("0".to_owned()));
+        used.entry(name.clone())
+            .or_insert_with(|| Quantity("0".to_owned()));
     }
-    Some(ResourceQuotaStatus { hard: Some(wanted), used: Some(used) })
+    Some(ResourceQuotaStatus {
+        hard: Some(wanted),
+        used: Some(used),
+    })
 }
 
 /// A lease that was never renewed.
 pub fn lease(name: &str) -> Lease {
-    Lease { metadata: named(name), spec: None }
+    Lease {
+        metadata: named(name),
+        spec: None,
+    }
 }
 
 pub fn renewal(holder: &ClusterId, now: Timestamp) -> Lease {
@@ -234,12 +332,19 @@ pub fn renewal(holder: &ClusterId, now: Timestamp) -> Lease {
         lease_duration_seconds: Some(30),
         ..LeaseSpec::default()
     };
-    Lease { metadata: ObjectMeta::default(), spec: Some(spec) }
+    Lease {
+        metadata: ObjectMeta::default(),
+        spec: Some(spec),
+    }
 }
 
 /// A text that each renewal of the lease changes.
 pub fn lease_version(lease: &Lease) -> Option<String> {
-    lease.spec.as_ref().and_then(|spec| spec.renew_time.as_ref()).map(|time| time.0.to_string())
+    lease
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.renew_time.as_ref())
+        .map(|time| time.0.to_string())
 }
 
 /// The two leases of a tenant namespace.
@@ -252,7 +357,11 @@ fn managed() -> BTreeMap<String, String> {
 }
 
 fn named(name: &str) -> ObjectMeta {
-    ObjectMeta { name: Some(name.to_owned()), labels: Some(managed()), ..ObjectMeta::default() }
+    ObjectMeta {
+        name: Some(name.to_owned()),
+        labels: Some(managed()),
+        ..ObjectMeta::default()
+    }
 }
 
 #[cfg(test)]
@@ -263,13 +372,23 @@ mod tests {
 
     #[test]
     fn a_tenant_namespace_says_from_its_creation_whose_it_is() {
-        let consumer =
-            Consumer { id: ClusterId::of_public_key(&[1; 32]), public_key: [1; 32], name: "rome".into(), protocol_version: 1 };
+        let consumer = Consumer {
+            id: ClusterId::of_public_key(&[1; 32]),
+            public_key: [1; 32],
+            name: "rome".into(),
+            protocol_version: 1,
+        };
         let object = tenant(&consumer);
         assert_eq!(object.labels()[labels::NAMESPACE_KIND], "tenant");
-        assert_eq!(object.labels()[labels::CONSUMER_ID], consumer.id.to_string());
+        assert_eq!(
+            object.labels()[labels::CONSUMER_ID],
+            consumer.id.to_string()
+        );
         assert_eq!(object.annotations()[annotations::CLUSTER_NAME], "rome");
-        assert_eq!(object.labels()["pod-security.kubernetes.io/enforce"], "restricted");
+        assert_eq!(
+            object.labels()["pod-security.kubernetes.io/enforce"],
+            "restricted"
+        );
     }
 
     #[test]
@@ -277,7 +396,10 @@ mod tests {
         let id = ClusterId::of_public_key(&[1; 32]);
         let subject = &tenant_binding(&id, "liqo").subjects.unwrap()[0];
         assert_eq!(subject.namespace.as_deref(), Some("liqo"));
-        assert_eq!(Some(subject.name.as_str()), account(&id).metadata.name.as_deref());
+        assert_eq!(
+            Some(subject.name.as_str()),
+            account(&id).metadata.name.as_deref()
+        );
         assert_eq!(account(&id).automount_service_account_token, Some(false));
     }
 
@@ -286,19 +408,33 @@ mod tests {
         let id = ClusterId::of_public_key(&[1; 32]);
         let rules = renewal_role(&id).rules.unwrap();
         assert_eq!(rules.len(), 1);
-        assert_eq!(rules[0].resources.as_deref(), Some(["serviceaccounts/token".to_owned()].as_slice()));
-        assert_eq!(rules[0].resource_names.as_deref(), Some([consumer_service_account(&id)].as_slice()));
+        assert_eq!(
+            rules[0].resources.as_deref(),
+            Some(["serviceaccounts/token".to_owned()].as_slice())
+        );
+        assert_eq!(
+            rules[0].resource_names.as_deref(),
+            Some([consumer_service_account(&id)].as_slice())
+        );
         assert_eq!(rules[0].verbs, ["create"]);
         let binding = renewal_binding(&id, "liqo");
-        assert_eq!((binding.role_ref.kind.as_str(), binding.role_ref.name), ("Role", consumer_service_account(&id)));
-        assert_eq!(binding.subjects.unwrap()[0].name, consumer_service_account(&id));
+        assert_eq!(
+            (binding.role_ref.kind.as_str(), binding.role_ref.name),
+            ("Role", consumer_service_account(&id))
+        );
+        assert_eq!(
+            binding.subjects.unwrap()[0].name,
+            consumer_service_account(&id)
+        );
     }
 
     #[test]
     fn a_session_ends_after_a_day() {
         let hours = |hours: i64| Some(Time(Timestamp::from_second(hours * 3600).unwrap()));
         let now = Timestamp::from_second(48 * 3600).unwrap();
-        assert!(is_session_over(hours(24).as_ref(), now) && !is_session_over(hours(25).as_ref(), now));
+        assert!(
+            is_session_over(hours(24).as_ref(), now) && !is_session_over(hours(25).as_ref(), now)
+        );
         assert!(!is_session_over(None, now));
     }
 
@@ -307,11 +443,17 @@ mod tests {
         let mut object = quota();
         let hard = object.spec.as_ref().unwrap().hard.clone().unwrap();
         let counted = BTreeMap::from([("count/secrets".to_owned(), Quantity("3".into()))]);
-        object.status = Some(ResourceQuotaStatus { used: Some(counted), ..Default::default() });
+        object.status = Some(ResourceQuotaStatus {
+            used: Some(counted),
+            ..Default::default()
+        });
         let status = first_count(&object).unwrap();
         let used = status.used.clone().unwrap();
         assert_eq!(used["count/secrets"].0, "3");
-        assert!(hard.keys().all(|name| name == "count/secrets" || used[name].0 == "0"));
+        assert!(
+            hard.keys()
+                .all(|name| name == "count/secrets" || used[name].0 == "0")
+        );
         object.status = Some(status);
         assert_eq!(first_count(&object), None);
     }
@@ -320,10 +462,15 @@ mod tests {
     fn a_tenant_fills_no_more_than_350_mib_and_may_run_2000_pods() {
         let hard = quota().spec.unwrap().hard.unwrap();
         let number = |kind: &str| hard[&format!("count/{kind}")].0.parse::<usize>().unwrap();
-        let (pods, secrets) = (number("shadowpods.virtualkubelet.liqo.io"), number("secrets"));
+        let (pods, secrets) = (
+            number("shadowpods.virtualkubelet.liqo.io"),
+            number("secrets"),
+        );
         assert!(pods >= 2000 && secrets >= 2000);
         let objects = number("reflectedobjects.virtualkubelet.liqo.io");
-        assert!(pods * MAX_POD_LEN + secrets * MAX_SECRET_LEN + objects * MAX_OBJECT_LEN <= 350 << 20);
+        assert!(
+            pods * MAX_POD_LEN + secrets * MAX_SECRET_LEN + objects * MAX_OBJECT_LEN <= 350 << 20
+        );
     }
 
     #[test]

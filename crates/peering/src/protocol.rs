@@ -43,11 +43,21 @@ pub struct ProtocolRange {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoCommonVersion {
     /// The consumer's newest version is older than the provider's oldest.
-    #[error("the consumer supports protocol versions {consumer}, the provider needs {provider}: upgrade Liqo in the consumer")]
-    UpgradeConsumer { consumer: ProtocolRange, provider: ProtocolRange },
+    #[error(
+        "the consumer supports protocol versions {consumer}, the provider needs {provider}: upgrade Liqo in the consumer"
+    )]
+    UpgradeConsumer {
+        consumer: ProtocolRange,
+        provider: ProtocolRange,
+    },
     /// The provider's newest version is older than the consumer's oldest.
-    #[error("the consumer needs protocol versions {consumer}, the provider supports {provider}: upgrade Liqo in the provider")]
-    UpgradeProvider { consumer: ProtocolRange, provider: ProtocolRange },
+    #[error(
+        "the consumer needs protocol versions {consumer}, the provider supports {provider}: upgrade Liqo in the provider"
+    )]
+    UpgradeProvider {
+        consumer: ProtocolRange,
+        provider: ProtocolRange,
+    },
 }
 
 /// Chooses the protocol version: the lower of the two newest ones, if both sides support it.
@@ -96,7 +106,8 @@ pub struct ChallengeAnswer {
 
 /// A consumer's request to peer, or to get a new credential for an existing peering.
 ///
-/// `audience` and `cluster_id` are claims, so they are plain text until they were compared with the signer's key.
+/// `audience` and `cluster_id` are claims, so they are plain text until they were compared with the
+/// signer's key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeeringRequest {
     /// From [`ChallengeAnswer`].
@@ -201,9 +212,15 @@ mod tests {
     #[test]
     fn without_a_common_version_the_older_side_is_told_to_upgrade() {
         let error = negotiate(range(1, 1), range(2, 3)).unwrap_err();
-        assert!(error.to_string().ends_with("upgrade Liqo in the consumer"), "{error}");
+        assert!(
+            error.to_string().ends_with("upgrade Liqo in the consumer"),
+            "{error}"
+        );
         let error = negotiate(range(3, 4), range(1, 2)).unwrap_err();
-        assert!(error.to_string().ends_with("upgrade Liqo in the provider"), "{error}");
+        assert!(
+            error.to_string().ends_with("upgrade Liqo in the provider"),
+            "{error}"
+        );
     }
 
     #[test]
@@ -216,7 +233,18 @@ mod tests {
         for name in ["rome", "a", "a-1", &"x".repeat(63)] {
             assert!(valid_cluster_name(name), "{name:?}");
         }
-        for name in ["", "-a", "a-", "Rome", "a.b", "a_b", "../x", "röm", "a b", &"x".repeat(64)] {
+        for name in [
+            "",
+            "-a",
+            "a-",
+            "Rome",
+            "a.b",
+            "a_b",
+            "../x",
+            "röm",
+            "a b",
+            &"x".repeat(64),
+        ] {
             assert!(!valid_cluster_name(name), "{name:?}");
         }
     }
@@ -232,7 +260,10 @@ mod tests {
     fn answers_have_the_documented_form() {
         let granted = PeeringAnswer::Granted(Box::new(Grant {
             tenant_namespace: "t".into(),
-            api_server: ApiServer { url: "https://10.0.0.1:6443".into(), ca: "pem".into() },
+            api_server: ApiServer {
+                url: "https://10.0.0.1:6443".into(),
+                ca: "pem".into(),
+            },
             token: SecretText("s".into()),
             expiration_seconds: 3600,
             protocol_version: 1,
@@ -243,10 +274,20 @@ mod tests {
             "token": "s", "expirationSeconds": 3600, "protocolVersion": 1, "providerName": "milan",
         });
         assert_eq!(serde_json::to_value(&granted).unwrap(), expected);
-        assert_eq!(serde_json::from_value::<PeeringAnswer>(expected).unwrap(), granted);
-        let denied = serde_json::json!({"result": "Denied", "reason": "TokenRequired", "message": "m"});
-        let refusal = Refusal { reason: "TokenRequired".into(), message: "m".into() };
-        assert_eq!(serde_json::from_value::<PeeringAnswer>(denied).unwrap(), PeeringAnswer::Denied(refusal));
+        assert_eq!(
+            serde_json::from_value::<PeeringAnswer>(expected).unwrap(),
+            granted
+        );
+        let denied =
+            serde_json::json!({"result": "Denied", "reason": "TokenRequired", "message": "m"});
+        let refusal = Refusal {
+            reason: "TokenRequired".into(),
+            message: "m".into(),
+        };
+        assert_eq!(
+            serde_json::from_value::<PeeringAnswer>(denied).unwrap(),
+            PeeringAnswer::Denied(refusal)
+        );
     }
 
     #[test]
@@ -258,7 +299,10 @@ mod tests {
         assert_eq!(request.protocol.max, 9);
         assert_eq!(request.token, None);
         let answer = serde_json::json!({"result": "Ended", "news": true});
-        assert_eq!(serde_json::from_value::<PeeringAnswer>(answer).unwrap(), PeeringAnswer::Ended {});
+        assert_eq!(
+            serde_json::from_value::<PeeringAnswer>(answer).unwrap(),
+            PeeringAnswer::Ended {}
+        );
     }
 
     #[test]

@@ -7,8 +7,8 @@
 //!                                                                   Role and RoleBinding of that name: it may renew its token
 //! ```
 //!
-//! The tenant namespace records the grant: the consumer has access while it exists and is not ending. Granting and ending one
-//! tenancy never run at the same time.
+//! The tenant namespace records the grant: the consumer has access while it exists and is not
+//! ending. Granting and ending one tenancy never run at the same time.
 
 mod kinds;
 mod records;
@@ -26,11 +26,14 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api, Client, Resource as _, ResourceExt,
-    api::{ApiResource, DeleteParams, DynamicObject, ListParams, ObjectMeta, PartialObjectMeta, Patch, PatchParams, PostParams},
+    api::{
+        ApiResource, DeleteParams, DynamicObject, ListParams, ObjectMeta, PartialObjectMeta, Patch,
+        PatchParams, PostParams,
+    },
 };
 use liqo_api::{
-    CLUSTER_CONFIG, ClusterConfig, ClusterId, ForeignCluster, PeeringIntent, PeeringPolicy, consumer_service_account, labels,
-    leases, roles, tenant_namespace,
+    CLUSTER_CONFIG, ClusterConfig, ClusterId, ForeignCluster, PeeringIntent, PeeringPolicy,
+    consumer_service_account, labels, leases, roles, tenant_namespace,
 };
 use liqo_controller_runtime::{
     Cache, Context, Key, Queue,
@@ -61,7 +64,8 @@ use crate::{
 pub(crate) const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
 /// Maximum number of concurrent requests.
 const MAX_CONCURRENT: usize = 16;
-/// Page size of the lists of an ending tenancy's objects. The metadata of each may take the 1.5 MiB that etcd allows.
+/// Page size of the lists of an ending tenancy's objects. The metadata of each may take the 1.5 MiB
+/// that etcd allows.
 const CLEAR_PAGE_SIZE: u32 = 16;
 /// Maximum time that controllers have to remove our finalizers, once there is no mapped namespace.
 const LET_GO_TIMEOUT: Duration = Duration::from_secs(10);
@@ -115,7 +119,9 @@ impl Tenants {
     }
 
     pub fn health(&self, consumer: &ClusterId) -> ConsumerHealth {
-        self.consumer_heartbeats().get(consumer).map_or(ConsumerHealth::Unknown, |(_, health)| *health)
+        self.consumer_heartbeats()
+            .get(consumer)
+            .map_or(ConsumerHealth::Unknown, |(_, health)| *health)
     }
 
     /// Creates what is missing in an existing tenancy.
@@ -123,12 +129,15 @@ impl Tenants {
         let _alone = self.lock(consumer).await;
         // The cache may not show yet that the tenancy is ending.
         match self.live_namespace(consumer).await? {
-            Some(namespace) if !namespace.terminating && !namespace.ending => Box::pin(self.make_parts(consumer)).await.map(drop),
+            Some(namespace) if !namespace.terminating && !namespace.ending => {
+                Box::pin(self.make_parts(consumer)).await.map(drop)
+            }
             _ => Ok(()),
         }
     }
 
-    /// Does what is possible now to end a tenancy. Returns whether Kubernetes is deleting the namespace, or has deleted it.
+    /// Does what is possible now to end a tenancy. Returns whether Kubernetes is deleting the
+    /// namespace, or has deleted it.
     pub async fn end_step(&self, consumer: &ClusterId, keep: &Keep) -> Result<bool, StepError> {
         let _alone = self.lock(consumer).await;
         let name = tenant_namespace(consumer);
@@ -147,7 +156,9 @@ impl Tenants {
         let bindings: Api<RoleBinding> = Api::namespaced(self.client.clone(), &name);
         objects::ensure(&bindings, &objects::manager_binding(&self.namespace)).await?;
         let mapped = self.has_mapped_namespaces(consumer).await?;
-        let left = self.empty(&name, mapped || self.was_mapped_lately(consumer, mapped)).await?;
+        let left = self
+            .empty(&name, mapped || self.was_mapped_lately(consumer, mapped))
+            .await?;
         if left || mapped {
             return Ok(false);
         }
@@ -159,13 +170,17 @@ impl Tenants {
         Ok(true)
     }
 
-    /// Removes the rights of a consumer whose tenant namespace Kubernetes is deleting, or has deleted. Somebody may have deleted it
-    /// directly: then finalizers that the consumer wrote would hold it for ever. Returns whether it is gone.
+    /// Removes the rights of a consumer whose tenant namespace Kubernetes is deleting, or has
+    /// deleted. Somebody may have deleted it directly: then finalizers that the consumer wrote
+    /// would hold it for ever. Returns whether it is gone.
     pub async fn sweep(&self, consumer: &ClusterId) -> Result<bool, StepError> {
         let _alone = self.lock(consumer).await;
         self.consumer_heartbeats().remove(consumer);
         let found = self.live_namespace(consumer).await?;
-        if found.as_ref().is_some_and(|namespace| !namespace.terminating) {
+        if found
+            .as_ref()
+            .is_some_and(|namespace| !namespace.terminating)
+        {
             return Ok(true);
         }
         self.take_rights(consumer, false).await?;
@@ -189,12 +204,18 @@ impl Tenants {
     /// Consumers that have an account. Some may have no tenant namespace, if somebody deleted it.
     pub async fn strays(&self) -> Result<Vec<ClusterId>, StepError> {
         let accounts: Api<ServiceAccount> = Api::namespaced(self.client.clone(), &self.namespace);
-        let list = accounts.list_metadata(&ListParams::default().labels(labels::CONSUMER_ID)).await;
+        let list = accounts
+            .list_metadata(&ListParams::default().labels(labels::CONSUMER_ID))
+            .await;
         let list = list.step("list", "ServiceAccounts", Key::new(&self.namespace, ""))?;
-        Ok(list.iter().filter_map(|account| account.labels().get(labels::CONSUMER_ID)?.parse().ok()).collect())
+        Ok(list
+            .iter()
+            .filter_map(|account| account.labels().get(labels::CONSUMER_ID)?.parse().ok())
+            .collect())
     }
 
-    /// Renews the provider's lease in every tenant namespace, and reads the consumer's, until `context.stop`.
+    /// Renews the provider's lease in every tenant namespace, and reads the consumer's, until
+    /// `context.stop`.
     pub async fn heartbeat(&self) {
         let mut heartbeats = tokio::time::interval(HEARTBEAT_INTERVAL);
         heartbeats.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -204,10 +225,11 @@ impl Tenants {
                 () = self.context.stop.cancelled() => return,
                 _ = heartbeats.tick() => {}
             }
-            let serving =
-                self.namespaces.all().into_iter().filter(|(_, namespace)| {
-                    namespace.kind == objects::KIND_TENANT && !namespace.terminating && !namespace.ending
-                });
+            let serving = self.namespaces.all().into_iter().filter(|(_, namespace)| {
+                namespace.kind == objects::KIND_TENANT
+                    && !namespace.terminating
+                    && !namespace.ending
+            });
             futures::stream::iter(serving)
                 .for_each_concurrent(MAX_CONCURRENT, |(_, namespace)| async move {
                     if let Err(error) = self.heartbeat_of(&namespace.cluster).await {
@@ -223,15 +245,31 @@ impl Tenants {
         let api: Api<Lease> = Api::namespaced(self.client.clone(), &namespace);
         let renewal = Patch::Merge(objects::renewal(&self.own, self.context.now()));
         let parameters = PatchParams::default();
-        let (renewed, seen) = tokio::join!(api.patch(leases::PROVIDER, &parameters, &renewal), api.get(leases::CONSUMER));
+        let (renewed, seen) = tokio::join!(
+            api.patch(leases::PROVIDER, &parameters, &renewal),
+            api.get(leases::CONSUMER)
+        );
         renewed.step("renew", "Lease", Key::new(&namespace, leases::PROVIDER))?;
         let seen = seen.step("read", "Lease", Key::new(&namespace, leases::CONSUMER))?;
-        let expiry = Duration::from_secs(self.context.config().spec.peering.consumer_expiry_seconds.into());
+        let expiry = Duration::from_secs(
+            self.context
+                .config()
+                .spec
+                .peering
+                .consumer_expiry_seconds
+                .into(),
+        );
         let (lease, now) = (objects::lease_version(&seen), Instant::now());
         let mut consumer_heartbeats = self.consumer_heartbeats();
-        let (heartbeat, health) = consumer_heartbeats
-            .entry(consumer.clone())
-            .or_insert_with(|| (ConsumerHeartbeat::new(lease.clone(), now), ConsumerHealth::Unknown));
+        let (heartbeat, health) =
+            consumer_heartbeats
+                .entry(consumer.clone())
+                .or_insert_with(|| {
+                    (
+                        ConsumerHeartbeat::new(lease.clone(), now),
+                        ConsumerHealth::Unknown,
+                    )
+                });
         heartbeat.observe(lease, now);
         let current = heartbeat.health(expiry, now);
         let changed = *health != current;
@@ -243,17 +281,28 @@ impl Tenants {
         Ok(())
     }
 
-    /// The Secret that tokens of the consumer are bound to, if nothing is missing that a token needs: the account and both bindings. The
-    /// bindings are made last, so the other parts were there once. [`Tenants::repair`] runs after each renewal of a credential, and makes
-    /// again what somebody deleted since.
+    /// The Secret that tokens of the consumer are bound to, if nothing is missing that a token
+    /// needs: the account and both bindings. The bindings are made last, so the other parts were
+    /// there once. [`Tenants::repair`] runs after each renewal of a credential, and makes again
+    /// what somebody deleted since.
     async fn session_with_rights(&self, consumer: &ClusterId) -> Result<Option<Secret>, StepError> {
-        let (client, own, name) = (self.client.clone(), &self.namespace, consumer_service_account(consumer));
-        let bindings: Api<RoleBinding> = Api::namespaced(client.clone(), &tenant_namespace(consumer));
+        let (client, own, name) = (
+            self.client.clone(),
+            &self.namespace,
+            consumer_service_account(consumer),
+        );
+        let bindings: Api<RoleBinding> =
+            Api::namespaced(client.clone(), &tenant_namespace(consumer));
         let renewal_bindings: Api<RoleBinding> = Api::namespaced(client.clone(), own);
         let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), own);
         let secrets: Api<Secret> = Api::namespaced(client, own);
         let (session, has_account, has_rights, can_renew) = tokio::try_join!(
-            async { secrets.get_opt(&name).await.step("read", "Secret", Key::new(own, &name)) },
+            async {
+                secrets
+                    .get_opt(&name)
+                    .await
+                    .step("read", "Secret", Key::new(own, &name))
+            },
             objects::exists(&accounts, &name),
             objects::exists(&bindings, roles::TENANT),
             objects::exists(&renewal_bindings, &name),
@@ -261,16 +310,27 @@ impl Tenants {
         Ok(session.filter(|_| has_account && has_rights && can_renew))
     }
 
-    /// Creates what is missing of a tenancy whose namespace exists, and returns the Secret that tokens of the consumer are bound to. One
-    /// request after another would take long on a busy API server: most have no order.
+    /// Creates what is missing of a tenancy whose namespace exists, and returns the Secret that
+    /// tokens of the consumer are bound to. One request after another would take long on a busy API
+    /// server: most have no order.
     async fn make_parts(&self, consumer: &ClusterId) -> Result<Secret, StepError> {
-        let (name, client, own) = (tenant_namespace(consumer), self.client.clone(), &self.namespace);
+        let (name, client, own) = (
+            tenant_namespace(consumer),
+            self.client.clone(),
+            &self.namespace,
+        );
         let bindings: Api<RoleBinding> = Api::namespaced(client.clone(), &name);
         let renewal_bindings: Api<RoleBinding> = Api::namespaced(client.clone(), own);
         let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), own);
-        let (secrets, roles) = (Api::<Secret>::namespaced(client.clone(), own), Api::<Role>::namespaced(client, own));
+        let (secrets, roles) = (
+            Api::<Secret>::namespaced(client.clone(), own),
+            Api::<Role>::namespaced(client, own),
+        );
         let (manager, account) = (objects::manager_binding(own), objects::account(consumer));
-        let (session, role) = (objects::session_secret(consumer), objects::renewal_role(consumer));
+        let (session, role) = (
+            objects::session_secret(consumer),
+            objects::renewal_role(consumer),
+        );
         let (_, session, _, ()) = tokio::try_join!(
             objects::ensure(&accounts, &account),
             objects::ensure(&secrets, &session),
@@ -281,8 +341,14 @@ impl Tenants {
             },
         )?;
         // The consumer gets rights only now that the quota limits what it does with them.
-        let (tenant, renewal) = (objects::tenant_binding(consumer, own), objects::renewal_binding(consumer, own));
-        tokio::try_join!(objects::ensure(&bindings, &tenant), objects::ensure(&renewal_bindings, &renewal))?;
+        let (tenant, renewal) = (
+            objects::tenant_binding(consumer, own),
+            objects::renewal_binding(consumer, own),
+        );
+        tokio::try_join!(
+            objects::ensure(&bindings, &tenant),
+            objects::ensure(&renewal_bindings, &renewal)
+        )?;
         Ok(session)
     }
 
@@ -298,22 +364,39 @@ impl Tenants {
         )?;
         if let Some(status) = objects::first_count(&quota) {
             let patch = Patch::Merge(json!({ "status": status }));
-            let counted = quotas.patch_status(objects::QUOTA, &PatchParams::default(), &patch).await;
-            counted.step("start the count of", "ResourceQuota", Key::new(namespace, objects::QUOTA))?;
+            let counted = quotas
+                .patch_status(objects::QUOTA, &PatchParams::default(), &patch)
+                .await;
+            counted.step(
+                "start the count of",
+                "ResourceQuota",
+                Key::new(namespace, objects::QUOTA),
+            )?;
         }
         Ok(())
     }
 
     /// A token that is bound to this Secret, and its lifetime in seconds.
-    async fn issue_token(&self, consumer: &ClusterId, mut session: Secret) -> Result<(String, u64), StepError> {
+    async fn issue_token(
+        &self,
+        consumer: &ClusterId,
+        mut session: Secret,
+    ) -> Result<(String, u64), StepError> {
         let name = consumer_service_account(consumer);
-        // The consumer has just proved its key. Tokens that somebody else renewed over the API server end now.
+        // The consumer has just proved its key. Tokens that somebody else renewed over the API
+        // server end now.
         if objects::is_session_over(session.creation_timestamp().as_ref(), self.context.now()) {
             let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
             objects::delete(&secrets, &name).await?;
             session = objects::ensure(&secrets, &objects::session_secret(consumer)).await?;
         }
-        let lifetime = i64::from(self.context.config().spec.peering.credential_lifetime_seconds);
+        let lifetime = i64::from(
+            self.context
+                .config()
+                .spec
+                .peering
+                .credential_lifetime_seconds,
+        );
         let request = TokenRequest {
             metadata: ObjectMeta::default(),
             spec: TokenRequestSpec {
@@ -329,8 +412,14 @@ impl Tenants {
             status: None,
         };
         let accounts: Api<ServiceAccount> = Api::namespaced(self.client.clone(), &self.namespace);
-        let issued = accounts.create_token_request(&name, &PostParams::default(), &request).await;
-        let issued = issued.step("issue a token for", "ServiceAccount", Key::new(&self.namespace, &name))?;
+        let issued = accounts
+            .create_token_request(&name, &PostParams::default(), &request)
+            .await;
+        let issued = issued.step(
+            "issue a token for",
+            "ServiceAccount",
+            Key::new(&self.namespace, &name),
+        )?;
         self.show_audiences(&issued.spec.audiences).await?;
         // The API server may shorten the lifetime.
         let seconds = issued.spec.expiration_seconds.unwrap_or(lifetime);
@@ -338,56 +427,83 @@ impl Tenants {
         Ok((token, u64::try_from(seconds).unwrap_or_default()))
     }
 
-    /// Writes the audiences of the API server where its admission policy for renewed tokens looks for them.
+    /// Writes the audiences of the API server where its admission policy for renewed tokens looks
+    /// for them.
     async fn show_audiences(&self, audiences: &[String]) -> Result<(), StepError> {
         let config = self.context.config();
-        let shown = config.status.as_ref().map(|status| status.token_audiences.as_slice()).unwrap_or_default();
+        let shown = config
+            .status
+            .as_ref()
+            .map(|status| status.token_audiences.as_slice())
+            .unwrap_or_default();
         if shown == audiences {
             return Ok(());
         }
         let configs: Api<ClusterConfig> = Api::all(self.client.clone());
         let patch = Patch::Merge(json!({ "status": { "tokenAudiences": audiences } }));
-        let written = configs.patch_status(CLUSTER_CONFIG, &PatchParams::default(), &patch).await;
-        written.step("write the status of", "ClusterConfig", Key::new("", CLUSTER_CONFIG))?;
+        let written = configs
+            .patch_status(CLUSTER_CONFIG, &PatchParams::default(), &patch)
+            .await;
+        written.step(
+            "write the status of",
+            "ClusterConfig",
+            Key::new("", CLUSTER_CONFIG),
+        )?;
         Ok(())
     }
 
     async fn mark_ending(&self, consumer: &ClusterId) -> Result<(), StepError> {
         let name = tenant_namespace(consumer);
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
-        let mark = json!({"metadata": {"annotations": {objects::ENDING: self.context.now().to_string()}}});
-        namespaces.patch(&name, &PatchParams::default(), &Patch::Merge(mark)).await.step(
-            "mark as ending",
-            "Namespace",
-            Key::new("", &name),
-        )?;
+        let mark =
+            json!({"metadata": {"annotations": {objects::ENDING: self.context.now().to_string()}}});
+        namespaces
+            .patch(&name, &PatchParams::default(), &Patch::Merge(mark))
+            .await
+            .step("mark as ending", "Namespace", Key::new("", &name))?;
         self.consumer_heartbeats().remove(consumer);
         Ok(())
     }
 
-    /// Removes the rights first, which takes effect at once; then what the tokens are bound to, which may take 10 s.
-    async fn take_rights(&self, consumer: &ClusterId, in_namespaces: bool) -> Result<(), StepError> {
+    /// Removes the rights first, which takes effect at once; then what the tokens are bound to,
+    /// which may take 10 s.
+    async fn take_rights(
+        &self,
+        consumer: &ClusterId,
+        in_namespaces: bool,
+    ) -> Result<(), StepError> {
         if in_namespaces {
-            let bindings: Api<RoleBinding> = Api::namespaced(self.client.clone(), &tenant_namespace(consumer));
+            let bindings: Api<RoleBinding> =
+                Api::namespaced(self.client.clone(), &tenant_namespace(consumer));
             objects::delete(&bindings, roles::TENANT).await?;
             for (key, namespace) in self.namespaces.all() {
                 if namespace.kind == KIND_MAPPED && namespace.cluster == *consumer {
-                    let bindings: Api<RoleBinding> = Api::namespaced(self.client.clone(), &key.name);
+                    let bindings: Api<RoleBinding> =
+                        Api::namespaced(self.client.clone(), &key.name);
                     objects::delete(&bindings, roles::TENANT_POD_ACCESS).await?;
                 }
             }
         }
         let name = consumer_service_account(consumer);
-        objects::delete(&Api::<RoleBinding>::namespaced(self.client.clone(), &self.namespace), &name).await?;
-        objects::delete(&Api::<Role>::namespaced(self.client.clone(), &self.namespace), &name).await?;
+        objects::delete(
+            &Api::<RoleBinding>::namespaced(self.client.clone(), &self.namespace),
+            &name,
+        )
+        .await?;
+        objects::delete(
+            &Api::<Role>::namespaced(self.client.clone(), &self.namespace),
+            &name,
+        )
+        .await?;
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
         let accounts: Api<ServiceAccount> = Api::namespaced(self.client.clone(), &self.namespace);
         objects::delete(&secrets, &name).await?;
         objects::delete(&accounts, &name).await
     }
 
-    /// Starts to delete everything that the two clusters wrote there; other controllers clean up what they derived from it. Returns
-    /// whether something is left that must be gone before the namespace is deleted, and with it our rights there.
+    /// Starts to delete everything that the two clusters wrote there; other controllers clean up
+    /// what they derived from it. Returns whether something is left that must be gone before the
+    /// namespace is deleted, and with it our rights there.
     async fn empty(&self, namespace: &str, mapped: bool) -> Result<bool, StepError> {
         let mut left = false;
         for kind in kinds::all() {
@@ -396,19 +512,35 @@ impl Tenants {
         Ok(left)
     }
 
-    /// Deletes all objects of a kind. The consumer may have written anything into them, so this reads only their metadata, and deletes
-    /// them one by one: the deletion of a collection would return all of them.
-    async fn clear(&self, kind: &ApiResource, namespace: &str, mapped: bool) -> Result<bool, StepError> {
-        let api = unread(Api::<PartialObjectMeta<DynamicObject>>::namespaced_with(self.client.clone(), namespace, kind));
+    /// Deletes all objects of a kind. The consumer may have written anything into them, so this
+    /// reads only their metadata, and deletes them one by one: the deletion of a collection would
+    /// return all of them.
+    async fn clear(
+        &self,
+        kind: &ApiResource,
+        namespace: &str,
+        mapped: bool,
+    ) -> Result<bool, StepError> {
+        let api = unread(Api::<PartialObjectMeta<DynamicObject>>::namespaced_with(
+            self.client.clone(),
+            namespace,
+            kind,
+        ));
         let (mut page, mut any) = (ListParams::default().limit(CLEAR_PAGE_SIZE), false);
         loop {
-            let found = api.list(&page).await.step("list every", kind.kind.clone(), Key::new(namespace, ""))?;
+            let found = api.list(&page).await.step(
+                "list every",
+                kind.kind.clone(),
+                Key::new(namespace, ""),
+            )?;
             any |= !found.items.is_empty();
             futures::stream::iter(&found.items)
                 .map(Ok)
                 .try_for_each_concurrent(MAX_CONCURRENT, async |object| {
                     let key = Key::new(namespace, object.name_any());
-                    remove(&api, object, mapped).await.step("remove", kind.kind.clone(), key)
+                    remove(&api, object, mapped)
+                        .await
+                        .step("remove", kind.kind.clone(), key)
                 })
                 .await?;
             match found.metadata.continue_.filter(|token| !token.is_empty()) {
@@ -418,31 +550,53 @@ impl Tenants {
         }
     }
 
-    /// Controllers need a moment to let objects go whose pods have just gone: they still store what these used.
+    /// Controllers need a moment to let objects go whose pods have just gone: they still store what
+    /// these used.
     fn was_mapped_lately(&self, consumer: &ClusterId, mapped: bool) -> bool {
         let mut unmapped = self.unmapped.lock();
         if mapped {
             unmapped.remove(consumer);
             return false;
         }
-        unmapped.entry(consumer.clone()).or_insert_with(Instant::now).elapsed() < LET_GO_TIMEOUT
+        unmapped
+            .entry(consumer.clone())
+            .or_insert_with(Instant::now)
+            .elapsed()
+            < LET_GO_TIMEOUT
     }
 
     async fn has_mapped_namespaces(&self, consumer: &ClusterId) -> Result<bool, StepError> {
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
-        let selector = format!("{}={KIND_MAPPED},{}={consumer}", labels::NAMESPACE_KIND, labels::CONSUMER_ID);
-        let mapped = namespaces.list_metadata(&ListParams::default().labels(&selector).limit(1)).await;
-        Ok(!mapped.step("list", "mapped Namespaces", Key::default())?.items.is_empty())
+        let selector = format!(
+            "{}={KIND_MAPPED},{}={consumer}",
+            labels::NAMESPACE_KIND,
+            labels::CONSUMER_ID
+        );
+        let mapped = namespaces
+            .list_metadata(&ListParams::default().labels(&selector).limit(1))
+            .await;
+        Ok(!mapped
+            .step("list", "mapped Namespaces", Key::default())?
+            .items
+            .is_empty())
     }
 
-    /// Asks the API server for the tenant namespace. A namespace of that name that Liqo did not create counts as none.
-    async fn live_namespace(&self, consumer: &ClusterId) -> Result<Option<LiqoNamespace>, StepError> {
+    /// Asks the API server for the tenant namespace. A namespace of that name that Liqo did not
+    /// create counts as none.
+    async fn live_namespace(
+        &self,
+        consumer: &ClusterId,
+    ) -> Result<Option<LiqoNamespace>, StepError> {
         let name = tenant_namespace(consumer);
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
-        let found = namespaces.get_opt(&name).await.step("read", "Namespace", Key::new("", name))?;
-        Ok(found
-            .and_then(LiqoNamespace::of)
-            .filter(|namespace| namespace.kind == objects::KIND_TENANT && namespace.cluster == *consumer))
+        let found =
+            namespaces
+                .get_opt(&name)
+                .await
+                .step("read", "Namespace", Key::new("", name))?;
+        Ok(found.and_then(LiqoNamespace::of).filter(|namespace| {
+            namespace.kind == objects::KIND_TENANT && namespace.cluster == *consumer
+        }))
     }
 
     async fn lock(&self, consumer: &ClusterId) -> tokio::sync::OwnedMutexGuard<()> {
@@ -455,7 +609,9 @@ impl Tenants {
         lock.lock_owned().await
     }
 
-    fn consumer_heartbeats(&self) -> MutexGuard<'_, HashMap<ClusterId, (ConsumerHeartbeat, ConsumerHealth)>> {
+    fn consumer_heartbeats(
+        &self,
+    ) -> MutexGuard<'_, HashMap<ClusterId, (ConsumerHeartbeat, ConsumerHealth)>> {
         self.consumer_heartbeats.lock()
     }
 }
@@ -466,7 +622,10 @@ impl Tenancies for Tenants {
     }
 
     fn is_known(&self, consumer: &ClusterId) -> bool {
-        self.namespaces.get(&Key::new("", tenant_namespace(consumer))).is_some() || self.find_record(consumer).is_some()
+        self.namespaces
+            .get(&Key::new("", tenant_namespace(consumer)))
+            .is_some()
+            || self.find_record(consumer).is_some()
     }
 
     fn needs_no_token(&self, consumer: &ClusterId) -> bool {
@@ -475,18 +634,43 @@ impl Tenancies for Tenants {
 
     async fn known(&self, consumer: &ClusterId, name: &str) -> Result<Known, TenancyError> {
         let namespace = self.live_namespace(consumer).await?;
-        let approved = namespace.as_ref().is_some_and(|namespace| !namespace.terminating && !namespace.ending);
-        let records::Admission { by_hand, needs_no_token } = self.admission(consumer, approved).await?;
+        let approved = namespace
+            .as_ref()
+            .is_some_and(|namespace| !namespace.terminating && !namespace.ending);
+        let records::Admission {
+            by_hand,
+            needs_no_token,
+        } = self.admission(consumer, approved).await?;
         let cached = self.find_record(consumer);
-        let may_wait = !approved && (by_hand || cached.as_ref().is_some_and(|record| self.waiting(record) != Waiting::No));
-        let record = if may_wait { self.live_record(consumer, name, cached).await? } else { cached };
-        let leaving = record.as_ref().is_some_and(|record| record.metadata.deletion_timestamp.is_some());
+        let may_wait = !approved
+            && (by_hand
+                || cached
+                    .as_ref()
+                    .is_some_and(|record| self.waiting(record) != Waiting::No));
+        let record = if may_wait {
+            self.live_record(consumer, name, cached).await?
+        } else {
+            cached
+        };
+        let leaving = record
+            .as_ref()
+            .is_some_and(|record| record.metadata.deletion_timestamp.is_some());
         let noted_name = record.as_deref().and_then(records::noted_name);
         Ok(Known {
             approved,
-            ending: leaving || namespace.as_ref().is_some_and(|namespace| namespace.terminating || namespace.ending),
-            cluster_name: if approved { namespace.and_then(|namespace| namespace.cluster_name) } else { noted_name },
-            waits: may_wait && record.as_ref().is_some_and(|record| matches!(self.waiting(record), Waiting::For(_))),
+            ending: leaving
+                || namespace
+                    .as_ref()
+                    .is_some_and(|namespace| namespace.terminating || namespace.ending),
+            cluster_name: if approved {
+                namespace.and_then(|namespace| namespace.cluster_name)
+            } else {
+                noted_name
+            },
+            waits: may_wait
+                && record
+                    .as_ref()
+                    .is_some_and(|record| matches!(self.waiting(record), Waiting::For(_))),
             incoming: record.map_or(PeeringIntent::Auto, |record| record.spec.incoming_peering),
             by_hand,
             needs_no_token,
@@ -494,25 +678,58 @@ impl Tenancies for Tenants {
     }
 
     async fn is_approved(&self, consumer: &ClusterId) -> Result<bool, TenancyError> {
-        Ok(self.live_namespace(consumer).await?.is_some_and(|namespace| !namespace.terminating && !namespace.ending))
+        Ok(self
+            .live_namespace(consumer)
+            .await?
+            .is_some_and(|namespace| !namespace.terminating && !namespace.ending))
     }
 
-    async fn approval_queue(&self, consumer: &ClusterId, name: &str) -> Result<ApprovalQueue, TenancyError> {
+    async fn approval_queue(
+        &self,
+        consumer: &ClusterId,
+        name: &str,
+    ) -> Result<ApprovalQueue, TenancyError> {
         Ok(self.find_approval_queue(consumer, name).await?)
     }
 
-    async fn note(&self, consumer: &ClusterId, key: &PublicKey, name: &str) -> Result<(), TenancyError> {
-        if self.record_as(consumer, name, Some(records::Noted { since: self.context.now(), key: *key })).await? {
+    async fn note(
+        &self,
+        consumer: &ClusterId,
+        key: &PublicKey,
+        name: &str,
+    ) -> Result<(), TenancyError> {
+        if self
+            .record_as(
+                consumer,
+                name,
+                Some(records::Noted {
+                    since: self.context.now(),
+                    key: *key,
+                }),
+            )
+            .await?
+        {
             return Ok(());
         }
         Err(TenancyError::NamesTaken)
     }
 
-    async fn judge_token(&self, token: Option<&str>, consumer: &ClusterId) -> Result<TokenVerdict, TenancyError> {
-        Ok(self.tokens.judge(token, consumer, !self.is_known(consumer)).await)
+    async fn judge_token(
+        &self,
+        token: Option<&str>,
+        consumer: &ClusterId,
+    ) -> Result<TokenVerdict, TenancyError> {
+        Ok(self
+            .tokens
+            .judge(token, consumer, !self.is_known(consumer))
+            .await)
     }
 
-    async fn claim_token(&self, token: &TokenClaim, _consumer: &ClusterId) -> Result<bool, TenancyError> {
+    async fn claim_token(
+        &self,
+        token: &TokenClaim,
+        _consumer: &ClusterId,
+    ) -> Result<bool, TenancyError> {
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
         Ok(tokens::claim(&secrets, token).await?)
     }
@@ -523,13 +740,15 @@ impl Tenancies for Tenants {
     }
 
     async fn ensure(&self, consumer: &Consumer) -> Result<Grant, TenancyError> {
-        let api_server = self
-            .addresses
-            .borrow()
-            .as_ref()
-            .map_or_else(|| Err("its manager has just started".to_owned()), |addresses| addresses.api_server.clone());
+        let api_server = self.addresses.borrow().as_ref().map_or_else(
+            || Err("its manager has just started".to_owned()),
+            |addresses| addresses.api_server.clone(),
+        );
         let api_server = api_server.map_err(|problem| {
-            refused(reasons::ADDRESS_UNKNOWN, format!("the provider does not know the address of its API server: {problem}"))
+            refused(
+                reasons::ADDRESS_UNKNOWN,
+                format!("the provider does not know the address of its API server: {problem}"),
+            )
         })?;
         let alone = self.lock(&consumer.id).await;
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
@@ -538,7 +757,10 @@ impl Tenancies for Tenants {
             self.is_record_leaving(&consumer.id),
             async {
                 let name = tenant.name_any();
-                namespaces.get_opt(&name).await.step("read", "Namespace", Key::new("", name))
+                namespaces
+                    .get_opt(&name)
+                    .await
+                    .step("read", "Namespace", Key::new("", name))
             },
             self.session_with_rights(&consumer.id),
         )?;
@@ -550,7 +772,9 @@ impl Tenancies for Tenants {
             None => (objects::ensure(&namespaces, &tenant).await?, None),
         };
         match LiqoNamespace::of(namespace) {
-            Some(namespace) if namespace.kind == objects::KIND_TENANT && namespace.cluster == consumer.id => {
+            Some(namespace)
+                if namespace.kind == objects::KIND_TENANT && namespace.cluster == consumer.id =>
+            {
                 if namespace.ending || namespace.terminating {
                     return Err(still_ending());
                 }
@@ -559,7 +783,9 @@ impl Tenancies for Tenants {
                 let name = tenant_namespace(&consumer.id);
                 return Err(refused(
                     reasons::NAMESPACE_TAKEN,
-                    format!("namespace {name} exists in the provider, and Liqo did not create it: remove it"),
+                    format!(
+                        "namespace {name} exists in the provider, and Liqo did not create it: remove it"
+                    ),
                 ));
             }
         }
@@ -583,7 +809,11 @@ impl Tenancies for Tenants {
 
     async fn end(&self, consumer: &ClusterId) -> Result<(), TenancyError> {
         let _alone = self.lock(consumer).await;
-        if self.live_namespace(consumer).await?.is_some_and(|namespace| !namespace.terminating && !namespace.ending) {
+        if self
+            .live_namespace(consumer)
+            .await?
+            .is_some_and(|namespace| !namespace.terminating && !namespace.ending)
+        {
             self.mark_ending(consumer).await?;
             self.take_rights(consumer, true).await?;
         }
@@ -595,19 +825,27 @@ impl Tenancies for Tenants {
 /// The metadata of an object of any kind.
 type Metadata = Unread<PartialObjectMeta<DynamicObject>>;
 
-/// Deletes an object of an ending tenancy. If it is already being deleted, removes the finalizers that are not ours, and ours as well
-/// once there is no mapped namespace, because then they protect nothing.
+/// Deletes an object of an ending tenancy. If it is already being deleted, removes the finalizers
+/// that are not ours, and ours as well once there is no mapped namespace, because then they protect
+/// nothing.
 async fn remove(api: &Api<Metadata>, object: &Metadata, mapped: bool) -> kube::Result<()> {
     let name = object.name_any();
     let done = if object.meta().deletion_timestamp.is_none() {
         api.delete(&name, &DeleteParams::default()).await.map(drop)
     } else {
-        let kept: Vec<&String> = object.finalizers().iter().filter(|name| mapped && name.starts_with(OUR_FINALIZERS)).collect();
+        let kept: Vec<&String> = object
+            .finalizers()
+            .iter()
+            .filter(|name| mapped && name.starts_with(OUR_FINALIZERS))
+            .collect();
         if kept.len() == object.finalizers().len() {
             return Ok(());
         }
-        let patch = json!({"metadata": {"finalizers": kept, "resourceVersion": object.resource_version()}});
-        api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await.map(drop)
+        let patch =
+            json!({"metadata": {"finalizers": kept, "resourceVersion": object.resource_version()}});
+        api.patch(&name, &PatchParams::default(), &Patch::Merge(patch))
+            .await
+            .map(drop)
     };
     match unless_changed(done) {
         // The request succeeded, but the returned object cannot be parsed.
@@ -617,9 +855,15 @@ async fn remove(api: &Api<Metadata>, object: &Metadata, mapped: bool) -> kube::R
 }
 
 fn still_ending() -> TenancyError {
-    refused(reasons::BUSY, "the previous peering is still being cleaned up: try again in some seconds")
+    refused(
+        reasons::BUSY,
+        "the previous peering is still being cleaned up: try again in some seconds",
+    )
 }
 
 fn refused(reason: &str, message: impl Into<String>) -> TenancyError {
-    TenancyError::Refused(Refusal { reason: reason.to_owned(), message: message.into() })
+    TenancyError::Refused(Refusal {
+        reason: reason.to_owned(),
+        message: message.into(),
+    })
 }

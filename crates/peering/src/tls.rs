@@ -6,9 +6,10 @@
 //!  client: key in the certificate ──▶ cluster ID = the expected one?   and   handshake signed by that key?
 //! ```
 //!
-//! **The client ignores the certificate's dates and names.** The holder of the cluster key can create a certificate for any time,
-//! so the dates prove nothing, and the clocks of two clusters may differ. The expected cluster ID says more than any name. The end
-//! of the peering ends the trust in a key, not a date. The server keeps the dates current only for other clients.
+//! **The client ignores the certificate's dates and names.** The holder of the cluster key can
+//! create a certificate for any time, so the dates prove nothing, and the clocks of two clusters
+//! may differ. The expected cluster ID says more than any name. The end of the peering ends the
+//! trust in a key, not a date. The server keeps the dates current only for other clients.
 
 use liqo_signing::{ClusterIdentity, PublicKey};
 use std::{
@@ -28,7 +29,9 @@ use rustls::{
         danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
     },
     crypto::{CryptoProvider, ring::sign::any_eddsa_type, verify_tls13_signature_with_raw_key},
-    pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName, SubjectPublicKeyInfoDer, UnixTime},
+    pki_types::{
+        CertificateDer, PrivatePkcs8KeyDer, ServerName, SubjectPublicKeyInfoDer, UnixTime,
+    },
     server::{ClientHello, ResolvesServerCert},
     sign::{CertifiedKey, SigningKey},
     version::TLS13,
@@ -41,8 +44,11 @@ pub const VALIDITY: Duration = Duration::from_hours(720);
 /// Certificates are valid from this long before their creation, for clients whose clock is behind.
 const BACKDATED: Duration = Duration::from_hours(1);
 
-/// The bytes before the 32 bytes of the key in the DER of an Ed25519 `SubjectPublicKeyInfo` (RFC 8410).
-const ED25519_SPKI_PREFIX: [u8; 12] = [0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00];
+/// The bytes before the 32 bytes of the key in the DER of an Ed25519 `SubjectPublicKeyInfo` (RFC
+/// 8410).
+const ED25519_SPKI_PREFIX: [u8; 12] = [
+    0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00,
+];
 
 /// Failure to create a TLS configuration.
 #[derive(Debug, thiserror::Error)]
@@ -54,7 +60,8 @@ pub enum TlsError {
     Configuration(#[from] rustls::Error),
 }
 
-/// The TLS side of the auth endpoint: TLS 1.3 only, no session resumption, certificate bound to the cluster key.
+/// The TLS side of the auth endpoint: TLS 1.3 only, no session resumption, certificate bound to the
+/// cluster key.
 pub fn server_config(identity: &ClusterIdentity, clock: Clock) -> Result<ServerConfig, TlsError> {
     let mut config = ServerConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&TLS13])?
@@ -71,7 +78,9 @@ pub fn client_config(expected: &ClusterId) -> Result<ClientConfig, TlsError> {
     let mut config = ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&TLS13])?
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(KeyVerifier { expected: expected.clone() }))
+        .with_custom_certificate_verifier(Arc::new(KeyVerifier {
+            expected: expected.clone(),
+        }))
         .with_no_client_auth();
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     config.resumption = Resumption::disabled();
@@ -100,20 +109,36 @@ impl RenewedCertificate {
         let now = clock.now().into();
         let certificate = make_certificate(&pkcs8, identity.id(), now)?;
         let current = Arc::new(CertifiedKey::new(vec![certificate], Arc::clone(&signer)));
-        Ok(Self { id: identity.id().clone(), pkcs8, signer, clock, current: Mutex::new((current, now)) })
+        Ok(Self {
+            id: identity.id().clone(),
+            pkcs8,
+            signer,
+            clock,
+            current: Mutex::new((current, now)),
+        })
     }
 
     fn at(&self, now: SystemTime) -> Arc<CertifiedKey> {
         let mut current = self.current.lock();
         // A certificate from the future is old, too: the clock was set back.
-        let old = now.duration_since(current.1).map_or(true, |age| age > VALIDITY / 2);
+        let old = now
+            .duration_since(current.1)
+            .map_or(true, |age| age > VALIDITY / 2);
         if old {
             match make_certificate(&self.pkcs8, &self.id, now) {
                 Ok(certificate) => {
-                    *current = (Arc::new(CertifiedKey::new(vec![certificate], Arc::clone(&self.signer))), now);
+                    *current = (
+                        Arc::new(CertifiedKey::new(
+                            vec![certificate],
+                            Arc::clone(&self.signer),
+                        )),
+                        now,
+                    );
                     tracing::debug!("renewed the certificate of the auth endpoint");
                 }
-                Err(error) => tracing::warn!(%error, "cannot renew the certificate of the auth endpoint, keeping the old one"),
+                Err(error) => {
+                    tracing::warn!(%error, "cannot renew the certificate of the auth endpoint, keeping the old one");
+                }
             }
         }
         Arc::clone(&current.0)
@@ -128,7 +153,9 @@ impl ResolvesServerCert for RenewedCertificate {
 
 impl fmt::Debug for RenewedCertificate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RenewedCertificate").field("id", &self.id).finish_non_exhaustive()
+        f.debug_struct("RenewedCertificate")
+            .field("id", &self.id)
+            .finish_non_exhaustive()
     }
 }
 
@@ -140,13 +167,16 @@ fn make_certificate(
     let key = KeyPair::try_from(pkcs8)?;
     let mut parameters = CertificateParams::new(vec![id.to_string()])?;
     parameters.distinguished_name = DistinguishedName::new();
-    parameters.distinguished_name.push(DnType::CommonName, id.as_str());
+    parameters
+        .distinguished_name
+        .push(DnType::CommonName, id.as_str());
     parameters.not_before = (now - BACKDATED).into();
     parameters.not_after = (now + VALIDITY).into();
     Ok(parameters.self_signed(&key)?.into())
 }
 
-/// Accepts one cluster: the certificate's key must match its ID, and must have signed the handshake.
+/// Accepts one cluster: the certificate's key must match its ID, and must have signed the
+/// handshake.
 #[derive(Debug)]
 struct KeyVerifier {
     expected: ClusterId,
@@ -172,7 +202,8 @@ impl ServerCertVerifier for KeyVerifier {
         _ocsp_response: &[u8],
         _now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        self.expected_key(end_entity).map(|_| ServerCertVerified::assertion())
+        self.expected_key(end_entity)
+            .map(|_| ServerCertVerified::assertion())
     }
 
     fn verify_tls12_signature(
@@ -181,7 +212,9 @@ impl ServerCertVerifier for KeyVerifier {
         _certificate: &CertificateDer<'_>,
         _signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Err(rustls::Error::General("TLS 1.2 is not supported".to_owned()))
+        Err(rustls::Error::General(
+            "TLS 1.2 is not supported".to_owned(),
+        ))
     }
 
     fn verify_tls13_signature(
@@ -190,10 +223,20 @@ impl ServerCertVerifier for KeyVerifier {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        // Checks the signature with exactly the key that the ID was computed from, without a second parser.
-        let spki = [ED25519_SPKI_PREFIX.as_slice(), &self.expected_key(certificate)?].concat();
+        // Checks the signature with exactly the key that the ID was computed from, without a second
+        // parser.
+        let spki = [
+            ED25519_SPKI_PREFIX.as_slice(),
+            &self.expected_key(certificate)?,
+        ]
+        .concat();
         let algorithms = rustls::crypto::ring::default_provider().signature_verification_algorithms;
-        verify_tls13_signature_with_raw_key(message, &SubjectPublicKeyInfoDer::from(spki), signature, &algorithms)
+        verify_tls13_signature_with_raw_key(
+            message,
+            &SubjectPublicKeyInfoDer::from(spki),
+            signature,
+            &algorithms,
+        )
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
@@ -205,7 +248,11 @@ impl ServerCertVerifier for KeyVerifier {
 fn subject_key(certificate: &CertificateDer<'_>) -> Option<PublicKey> {
     let (rest, parsed) = X509Certificate::from_der(certificate).ok()?;
     let key = parsed.public_key().raw.strip_prefix(&ED25519_SPKI_PREFIX)?;
-    if rest.is_empty() { key.try_into().ok() } else { None }
+    if rest.is_empty() {
+        key.try_into().ok()
+    } else {
+        None
+    }
 }
 
 #[cfg(test)]
@@ -238,7 +285,9 @@ mod tests {
 
     async fn greet(config: ClientConfig, address: SocketAddr) -> std::io::Result<String> {
         let stream = TcpStream::connect(address).await?;
-        let mut stream = TlsConnector::from(Arc::new(config)).connect(ServerName::from(address.ip()), stream).await?;
+        let mut stream = TlsConnector::from(Arc::new(config))
+            .connect(ServerName::from(address.ip()), stream)
+            .await?;
         let mut text = String::new();
         stream.read_to_string(&mut text).await?;
         Ok(text)
@@ -249,7 +298,12 @@ mod tests {
     }
 
     fn certificate(identity: &ClusterIdentity, now: SystemTime) -> CertificateDer<'static> {
-        make_certificate(&PrivatePkcs8KeyDer::from(identity.pkcs8().to_vec()), identity.id(), now).unwrap()
+        make_certificate(
+            &PrivatePkcs8KeyDer::from(identity.pkcs8().to_vec()),
+            identity.id(),
+            now,
+        )
+        .unwrap()
     }
 
     #[derive(Debug)]
@@ -266,14 +320,22 @@ mod tests {
             .with_protocol_versions(&[&TLS13])
             .unwrap()
             .with_no_client_auth()
-            .with_cert_resolver(Arc::new(Fixed(Arc::new(CertifiedKey::new(vec![certificate], signer)))))
+            .with_cert_resolver(Arc::new(Fixed(Arc::new(CertifiedKey::new(
+                vec![certificate],
+                signer,
+            )))))
     }
 
     #[tokio::test]
     async fn the_expected_cluster_is_believed() {
         let milan = ClusterIdentity::generate().unwrap();
         let address = serve(server_config(&milan, Clock::system()).unwrap()).await;
-        assert_eq!(greet(client_config(milan.id()).unwrap(), address).await.unwrap(), "hello");
+        assert_eq!(
+            greet(client_config(milan.id()).unwrap(), address)
+                .await
+                .unwrap(),
+            "hello"
+        );
     }
 
     #[tokio::test]
@@ -281,8 +343,13 @@ mod tests {
         let milan = ClusterIdentity::generate().unwrap();
         let other = ClusterIdentity::generate().unwrap();
         let address = serve(server_config(&other, Clock::system()).unwrap()).await;
-        let error = greet(client_config(milan.id()).unwrap(), address).await.unwrap_err();
-        assert!(format!("{error:?}").contains("ApplicationVerificationFailure"), "{error:?}");
+        let error = greet(client_config(milan.id()).unwrap(), address)
+            .await
+            .unwrap_err();
+        assert!(
+            format!("{error:?}").contains("ApplicationVerificationFailure"),
+            "{error:?}"
+        );
     }
 
     #[tokio::test]
@@ -291,21 +358,39 @@ mod tests {
         let thief = ClusterIdentity::generate().unwrap();
         let stolen = certificate(&milan, SystemTime::now());
         let address = serve(fixed(stolen.clone(), signer(&thief))).await;
-        let error = greet(client_config(milan.id()).unwrap(), address).await.unwrap_err();
+        let error = greet(client_config(milan.id()).unwrap(), address)
+            .await
+            .unwrap_err();
         assert!(format!("{error:?}").contains("BadSignature"), "{error:?}");
-        // The client accepts the same server with the right key, so only the key made the difference.
+        // The client accepts the same server with the right key, so only the key made the
+        // difference.
         let address = serve(fixed(stolen, signer(&milan))).await;
-        assert_eq!(greet(client_config(milan.id()).unwrap(), address).await.unwrap(), "hello");
+        assert_eq!(
+            greet(client_config(milan.id()).unwrap(), address)
+                .await
+                .unwrap(),
+            "hello"
+        );
     }
 
     #[tokio::test]
     async fn a_certificate_that_names_the_cluster_but_has_another_key_is_refused() {
         let milan = ClusterIdentity::generate().unwrap();
         let thief = ClusterIdentity::generate().unwrap();
-        let forged = make_certificate(&PrivatePkcs8KeyDer::from(thief.pkcs8().to_vec()), milan.id(), SystemTime::now()).unwrap();
+        let forged = make_certificate(
+            &PrivatePkcs8KeyDer::from(thief.pkcs8().to_vec()),
+            milan.id(),
+            SystemTime::now(),
+        )
+        .unwrap();
         let address = serve(fixed(forged, signer(&thief))).await;
-        let error = greet(client_config(milan.id()).unwrap(), address).await.unwrap_err();
-        assert!(format!("{error:?}").contains("ApplicationVerificationFailure"), "{error:?}");
+        let error = greet(client_config(milan.id()).unwrap(), address)
+            .await
+            .unwrap_err();
+        assert!(
+            format!("{error:?}").contains("ApplicationVerificationFailure"),
+            "{error:?}"
+        );
     }
 
     #[tokio::test]
@@ -316,10 +401,15 @@ mod tests {
             .with_protocol_versions(&[&rustls::version::TLS12])
             .unwrap()
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(KeyVerifier { expected: milan.id().clone() }))
+            .with_custom_certificate_verifier(Arc::new(KeyVerifier {
+                expected: milan.id().clone(),
+            }))
             .with_no_client_auth();
         let error = greet(old, address).await.unwrap_err();
-        assert!(format!("{error:?}").contains("ProtocolVersion"), "{error:?}");
+        assert!(
+            format!("{error:?}").contains("ProtocolVersion"),
+            "{error:?}"
+        );
     }
 
     #[tokio::test]
@@ -329,11 +419,18 @@ mod tests {
             .with_protocol_versions(&[&rustls::version::TLS12])
             .unwrap()
             .with_no_client_auth()
-            .with_cert_resolver(Arc::new(RenewedCertificate::new(&milan, Clock::system()).unwrap()));
+            .with_cert_resolver(Arc::new(
+                RenewedCertificate::new(&milan, Clock::system()).unwrap(),
+            ));
         old.alpn_protocols = vec![b"http/1.1".to_vec()];
         let address = serve(old).await;
-        let error = greet(client_config(milan.id()).unwrap(), address).await.unwrap_err();
-        assert!(format!("{error:?}").contains("ProtocolVersion"), "{error:?}");
+        let error = greet(client_config(milan.id()).unwrap(), address)
+            .await
+            .unwrap_err();
+        assert!(
+            format!("{error:?}").contains("ProtocolVersion"),
+            "{error:?}"
+        );
     }
 
     #[tokio::test]
@@ -342,7 +439,9 @@ mod tests {
         for year in [0_u32, 30] {
             let then = SystemTime::UNIX_EPOCH + Duration::from_hours(8760) * (1 + year);
             let address = serve(fixed(certificate(&milan, then), signer(&milan))).await;
-            let text = greet(client_config(milan.id()).unwrap(), address).await.unwrap();
+            let text = greet(client_config(milan.id()).unwrap(), address)
+                .await
+                .unwrap();
             assert_eq!(text, "hello");
         }
     }
@@ -354,7 +453,10 @@ mod tests {
         let now = SystemTime::now();
         let first = certificates.at(now).cert[0].clone();
         assert_eq!(certificates.at(now + VALIDITY / 3).cert[0], first);
-        let second = certificates.at(now + VALIDITY / 2 + Duration::from_mins(1)).cert[0].clone();
+        let second = certificates
+            .at(now + VALIDITY / 2 + Duration::from_mins(1))
+            .cert[0]
+            .clone();
         assert_ne!(second, first);
         assert_eq!(subject_key(&second), Some(*milan.public_key()));
     }
@@ -362,7 +464,10 @@ mod tests {
     #[test]
     fn certificates_with_other_kinds_of_keys_have_no_cluster_key() {
         let key = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
-        let certificate = CertificateParams::new(vec!["x".to_owned()]).unwrap().self_signed(&key).unwrap();
+        let certificate = CertificateParams::new(vec!["x".to_owned()])
+            .unwrap()
+            .self_signed(&key)
+            .unwrap();
         assert_eq!(subject_key(certificate.der()), None);
         assert_eq!(subject_key(&CertificateDer::from(vec![0x30, 0x00])), None);
     }

@@ -1,5 +1,5 @@
-//! The HTTP client for a peer's API server. Its token can be replaced while it is in use, the answers that it reads are
-//! limited, and it can go through the peer's tunnel.
+//! The HTTP client for a peer's API server. Its token can be replaced while it is in use, the
+//! answers that it reads are limited, and it can go through the peer's tunnel.
 
 mod answers;
 
@@ -49,7 +49,8 @@ pub struct UnusableToken;
 impl Token {
     /// Uses this token from the next request on.
     pub fn set(&self, token: &str) -> Result<(), UnusableToken> {
-        let mut header = HeaderValue::from_str(&format!("Bearer {token}")).map_err(|_| UnusableToken)?;
+        let mut header =
+            HeaderValue::from_str(&format!("Bearer {token}")).map_err(|_| UnusableToken)?;
         header.set_sensitive(true);
         *self.header.write() = Some(header);
         Ok(())
@@ -60,12 +61,14 @@ impl Token {
     }
 }
 
-/// A client for a peer's API server whose token can be replaced. `config` carries address, CA and time-outs, no credential.
-/// The peer may be hostile, so the client reads its answers within `limits`.
+/// A client for a peer's API server whose token can be replaced. `config` carries address, CA and
+/// time-outs, no credential. The peer may be hostile, so the client reads its answers within
+/// `limits`.
 ///
-/// Names that mean this machine or its link are refused when a connection is made: what a name resolved to earlier does not matter.
-/// With a `tunnel` every connection goes through the peer's tunnel. The address and the CA of `config` still say what the API
-/// server's certificate must prove. Each request is made once; whoever calls a peer tries again.
+/// Names that mean this machine or its link are refused when a connection is made: what a name
+/// resolved to earlier does not matter. With a `tunnel` every connection goes through the peer's
+/// tunnel. The address and the CA of `config` still say what the API server's certificate must
+/// prove. Each request is made once; whoever calls a peer tries again.
 pub fn client(
     network: &Arc<dyn Network>,
     mut config: Config,
@@ -74,13 +77,24 @@ pub fn client(
     tunnel: Option<Arc<TunnelConnection>>,
 ) -> kube::Result<Client> {
     config.default_retry = false;
-    let limit = tunnel.is_none().then_some(config.connect_timeout.unwrap_or(CONNECT_TIMEOUT));
+    let limit = tunnel
+        .is_none()
+        .then_some(config.connect_timeout.unwrap_or(CONNECT_TIMEOUT));
     let way = tunnel.map_or_else(|| Way::Direct(Arc::clone(network)), Way::Tunnel);
-    let connector = TimedConnector { inner: config.rustls_https_connector_with_connector(Connector(way))?, limit };
+    let connector = TimedConnector {
+        inner: config.rustls_https_connector_with_connector(Connector(way))?,
+        limit,
+    };
     // Idle connections end by tokio's clock, not by another one.
-    let http = hyper_util::client::legacy::Builder::new(TokioExecutor::new()).pool_timer(TokioTimer::new()).build(connector);
-    let service = tower::ServiceBuilder::new().layer(config.base_uri_layer()).service(http);
-    Ok(ClientBuilder::new(service, config.default_namespace).with_layer(&PeerLayer { token, limits }).build())
+    let http = hyper_util::client::legacy::Builder::new(TokioExecutor::new())
+        .pool_timer(TokioTimer::new())
+        .build(connector);
+    let service = tower::ServiceBuilder::new()
+        .layer(config.base_uri_layer())
+        .service(http);
+    Ok(ClientBuilder::new(service, config.default_namespace)
+        .with_layer(&PeerLayer { token, limits })
+        .build())
 }
 
 /// Connects to the API server.
@@ -117,7 +131,11 @@ impl Service<http::Uri> for Connector {
 
 async fn connect(network: &dyn Network, uri: &http::Uri) -> io::Result<BoxStream> {
     let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
-    let (stream, _) = network.connect(host, uri.port_u16().unwrap_or(443), |address| !is_no_server(address)).await?;
+    let (stream, _) = network
+        .connect(host, uri.port_u16().unwrap_or(443), |address| {
+            !is_no_server(address)
+        })
+        .await?;
     Ok(stream)
 }
 
@@ -146,9 +164,19 @@ where
     fn call(&mut self, uri: http::Uri) -> Self::Future {
         let (connected, limit) = (self.inner.call(uri), self.limit);
         Box::pin(async move {
-            let Some(limit) = limit else { return connected.await.map_err(Into::into) };
-            let late = |_| io::Error::new(io::ErrorKind::TimedOut, format!("no connection within {limit:?}"));
-            timeout(limit, connected).await.map_err(late)?.map_err(Into::into)
+            let Some(limit) = limit else {
+                return connected.await.map_err(Into::into);
+            };
+            let late = |_| {
+                io::Error::new(
+                    io::ErrorKind::TimedOut,
+                    format!("no connection within {limit:?}"),
+                )
+            };
+            timeout(limit, connected)
+                .await
+                .map_err(late)?
+                .map_err(Into::into)
         })
     }
 }
@@ -163,13 +191,21 @@ impl Connection for PeerStream {
 }
 
 impl hyper::rt::Read for PeerStream {
-    fn poll_read(mut self: Pin<&mut Self>, context: &mut TaskContext<'_>, buffer: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut TaskContext<'_>,
+        buffer: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
         Pin::new(&mut self.0).poll_read(context, buffer)
     }
 }
 
 impl hyper::rt::Write for PeerStream {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut TaskContext<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut TaskContext<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.0).poll_write(context, bytes)
     }
 
@@ -189,7 +225,10 @@ impl hyper::rt::Write for PeerStream {
         Pin::new(&mut self.0).poll_flush(context)
     }
 
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut TaskContext<'_>) -> Poll<io::Result<()>> {
+    fn poll_shutdown(
+        mut self: Pin<&mut Self>,
+        context: &mut TaskContext<'_>,
+    ) -> Poll<io::Result<()>> {
         Pin::new(&mut self.0).poll_shutdown(context)
     }
 }
@@ -204,7 +243,11 @@ impl<S> Layer<S> for PeerLayer {
     type Service = PeerService<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        PeerService { inner, token: self.token.clone(), limits: self.limits.clone() }
+        PeerService {
+            inner,
+            token: self.token.clone(),
+            limits: self.limits.clone(),
+        }
     }
 }
 
@@ -233,16 +276,20 @@ where
         if let Some(header) = self.token.get() {
             request.headers_mut().insert(AUTHORIZATION, header);
         }
-        let (answer, uri, limits) = (Answer::to(request.uri()), request.uri().clone(), self.limits.clone());
+        let (answer, uri, limits) = (
+            Answer::to(request.uri()),
+            request.uri().clone(),
+            self.limits.clone(),
+        );
         // It sends nothing before it is polled.
         let called = self.inner.call(request);
         Box::pin(async move {
             let page = admit(answer, &uri, &limits).await?;
             let called = async { called.await.map_err(Into::into) };
             let response = match &page {
-                Some(page) => {
-                    timeout_at(page.until, called).await.map_err(|_| exceeded(answer, &limits, LimitExceeded::PageTime))??
-                }
+                Some(page) => timeout_at(page.until, called)
+                    .await
+                    .map_err(|_| exceeded(answer, &limits, LimitExceeded::PageTime))??,
                 None => called.await?,
             };
             Ok(response.map(|body| LimitedBody::new(body, answer, limits, page)))

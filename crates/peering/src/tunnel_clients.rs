@@ -1,9 +1,11 @@
-//! Writes the list of tunnel clients: who may reach the auth endpoint and the API server through our own tunnel. Gateways read it.
+//! Writes the list of tunnel clients: who may reach the auth endpoint and the API server through
+//! our own tunnel. Gateways read it.
 //!
-//! The list contains public keys. A consumer with a tenancy has the key of its cluster, an invited consumer a key that is derived from
-//! its token. Both are computed from existing objects.
+//! The list contains public keys. A consumer with a tenancy has the key of its cluster, an invited
+//! consumer a key that is derived from its token. Both are computed from existing objects.
 //!
-//! A spent token stays in the list for some seconds, because the answer to the request that spent it has to get out.
+//! A spent token stays in the list for some seconds, because the answer to the request that spent
+//! it has to get out.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -15,7 +17,10 @@ use kube::{
     api::{ObjectMeta, Patch, PatchParams},
     runtime::watcher,
 };
-use liqo_api::{ClusterId, ForeignCluster, PeeringIntent, TUNNEL_CLIENTS, annotations, labels, tunnel_client_scopes};
+use liqo_api::{
+    ClusterId, ForeignCluster, PeeringIntent, TUNNEL_CLIENTS, annotations, labels,
+    tunnel_client_scopes,
+};
 use liqo_controller_runtime::{Cache, Context, Key};
 use liqo_tunnel_client::keys;
 use serde_json::json;
@@ -29,7 +34,8 @@ use crate::{
     objects::KIND_TENANT,
 };
 
-/// Interval at which the list is computed again, because tokens expire, and because an update may have failed.
+/// Interval at which the list is computed again, because tokens expire, and because an update may
+/// have failed.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(5);
 /// Maximum time until the answer to a request that spends a token.
 const SPENT_TOKEN_GRACE: Duration = Duration::from_secs(10);
@@ -46,14 +52,26 @@ pub struct Invitation {
 impl Invitation {
     #[allow(clippy::needless_pass_by_value)] // The signature that a cache requires.
     fn of(secret: Secret) -> Option<Self> {
-        let token = secret.data.as_ref()?.get(TOKEN).map(|bytes| String::from_utf8_lossy(&bytes.0).into_owned())?;
-        // Several clusters may have a reusable token, and each call with its key would end the sessions of all others.
-        if secret.labels().get(labels::PEERING_TOKEN).is_none_or(|kind| kind != ONE_TIME) {
+        let token = secret
+            .data
+            .as_ref()?
+            .get(TOKEN)
+            .map(|bytes| String::from_utf8_lossy(&bytes.0).into_owned())?;
+        // Several clusters may have a reusable token, and each call with its key would end the
+        // sessions of all others.
+        if secret
+            .labels()
+            .get(labels::PEERING_TOKEN)
+            .is_none_or(|kind| kind != ONE_TIME)
+        {
             return None;
         }
         let expires_at = secret.annotations().get(annotations::EXPIRES_AT);
         let expires_at = expires_at.map(|text| text.parse().unwrap_or(Timestamp::MIN));
-        (!token.is_empty()).then(|| Self { key: keys::public(keys::of_token(&token)), expires_at })
+        (!token.is_empty()).then(|| Self {
+            key: keys::public(keys::of_token(&token)),
+            expires_at,
+        })
     }
 }
 
@@ -66,28 +84,53 @@ pub struct Known {
     pub changed: Arc<Notify>,
 }
 
-/// The desired list. A consumer whose tenancy is ending may only use the auth endpoint, which tells it so.
+/// The desired list. A consumer whose tenancy is ending may only use the auth endpoint, which tells
+/// it so.
 fn wanted(
     namespaces: &[Arc<LiqoNamespace>],
     noted: &[[u8; 32]],
     invitations: &[Arc<Invitation>],
     now: Timestamp,
 ) -> BTreeMap<String, String> {
-    let invited = invitations.iter().filter(|invitation| invitation.expires_at.is_none_or(|at| at > now));
+    let invited = invitations
+        .iter()
+        .filter(|invitation| invitation.expires_at.is_none_or(|at| at > now));
     let invited = invited.map(|invitation| (invitation.key, tunnel_client_scopes::AUTH));
-    let noted = noted.iter().filter_map(|key| Some((keys::of_cluster(key)?, tunnel_client_scopes::AUTH)));
-    let tenants = namespaces.iter().filter(|namespace| namespace.kind == KIND_TENANT && !namespace.terminating);
+    let noted = noted
+        .iter()
+        .filter_map(|key| Some((keys::of_cluster(key)?, tunnel_client_scopes::AUTH)));
+    let tenants = namespaces
+        .iter()
+        .filter(|namespace| namespace.kind == KIND_TENANT && !namespace.terminating);
     let tenants = tenants.filter_map(|tenant| {
-        let scope = if tenant.ending { tunnel_client_scopes::AUTH } else { tunnel_client_scopes::ALL };
+        let scope = if tenant.ending {
+            tunnel_client_scopes::AUTH
+        } else {
+            tunnel_client_scopes::ALL
+        };
         Some((keys::of_cluster(&tenant.public_key?)?, scope))
     });
-    invited.chain(noted).chain(tenants).map(|(key, scope)| (HEXLOWER.encode(&key), scope.to_owned())).collect()
+    invited
+        .chain(noted)
+        .chain(tenants)
+        .map(|(key, scope)| (HEXLOWER.encode(&key), scope.to_owned()))
+        .collect()
 }
 
 /// The recorded key of a consumer that waits for approval, or was approved.
 fn noted(record: &ForeignCluster, expiry: Duration, now: Timestamp) -> Option<[u8; 32]> {
-    let may_come = record.spec.incoming_peering == PeeringIntent::Yes || matches!(waiting(record, expiry, now), Waiting::For(_));
-    let key = BASE64.decode(record.annotations().get(annotations::PUBLIC_KEY)?.as_bytes()).ok()?.try_into().ok()?;
+    let may_come = record.spec.incoming_peering == PeeringIntent::Yes
+        || matches!(waiting(record, expiry, now), Waiting::For(_));
+    let key = BASE64
+        .decode(
+            record
+                .annotations()
+                .get(annotations::PUBLIC_KEY)?
+                .as_bytes(),
+        )
+        .ok()?
+        .try_into()
+        .ok()?;
     (may_come && ClusterId::of_public_key(&key) == record.spec.cluster_id).then_some(key)
 }
 
@@ -97,7 +140,9 @@ struct Invitations(Vec<(Arc<Invitation>, Instant)>);
 
 impl Invitations {
     fn see(&mut self, present: Vec<Arc<Invitation>>, now: Instant) -> Vec<Arc<Invitation>> {
-        self.0.retain(|(one, seen)| !present.contains(one) && now.saturating_duration_since(*seen) < SPENT_TOKEN_GRACE);
+        self.0.retain(|(one, seen)| {
+            !present.contains(one) && now.saturating_duration_since(*seen) < SPENT_TOKEN_GRACE
+        });
         self.0.extend(present.into_iter().map(|one| (one, now)));
         self.0.iter().map(|(one, _)| one.clone()).collect()
     }
@@ -108,12 +153,24 @@ pub async fn run(context: Context, known: Known) {
     let changed = known.changed.clone();
     let secrets: Api<Secret> = Api::namespaced(context.client.clone(), &context.namespace);
     let tokens = watcher::Config::default().labels(labels::PEERING_TOKEN);
-    let invitations = Cache::watch(secrets, tokens, context.stop.clone(), Invitation::of, move |_, _, _| changed.notify_one());
+    let invitations = Cache::watch(
+        secrets,
+        tokens,
+        context.stop.clone(),
+        Invitation::of,
+        move |_, _, _| changed.notify_one(),
+    );
     let changed = known.changed.clone();
     let lists: Api<ConfigMap> = Api::namespaced(context.client.clone(), &context.namespace);
     let only_ours = watcher::Config::default().fields(&format!("metadata.name={TUNNEL_CLIENTS}"));
     let keys_of = |list: ConfigMap| Some(list.data.unwrap_or_default());
-    let list = Cache::watch(lists.clone(), only_ours, context.stop.clone(), keys_of, move |_, _, _| changed.notify_one());
+    let list = Cache::watch(
+        lists.clone(),
+        only_ours,
+        context.stop.clone(),
+        keys_of,
+        move |_, _, _| changed.notify_one(),
+    );
     if !(invitations.synced().await && list.synced().await) {
         return;
     }
@@ -121,9 +178,20 @@ pub async fn run(context: Context, known: Known) {
     loop {
         let invited = seen.see(values(&invitations), Instant::now());
         let current = list.get(&Key::new(&context.namespace, TUNNEL_CLIENTS));
-        match update(&context, &lists, current.as_deref(), &written, &known, &invited).await {
+        match update(
+            &context,
+            &lists,
+            current.as_deref(),
+            &written,
+            &known,
+            &invited,
+        )
+        .await
+        {
             Ok(now) => written = now,
-            Err(error) => tracing::warn!(%error, "cannot write the list of tunnel clients, trying again"),
+            Err(error) => {
+                tracing::warn!(%error, "cannot write the list of tunnel clients, trying again");
+            }
         }
         tokio::select! {
             biased;
@@ -138,16 +206,21 @@ fn values<R: Send + Sync + PartialEq + 'static>(cache: &Cache<R>) -> Vec<Arc<R>>
     cache.all().into_iter().map(|(_, one)| one).collect()
 }
 
-/// The changes that turn the current list into the desired one; none if there are none. Removes entries that others wrote, and entries
-/// that were `written` last and may not be visible yet.
+/// The changes that turn the current list into the desired one; none if there are none. Removes
+/// entries that others wrote, and entries that were `written` last and may not be visible yet.
 fn changes<'a>(
     current: &'a BTreeMap<String, String>,
     written: &'a BTreeMap<String, String>,
     wanted: &'a BTreeMap<String, String>,
 ) -> Option<BTreeMap<&'a String, Option<&'a String>>> {
     let there = current.keys().chain(written.keys());
-    let removed = there.filter(|key| !wanted.contains_key(*key)).map(|key| (key, None));
-    let added = wanted.iter().filter(|(key, scope)| current.get(*key) != Some(scope)).map(|(key, scope)| (key, Some(scope)));
+    let removed = there
+        .filter(|key| !wanted.contains_key(*key))
+        .map(|key| (key, None));
+    let added = wanted
+        .iter()
+        .filter(|(key, scope)| current.get(*key) != Some(scope))
+        .map(|(key, scope)| (key, Some(scope)));
     let changes: BTreeMap<_, _> = removed.chain(added).collect();
     (!changes.is_empty()).then_some(changes)
 }
@@ -163,17 +236,35 @@ async fn update(
 ) -> kube::Result<BTreeMap<String, String>> {
     let spec = context.config().spec.clone();
     let wanted = if spec.network.enabled && spec.network.api_through_tunnel {
-        let (expiry, now) = (Duration::from_secs(spec.peering.approval_expiry_seconds.into()), context.now());
-        let noted: Vec<_> = known.records.all().iter().filter_map(|(_, record)| noted(record, expiry, now)).collect();
+        let (expiry, now) = (
+            Duration::from_secs(spec.peering.approval_expiry_seconds.into()),
+            context.now(),
+        );
+        let noted: Vec<_> = known
+            .records
+            .all()
+            .iter()
+            .filter_map(|(_, record)| noted(record, expiry, now))
+            .collect();
         wanted(&values(&known.namespaces), &noted, invited, now)
     } else {
         BTreeMap::new()
     };
     let none = BTreeMap::new();
-    let Some(changes) = changes(current.unwrap_or(&none), written, &wanted) else { return Ok(wanted) };
+    let Some(changes) = changes(current.unwrap_or(&none), written, &wanted) else {
+        return Ok(wanted);
+    };
     if current.is_some() {
-        let ours = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
-        api.patch(TUNNEL_CLIENTS, &ours, &Patch::Merge(json!({ "data": changes }))).await?;
+        let ours = PatchParams {
+            field_manager: Some(FIELD_MANAGER.to_owned()),
+            ..PatchParams::default()
+        };
+        api.patch(
+            TUNNEL_CLIENTS,
+            &ours,
+            &Patch::Merge(json!({ "data": changes })),
+        )
+        .await?;
         return Ok(wanted);
     }
     let list = ConfigMap {
@@ -185,7 +276,12 @@ async fn update(
         data: Some(wanted.clone()),
         ..ConfigMap::default()
     };
-    api.patch(TUNNEL_CLIENTS, &PatchParams::apply(FIELD_MANAGER).force(), &Patch::Apply(&list)).await?;
+    api.patch(
+        TUNNEL_CLIENTS,
+        &PatchParams::apply(FIELD_MANAGER).force(),
+        &Patch::Apply(&list),
+    )
+    .await?;
     Ok(wanted)
 }
 
@@ -204,7 +300,9 @@ mod tests {
     }
 
     fn invitation(token: &str, expires_at: Option<&str>) -> Arc<Invitation> {
-        Invitation::of(secret(token, ONE_TIME, expires_at)).unwrap().into()
+        Invitation::of(secret(token, ONE_TIME, expires_at))
+            .unwrap()
+            .into()
     }
 
     #[test]
@@ -218,36 +316,74 @@ mod tests {
 
     #[test]
     fn what_others_write_into_the_list_goes_and_what_they_take_from_it_comes_back() {
-        let list = |all: &[(&str, &str)]| all.iter().map(|(key, scope)| ((*key).to_owned(), (*scope).to_owned())).collect();
+        let list = |all: &[(&str, &str)]| {
+            all.iter()
+                .map(|(key, scope)| ((*key).to_owned(), (*scope).to_owned()))
+                .collect()
+        };
         let wanted: BTreeMap<String, String> = list(&[("a", "All"), ("b", "Auth")]);
         let (empty, off) = (BTreeMap::new(), BTreeMap::new());
         assert_eq!(changes(&wanted, &wanted, &wanted), None);
         let current = list(&[("b", "All"), ("foreign", "All")]);
         let change = json!(changes(&current, &wanted, &wanted).unwrap());
         assert_eq!(change, json!({ "a": "All", "b": "Auth", "foreign": null }));
-        assert_eq!(json!(changes(&current, &empty, &off).unwrap()), json!({ "b": null, "foreign": null }));
+        assert_eq!(
+            json!(changes(&current, &empty, &off).unwrap()),
+            json!({ "b": null, "foreign": null })
+        );
         assert_eq!(changes(&empty, &empty, &off), None);
         // It was written, but the watch does not show it yet.
-        assert_eq!(json!(changes(&current, &wanted, &off).unwrap()), json!({ "a": null, "b": null, "foreign": null }));
+        assert_eq!(
+            json!(changes(&current, &wanted, &off).unwrap()),
+            json!({ "a": null, "b": null, "foreign": null })
+        );
     }
 
     #[test]
     fn who_has_a_token_gets_to_the_door_and_who_has_a_tenancy_gets_in() {
         let now = "2026-06-01T12:00:00Z".parse().unwrap();
-        let (identity, waits) = (ClusterIdentity::generate().unwrap(), ClusterIdentity::generate().unwrap());
-        let consumer =
-            Consumer { id: identity.id().clone(), public_key: *identity.public_key(), name: "rome".into(), protocol_version: 1 };
+        let (identity, waits) = (
+            ClusterIdentity::generate().unwrap(),
+            ClusterIdentity::generate().unwrap(),
+        );
+        let consumer = Consumer {
+            id: identity.id().clone(),
+            public_key: *identity.public_key(),
+            name: "rome".into(),
+            protocol_version: 1,
+        };
         let mut tenant = LiqoNamespace::of(objects::tenant(&consumer)).unwrap();
-        let invitations = [invitation("good", Some("2026-06-01T13:00:00Z")), invitation("over", Some("2026-06-01T11:00:00Z"))];
-        let list = wanted(&[tenant.clone().into()], &[*waits.public_key()], &invitations, now);
-        let of = |key: [u8; 32]| list.get(&HEXLOWER.encode(&keys::public(key))).map(String::as_str);
+        let invitations = [
+            invitation("good", Some("2026-06-01T13:00:00Z")),
+            invitation("over", Some("2026-06-01T11:00:00Z")),
+        ];
+        let list = wanted(
+            &[tenant.clone().into()],
+            &[*waits.public_key()],
+            &invitations,
+            now,
+        );
+        let of = |key: [u8; 32]| {
+            list.get(&HEXLOWER.encode(&keys::public(key)))
+                .map(String::as_str)
+        };
         assert_eq!(of(keys::of_token("good")), Some(tunnel_client_scopes::AUTH));
         assert_eq!(of(keys::of_token("over")), None);
-        assert_eq!(of(tunnel_key(&identity).unwrap()), Some(tunnel_client_scopes::ALL));
-        assert_eq!(of(tunnel_key(&waits).unwrap()), Some(tunnel_client_scopes::AUTH));
+        assert_eq!(
+            of(tunnel_key(&identity).unwrap()),
+            Some(tunnel_client_scopes::ALL)
+        );
+        assert_eq!(
+            of(tunnel_key(&waits).unwrap()),
+            Some(tunnel_client_scopes::AUTH)
+        );
         tenant.ending = true;
         let list = wanted(&[tenant.clone().into()], &[], &[], now);
-        assert_eq!(list.values().collect::<Vec<_>>(), [tunnel_client_scopes::AUTH], "it has to hear that it is over");
+        assert_eq!(
+            list.values().collect::<Vec<_>>(),
+            [tunnel_client_scopes::AUTH],
+            "it has to hear that it is over"
+        );
         tenant.terminating = true;
         assert!(wanted(&[tenant.into()], &[], &[], now).is_empty());
     }
@@ -256,10 +392,22 @@ mod tests {
     fn the_answer_to_who_spent_a_token_gets_out_and_nothing_after_it() {
         let (one, start) = (invitation("one", None), Instant::now());
         let mut seen = Invitations::default();
-        assert_eq!(seen.see(vec![one.clone()], start), std::slice::from_ref(&one));
-        assert_eq!(seen.see(vec![one.clone()], start + SPENT_TOKEN_GRACE), std::slice::from_ref(&one));
-        assert_eq!(seen.see(Vec::new(), start + SPENT_TOKEN_GRACE * 3 / 2), [one]);
-        assert!(seen.see(Vec::new(), start + SPENT_TOKEN_GRACE * 2).is_empty());
+        assert_eq!(
+            seen.see(vec![one.clone()], start),
+            std::slice::from_ref(&one)
+        );
+        assert_eq!(
+            seen.see(vec![one.clone()], start + SPENT_TOKEN_GRACE),
+            std::slice::from_ref(&one)
+        );
+        assert_eq!(
+            seen.see(Vec::new(), start + SPENT_TOKEN_GRACE * 3 / 2),
+            [one]
+        );
+        assert!(
+            seen.see(Vec::new(), start + SPENT_TOKEN_GRACE * 2)
+                .is_empty()
+        );
     }
 
     #[test]
@@ -277,9 +425,18 @@ mod tests {
             .unwrap()
         };
         let day = Duration::from_hours(24);
-        assert_eq!(noted(&record("Auto", now), day, now), Some(*identity.public_key()));
-        assert_eq!(noted(&record("Auto", Timestamp::UNIX_EPOCH), day, now), None);
-        assert_eq!(noted(&record("Yes", Timestamp::UNIX_EPOCH), day, now), Some(*identity.public_key()));
+        assert_eq!(
+            noted(&record("Auto", now), day, now),
+            Some(*identity.public_key())
+        );
+        assert_eq!(
+            noted(&record("Auto", Timestamp::UNIX_EPOCH), day, now),
+            None
+        );
+        assert_eq!(
+            noted(&record("Yes", Timestamp::UNIX_EPOCH), day, now),
+            Some(*identity.public_key())
+        );
         assert_eq!(noted(&record("No", now), day, now), None);
         let mut other = record("Yes", now);
         other.spec.cluster_id = ClusterId::of_public_key(&[1; 32]);

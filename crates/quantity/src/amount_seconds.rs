@@ -11,11 +11,13 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::Quantity;
 use crate::decimal::{self, DecimalVisitor, ParseDecimalError};
 
-/// An amount of a resource times the seconds for which it was used: core-seconds, byte-seconds, piece-seconds.
+/// An amount of a resource times the seconds for which it was used: core-seconds, byte-seconds,
+/// piece-seconds.
 ///
-/// It is an exact whole number of billionths of the resource's own unit (core, byte, piece) times a second, in 128 bits. One
-/// PiB for ten years is 3.6e32 of them; the largest value, 1e38 - 1, is 280,000 times as much. Sums saturate there. The text is a
-/// decimal number of unit-seconds: `5400` is one and a half cores for an hour.
+/// It is an exact whole number of billionths of the resource's own unit (core, byte, piece) times a
+/// second, in 128 bits. One PiB for ten years is 3.6e32 of them; the largest value, 1e38 - 1, is
+/// 280,000 times as much. Sums saturate there. The text is a decimal number of unit-seconds: `5400`
+/// is one and a half cores for an hour.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AmountSeconds {
     nanos: u128,
@@ -36,7 +38,13 @@ impl AmountSeconds {
 
     /// A number of billionths of a unit times a second. Saturates at the largest value.
     pub const fn from_nanos(nanos: u128) -> Self {
-        Self { nanos: if nanos > Self::MAX_NANOS { Self::MAX_NANOS } else { nanos } }
+        Self {
+            nanos: if nanos > Self::MAX_NANOS {
+                Self::MAX_NANOS
+            } else {
+                nanos
+            },
+        }
     }
 
     /// The exact value in billionths of a unit times a second.
@@ -74,7 +82,9 @@ impl FromStr for AmountSeconds {
     type Err = ParseDecimalError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Ok(Self { nanos: decimal::parse(text, Self::MAX_DIGITS)? })
+        Ok(Self {
+            nanos: decimal::parse(text, Self::MAX_DIGITS)?,
+        })
     }
 }
 
@@ -95,7 +105,10 @@ impl Serialize for AmountSeconds {
 impl<'de> Deserialize<'de> for AmountSeconds {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let expecting = "an amount times seconds in quotes as in \"5400\", or an integer";
-        deserializer.deserialize_any(DecimalVisitor { expecting, read: str::parse })
+        deserializer.deserialize_any(DecimalVisitor {
+            expecting,
+            read: str::parse,
+        })
     }
 }
 
@@ -129,7 +142,13 @@ mod tests {
         assert_eq!(used("1500m", 3600).to_string(), "5400");
         assert_eq!(used("1m", 1).to_string(), "0.001");
         assert_eq!(used("-1", 1), AmountSeconds::ZERO);
-        assert_eq!([used("1", 2), used("500m", 1)].into_iter().sum::<AmountSeconds>().to_string(), "2.5");
+        assert_eq!(
+            [used("1", 2), used("500m", 1)]
+                .into_iter()
+                .sum::<AmountSeconds>()
+                .to_string(),
+            "2.5"
+        );
     }
 
     #[test]
@@ -143,9 +162,18 @@ mod tests {
     #[test]
     fn texts_are_exact_and_have_no_sign() {
         assert_eq!("-1".parse::<AmountSeconds>(), Err(ParseDecimalError::Form));
-        assert_eq!("0.0000000001".parse::<AmountSeconds>(), Err(ParseDecimalError::TooFine));
-        assert_eq!("1".repeat(30).parse::<AmountSeconds>(), Err(ParseDecimalError::TooLarge { max: 29 }));
-        assert_eq!(to_string(&from_str::<AmountSeconds>("5400").unwrap()).unwrap(), r#""5400""#);
+        assert_eq!(
+            "0.0000000001".parse::<AmountSeconds>(),
+            Err(ParseDecimalError::TooFine)
+        );
+        assert_eq!(
+            "1".repeat(30).parse::<AmountSeconds>(),
+            Err(ParseDecimalError::TooLarge { max: 29 })
+        );
+        assert_eq!(
+            to_string(&from_str::<AmountSeconds>("5400").unwrap()).unwrap(),
+            r#""5400""#
+        );
         assert!(from_str::<AmountSeconds>("0.5").is_err());
     }
 

@@ -10,8 +10,11 @@ const MAX_DECIMALS: usize = 9;
 /// Why a text is no decimal number.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseDecimalError {
-    /// There are other characters than digits, one point and, where it is allowed, a minus at the beginning.
-    #[error("it is not a decimal number as in 0.04: only digits and one point, neither a plus nor an exponent")]
+    /// There are other characters than digits, one point and, where it is allowed, a minus at the
+    /// beginning.
+    #[error(
+        "it is not a decimal number as in 0.04: only digits and one point, neither a plus nor an exponent"
+    )]
     Form,
     /// There are more than nine decimals. Nothing is rounded.
     #[error("it has more than nine decimals; nothing is rounded")]
@@ -24,11 +27,14 @@ pub enum ParseDecimalError {
     },
 }
 
-/// The billionths that a text without a sign means. `max_digits` is the maximum number of digits before the point; at most 29
-/// fit into 128 bits.
+/// The billionths that a text without a sign means. `max_digits` is the maximum number of digits
+/// before the point; at most 29 fit into 128 bits.
 pub(crate) fn parse(text: &str, max_digits: usize) -> Result<u128, ParseDecimalError> {
-    let (whole, decimals) = text.split_once('.').map_or((text, None), |(whole, decimals)| (whole, Some(decimals)));
-    let is_number = |digits: &str| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    let (whole, decimals) = text
+        .split_once('.')
+        .map_or((text, None), |(whole, decimals)| (whole, Some(decimals)));
+    let is_number =
+        |digits: &str| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
     if !is_number(whole) || !decimals.is_none_or(is_number) {
         return Err(ParseDecimalError::Form);
     }
@@ -39,7 +45,10 @@ pub(crate) fn parse(text: &str, max_digits: usize) -> Result<u128, ParseDecimalE
     if whole.len() > max_digits {
         return Err(ParseDecimalError::TooLarge { max: max_digits });
     }
-    let digits = whole.bytes().chain(decimals.bytes()).chain(std::iter::repeat_n(b'0', MAX_DECIMALS - decimals.len()));
+    let digits = whole
+        .bytes()
+        .chain(decimals.bytes())
+        .chain(std::iter::repeat_n(b'0', MAX_DECIMALS - decimals.len()));
     Ok(digits.fold(0, |number, digit| number * 10 + u128::from(digit - b'0')))
 }
 

@@ -14,12 +14,13 @@ use crate::{Quantity, ResourceArgument, unit_of};
 
 /// The amount of each resource, by name; like Kubernetes' `ResourceList`.
 ///
-/// Every computation treats a missing resource as zero. Only `==` and [`ResourceList::is_empty`] distinguish the two,
-/// because they are different in an object.
+/// Every computation treats a missing resource as zero. Only `==` and [`ResourceList::is_empty`]
+/// distinguish the two, because they are different in an object.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, JsonSchema)]
 #[schemars(transparent)]
 pub struct ResourceList(
-    // Sorted by name, each name once. A vector, because lists are short, and are copied and added by the hundred thousand.
+    // Sorted by name, each name once. A vector, because lists are short, and are copied and added
+    // by the hundred thousand.
     #[schemars(with = "BTreeMap<String, Quantity>")] Vec<(Name, Quantity)>,
 );
 
@@ -44,8 +45,16 @@ impl Shortage {
 /// Prints `cpu: 500m short (2 requested, 1500m available)`.
 impl fmt::Display for Shortage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { resource, requested, available } = self;
-        write!(f, "{resource}: {} short ({requested} requested, {available} available)", self.missing())
+        let Self {
+            resource,
+            requested,
+            available,
+        } = self;
+        write!(
+            f,
+            "{resource}: {} short ({requested} requested, {available} available)",
+            self.missing()
+        )
     }
 }
 
@@ -69,7 +78,10 @@ impl ResourceList {
     pub fn insert(&mut self, resource: impl AsRef<str>, quantity: Quantity) -> Option<Quantity> {
         let resource = resource.as_ref();
         match self.position(resource) {
-            Ok(at) => self.0.get_mut(at).map(|(_, amount)| std::mem::replace(amount, quantity)),
+            Ok(at) => self
+                .0
+                .get_mut(at)
+                .map(|(_, amount)| std::mem::replace(amount, quantity)),
             Err(at) => {
                 self.0.insert(at, (resource.into(), quantity));
                 None
@@ -84,7 +96,8 @@ impl ResourceList {
 
     /// Keeps only the resources for which `keep` returns true.
     pub fn retain(&mut self, mut keep: impl FnMut(&str, Quantity) -> bool) {
-        self.0.retain(|(name, quantity)| keep(name.as_str(), *quantity));
+        self.0
+            .retain(|(name, quantity)| keep(name.as_str(), *quantity));
     }
 
     /// Whether the list contains no resource.
@@ -107,10 +120,18 @@ impl ResourceList {
         Iter(self.0.iter())
     }
 
-    /// Short amounts for people, `cpu=2, memory=21.0Gi`; `nothing` for an empty list. See [`Quantity::rounded`].
+    /// Short amounts for people, `cpu=2, memory=21.0Gi`; `nothing` for an empty list. See
+    /// [`Quantity::rounded`].
     pub fn rounded(&self) -> String {
-        let resources: Vec<String> = self.iter().map(|(name, quantity)| format!("{name}={}", quantity.rounded(name))).collect();
-        if resources.is_empty() { "nothing".to_owned() } else { resources.join(", ") }
+        let resources: Vec<String> = self
+            .iter()
+            .map(|(name, quantity)| format!("{name}={}", quantity.rounded(name)))
+            .collect();
+        if resources.is_empty() {
+            "nothing".to_owned()
+        } else {
+            resources.join(", ")
+        }
     }
 
     /// The names of all resources, sorted.
@@ -118,8 +139,8 @@ impl ResourceList {
         self.0.iter().map(|(name, _)| name.as_str())
     }
 
-    /// `self - other`, no amount below zero. The result contains exactly the resources of `self`, also those that become
-    /// zero.
+    /// `self - other`, no amount below zero. The result contains exactly the resources of `self`,
+    /// also those that become zero.
     #[must_use]
     pub fn saturating_sub(&self, other: &Self) -> Self {
         let rest = |(name, have, taken): (&Name, Quantity, Option<Quantity>)| {
@@ -134,14 +155,21 @@ impl ResourceList {
         Ok(self.saturating_sub(other))
     }
 
-    /// Whether `available` has enough of everything in this list; otherwise all shortages. A request for zero always
-    /// fits.
+    /// Whether `available` has enough of everything in this list; otherwise all shortages. A
+    /// request for zero always fits.
     pub fn fits_in(&self, available: &Self) -> Result<(), Vec<Shortage>> {
-        let of_each =
-            self.paired_with(available).map(|(name, requested, available)| (name, requested, available.unwrap_or_default()));
+        let of_each = self
+            .paired_with(available)
+            .map(|(name, requested, available)| (name, requested, available.unwrap_or_default()));
         let short: Vec<Shortage> = of_each
-            .filter(|(_, requested, available)| *requested > Quantity::ZERO && requested > available)
-            .map(|(name, requested, available)| Shortage { resource: name.as_str().to_owned(), requested, available })
+            .filter(|(_, requested, available)| {
+                *requested > Quantity::ZERO && requested > available
+            })
+            .map(|(name, requested, available)| Shortage {
+                resource: name.as_str().to_owned(),
+                requested,
+                available,
+            })
             .collect();
         if short.is_empty() { Ok(()) } else { Err(short) }
     }
@@ -149,14 +177,21 @@ impl ResourceList {
     /// `percent` per cent of every resource, by the rules of [`Quantity::percentage`].
     #[must_use]
     pub fn percentage(&self, percent: u32) -> Self {
-        let share = |(name, quantity): &(Name, Quantity)| (name.clone(), quantity.percentage(percent, unit_of(name.as_str())));
+        let share = |(name, quantity): &(Name, Quantity)| {
+            (
+                name.clone(),
+                quantity.percentage(percent, unit_of(name.as_str())),
+            )
+        };
         Self(self.0.iter().map(share).collect())
     }
 
     /// The smaller amount of each resource that both lists contain.
     #[must_use]
     pub fn min(&self, other: &Self) -> Self {
-        let smaller = |(name, one, other): (&Name, Quantity, Option<Quantity>)| Some((name.clone(), one.min(other?)));
+        let smaller = |(name, one, other): (&Name, Quantity, Option<Quantity>)| {
+            Some((name.clone(), one.min(other?)))
+        };
         Self(self.paired_with(other).filter_map(smaller).collect())
     }
 
@@ -175,8 +210,8 @@ impl ResourceList {
         Self(self.paired_with(caps).map(capped).collect())
     }
 
-    /// Whether any resource of `other` differs from `self` by more than `percent` per cent. A resource that appears or
-    /// disappears always differs.
+    /// Whether any resource of `other` differs from `self` by more than `percent` per cent. A
+    /// resource that appears or disappears always differs.
     pub fn differs_by_more_than(&self, other: &Self, percent: u32) -> bool {
         let changed = |name: &str| {
             let (before, after) = (self.get(name), other.get(name));
@@ -186,16 +221,23 @@ impl ResourceList {
     }
 
     fn find(&self, resource: &str) -> Option<Quantity> {
-        self.position(resource).ok().and_then(|at| self.0.get(at)).map(|(_, amount)| *amount)
+        self.position(resource)
+            .ok()
+            .and_then(|at| self.0.get(at))
+            .map(|(_, amount)| *amount)
     }
 
     /// The position of a resource, or the position to insert it.
     fn position(&self, resource: &str) -> Result<usize, usize> {
-        self.0.binary_search_by(|(name, _)| name.as_str().cmp(resource))
+        self.0
+            .binary_search_by(|(name, _)| name.as_str().cmp(resource))
     }
 
     /// Each resource of this list, with its amount in `other`.
-    fn paired_with<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = (&'a Name, Quantity, Option<Quantity>)> {
+    fn paired_with<'a>(
+        &'a self,
+        other: &'a Self,
+    ) -> impl Iterator<Item = (&'a Name, Quantity, Option<Quantity>)> {
         let mut rest = other.0.as_slice();
         self.0.iter().map(move |(name, quantity)| {
             // Both lists are sorted, so smaller names are never needed again.
@@ -218,7 +260,10 @@ impl ResourceList {
                 all.push(before.clone());
             }
             let same = rest.next_if(|(other, _)| other == name);
-            all.push((name.clone(), same.map_or(*quantity, |(_, other)| both(*quantity, *other))));
+            all.push((
+                name.clone(),
+                same.map_or(*quantity, |(_, other)| both(*quantity, *other)),
+            ));
         }
         all.extend(rest.cloned());
         Self(all)
@@ -228,7 +273,13 @@ impl ResourceList {
 impl AddAssign<&ResourceList> for ResourceList {
     fn add_assign(&mut self, other: &ResourceList) {
         // Usually both lists contain the same resources.
-        if self.0.len() == other.0.len() && self.0.iter().zip(&other.0).all(|((one, _), (other, _))| one == other) {
+        if self.0.len() == other.0.len()
+            && self
+                .0
+                .iter()
+                .zip(&other.0)
+                .all(|((one, _), (other, _))| one == other)
+        {
             for ((_, sum), (_, quantity)) in self.0.iter_mut().zip(&other.0) {
                 *sum += *quantity;
             }
@@ -261,7 +312,9 @@ impl<'a> Iterator for Iter<'a> {
     type Item = (&'a str, Quantity);
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.0.next().map(|(name, quantity)| (name.as_str(), *quantity))
+        self.0
+            .next()
+            .map(|(name, quantity)| (name.as_str(), *quantity))
     }
 }
 
@@ -282,7 +335,9 @@ impl Iterator for IntoIter {
     type Item = (String, Quantity);
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.0.next().map(|(name, quantity)| (name.as_str().to_owned(), quantity))
+        self.0
+            .next()
+            .map(|(name, quantity)| (name.as_str().to_owned(), quantity))
     }
 }
 
@@ -298,8 +353,10 @@ impl IntoIterator for ResourceList {
 /// If a resource appears several times, the last amount counts.
 impl<N: AsRef<str>> FromIterator<(N, Quantity)> for ResourceList {
     fn from_iter<I: IntoIterator<Item = (N, Quantity)>>(resources: I) -> Self {
-        let mut all: Vec<(Name, Quantity)> =
-            resources.into_iter().map(|(name, quantity)| (Name::from(name.as_ref()), quantity)).collect();
+        let mut all: Vec<(Name, Quantity)> = resources
+            .into_iter()
+            .map(|(name, quantity)| (Name::from(name.as_ref()), quantity))
+            .collect();
         if !all.is_sorted_by(|(one, _), (next, _)| one < next) {
             all.sort_by(|(one, _), (next, _)| one.cmp(next));
             // The sort is stable, and `dedup_by` keeps the first of two equal names.
@@ -318,7 +375,10 @@ impl<N: AsRef<str>> FromIterator<(N, Quantity)> for ResourceList {
 /// If a resource appears several times, the last argument counts.
 impl FromIterator<ResourceArgument> for ResourceList {
     fn from_iter<I: IntoIterator<Item = ResourceArgument>>(arguments: I) -> Self {
-        arguments.into_iter().map(ResourceArgument::into_parts).collect()
+        arguments
+            .into_iter()
+            .map(ResourceArgument::into_parts)
+            .collect()
     }
 }
 
@@ -331,8 +391,18 @@ impl<N: AsRef<str>, const COUNT: usize> From<[(N, Quantity); COUNT]> for Resourc
 /// Prints `cpu=2, memory=4Gi`, or `nothing` for an empty list.
 impl fmt::Display for ResourceList {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let resources: Vec<String> = self.iter().map(|(name, quantity)| format!("{name}={quantity}")).collect();
-        f.pad(if resources.is_empty() { "nothing".to_owned() } else { resources.join(", ") }.as_str())
+        let resources: Vec<String> = self
+            .iter()
+            .map(|(name, quantity)| format!("{name}={quantity}"))
+            .collect();
+        f.pad(
+            if resources.is_empty() {
+                "nothing".to_owned()
+            } else {
+                resources.join(", ")
+            }
+            .as_str(),
+        )
     }
 }
 
@@ -344,7 +414,9 @@ impl Serialize for ResourceList {
 
 impl<'de> Deserialize<'de> for ResourceList {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Ok(BTreeMap::<String, Quantity>::deserialize(deserializer)?.into_iter().collect())
+        Ok(BTreeMap::<String, Quantity>::deserialize(deserializer)?
+            .into_iter()
+            .collect())
     }
 }
 
@@ -362,14 +434,23 @@ mod tests {
             let (name, quantity) = pair.split_once('=').unwrap();
             (name.to_owned(), quantity.parse::<Quantity>().unwrap())
         };
-        text.split(", ").filter(|pair| !pair.is_empty()).map(pair).collect()
+        text.split(", ")
+            .filter(|pair| !pair.is_empty())
+            .map(pair)
+            .collect()
     }
 
     #[test]
     fn a_list_is_printed_as_users_type_it() {
-        assert_eq!(list("memory=4096Mi, cpu=2").to_string(), "cpu=2, memory=4Gi");
+        assert_eq!(
+            list("memory=4096Mi, cpu=2").to_string(),
+            "cpu=2, memory=4Gi"
+        );
         assert_eq!(ResourceList::new().to_string(), "nothing");
-        assert_eq!(list("memory=22053474Ki, cpu=2").rounded(), "cpu=2, memory=21.0Gi");
+        assert_eq!(
+            list("memory=22053474Ki, cpu=2").rounded(),
+            "cpu=2, memory=21.0Gi"
+        );
         assert_eq!(ResourceList::new().rounded(), "nothing");
     }
 
@@ -390,14 +471,30 @@ mod tests {
     #[test]
     fn a_request_that_does_not_fit_lists_its_shortages() {
         let available = list("cpu=1500m, memory=4Gi");
-        let short = list("cpu=2, memory=4Gi, nvidia.com/gpu=1, pods=0").fits_in(&available).unwrap_err();
+        let short = list("cpu=2, memory=4Gi, nvidia.com/gpu=1, pods=0")
+            .fits_in(&available)
+            .unwrap_err();
         let texts: Vec<String> = short.iter().map(ToString::to_string).collect();
         assert_eq!(
             texts,
-            ["cpu: 500m short (2 requested, 1500m available)", "nvidia.com/gpu: 1 short (1 requested, 0 available)"]
+            [
+                "cpu: 500m short (2 requested, 1500m available)",
+                "nvidia.com/gpu: 1 short (1 requested, 0 available)"
+            ]
         );
-        assert_eq!(available.checked_sub(&list("cpu=2")).unwrap_err()[0].missing().to_string(), "500m");
-        assert_eq!(available.checked_sub(&list("cpu=1500m")).unwrap().to_string(), "cpu=0, memory=4Gi");
+        assert_eq!(
+            available.checked_sub(&list("cpu=2")).unwrap_err()[0]
+                .missing()
+                .to_string(),
+            "500m"
+        );
+        assert_eq!(
+            available
+                .checked_sub(&list("cpu=1500m"))
+                .unwrap()
+                .to_string(),
+            "cpu=0, memory=4Gi"
+        );
     }
 
     #[test]
@@ -407,16 +504,26 @@ mod tests {
 
     #[test]
     fn each_resource_is_shared_in_its_own_unit() {
-        let share = list("cpu=3333m, memory=1Ki, hugepages-2Mi=4Mi, nvidia.com/gpu=1, pods=110").percentage(90);
-        assert_eq!(share.to_string(), "cpu=2999m, hugepages-2Mi=2Mi, memory=921, nvidia.com/gpu=1, pods=99");
+        let share = list("cpu=3333m, memory=1Ki, hugepages-2Mi=4Mi, nvidia.com/gpu=1, pods=110")
+            .percentage(90);
+        assert_eq!(
+            share.to_string(),
+            "cpu=2999m, hugepages-2Mi=2Mi, memory=921, nvidia.com/gpu=1, pods=99"
+        );
         assert!(list("nvidia.com/gpu=1").percentage(0).is_zero());
     }
 
     #[test]
     fn smaller_larger_and_capped_amounts() {
-        let (one, two) = (list("cpu=1, memory=4Gi, pods=1"), list("cpu=2, memory=1Gi, storage=1Gi"));
+        let (one, two) = (
+            list("cpu=1, memory=4Gi, pods=1"),
+            list("cpu=2, memory=1Gi, storage=1Gi"),
+        );
         assert_eq!(one.min(&two).to_string(), "cpu=1, memory=1Gi");
-        assert_eq!(one.max(&two).to_string(), "cpu=2, memory=4Gi, pods=1, storage=1Gi");
+        assert_eq!(
+            one.max(&two).to_string(),
+            "cpu=2, memory=4Gi, pods=1, storage=1Gi"
+        );
         assert_eq!(one.capped_by(&two).to_string(), "cpu=1, memory=1Gi, pods=1");
     }
 
@@ -442,25 +549,46 @@ mod tests {
         let mut generator = schemars::SchemaGenerator::default();
         let mut schema = ResourceList::json_schema(&mut generator);
         let description = schema.remove("description");
-        assert_eq!(schema, BTreeMap::<String, Quantity>::json_schema(&mut generator));
-        assert!(
-            description.is_some_and(|text| text.as_str().is_some_and(|text| text.starts_with("The amount of each resource")))
+        assert_eq!(
+            schema,
+            BTreeMap::<String, Quantity>::json_schema(&mut generator)
         );
+        assert!(description.is_some_and(|text| {
+            text.as_str()
+                .is_some_and(|text| text.starts_with("The amount of each resource"))
+        }));
     }
 
     #[test]
     fn names_are_sorted_and_unique_whatever_the_input() {
-        let made = list("pods=1, example.com/b=2, cpu=1, memory=1Gi, example.com/a=1, cpu=3, pods=2");
+        let made =
+            list("pods=1, example.com/b=2, cpu=1, memory=1Gi, example.com/a=1, cpu=3, pods=2");
         let text = "cpu=3, example.com/a=1, example.com/b=2, memory=1Gi, pods=2";
         assert_eq!(made.to_string(), text);
         let mut grown = ResourceList::new();
-        for (name, quantity) in [("pods", 9), ("memory", 2), ("cpu", 1), ("example.com/gpu", 7), ("pods", 3)] {
+        for (name, quantity) in [
+            ("pods", 9),
+            ("memory", 2),
+            ("cpu", 1),
+            ("example.com/gpu", 7),
+            ("pods", 3),
+        ] {
             grown.insert(name, Quantity::from_units(quantity));
         }
-        assert_eq!(grown.to_string(), "cpu=1, example.com/gpu=7, memory=2, pods=3");
-        assert_eq!((grown.remove("memory"), grown.remove("memory")), (Some(Quantity::from_units(2)), None));
-        assert_eq!((grown.get("pods"), grown.get("poda")), (Quantity::from_units(3), Quantity::ZERO));
-        let read: ResourceList = serde_json::from_str(r#"{"pods":"1","cpu":"2","cpu":"3"}"#).unwrap();
+        assert_eq!(
+            grown.to_string(),
+            "cpu=1, example.com/gpu=7, memory=2, pods=3"
+        );
+        assert_eq!(
+            (grown.remove("memory"), grown.remove("memory")),
+            (Some(Quantity::from_units(2)), None)
+        );
+        assert_eq!(
+            (grown.get("pods"), grown.get("poda")),
+            (Quantity::from_units(3), Quantity::ZERO)
+        );
+        let read: ResourceList =
+            serde_json::from_str(r#"{"pods":"1","cpu":"2","cpu":"3"}"#).unwrap();
         assert_eq!(read, list("cpu=3, pods=1"));
     }
 
@@ -490,7 +618,10 @@ mod tests {
 
     /// Well-known names and others.
     fn any_map() -> impl Strategy<Value = BTreeMap<String, Quantity>> {
-        let name = prop_oneof!["cpu|memory|pods|storage|ephemeral-storage|hugepages-2Mi", "[a-z]{1,3}/[a-z]"];
+        let name = prop_oneof![
+            "cpu|memory|pods|storage|ephemeral-storage|hugepages-2Mi",
+            "[a-z]{1,3}/[a-z]"
+        ];
         btree_map(name, (-2..9_i64).prop_map(Quantity::from_units), 0..7)
     }
 }

@@ -16,11 +16,13 @@ const MAX_DIGITS: usize = 18;
 /// The largest amount in billionths: `999999999999999999.999999999`.
 const MAX_NANOS: i128 = 1_000_000_000_000_000_000_000_000_000 - 1;
 
-/// An exact amount of some currency: a whole number of billionths. The currency is known from the context.
+/// An exact amount of some currency: a whole number of billionths. The currency is known from the
+/// context.
 ///
-/// The text has at most 18 digits before the point and nine after it: `12`, `0.04`, `-3.5`. The parser refuses anything
-/// finer or larger, an exponent, and a plus. Sums saturate at the largest amount that has a text,
-/// `999999999999999999.999999999`, and at its negative, so every amount can be printed and parsed again.
+/// The text has at most 18 digits before the point and nine after it: `12`, `0.04`, `-3.5`. The
+/// parser refuses anything finer or larger, an exponent, and a plus. Sums saturate at the largest
+/// amount that has a text, `999999999999999999.999999999`, and at its negative, so every amount can
+/// be printed and parsed again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Money {
     nanos: i128,
@@ -33,7 +35,13 @@ impl Money {
     /// A number of billionths. Saturates at the largest amount.
     pub const fn from_nanos(nanos: i128) -> Self {
         let nanos = if nanos > MAX_NANOS { MAX_NANOS } else { nanos };
-        Self { nanos: if nanos < -MAX_NANOS { -MAX_NANOS } else { nanos } }
+        Self {
+            nanos: if nanos < -MAX_NANOS {
+                -MAX_NANOS
+            } else {
+                nanos
+            },
+        }
     }
 
     /// The exact amount in billionths.
@@ -57,8 +65,8 @@ impl Money {
         self.times(percent, 100)
     }
 
-    /// `part` ten-thousandths of the amount, rounded to billionths, half away from zero. Saturates. The product of two percentages is
-    /// rounded once this way.
+    /// `part` ten-thousandths of the amount, rounded to billionths, half away from zero. Saturates.
+    /// The product of two percentages is rounded once this way.
     #[must_use]
     pub fn times_ten_thousandths(self, part: u32) -> Self {
         self.times(part, 10_000)
@@ -71,12 +79,17 @@ impl Money {
     }
 }
 
-/// Whether a text can be the name of a currency, such as `EUR` or `credits`: letters, digits and dashes, at most 12, beginning with a
-/// letter.
+/// Whether a text can be the name of a currency, such as `EUR` or `credits`: letters, digits and
+/// dashes, at most 12, beginning with a letter.
 pub fn is_currency(text: &str) -> bool {
     text.len() <= 12
-        && text.bytes().next().is_some_and(|first| first.is_ascii_alphabetic())
-        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+        && text
+            .bytes()
+            .next()
+            .is_some_and(|first| first.is_ascii_alphabetic())
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
 }
 
 impl Add for Money {
@@ -120,16 +133,23 @@ impl FromStr for Money {
     type Err = ParseDecimalError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let (negative, digits) = text.strip_prefix('-').map_or((false, text), |digits| (true, digits));
+        let (negative, digits) = text
+            .strip_prefix('-')
+            .map_or((false, text), |digits| (true, digits));
         // At most 18 + 9 digits, so it fits.
         let nanos = i128::try_from(decimal::parse(digits, MAX_DIGITS)?).unwrap_or(MAX_NANOS);
-        Ok(Self { nanos: if negative { -nanos } else { nanos } })
+        Ok(Self {
+            nanos: if negative { -nanos } else { nanos },
+        })
     }
 }
 
 impl fmt::Display for Money {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&decimal::print(self.nanos.unsigned_abs(), self.is_negative()))
+        f.pad(&decimal::print(
+            self.nanos.unsigned_abs(),
+            self.is_negative(),
+        ))
     }
 }
 
@@ -144,11 +164,15 @@ impl Serialize for Money {
 impl<'de> Deserialize<'de> for Money {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let expecting = "an amount of money in quotes as in \"0.04\", or an integer";
-        deserializer.deserialize_any(DecimalVisitor { expecting, read: str::parse })
+        deserializer.deserialize_any(DecimalVisitor {
+            expecting,
+            read: str::parse,
+        })
     }
 }
 
-/// An integer or a string that matches the grammar. See the schema of [`Quantity`](crate::Quantity) for why there is no `type`.
+/// An integer or a string that matches the grammar. See the schema of [`Quantity`](crate::Quantity)
+/// for why there is no `type`.
 impl JsonSchema for Money {
     fn inline_schema() -> bool {
         true
@@ -185,7 +209,10 @@ mod tests {
             ("-0", "0"),
             ("007", "7"),
             ("0.000000001", "0.000000001"),
-            ("999999999999999999.999999999", "999999999999999999.999999999"),
+            (
+                "999999999999999999.999999999",
+                "999999999999999999.999999999",
+            ),
         ] {
             assert_eq!(money(text).to_string(), printed, "{text}");
         }
@@ -194,12 +221,28 @@ mod tests {
 
     #[test]
     fn what_is_not_exact_is_an_error_and_never_rounded() {
-        for text in ["", "-", ".", "1.", ".5", "+1", "1e3", "1,5", " 1", "1 ", "1.2.3", "--1", "0x1", "NaN", "1k", "٣"] {
-            assert_eq!(text.parse::<Money>(), Err(ParseDecimalError::Form), "{text:?}");
+        for text in [
+            "", "-", ".", "1.", ".5", "+1", "1e3", "1,5", " 1", "1 ", "1.2.3", "--1", "0x1", "NaN",
+            "1k", "٣",
+        ] {
+            assert_eq!(
+                text.parse::<Money>(),
+                Err(ParseDecimalError::Form),
+                "{text:?}"
+            );
         }
-        assert_eq!("0.0000000001".parse::<Money>(), Err(ParseDecimalError::TooFine));
-        assert_eq!("0.1000000000".parse::<Money>(), Err(ParseDecimalError::TooFine));
-        assert_eq!("1000000000000000000".parse::<Money>(), Err(ParseDecimalError::TooLarge { max: 18 }));
+        assert_eq!(
+            "0.0000000001".parse::<Money>(),
+            Err(ParseDecimalError::TooFine)
+        );
+        assert_eq!(
+            "0.1000000000".parse::<Money>(),
+            Err(ParseDecimalError::TooFine)
+        );
+        assert_eq!(
+            "1000000000000000000".parse::<Money>(),
+            Err(ParseDecimalError::TooLarge { max: 18 })
+        );
     }
 
     #[test]
@@ -217,24 +260,55 @@ mod tests {
         assert_eq!(money("0.04").times_percent(150), money("0.06"));
         assert_eq!(money("0.000000001").times_percent(50), money("0.000000001"));
         assert_eq!(money("0.000000001").times_percent(49), Money::ZERO);
-        assert_eq!(money("-0.000000001").times_percent(50), money("-0.000000001"));
+        assert_eq!(
+            money("-0.000000001").times_percent(50),
+            money("-0.000000001")
+        );
         assert_eq!(money("5").times_percent(0), Money::ZERO);
         assert_eq!(money("0.04").times_ten_thousandths(7_500), money("0.03"));
-        assert_eq!(money("0.000000001").times_ten_thousandths(4_999), Money::ZERO);
+        assert_eq!(
+            money("0.000000001").times_ten_thousandths(4_999),
+            Money::ZERO
+        );
     }
 
     #[test]
     fn currencies_are_short_words() {
-        assert!(["EUR", "credits", "x", "gpu-hours-v2"].into_iter().all(is_currency));
-        assert!(!["", "1x", "-x", "EUR ", "thirteen-char", "€", "a/b"].into_iter().any(is_currency));
+        assert!(
+            ["EUR", "credits", "x", "gpu-hours-v2"]
+                .into_iter()
+                .all(is_currency)
+        );
+        assert!(
+            !["", "1x", "-x", "EUR ", "thirteen-char", "€", "a/b"]
+                .into_iter()
+                .any(is_currency)
+        );
     }
 
     #[test]
     fn json_has_strings_and_integers_are_read_but_no_floats() {
-        for (json, written) in [(r#""0.04""#, r#""0.04""#), ("3", r#""3""#), ("-3", r#""-3""#), (r#""-0.5""#, r#""-0.5""#)] {
-            assert_eq!(to_string(&from_str::<Money>(json).unwrap()).unwrap(), written, "{json}");
+        for (json, written) in [
+            (r#""0.04""#, r#""0.04""#),
+            ("3", r#""3""#),
+            ("-3", r#""-3""#),
+            (r#""-0.5""#, r#""-0.5""#),
+        ] {
+            assert_eq!(
+                to_string(&from_str::<Money>(json).unwrap()).unwrap(),
+                written,
+                "{json}"
+            );
         }
-        for json in ["0.04", "1e3", "null", "true", "[]", r#"" 1""#, "18446744073709551615"] {
+        for json in [
+            "0.04",
+            "1e3",
+            "null",
+            "true",
+            "[]",
+            r#"" 1""#,
+            "18446744073709551615",
+        ] {
             assert!(from_str::<Money>(json).is_err(), "{json}");
         }
     }

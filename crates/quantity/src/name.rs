@@ -24,8 +24,15 @@ pub(crate) enum Known {
 }
 
 impl Known {
-    const ALL: [Self; 7] =
-        [Self::Cpu, Self::EphemeralStorage, Self::Hugepages1Gi, Self::Hugepages2Mi, Self::Memory, Self::Pods, Self::Storage];
+    const ALL: [Self; 7] = [
+        Self::Cpu,
+        Self::EphemeralStorage,
+        Self::Hugepages1Gi,
+        Self::Hugepages2Mi,
+        Self::Memory,
+        Self::Pods,
+        Self::Storage,
+    ];
 
     const fn as_str(self) -> &'static str {
         match self {
@@ -81,6 +88,9 @@ mod tests {
         for known in Known::ALL {
             assert_eq!(Name::from(known.as_str()), Name::Known(known));
         }
-        assert!(Name::from("a.example/gpu") < Name::Known(Known::Cpu) && Name::from("nvidia.com/gpu") < Name::Known(Known::Pods));
+        assert!(
+            Name::from("a.example/gpu") < Name::Known(Known::Cpu)
+                && Name::from("nvidia.com/gpu") < Name::Known(Known::Pods)
+        );
     }
 }

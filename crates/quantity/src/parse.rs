@@ -12,7 +12,9 @@ pub enum ParseQuantityError {
     #[error("a quantity can't be empty; write 0 for nothing")]
     Empty,
     /// The text does not begin with a number.
-    #[error("{text:?} is not a quantity: it must begin with a decimal number, as in 2, 1500m or 4Gi")]
+    #[error(
+        "{text:?} is not a quantity: it must begin with a decimal number, as in 2, 1500m or 4Gi"
+    )]
     Number {
         /// The text, shortened.
         text: String,
@@ -46,10 +48,15 @@ impl FromStr for Quantity {
         let (whole, rest) = split_digits(rest);
         let (fraction, suffix) = rest.strip_prefix('.').map_or(("", rest), split_digits);
         if whole.is_empty() && fraction.is_empty() {
-            return Err(ParseQuantityError::Number { text: shortened(text) });
+            return Err(ParseQuantityError::Number {
+                text: shortened(text),
+            });
         }
         let Some(scale) = Scale::of_suffix(suffix) else {
-            return Err(ParseQuantityError::Suffix { text: shortened(text), suffix: shortened(suffix) });
+            return Err(ParseQuantityError::Suffix {
+                text: shortened(text),
+                suffix: shortened(suffix),
+            });
         };
 
         let mut nanos = magnitude(whole.as_bytes(), fraction.as_bytes(), &scale);
@@ -61,7 +68,10 @@ impl FromStr for Quantity {
                 format = Format::DecimalSi;
             }
         }
-        Ok(Self::from_nanos(if negative { -nanos } else { nanos }, format))
+        Ok(Self::from_nanos(
+            if negative { -nanos } else { nanos },
+            format,
+        ))
     }
 }
 
@@ -78,8 +88,20 @@ struct Scale {
 
 impl Scale {
     fn of_suffix(suffix: &str) -> Option<Self> {
-        let decimal = |tens| Some(Self { tens, twos: 0, format: Format::DecimalSi });
-        let binary = |twos| Some(Self { tens: 0, twos, format: Format::BinarySi });
+        let decimal = |tens| {
+            Some(Self {
+                tens,
+                twos: 0,
+                format: Format::DecimalSi,
+            })
+        };
+        let binary = |twos| {
+            Some(Self {
+                tens: 0,
+                twos,
+                format: Format::BinarySi,
+            })
+        };
         match suffix {
             "n" => decimal(-9),
             "u" => decimal(-6),
@@ -99,17 +121,28 @@ impl Scale {
             "Ei" => binary(60),
             _ => {
                 let tens = suffix.strip_prefix(['e', 'E'])?.parse().ok()?;
-                Some(Self { tens, twos: 0, format: Format::DecimalExponent })
+                Some(Self {
+                    tens,
+                    twos: 0,
+                    format: Format::DecimalExponent,
+                })
             }
         }
     }
 }
 
-/// `whole.fraction` times the scale, in nano-units, rounded up. Saturates. Exact for any number of digits.
+/// `whole.fraction` times the scale, in nano-units, rounded up. Saturates. Exact for any number of
+/// digits.
 fn magnitude(whole: &[u8], fraction: &[u8], scale: &Scale) -> i128 {
     let factor = 1_i128 << scale.twos;
-    let digits = || whole.iter().chain(fraction).map(|digit| i128::from(digit - b'0'));
-    // The number of digits before the point, after it has moved by the powers of ten and by nine places for nano.
+    let digits = || {
+        whole
+            .iter()
+            .chain(fraction)
+            .map(|digit| i128::from(digit - b'0'))
+    };
+    // The number of digits before the point, after it has moved by the powers of ten and by nine
+    // places for nano.
     let length = |digits: &[u8]| i64::try_from(digits.len()).unwrap_or(i64::MAX);
     let point = length(whole).saturating_add(scale.tens).saturating_add(9);
     let before = usize::try_from(point).unwrap_or(0);
@@ -124,20 +157,30 @@ fn magnitude(whole: &[u8], fraction: &[u8], scale: &Scale) -> i128 {
         missing -= 1;
     }
 
-    // The digits behind the point, beginning with the last: each step adds a digit and divides by ten.
-    // Rounding down at every step gives the same result as rounding down once at the end.
+    // The digits behind the point, beginning with the last: each step adds a digit and divides by
+    // ten. Rounding down at every step gives the same result as rounding down once at the end.
     let mut behind = 0_i128;
     let mut rest = false;
-    for &digit in whole.iter().chain(fraction).skip(before).collect::<Vec<_>>().iter().rev() {
+    for &digit in whole
+        .iter()
+        .chain(fraction)
+        .skip(before)
+        .collect::<Vec<_>>()
+        .iter()
+        .rev()
+    {
         let sum = i128::from(digit - b'0') * factor + behind;
         rest |= sum % 10 != 0;
         behind = sum / 10;
     }
-    // A point to the left of all digits makes them smaller still. Then it only matters whether any digit is not zero:
-    // this happens only with exponents, where the factor is one.
+    // A point to the left of all digits makes them smaller still. Then it only matters whether any
+    // digit is not zero: this happens only with exponents, where the factor is one.
     rest |= point < 0 && digits().any(|digit| digit != 0);
 
-    integer.saturating_mul(factor).saturating_add(behind).saturating_add(i128::from(rest))
+    integer
+        .saturating_mul(factor)
+        .saturating_add(behind)
+        .saturating_add(i128::from(rest))
 }
 
 #[cfg(test)]
@@ -196,7 +239,11 @@ mod tests {
             "1\0",
         ];
         for text in refused {
-            assert!(parse(text).is_err(), "{text:?} was read as {:?}", parse(text));
+            assert!(
+                parse(text).is_err(),
+                "{text:?} was read as {:?}",
+                parse(text)
+            );
         }
     }
 
@@ -208,7 +255,13 @@ mod tests {
 
     #[test]
     fn amounts_finer_than_nano_are_rounded_away_from_zero() {
-        for text in ["0.1n", "1e-10", "1e-9223372036854775808", "0.0000000000000000001", "0.00000000000000000000000000001Ki"] {
+        for text in [
+            "0.1n",
+            "1e-10",
+            "1e-9223372036854775808",
+            "0.0000000000000000001",
+            "0.00000000000000000000000000001Ki",
+        ] {
             assert_eq!(parse(text).unwrap().nanos(), 1, "{text}");
             assert_eq!(parse(&format!("-{text}")).unwrap().nanos(), -1, "-{text}");
         }
@@ -220,22 +273,41 @@ mod tests {
     #[test]
     fn any_number_of_digits_is_read_exactly() {
         let zeros = "0".repeat(5000);
-        assert_eq!(parse(&format!("{zeros}1.{zeros}")).unwrap(), Quantity::from_units(1));
-        assert_eq!(parse(&format!("0.5{zeros}1Ki")).unwrap().nanos(), 512_000_000_001);
-        assert_eq!(parse(&format!("1{zeros}e-5000")).unwrap(), Quantity::from_units(1));
-        assert_eq!(parse(&format!("0.{zeros}1e5001")).unwrap(), Quantity::from_units(1));
+        assert_eq!(
+            parse(&format!("{zeros}1.{zeros}")).unwrap(),
+            Quantity::from_units(1)
+        );
+        assert_eq!(
+            parse(&format!("0.5{zeros}1Ki")).unwrap().nanos(),
+            512_000_000_001
+        );
+        assert_eq!(
+            parse(&format!("1{zeros}e-5000")).unwrap(),
+            Quantity::from_units(1)
+        );
+        assert_eq!(
+            parse(&format!("0.{zeros}1e5001")).unwrap(),
+            Quantity::from_units(1)
+        );
     }
 
     #[test]
     fn amounts_that_are_too_large_saturate() {
         let most = parse("1e30").unwrap();
         assert!(most > parse("1e29").unwrap());
-        for text in ["1e9223372036854775807", "1000000000000E", "999999999999999999999999999999999999999999999999"] {
+        for text in [
+            "1e9223372036854775807",
+            "1000000000000E",
+            "999999999999999999999999999999999999999999999999",
+        ] {
             assert_eq!(parse(text).unwrap(), most, "{text}");
         }
         assert_eq!(parse("0e9223372036854775807").unwrap(), Quantity::ZERO);
         assert_eq!(parse("8Ei").unwrap().value(), i64::MAX);
         assert_eq!(parse("8Ei").unwrap(), parse("9223372036854775807").unwrap());
-        assert_eq!(parse("-999999999999999999999999999999999999999999Ki").unwrap(), parse("-9223372036854775807").unwrap());
+        assert_eq!(
+            parse("-999999999999999999999999999999999999999999Ki").unwrap(),
+            parse("-9223372036854775807").unwrap()
+        );
     }
 }

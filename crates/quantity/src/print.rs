@@ -1,5 +1,6 @@
-//! Prints a quantity in Kubernetes' canonical form: no fraction, no loss of precision, the largest suffix that allows
-//! both. Zero is `0` in every notation. For people there is a shorter form, which rounds.
+//! Prints a quantity in Kubernetes' canonical form: no fraction, no loss of precision, the largest
+//! suffix that allows both. Zero is `0` in every notation. For people there is a shorter form,
+//! which rounds.
 
 use std::fmt;
 
@@ -50,12 +51,15 @@ fn canonical(quantity: Quantity) -> String {
 }
 
 impl Quantity {
-    /// A short text for people: bytes with one decimal and the largest suffix that fits, `21.0Gi`, and cpu in whole millicores. A value
-    /// that is exact without a fraction has none: `4Gi`. Not for programs, because it rounds.
+    /// A short text for people: bytes with one decimal and the largest suffix that fits, `21.0Gi`,
+    /// and cpu in whole millicores. A value that is exact without a fraction has none: `4Gi`. Not
+    /// for programs, because it rounds.
     pub fn rounded(self, resource: &str) -> String {
         match unit_of(resource) {
             Unit::Bytes | Unit::Pages(_) => rounded_bytes(self),
-            Unit::Milli if self.nanos() % (NANOS / 1000) != 0 => Self::from_millis(self.milli_value()).to_string(),
+            Unit::Milli if self.nanos() % (NANOS / 1000) != 0 => {
+                Self::from_millis(self.milli_value()).to_string()
+            }
             Unit::Milli | Unit::Whole => self.to_string(),
         }
     }
@@ -89,7 +93,8 @@ fn as_u32(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
 
-/// Divides by `factor` as long as the remainder is zero, at most `limit` times. Returns the result and the number of divisions.
+/// Divides by `factor` as long as the remainder is zero, at most `limit` times. Returns the result
+/// and the number of divisions.
 fn without_factors(mut number: i128, factor: i128, limit: usize) -> (i128, usize) {
     let mut times = 0;
     while times < limit && number % factor == 0 {
@@ -114,7 +119,11 @@ mod tests {
             ("+1", "1"),
             ("0Mi", "0"),
         ] {
-            assert_eq!(text.parse::<Quantity>().unwrap().to_string(), printed, "{text}");
+            assert_eq!(
+                text.parse::<Quantity>().unwrap().to_string(),
+                printed,
+                "{text}"
+            );
         }
     }
 
@@ -144,7 +153,11 @@ mod tests {
             ("pods", "110", "110"),
             ("nvidia.com/gpu", "1000", "1k"),
         ] {
-            assert_eq!(text.parse::<Quantity>().unwrap().rounded(resource), rounded, "{text}");
+            assert_eq!(
+                text.parse::<Quantity>().unwrap().rounded(resource),
+                rounded,
+                "{text}"
+            );
         }
     }
 

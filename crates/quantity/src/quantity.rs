@@ -17,7 +17,8 @@ pub enum Format {
     /// Powers of ten with a suffix: `1500m`, `12M`.
     #[default]
     DecimalSi,
-    /// Powers of 1024 with a suffix: `12Mi`. Small or fractional values are printed as [`Format::DecimalSi`].
+    /// Powers of 1024 with a suffix: `12Mi`. Small or fractional values are printed as
+    /// [`Format::DecimalSi`].
     BinarySi,
     /// Powers of ten with an exponent: `12e6`.
     DecimalExponent,
@@ -25,19 +26,23 @@ pub enum Format {
 
 /// An exact amount of a resource, as in Kubernetes' `resource.Quantity`.
 ///
-/// The value is a whole number of nano-units. The parser rounds anything finer away from zero, so that a tiny request
-/// never becomes nothing. Magnitudes beyond about 1.7e29 units saturate, in the parser and in every operation. The
-/// parser limits a value with a binary suffix to 2^63-1 units, as Kubernetes does.
+/// The value is a whole number of nano-units. The parser rounds anything finer away from zero, so
+/// that a tiny request never becomes nothing. Magnitudes beyond about 1.7e29 units saturate, in the
+/// parser and in every operation. The parser limits a value with a binary suffix to 2^63-1 units,
+/// as Kubernetes does.
 ///
-/// Equality, order and hash depend **only on the numeric value**: `1Gi`, `1024Mi` and `1073741824` are equal. Equal
-/// quantities may print differently, so compare values, not texts, to detect a change.
+/// Equality, order and hash depend **only on the numeric value**: `1Gi`, `1024Mi` and `1073741824`
+/// are equal. Equal quantities may print differently, so compare values, not texts, to detect a
+/// change.
 ///
 /// Differences from the Go implementation:
 ///
-/// - It does not keep the original text: `+1` prints `1` and `1E3` prints `1e3`, so that one value in one notation has
-///   one text.
-/// - A number needs a digit, as in the published grammar: `Ki`, `-` and `.` are refused. Go reads them as zero.
-/// - `1000E` prints `1000E` (Go prints `1`), and exponents beyond 32 bits saturate instead of wrapping around.
+/// - It does not keep the original text: `+1` prints `1` and `1E3` prints `1e3`, so that one value
+///   in one notation has one text.
+/// - A number needs a digit, as in the published grammar: `Ki`, `-` and `.` are refused. Go reads
+///   them as zero.
+/// - `1000E` prints `1000E` (Go prints `1`), and exponents beyond 32 bits saturate instead of
+///   wrapping around.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Quantity {
     pub(crate) nanos: i128,
@@ -46,27 +51,42 @@ pub struct Quantity {
 
 impl Quantity {
     /// Zero.
-    pub const ZERO: Self = Self { nanos: 0, format: Format::DecimalSi };
+    pub const ZERO: Self = Self {
+        nanos: 0,
+        format: Format::DecimalSi,
+    };
 
     /// A number of whole units, for instance cores, pods or GPUs.
     pub const fn from_units(units: i64) -> Self {
         // An i64 times a billion always fits into 128 bits.
-        Self { nanos: units as i128 * NANOS, format: Format::DecimalSi }
+        Self {
+            nanos: units as i128 * NANOS,
+            format: Format::DecimalSi,
+        }
     }
 
     /// A number of thousandths of a unit, for instance milli-cores.
     pub const fn from_millis(millis: i64) -> Self {
-        Self { nanos: millis as i128 * (NANOS / 1000), format: Format::DecimalSi }
+        Self {
+            nanos: millis as i128 * (NANOS / 1000),
+            format: Format::DecimalSi,
+        }
     }
 
     /// A number of bytes, printed in powers of 1024.
     pub const fn from_bytes(bytes: i64) -> Self {
-        Self { nanos: bytes as i128 * NANOS, format: Format::BinarySi }
+        Self {
+            nanos: bytes as i128 * NANOS,
+            format: Format::BinarySi,
+        }
     }
 
     /// A number of billionths of a unit. Saturates at the largest magnitude.
     pub fn from_nanos(nanos: i128, format: Format) -> Self {
-        Self { nanos: nanos.clamp(-MAX_NANOS, MAX_NANOS), format }
+        Self {
+            nanos: nanos.clamp(-MAX_NANOS, MAX_NANOS),
+            format,
+        }
     }
 
     /// The exact value in billionths of a unit.
@@ -84,13 +104,18 @@ impl Quantity {
         self.rounded_to(NANOS)
     }
 
-    /// The value in thousandths of a unit, rounded away from zero. Saturates at the limits of `i64`.
+    /// The value in thousandths of a unit, rounded away from zero. Saturates at the limits of
+    /// `i64`.
     pub fn milli_value(self) -> i64 {
         self.rounded_to(NANOS / 1000)
     }
 
     fn rounded_to(self, step: i128) -> i64 {
-        let away = if self.nanos % step == 0 { 0 } else { self.nanos.signum() };
+        let away = if self.nanos % step == 0 {
+            0
+        } else {
+            self.nanos.signum()
+        };
         let rounded = self.nanos / step + away;
         i64::try_from(rounded).unwrap_or(if rounded < 0 { i64::MIN } else { i64::MAX })
     }
@@ -109,7 +134,14 @@ impl Quantity {
     #[must_use]
     pub fn saturating_sub(self, other: Self) -> Self {
         let difference = self - other;
-        if difference.is_negative() { Self { nanos: 0, ..difference } } else { difference }
+        if difference.is_negative() {
+            Self {
+                nanos: 0,
+                ..difference
+            }
+        } else {
+            difference
+        }
     }
 
     /// `self - other`, or `None` if that is negative.
@@ -118,11 +150,12 @@ impl Quantity {
         (!difference.is_negative()).then_some(difference)
     }
 
-    /// Whether `other` differs from `self` by more than `percent` per cent of `self`. True for any change from zero,
-    /// and for any change at all if `percent` is zero.
+    /// Whether `other` differs from `self` by more than `percent` per cent of `self`. True for any
+    /// change from zero, and for any change at all if `percent` is zero.
     pub fn differs_by_more_than(self, other: Self, percent: u32) -> bool {
         // The share may be rounded down, because the difference is a whole number of nano-units.
-        self.nanos.saturating_sub(other.nanos).saturating_abs() > percent_of(self.nanos.abs(), percent)
+        self.nanos.saturating_sub(other.nanos).saturating_abs()
+            > percent_of(self.nanos.abs(), percent)
     }
 }
 
@@ -130,7 +163,9 @@ impl Quantity {
 pub(crate) fn percent_of(amount: i128, percent: u32) -> i128 {
     let percent = i128::from(percent);
     // Splits the amount, so that the part that needs rounding stays small.
-    (amount / 100).saturating_mul(percent).saturating_add(amount % 100 * percent / 100)
+    (amount / 100)
+        .saturating_mul(percent)
+        .saturating_add(amount % 100 * percent / 100)
 }
 
 impl PartialEq for Quantity {
@@ -159,12 +194,17 @@ impl Hash for Quantity {
     }
 }
 
-/// The sum has the notation of the left side, or of the right side if the left is zero, as in Kubernetes.
+/// The sum has the notation of the left side, or of the right side if the left is zero, as in
+/// Kubernetes.
 impl Add for Quantity {
     type Output = Self;
 
     fn add(self, other: Self) -> Self {
-        let format = if self.is_zero() { other.format } else { self.format };
+        let format = if self.is_zero() {
+            other.format
+        } else {
+            self.format
+        };
         Self::from_nanos(self.nanos.saturating_add(other.nanos), format)
     }
 }
@@ -182,7 +222,10 @@ impl Neg for Quantity {
     type Output = Self;
 
     fn neg(self) -> Self {
-        Self { nanos: -self.nanos, ..self }
+        Self {
+            nanos: -self.nanos,
+            ..self
+        }
     }
 }
 
@@ -215,7 +258,16 @@ mod tests {
 
     #[test]
     fn a_whole_unit_is_never_lost_by_rounding() {
-        let cases = [(1, 90, 1), (1, 1, 1), (1, 0, 0), (2, 90, 1), (8, 50, 4), (10, 99, 9), (0, 90, 0), (3, 150, 4)];
+        let cases = [
+            (1, 90, 1),
+            (1, 1, 1),
+            (1, 0, 0),
+            (2, 90, 1),
+            (8, 50, 4),
+            (10, 99, 9),
+            (0, 90, 0),
+            (3, 150, 4),
+        ];
         for (have, percent, want) in cases {
             let share = Quantity::from_units(have).percentage(percent, Unit::Whole);
             assert_eq!(share, Quantity::from_units(want), "{percent}% of {have}");
@@ -237,7 +289,10 @@ mod tests {
     #[test]
     fn a_share_of_memory_is_rounded_down_to_bytes() {
         assert_eq!(q("4Gi").percentage(50, Unit::Bytes).to_string(), "2Gi");
-        assert_eq!(q("4Gi").percentage(90, Unit::Bytes).to_string(), "3865470566");
+        assert_eq!(
+            q("4Gi").percentage(90, Unit::Bytes).to_string(),
+            "3865470566"
+        );
     }
 
     #[test]

@@ -9,7 +9,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::amount_seconds::AmountSeconds;
 use crate::resource::is_resource_name;
-use crate::{MAX_RESOURCE_NAME_LEN, Money, ParseDecimalError, ResourceList, Unit, is_currency, unit_of};
+use crate::{
+    MAX_RESOURCE_NAME_LEN, Money, ParseDecimalError, ResourceList, Unit, is_currency, unit_of,
+};
 
 /// Maximum number of rates in one list.
 pub const MAX_RATES: usize = 64;
@@ -59,8 +61,9 @@ pub fn priced_unit(resource: &str) -> PricedUnit {
 
 /// What a resource costs that was used for some time, at a rate per unit and hour.
 ///
-/// **The rounding rule.** One line, that is one resource at one rate, is computed exactly and rounded once, to a billionth of the
-/// currency, half away from zero. A total is the sum of rounded lines and is not rounded again.
+/// **The rounding rule.** One line, that is one resource at one rate, is computed exactly and
+/// rounded once, to a billionth of the currency, half away from zero. A total is the sum of rounded
+/// lines and is not rounded again.
 pub fn cost(rate: Money, unit: PricedUnit, used: AmountSeconds) -> Money {
     let per_rate = unit.nano_units() * u128::from(SECONDS_PER_HOUR);
     let rounded = rounded_fraction(used.nanos(), rate.nanos().unsigned_abs(), per_rate);
@@ -68,11 +71,13 @@ pub fn cost(rate: Money, unit: PricedUnit, used: AmountSeconds) -> Money {
     if rate.is_negative() { -amount } else { amount }
 }
 
-/// `value * times / divisor`, rounded half up. Saturates. `divisor` must be positive and below 2^126.
+/// `value * times / divisor`, rounded half up. Saturates. `divisor` must be positive and below
+/// 2^126.
 fn rounded_fraction(value: u128, times: u128, divisor: u128) -> u128 {
     let (whole, part) = (value / divisor, value % divisor);
     let (mut quotient, mut remainder) = (0_u128, 0_u128);
-    // The product may need 256 bits. So this goes through the bits of `times`, and divides at each step.
+    // The product may need 256 bits. So this goes through the bits of `times`, and divides at each
+    // step.
     for bit in (0..u128::BITS - times.leading_zeros()).rev() {
         quotient = quotient.saturating_mul(2);
         remainder *= 2;
@@ -88,8 +93,13 @@ fn rounded_fraction(value: u128, times: u128, divisor: u128) -> u128 {
 
 /// What these amounts cost for one hour. A resource without a rate costs nothing.
 pub fn per_hour(rates: &Rates, amounts: &ResourceList) -> Money {
-    let line =
-        |(name, rate): (&str, Money)| cost(rate, priced_unit(name), AmountSeconds::of(amounts.get(name), SECONDS_PER_HOUR));
+    let line = |(name, rate): (&str, Money)| {
+        cost(
+            rate,
+            priced_unit(name),
+            AmountSeconds::of(amounts.get(name), SECONDS_PER_HOUR),
+        )
+    };
     rates.iter().map(line).sum()
 }
 
@@ -146,13 +156,20 @@ impl Rates {
             return Err(PricesError::LongName);
         }
         let negative = self.iter().find(|(_, rate)| rate.is_negative());
-        negative.map_or(Ok(()), |(resource, rate)| Err(PricesError::Negative { resource: resource.to_owned(), rate }))
+        negative.map_or(Ok(()), |(resource, rate)| {
+            Err(PricesError::Negative {
+                resource: resource.to_owned(),
+                rate,
+            })
+        })
     }
 
     /// `part` ten-thousandths of each rate, rounded to a billionth, half away from zero.
     #[must_use]
     pub fn times_ten_thousandths(&self, part: u32) -> Self {
-        self.iter().map(|(name, rate)| (name, rate.times_ten_thousandths(part))).collect()
+        self.iter()
+            .map(|(name, rate)| (name, rate.times_ten_thousandths(part)))
+            .collect()
     }
 
     /// These rates; where `other` has a rate for the same resource, that one.
@@ -165,7 +182,12 @@ impl Rates {
 /// If a resource appears several times, the last rate counts.
 impl<N: Into<String>> FromIterator<(N, Money)> for Rates {
     fn from_iter<I: IntoIterator<Item = (N, Money)>>(rates: I) -> Self {
-        Self(rates.into_iter().map(|(name, rate)| (name.into(), rate)).collect())
+        Self(
+            rates
+                .into_iter()
+                .map(|(name, rate)| (name.into(), rate))
+                .collect(),
+        )
     }
 }
 
@@ -181,8 +203,18 @@ impl IntoIterator for Rates {
 /// Prints `cpu=0.04, memory=0.005`, or `nothing` without rates.
 impl fmt::Display for Rates {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let all: Vec<String> = self.iter().map(|(name, rate)| format!("{name}={rate}")).collect();
-        f.pad(if all.is_empty() { "nothing".to_owned() } else { all.join(", ") }.as_str())
+        let all: Vec<String> = self
+            .iter()
+            .map(|(name, rate)| format!("{name}={rate}"))
+            .collect();
+        f.pad(
+            if all.is_empty() {
+                "nothing".to_owned()
+            } else {
+                all.join(", ")
+            }
+            .as_str(),
+        )
     }
 }
 
@@ -219,7 +251,9 @@ impl JsonSchema for Rates {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PricesError {
     /// The currency is not a [currency](is_currency).
-    #[error("the prices have no valid currency: letters, digits and dashes, at most 12, beginning with a letter")]
+    #[error(
+        "the prices have no valid currency: letters, digits and dashes, at most 12, beginning with a letter"
+    )]
     Currency,
     /// There are more than [`MAX_RATES`].
     #[error("there are more than {MAX_RATES} prices: {0}")]
@@ -277,7 +311,9 @@ impl FromStr for RateArgument {
     type Err = RateArgumentError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let (name, rate) = text.split_once('=').ok_or_else(|| RateArgumentError::Form(text.to_owned()))?;
+        let (name, rate) = text
+            .split_once('=')
+            .ok_or_else(|| RateArgumentError::Form(text.to_owned()))?;
         if !is_resource_name(name) {
             return Err(RateArgumentError::Name(name.to_owned()));
         }
@@ -293,7 +329,10 @@ impl FromStr for RateArgument {
 /// If a resource appears several times, the last argument counts.
 impl FromIterator<RateArgument> for Rates {
     fn from_iter<I: IntoIterator<Item = RateArgument>>(arguments: I) -> Self {
-        arguments.into_iter().map(|argument| (argument.name, argument.rate)).collect()
+        arguments
+            .into_iter()
+            .map(|argument| (argument.name, argument.rate))
+            .collect()
     }
 }
 

@@ -41,14 +41,18 @@ impl Unit {
             Self::Milli => "thousandths (1m)".to_owned(),
             Self::Bytes => "whole bytes".to_owned(),
             Self::Pages(bytes) => {
-                format!("pages of {}", Quantity::from_bytes(i64::try_from(bytes).unwrap_or(i64::MAX)))
+                format!(
+                    "pages of {}",
+                    Quantity::from_bytes(i64::try_from(bytes).unwrap_or(i64::MAX))
+                )
             }
             Self::Whole => "whole units".to_owned(),
         }
     }
 }
 
-/// The unit of the resource with this name. Unknown names have whole units, as Kubernetes requires for extended resources.
+/// The unit of the resource with this name. Unknown names have whole units, as Kubernetes requires
+/// for extended resources.
 pub fn unit_of(resource: &str) -> Unit {
     match resource {
         "cpu" => Unit::Milli,
@@ -91,7 +95,9 @@ pub enum ResourceArgumentError {
         quantity: Quantity,
     },
     /// The quantity is finer than the resource's unit.
-    #[error("the quantity of {name} is {quantity}, but {name} is counted in {unit}; nearest below is {nearest}")]
+    #[error(
+        "the quantity of {name} is {quantity}, but {name} is counted in {unit}; nearest below is {nearest}"
+    )]
     Unit {
         /// The resource.
         name: String,
@@ -130,7 +136,12 @@ impl ResourceArgument {
         let unit = unit_of(&name);
         let nearest = quantity.round_down(unit);
         if nearest != quantity {
-            return Err(ResourceArgumentError::Unit { name, quantity, unit: unit.describe(), nearest });
+            return Err(ResourceArgumentError::Unit {
+                name,
+                quantity,
+                unit: unit.describe(),
+                nearest,
+            });
         }
         Ok(Self { name, quantity })
     }
@@ -155,15 +166,23 @@ impl FromStr for ResourceArgument {
     type Err = ResourceArgumentError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let (name, quantity) = text.split_once('=').ok_or_else(|| ResourceArgumentError::Form(text.to_owned()))?;
+        let (name, quantity) = text
+            .split_once('=')
+            .ok_or_else(|| ResourceArgumentError::Form(text.to_owned()))?;
         Self::new(name, quantity)
     }
 }
 
-/// Whether a container or a node may have a resource with this name: a native one, or an extended one with a domain.
+/// Whether a container or a node may have a resource with this name: a native one, or an extended
+/// one with a domain.
 pub(crate) fn is_resource_name(name: &str) -> bool {
     match name.split_once('/') {
-        None => matches!(name, "cpu" | "memory" | "pods" | "storage" | "ephemeral-storage") || page_size(name).is_some(),
+        None => {
+            matches!(
+                name,
+                "cpu" | "memory" | "pods" | "storage" | "ephemeral-storage"
+            ) || page_size(name).is_some()
+        }
         Some((domain, name)) => is_dns_subdomain(domain) && is_qualified(name),
     }
 }
@@ -218,7 +237,10 @@ mod tests {
             ("hugepages-2Mi=4Mi", "hugepages-2Mi", "4Mi"),
         ] {
             let (read, amount) = argument(text).unwrap().into_parts();
-            assert_eq!((read.as_str(), amount.to_string().as_str()), (name, quantity));
+            assert_eq!(
+                (read.as_str(), amount.to_string().as_str()),
+                (name, quantity)
+            );
         }
     }
 
@@ -257,7 +279,10 @@ mod tests {
             "the quantity of memory is 400m, but memory is counted in whole bytes; nearest below is 0"
         );
         assert!(
-            argument("hugepages-2Mi=5Mi").unwrap_err().to_string().ends_with("counted in pages of 2Mi; nearest below is 4Mi")
+            argument("hugepages-2Mi=5Mi")
+                .unwrap_err()
+                .to_string()
+                .ends_with("counted in pages of 2Mi; nearest below is 4Mi")
         );
     }
 }

@@ -8,14 +8,19 @@ impl Quantity {
     #[must_use]
     pub fn round_down(self, unit: Unit) -> Self {
         let step = unit.step();
-        Self { nanos: self.nanos - self.nanos % step, ..self }
+        Self {
+            nanos: self.nanos - self.nanos % step,
+            ..self
+        }
     }
 
-    /// `percent` per cent of this amount, rounded **down** to a multiple of `unit`. More than 100 is allowed.
+    /// `percent` per cent of this amount, rounded **down** to a multiple of `unit`. More than 100
+    /// is allowed.
     ///
-    /// Indivisible resources ([`Unit::Whole`] and [`Unit::Pages`]) **never become zero by rounding**: if there is at
-    /// least one and the percentage is not zero, at least one remains. So 90% of one GPU is one, 90% of two is one, and
-    /// 0% of ten is zero. The share of a negative amount is zero.
+    /// Indivisible resources ([`Unit::Whole`] and [`Unit::Pages`]) **never become zero by
+    /// rounding**: if there is at least one and the percentage is not zero, at least one remains.
+    /// So 90% of one GPU is one, 90% of two is one, and 0% of ten is zero. The share of a negative
+    /// amount is zero.
     #[must_use]
     pub fn percentage(self, percent: u32, unit: Unit) -> Self {
         if self.is_negative() {

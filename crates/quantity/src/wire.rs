@@ -9,9 +9,11 @@ use serde::ser::{Serialize, Serializer};
 
 use crate::Quantity;
 
-/// The grammar of quantities, so that an API server refuses what [`Quantity`] can't parse, including exponents beyond 64 bits.
-/// It has no minus, because no amount in Liqo's kinds can be negative.
-const PATTERN: &str = r"^\+?([0-9]+(\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]{1,18})?$";
+/// The grammar of quantities, so that an API server refuses what [`Quantity`] can't parse,
+/// including exponents beyond 64 bits. It has no minus, because no amount in Liqo's kinds can be
+/// negative.
+const PATTERN: &str =
+    r"^\+?([0-9]+(\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]{1,18})?$";
 
 /// Always a string, in canonical form.
 impl Serialize for Quantity {
@@ -55,8 +57,9 @@ impl Visitor<'_> for QuantityVisitor {
     }
 }
 
-/// An integer or a string that matches the grammar. `x-kubernetes-int-or-string` implies an `anyOf` of the two types. The
-/// schema does not contain one, because the generator would move its `type` to a place where Kubernetes forbids it.
+/// An integer or a string that matches the grammar. `x-kubernetes-int-or-string` implies an `anyOf`
+/// of the two types. The schema does not contain one, because the generator would move its `type`
+/// to a place where Kubernetes forbids it.
 impl JsonSchema for Quantity {
     fn inline_schema() -> bool {
         true
@@ -88,7 +91,11 @@ mod tests {
             ("18446744073709551615", r#""18446744073709551615""#),
             ("1e3", r#""1k""#),
         ] {
-            assert_eq!(to_string(&from_str::<Quantity>(json).unwrap()).unwrap(), written, "{json}");
+            assert_eq!(
+                to_string(&from_str::<Quantity>(json).unwrap()).unwrap(),
+                written,
+                "{json}"
+            );
         }
     }
 
@@ -110,6 +117,14 @@ mod tests {
     fn the_schema_refuses_negative_amounts() {
         let schema = SchemaGenerator::default().subschema_for::<Quantity>();
         assert_eq!(schema.get("minimum"), Some(&0.into()));
-        assert!(schema.get("pattern").unwrap().as_str().unwrap().starts_with(r"^\+?([0-9]"), "the only sign is a plus");
+        assert!(
+            schema
+                .get("pattern")
+                .unwrap()
+                .as_str()
+                .unwrap()
+                .starts_with(r"^\+?([0-9]"),
+            "the only sign is a plus"
+        );
     }
 }

@@ -1,6 +1,7 @@
 //! How long a plugin's answer takes: `cargo bench -p liqo-resource-plugin`.
 //!
-//! The client calls the SDK over loopback, one call after another. The answers have one pool and sixteen pools.
+//! The client calls the SDK over loopback, one call after another. The answers have one pool and
+//! sixteen pools.
 
 use std::{
     net::{IpAddr, Ipv4Addr},
@@ -8,7 +9,10 @@ use std::{
 };
 
 use async_trait::async_trait;
-use liqo_resource_plugin::{Options, PluginClient, Pool, ResourceSource, Server, Settings, SourceError, arguments::resources};
+use liqo_resource_plugin::{
+    Options, PluginClient, Pool, ResourceSource, Server, Settings, SourceError,
+    arguments::resources,
+};
 
 const READS: usize = 500;
 
@@ -22,13 +26,25 @@ impl ResourceSource for Pools {
 }
 
 fn pools(count: usize) -> Vec<Pool> {
-    let amounts = resources(["cpu=16", "memory=64Gi", "pods=110", "ephemeral-storage=1Ti", "nvidia.com/gpu=4"]);
+    let amounts = resources([
+        "cpu=16",
+        "memory=64Gi",
+        "pods=110",
+        "ephemeral-storage=1Ti",
+        "nvidia.com/gpu=4",
+    ]);
     let amounts = amounts.unwrap_or_else(|error| unreachable!("{error}"));
-    (0..count).map(|number| Pool::named(format!("pool-{number}"), amounts.clone())).collect()
+    (0..count)
+        .map(|number| Pool::named(format!("pool-{number}"), amounts.clone()))
+        .collect()
 }
 
 async fn measure(count: usize) -> Result<(), Box<dyn std::error::Error>> {
-    let options = Options { address: IpAddr::V4(Ipv4Addr::LOCALHOST), port: 0, ..Options::default() };
+    let options = Options {
+        address: IpAddr::V4(Ipv4Addr::LOCALHOST),
+        port: 0,
+        ..Options::default()
+    };
     let server = Server::bind(&options).await?;
     let address = server.address()?;
     let serving = tokio::spawn(server.run(Pools(pools(count)), std::future::pending()));
@@ -44,7 +60,12 @@ async fn measure(count: usize) -> Result<(), Box<dyn std::error::Error>> {
     times.sort();
     let at = |share: usize| times[READS * share / 100];
     let all: Duration = times.iter().sum();
-    println!("  {count:>2} pools: median {:>7.1?}, P99 {:>7.1?}, mean {:>7.1?}", at(50), at(99), all / u32::try_from(READS)?);
+    println!(
+        "  {count:>2} pools: median {:>7.1?}, P99 {:>7.1?}, mean {:>7.1?}",
+        at(50),
+        at(99),
+        all / u32::try_from(READS)?
+    );
     serving.abort();
     Ok(())
 }

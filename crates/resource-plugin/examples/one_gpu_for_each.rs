@@ -2,7 +2,9 @@
 
 use std::process::ExitCode;
 
-use liqo_resource_plugin::{Options, Pool, ResourceSource, SourceError, arguments::resources, async_trait, serve};
+use liqo_resource_plugin::{
+    Options, Pool, ResourceSource, SourceError, arguments::resources, async_trait, serve,
+};
 
 struct OneGpuForEach;
 

@@ -24,9 +24,12 @@ pub enum ResourcesError {
     Zero(String),
 }
 
-/// Parses amounts such as `cpu=2` and `memory=4Gi`. Each text may contain several, separated by commas. At least one resource is
-/// required, and none may appear twice. Amounts of [`NEEDED`] resources must not be zero.
-pub fn resources<T: AsRef<str>>(texts: impl IntoIterator<Item = T>) -> Result<ResourceList, ResourcesError> {
+/// Parses amounts such as `cpu=2` and `memory=4Gi`. Each text may contain several, separated by
+/// commas. At least one resource is required, and none may appear twice. Amounts of [`NEEDED`]
+/// resources must not be zero.
+pub fn resources<T: AsRef<str>>(
+    texts: impl IntoIterator<Item = T>,
+) -> Result<ResourceList, ResourcesError> {
     let mut list = ResourceList::new();
     let mut seen = BTreeSet::new();
     for text in texts {
@@ -44,12 +47,19 @@ pub fn resources<T: AsRef<str>>(texts: impl IntoIterator<Item = T>) -> Result<Re
             list.insert(name, quantity);
         }
     }
-    if list.is_empty() { Err(ResourcesError::Nothing) } else { Ok(list) }
+    if list.is_empty() {
+        Err(ResourcesError::Nothing)
+    } else {
+        Ok(list)
+    }
 }
 
 /// The [`NEEDED`] resources that the list lacks.
 pub fn missing(resources: &ResourceList) -> Vec<&'static str> {
-    NEEDED.into_iter().filter(|needed| !resources.contains(needed)).collect()
+    NEEDED
+        .into_iter()
+        .filter(|needed| !resources.contains(needed))
+        .collect()
 }
 
 #[cfg(test)]
@@ -59,7 +69,10 @@ mod tests {
     #[test]
     fn amounts_are_single_arguments_or_separated_by_commas() {
         let list = resources(["cpu=2000m", "memory=2G,pods=10", "nvidia.com/gpu=0"]).unwrap();
-        assert_eq!(list.to_string(), "cpu=2, memory=2G, nvidia.com/gpu=0, pods=10");
+        assert_eq!(
+            list.to_string(),
+            "cpu=2, memory=2G, nvidia.com/gpu=0, pods=10"
+        );
         assert_eq!(missing(&list), Vec::<&str>::new());
         assert_eq!(missing(&resources(["memory=2G"]).unwrap()), ["cpu", "pods"]);
     }
@@ -67,19 +80,50 @@ mod tests {
     #[test]
     fn an_invalid_argument_has_an_error_of_one_line() {
         for (texts, expected) in [
-            (&[][..], "no resource is given: use name=quantity, as in cpu=2"),
-            (&[""], "no resource is given: use name=quantity, as in cpu=2"),
-            (&["cpu=1,"], "no resource is given: use name=quantity, as in cpu=2"),
-            (&["cpu"], "\"cpu\" is not of the form name=quantity, as in nvidia.com/gpu=1"),
+            (
+                &[][..],
+                "no resource is given: use name=quantity, as in cpu=2",
+            ),
+            (
+                &[""],
+                "no resource is given: use name=quantity, as in cpu=2",
+            ),
+            (
+                &["cpu=1,"],
+                "no resource is given: use name=quantity, as in cpu=2",
+            ),
+            (
+                &["cpu"],
+                "\"cpu\" is not of the form name=quantity, as in nvidia.com/gpu=1",
+            ),
             (&["cpu=1", "cpu=2"], "cpu is given more than once"),
             (&["cpu=1,cpu=1"], "cpu is given more than once"),
             (&["cpu=0"], "cpu is zero, so no pod can run: set an amount"),
-            (&["pods=0"], "pods is zero, so no pod can run: set an amount"),
-            (&["memory=-1Gi"], "the quantity of memory is -1Gi; it can't be negative"),
+            (
+                &["pods=0"],
+                "pods is zero, so no pod can run: set an amount",
+            ),
+            (
+                &["memory=-1Gi"],
+                "the quantity of memory is -1Gi; it can't be negative",
+            ),
         ] {
-            assert_eq!(resources(texts).unwrap_err().to_string(), expected, "{texts:?}");
+            assert_eq!(
+                resources(texts).unwrap_err().to_string(),
+                expected,
+                "{texts:?}"
+            );
         }
-        for text in [" cpu=1", "cpu =1", "cpu= 1", "ram=1Gi", "gpu=1", "cpu=1=2", "memory=1GB", "pods=1.5"] {
+        for text in [
+            " cpu=1",
+            "cpu =1",
+            "cpu= 1",
+            "ram=1Gi",
+            "gpu=1",
+            "cpu=1=2",
+            "memory=1GB",
+            "pods=1.5",
+        ] {
             assert!(resources([text]).is_err(), "{text:?} was accepted");
         }
     }

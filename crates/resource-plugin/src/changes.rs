@@ -1,7 +1,7 @@
 //! Sends changes from one announcer to many listeners, each at its own pace.
 //!
-//! A slow listener does not delay the others, and its queue stays short: the queue contains each changed cluster once. If there are too
-//! many clusters, one [`Change::All`] replaces them.
+//! A slow listener does not delay the others, and its queue stays short: the queue contains each
+//! changed cluster once. If there are too many clusters, one [`Change::All`] replaces them.
 
 use std::{
     collections::{HashSet, VecDeque},
@@ -14,7 +14,8 @@ use futures::{Stream, task::AtomicWaker};
 
 use crate::model::Change;
 
-/// Maximum number of clusters in the queue of a listener. Beyond that, [`Change::All`] replaces them.
+/// Maximum number of clusters in the queue of a listener. Beyond that, [`Change::All`] replaces
+/// them.
 const MAX_PENDING: usize = 1024;
 
 /// Announces changes to listeners. Clones announce to the same listeners.
@@ -32,7 +33,9 @@ impl Announcer {
     /// Adds a change to the queue of every listener. It never blocks.
     pub fn announce(&self, change: &Change) {
         self.listeners().retain(|listener| {
-            let Some(mailbox) = listener.upgrade() else { return false };
+            let Some(mailbox) = listener.upgrade() else {
+                return false;
+            };
             mailbox.pending().add(change.clone());
             mailbox.waker.wake();
             true
@@ -49,7 +52,9 @@ impl Announcer {
     }
 
     fn listeners(&self) -> MutexGuard<'_, Vec<Weak<Mailbox>>> {
-        self.listeners.lock().unwrap_or_else(PoisonError::into_inner)
+        self.listeners
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -96,12 +101,19 @@ impl Pending {
     fn add(&mut self, change: Change) {
         match change {
             _ if self.all => {}
-            Change::Cluster(cluster) if self.order.len() < MAX_PENDING || self.clusters.contains(&cluster) => {
+            Change::Cluster(cluster)
+                if self.order.len() < MAX_PENDING || self.clusters.contains(&cluster) =>
+            {
                 if self.clusters.insert(cluster.clone()) {
                     self.order.push_back(cluster);
                 }
             }
-            Change::All | Change::Cluster(_) => *self = Self { all: true, ..Self::default() },
+            Change::All | Change::Cluster(_) => {
+                *self = Self {
+                    all: true,
+                    ..Self::default()
+                }
+            }
         }
     }
 
@@ -150,7 +162,11 @@ mod tests {
         }
         assert_eq!(received(&mut changes), [cluster("rome"), cluster("milan")]);
         announcer.announce(&cluster("rome"));
-        assert_eq!(received(&mut changes), [cluster("rome")], "a cluster can change again");
+        assert_eq!(
+            received(&mut changes),
+            [cluster("rome")],
+            "a cluster can change again"
+        );
     }
 
     #[test]

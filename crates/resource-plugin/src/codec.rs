@@ -1,4 +1,5 @@
-//! A codec that passes messages through tonic as raw bytes: [`crate::wire`] encodes and decodes them.
+//! A codec that passes messages through tonic as raw bytes: [`crate::wire`] encodes and decodes
+//! them.
 
 use bytes::{Buf as _, BufMut as _, Bytes};
 use tonic::{

@@ -15,8 +15,8 @@ pub enum KubernetesError {
     Client(#[from] kube::Error),
 }
 
-/// A client that uses the kubeconfig of `KUBECONFIG` or of the home folder, else the pod's service account. Call it after the flags were
-/// parsed, so that `--help` needs no cluster.
+/// A client that uses the kubeconfig of `KUBECONFIG` or of the home folder, else the pod's service
+/// account. Call it after the flags were parsed, so that `--help` needs no cluster.
 pub async fn client() -> Result<Client, KubernetesError> {
     // If a plugin links two providers, rustls needs an explicit choice.
     let _ = rustls::crypto::ring::default_provider().install_default();

@@ -1,9 +1,11 @@
-//! The protocol between Liqo and resource plugins: an SDK for authors of plugins, and the client that Liqo uses.
+//! The protocol between Liqo and resource plugins: an SDK for authors of plugins, and the client
+//! that Liqo uses.
 //!
-//! A plugin is a separate program that decides how much a cluster lends to each of its peers; without one, the rules of
-//! a `PeeringPolicy` decide. It implements [`ResourceSource`], which returns what one peer is offered, reports when
-//! that changes, and is told when a peering has ended. Liqo's part that calls it over gRPC is
-//! `crates/sharing/src/plugins.rs`. The programs in `plugins/` are examples, and `docs/write-a-plugin.md` is the guide.
+//! A plugin is a separate program that decides how much a cluster lends to each of its peers;
+//! without one, the rules of a `PeeringPolicy` decide. It implements [`ResourceSource`], which
+//! returns what one peer is offered, reports when that changes, and is told when a peering has
+//! ended. Liqo's part that calls it over gRPC is `crates/sharing/src/plugins.rs`. The programs in
+//! `plugins/` are examples, and `docs/write-a-plugin.md` is the guide.
 //!
 //! ```text
 //!   Liqo                                              the plugin
@@ -17,10 +19,11 @@
 //!        └─────── RemoveCluster(cluster) ───────────▶    └── removed ─▶
 //! ```
 //!
-//! `cluster` is the ID of a peer. An answer contains [`Pool`]s: each becomes one virtual node at that peer. A
-//! notification contains no amounts. It only makes Liqo read again, so a lost or repeated notification does no harm.
-//! The protocol has three [`Generation`]s, those of three ranges of versions of Liqo, with the same paths. They differ
-//! in the bytes of one answer ([`wire`]).
+//! `cluster` is the ID of a peer. An answer contains [`Pool`]s: each becomes one virtual node at
+//! that peer. A notification contains no amounts. It only makes Liqo read again, so a lost or
+//! repeated notification does no harm. The protocol has three [`Generation`]s, those of three
+//! ranges of versions of Liqo, with the same paths. They differ in the bytes of one answer
+//! ([`wire`]).
 //!
 //! Read `source.rs` first, then [`model`]. `server` and `client` are the two ends.
 //!
@@ -56,7 +59,10 @@ mod source;
 
 pub use async_trait::async_trait;
 pub use changes::{Announcer, Changes};
-pub use client::{AddressError, Fault, LARGEST_ANSWER, Pem, PluginClient, PluginError, Settings, State, Tls, TlsError};
+pub use client::{
+    AddressError, Fault, LARGEST_ANSWER, Pem, PluginClient, PluginError, Settings, State, Tls,
+    TlsError,
+};
 pub use model::{Change, Pool, Prices};
 pub use server::{DEFAULT_PORT, Options, ServeError, Server, serve};
 pub use source::{ResourceSource, SourceError};

@@ -18,22 +18,26 @@ pub const MAX_CLUSTER_ID_LEN: usize = 253;
 pub struct Pool {
     /// Name of the pool: a DNS label. Only the third generation of the protocol sends it.
     pub name: Option<String>,
-    /// Prefix of the name of a pool without a name: a DNS label. The name of the provider's cluster follows it.
+    /// Prefix of the name of a pool without a name: a DNS label. The name of the provider's cluster
+    /// follows it.
     pub prefix: Option<String>,
     /// The amounts of the pool.
     pub resources: ResourceList,
-    /// What they cost. If absent, [`ResourceSource::prices`](crate::ResourceSource::prices), and without these what the policy of the
-    /// provider says. Only the third generation of the protocol sends it.
+    /// What they cost. If absent, [`ResourceSource::prices`](crate::ResourceSource::prices), and
+    /// without these what the policy of the provider says. Only the third generation of the
+    /// protocol sends it.
     pub prices: Option<Prices>,
-    /// How many clusters the resources come through, with this one. At 0 and 1 this cluster owns them; with more it borrows them, and pods
-    /// of the pool run on those of its virtual nodes that come through as many. Only the third generation of the protocol sends it.
+    /// How many clusters the resources come through, with this one. At 0 and 1 this cluster owns
+    /// them; with more it borrows them, and pods of the pool run on those of its virtual nodes that
+    /// come through as many. Only the third generation of the protocol sends it.
     pub hops: u8,
 }
 
 /// What resources cost.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Prices {
-    /// The currency, such as `EUR` or `credits`: letters, digits and dashes, at most 12, beginning with a letter.
+    /// The currency, such as `EUR` or `credits`: letters, digits and dashes, at most 12, beginning
+    /// with a letter.
     pub currency: String,
     /// The price of each resource for one unit and hour. A resource without a rate costs nothing.
     pub rates: Rates,
@@ -42,18 +46,28 @@ pub struct Prices {
 impl Pool {
     /// A pool without a name, for a provider that has only one.
     pub fn unnamed(resources: ResourceList) -> Self {
-        Self { resources, ..Self::default() }
+        Self {
+            resources,
+            ..Self::default()
+        }
     }
 
     /// A pool with a name.
     pub fn named(name: impl Into<String>, resources: ResourceList) -> Self {
-        Self { name: Some(name.into()), resources, ..Self::default() }
+        Self {
+            name: Some(name.into()),
+            resources,
+            ..Self::default()
+        }
     }
 
     /// The same pool at these prices.
     #[must_use]
     pub fn at(self, prices: Prices) -> Self {
-        Self { prices: Some(prices), ..self }
+        Self {
+            prices: Some(prices),
+            ..self
+        }
     }
 
     /// Distinguishes the pool from other pools of the same answer.
@@ -160,20 +174,44 @@ pub fn check(pools: &[Pool]) -> Result<(), PoolsError> {
     let mut seen = BTreeSet::new();
     for pool in pools {
         let id = pool.id();
-        if [&pool.name, &pool.prefix].into_iter().flatten().any(|name| !is_dns_label(name)) {
+        if [&pool.name, &pool.prefix]
+            .into_iter()
+            .flatten()
+            .any(|name| !is_dns_label(name))
+        {
             return Err(PoolsError::Name(id));
         }
         if pool.resources.len() > MAX_RESOURCES {
-            return Err(PoolsError::TooManyResources { pool: id, count: pool.resources.len() });
+            return Err(PoolsError::TooManyResources {
+                pool: id,
+                count: pool.resources.len(),
+            });
         }
-        if let Some((resource, quantity)) = pool.resources.iter().find(|(_, quantity)| quantity.is_negative()) {
-            return Err(PoolsError::Negative { pool: id, resource: resource.to_owned(), quantity });
+        if let Some((resource, quantity)) = pool
+            .resources
+            .iter()
+            .find(|(_, quantity)| quantity.is_negative())
+        {
+            return Err(PoolsError::Negative {
+                pool: id,
+                resource: resource.to_owned(),
+                quantity,
+            });
         }
         if let Some(prices) = &pool.prices {
-            prices.rates.check(&prices.currency).map_err(|source| PoolsError::Prices { pool: id.clone(), source })?;
+            prices
+                .rates
+                .check(&prices.currency)
+                .map_err(|source| PoolsError::Prices {
+                    pool: id.clone(),
+                    source,
+                })?;
         }
         if pool.hops > MAX_HOPS {
-            return Err(PoolsError::Hops { pool: id, hops: pool.hops.into() });
+            return Err(PoolsError::Hops {
+                pool: id,
+                hops: pool.hops.into(),
+            });
         }
         if !seen.insert(id.clone()) {
             return Err(PoolsError::Duplicate(id));
@@ -185,7 +223,9 @@ pub fn check(pools: &[Pool]) -> Result<(), PoolsError> {
 fn is_dns_label(text: &str) -> bool {
     let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let ends = [text.bytes().next(), text.bytes().last()];
-    text.len() <= 63 && ends.iter().all(|end| end.is_some_and(inner)) && text.bytes().all(|byte| inner(byte) || byte == b'-')
+    text.len() <= 63
+        && ends.iter().all(|end| end.is_some_and(inner))
+        && text.bytes().all(|byte| inner(byte) || byte == b'-')
 }
 
 #[cfg(test)]
@@ -198,21 +238,53 @@ mod tests {
 
     #[test]
     fn pools_are_distinguished_by_name_then_prefix() {
-        let prefixed = |prefix: &str| Pool { prefix: Some(prefix.into()), ..Pool::unnamed(cpu("1")) };
-        assert_eq!(check(&[Pool::unnamed(cpu("1")), Pool::named("a", cpu("1")), prefixed("a"), prefixed("b")]), Ok(()));
-        let twice = [Pool::named("a", cpu("1")), Pool { prefix: Some("b".into()), ..Pool::named("a", cpu("2")) }];
-        assert_eq!(check(&twice).unwrap_err().to_string(), "pool \"a\" appears more than once");
+        let prefixed = |prefix: &str| Pool {
+            prefix: Some(prefix.into()),
+            ..Pool::unnamed(cpu("1"))
+        };
+        assert_eq!(
+            check(&[
+                Pool::unnamed(cpu("1")),
+                Pool::named("a", cpu("1")),
+                prefixed("a"),
+                prefixed("b")
+            ]),
+            Ok(())
+        );
+        let twice = [
+            Pool::named("a", cpu("1")),
+            Pool {
+                prefix: Some("b".into()),
+                ..Pool::named("a", cpu("2"))
+            },
+        ];
+        assert_eq!(
+            check(&twice).unwrap_err().to_string(),
+            "pool \"a\" appears more than once"
+        );
         let twice = [Pool::unnamed(cpu("1")), Pool::unnamed(cpu("2"))];
-        assert_eq!(check(&twice).unwrap_err().to_string(), "the pool without a name appears more than once");
+        assert_eq!(
+            check(&twice).unwrap_err().to_string(),
+            "the pool without a name appears more than once"
+        );
     }
 
     #[test]
     fn names_that_are_not_dns_labels_are_refused() {
         for name in ["", "A", "-a", "a-", "a.b", "a b", "ä", &"a".repeat(64)] {
             let named = Pool::named(name, cpu("1"));
-            assert!(matches!(check(&[named]), Err(PoolsError::Name(PoolId::Name(_)))), "{name:?}");
-            let prefixed = Pool { prefix: Some(name.to_owned()), ..Pool::default() };
-            assert!(matches!(check(&[prefixed]), Err(PoolsError::Name(PoolId::Prefix(_)))), "{name:?}");
+            assert!(
+                matches!(check(&[named]), Err(PoolsError::Name(PoolId::Name(_)))),
+                "{name:?}"
+            );
+            let prefixed = Pool {
+                prefix: Some(name.to_owned()),
+                ..Pool::default()
+            };
+            assert!(
+                matches!(check(&[prefixed]), Err(PoolsError::Name(PoolId::Prefix(_)))),
+                "{name:?}"
+            );
         }
         assert_eq!(check(&[Pool::named("a".repeat(63), cpu("1"))]), Ok(()));
     }
@@ -220,37 +292,75 @@ mod tests {
     #[test]
     fn the_error_of_a_negative_amount_names_the_pool() {
         let error = check(&[Pool::named("gold", cpu("-1"))]).unwrap_err();
-        assert_eq!(error.to_string(), "pool \"gold\" has -1 of cpu: an amount cannot be negative");
+        assert_eq!(
+            error.to_string(),
+            "pool \"gold\" has -1 of cpu: an amount cannot be negative"
+        );
     }
 
     #[test]
     fn resources_come_through_a_bounded_number_of_clusters() {
-        let through = |hops: u8| check(&[Pool { hops, ..Pool::unnamed(cpu("1")) }]);
+        let through = |hops: u8| {
+            check(&[Pool {
+                hops,
+                ..Pool::unnamed(cpu("1"))
+            }])
+        };
         assert_eq!(through(MAX_HOPS), Ok(()));
-        assert_eq!(through(MAX_HOPS + 1), Err(PoolsError::Hops { pool: PoolId::Unnamed, hops: 65 }));
+        assert_eq!(
+            through(MAX_HOPS + 1),
+            Err(PoolsError::Hops {
+                pool: PoolId::Unnamed,
+                hops: 65
+            })
+        );
     }
 
     #[test]
     fn prices_have_a_currency_and_are_not_negative() {
         let priced = |currency: &str, rate: &str| {
             let rates = [("cpu", rate.parse().unwrap())].into_iter().collect();
-            check(&[Pool::named("gold", cpu("1")).at(Prices { currency: currency.into(), rates })])
+            check(&[Pool::named("gold", cpu("1")).at(Prices {
+                currency: currency.into(),
+                rates,
+            })])
         };
         assert_eq!(priced("EUR", "0.04"), Ok(()));
-        assert!(matches!(priced("", "0.04"), Err(PoolsError::Prices { source: PricesError::Currency, .. })));
-        assert_eq!(priced("EUR", "-1").unwrap_err().to_string(), "pool \"gold\": the price of cpu is negative: -1");
+        assert!(matches!(
+            priced("", "0.04"),
+            Err(PoolsError::Prices {
+                source: PricesError::Currency,
+                ..
+            })
+        ));
+        assert_eq!(
+            priced("EUR", "-1").unwrap_err().to_string(),
+            "pool \"gold\": the price of cpu is negative: -1"
+        );
     }
 
     #[test]
     fn the_numbers_of_pools_and_resources_are_limited() {
-        let pools = |count: usize| (0..count).map(|n| Pool::named(format!("p{n}"), cpu("1"))).collect::<Vec<_>>();
+        let pools = |count: usize| {
+            (0..count)
+                .map(|n| Pool::named(format!("p{n}"), cpu("1")))
+                .collect::<Vec<_>>()
+        };
         assert_eq!(check(&pools(MAX_POOLS)), Ok(()));
-        assert_eq!(check(&pools(MAX_POOLS + 1)), Err(PoolsError::TooManyPools(MAX_POOLS + 1)));
+        assert_eq!(
+            check(&pools(MAX_POOLS + 1)),
+            Err(PoolsError::TooManyPools(MAX_POOLS + 1))
+        );
         let many = |count: usize| {
-            let resources = (0..count).map(|n| (format!("example.com/r{n}"), Quantity::from_units(1))).collect();
+            let resources = (0..count)
+                .map(|n| (format!("example.com/r{n}"), Quantity::from_units(1)))
+                .collect();
             check(&[Pool::unnamed(resources)])
         };
         assert_eq!(many(MAX_RESOURCES), Ok(()));
-        assert!(matches!(many(MAX_RESOURCES + 1), Err(PoolsError::TooManyResources { .. })));
+        assert!(matches!(
+            many(MAX_RESOURCES + 1),
+            Err(PoolsError::TooManyResources { .. })
+        ));
     }
 }

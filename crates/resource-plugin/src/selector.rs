@@ -45,7 +45,8 @@ pub struct SelectorError {
 /// What is wrong with a selector.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
-    /// The selector, or one of its parts, is empty. (In Kubernetes an empty selector matches everything.)
+    /// The selector, or one of its parts, is empty. (In Kubernetes an empty selector matches
+    /// everything.)
     #[error("it is empty or has an empty part: name at least one label, and remove extra commas")]
     Empty,
     /// A part of an unknown form.
@@ -85,18 +86,26 @@ impl Selector {
 
     /// Whether the selector matches these labels.
     pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
-        self.requirements.iter().all(|requirement| requirement.is_met(labels.get(&requirement.key).map(String::as_str)))
+        self.requirements
+            .iter()
+            .all(|requirement| requirement.is_met(labels.get(&requirement.key).map(String::as_str)))
     }
 }
 
 /// Whether one of the selectors matches these labels.
-pub fn any_matches<'a>(selectors: impl IntoIterator<Item = &'a Selector>, labels: &BTreeMap<String, String>) -> bool {
-    selectors.into_iter().any(|selector| selector.matches(labels))
+pub fn any_matches<'a>(
+    selectors: impl IntoIterator<Item = &'a Selector>,
+    labels: &BTreeMap<String, String>,
+) -> bool {
+    selectors
+        .into_iter()
+        .any(|selector| selector.matches(labels))
 }
 
 impl Requirement {
     fn is_met(&self, value: Option<&str>) -> bool {
-        let is_one = |values: &[String]| value.is_some_and(|value| values.iter().any(|one| one == value));
+        let is_one =
+            |values: &[String]| value.is_some_and(|value| values.iter().any(|one| one == value));
         let number = || value.and_then(|value| value.parse::<i64>().ok());
         match &self.condition {
             Condition::In(values) => is_one(values),
@@ -113,9 +122,16 @@ impl FromStr for Selector {
     type Err = SelectorError;
 
     fn from_str(text: &str) -> Result<Self, SelectorError> {
-        let failed = |problem| SelectorError { text: text.to_owned(), problem };
+        let failed = |problem| SelectorError {
+            text: text.to_owned(),
+            problem,
+        };
         let parts = split(text).ok_or_else(|| failed(Problem::Parentheses))?;
-        let requirements = parts.into_iter().map(requirement).collect::<Result<_, _>>().map_err(failed)?;
+        let requirements = parts
+            .into_iter()
+            .map(requirement)
+            .collect::<Result<_, _>>()
+            .map_err(failed)?;
         Ok(Self { requirements })
     }
 }
@@ -145,9 +161,14 @@ fn requirement(text: &str) -> Result<Requirement, Problem> {
         return Err(Problem::Empty);
     }
     if let Some(key) = text.strip_prefix('!') {
-        return Ok(Requirement { key: checked_key(key.trim())?, condition: Condition::DoesNotExist });
+        return Ok(Requirement {
+            key: checked_key(key.trim())?,
+            condition: Condition::DoesNotExist,
+        });
     }
-    let end = text.find(|c: char| c.is_whitespace() || "=!<>(".contains(c)).unwrap_or(text.len());
+    let end = text
+        .find(|c: char| c.is_whitespace() || "=!<>(".contains(c))
+        .unwrap_or(text.len());
     let (key, rest) = (&text[..end], text[end..].trim_start());
     let condition = if rest.is_empty() {
         Condition::Exists
@@ -166,35 +187,63 @@ fn requirement(text: &str) -> Result<Requirement, Problem> {
     } else {
         return Err(Problem::Form(text.to_owned()));
     };
-    Ok(Requirement { key: checked_key(key)?, condition })
+    Ok(Requirement {
+        key: checked_key(key)?,
+        condition,
+    })
 }
 
 fn set(text: &str, whole: &str) -> Result<Vec<String>, Problem> {
-    let inner = text.trim().strip_prefix('(').and_then(|text| text.strip_suffix(')'));
-    inner.ok_or_else(|| Problem::Form(whole.to_owned()))?.split(',').map(checked_value).collect()
+    let inner = text
+        .trim()
+        .strip_prefix('(')
+        .and_then(|text| text.strip_suffix(')'));
+    inner
+        .ok_or_else(|| Problem::Form(whole.to_owned()))?
+        .split(',')
+        .map(checked_value)
+        .collect()
 }
 
 fn number(text: &str) -> Result<i64, Problem> {
-    text.trim().parse().map_err(|_| Problem::Number(text.trim().to_owned()))
+    text.trim()
+        .parse()
+        .map_err(|_| Problem::Number(text.trim().to_owned()))
 }
 
 fn checked_key(key: &str) -> Result<String, Problem> {
-    let (domain, name) = key.split_once('/').map_or((None, key), |(domain, name)| (Some(domain), name));
+    let (domain, name) = key
+        .split_once('/')
+        .map_or((None, key), |(domain, name)| (Some(domain), name));
     let fits = domain.is_none_or(is_domain) && !name.is_empty() && is_word(name);
-    if fits { Ok(key.to_owned()) } else { Err(Problem::Key(key.to_owned())) }
+    if fits {
+        Ok(key.to_owned())
+    } else {
+        Err(Problem::Key(key.to_owned()))
+    }
 }
 
 fn checked_value(value: &str) -> Result<String, Problem> {
     let value = value.trim();
-    if is_word(value) { Ok(value.to_owned()) } else { Err(Problem::Value(value.to_owned())) }
+    if is_word(value) {
+        Ok(value.to_owned())
+    } else {
+        Err(Problem::Value(value.to_owned()))
+    }
 }
 
-/// Whether this is a valid value of a label, or a valid name in its key. The empty text is a valid value.
+/// Whether this is a valid value of a label, or a valid name in its key. The empty text is a valid
+/// value.
 fn is_word(text: &str) -> bool {
     let ends = [text.bytes().next(), text.bytes().last()];
     text.len() <= 63
-        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
-        && ends.into_iter().flatten().all(|end| end.is_ascii_alphanumeric())
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
+        && ends
+            .into_iter()
+            .flatten()
+            .all(|end| end.is_ascii_alphanumeric())
 }
 
 fn is_domain(text: &str) -> bool {
@@ -242,11 +291,17 @@ mod tests {
     use super::*;
 
     fn labels(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
-        pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+        pairs
+            .iter()
+            .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+            .collect()
     }
 
     fn selects(selector: &str, pairs: &[(&str, &str)]) -> bool {
-        selector.parse::<Selector>().unwrap().matches(&labels(pairs))
+        selector
+            .parse::<Selector>()
+            .unwrap()
+            .matches(&labels(pairs))
     }
 
     #[test]
@@ -267,7 +322,11 @@ mod tests {
             ("zone!=", true, true, true),
             ("zone>1", false, false, false),
         ] {
-            let found = [selects(selector, &[("zone", "a")]), selects(selector, &[("zone", "b")]), selects(selector, &[])];
+            let found = [
+                selects(selector, &[("zone", "a")]),
+                selects(selector, &[("zone", "b")]),
+                selects(selector, &[]),
+            ];
             assert_eq!(found, [a, b, absent], "{selector}");
         }
     }
@@ -275,9 +334,11 @@ mod tests {
     #[test]
     fn an_empty_value_is_a_value() {
         let worker = [("node-role.kubernetes.io/worker", "")];
-        for selector in
-            ["node-role.kubernetes.io/worker=", "node-role.kubernetes.io/worker", "node-role.kubernetes.io/worker in ()"]
-        {
+        for selector in [
+            "node-role.kubernetes.io/worker=",
+            "node-role.kubernetes.io/worker",
+            "node-role.kubernetes.io/worker in ()",
+        ] {
             assert!(selects(selector, &worker), "{selector}");
             assert!(!selects(selector, &[]), "{selector}");
         }
@@ -286,17 +347,34 @@ mod tests {
     #[test]
     fn numbers_are_compared_as_numbers() {
         assert!(selects("cores>9", &[("cores", "10")]) && selects("cores<10", &[("cores", "9")]));
-        assert!(!selects("cores>10", &[("cores", "10")]) && !selects("cores<10", &[("cores", "many")]));
+        assert!(
+            !selects("cores>10", &[("cores", "10")]) && !selects("cores<10", &[("cores", "many")])
+        );
     }
 
     #[test]
     fn all_requirements_must_be_met_and_several_selectors_are_alternatives() {
-        assert!(selects("a=b,c in (x,y),!d,e", &[("a", "b"), ("c", "y"), ("e", "")]));
-        assert!(!selects("a=b,c in (x,y),!d,e", &[("a", "b"), ("c", "y"), ("d", ""), ("e", "")]));
-        assert!(!selects("a=1,a=2", &[("a", "2")]), "a label has only one value");
+        assert!(selects(
+            "a=b,c in (x,y),!d,e",
+            &[("a", "b"), ("c", "y"), ("e", "")]
+        ));
+        assert!(!selects(
+            "a=b,c in (x,y),!d,e",
+            &[("a", "b"), ("c", "y"), ("d", ""), ("e", "")]
+        ));
+        assert!(
+            !selects("a=1,a=2", &[("a", "2")]),
+            "a label has only one value"
+        );
         let either: Vec<Selector> = ["a=1", "a=2"].map(|text| text.parse().unwrap()).into();
-        assert!(any_matches(&either, &labels(&[("a", "2")])) && !any_matches(&either, &labels(&[("a", "3")])));
-        assert!(!any_matches([], &labels(&[])), "without a selector nothing matches");
+        assert!(
+            any_matches(&either, &labels(&[("a", "2")]))
+                && !any_matches(&either, &labels(&[("a", "3")]))
+        );
+        assert!(
+            !any_matches([], &labels(&[])),
+            "without a selector nothing matches"
+        );
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! The interface of a plugin: [`ResourceSource`] says how much each cluster is offered. Start to read here.
+//! The interface of a plugin: [`ResourceSource`] says how much each cluster is offered. Start to
+//! read here.
 
 use std::sync::Arc;
 
@@ -9,7 +10,8 @@ use crate::model::{Change, Pool, Prices};
 
 /// Decides how much each cluster is offered: your plugin, or a source inside Liqo.
 ///
-/// Liqo calls `read` often, concurrently, and again after each change. So `read` should answer from memory, and must not change anything.
+/// Liqo calls `read` often, concurrently, and again after each change. So `read` should answer from
+/// memory, and must not change anything.
 ///
 /// The page of this crate shows an example.
 #[async_trait]
@@ -17,24 +19,27 @@ pub trait ResourceSource: Send + Sync + 'static {
     /// What the cluster with this ID is offered now. No pools means no offer.
     async fn read(&self, cluster: &str) -> Result<Vec<Pool>, SourceError>;
 
-    /// What the resources of all pools that have no prices of their own cost this cluster now. By default nothing is said about it,
-    /// and the prices in the policy of the provider apply. Needs the third generation of the protocol.
+    /// What the resources of all pools that have no prices of their own cost this cluster now. By
+    /// default nothing is said about it, and the prices in the policy of the provider apply. Needs
+    /// the third generation of the protocol.
     fn prices(&self, _cluster: &str) -> Option<Prices> {
         None
     }
 
-    /// Changes from now on: one [`Change`] whenever `read` or `prices` would answer differently. Receivers read again.
+    /// Changes from now on: one [`Change`] whenever `read` or `prices` would answer differently.
+    /// Receivers read again.
     ///
     /// [`crate::Announcer`] creates such streams. By default, nothing ever changes.
     fn changes(&self) -> BoxStream<'static, Change> {
         stream::pending().boxed()
     }
 
-    /// Called after the peering with this cluster has ended: remove what you store for it. It may be called more than once, and for unknown
-    /// clusters.
+    /// Called after the peering with this cluster has ended: remove what you store for it. It may
+    /// be called more than once, and for unknown clusters.
     async fn removed(&self, _cluster: &str) {}
 
-    /// Returns once `read` can answer. Until then, the plugin reports to Kubernetes that it is not ready.
+    /// Returns once `read` can answer. Until then, the plugin reports to Kubernetes that it is not
+    /// ready.
     async fn ready(&self) {}
 }
 

@@ -1,18 +1,22 @@
 //! The bytes of the three generations of the protocol. Pure.
 //!
-//! All three have the same methods at the same paths, and the bytes of their requests and notifications are the same. Only the answer to
-//! `ReadResources` differs, and it does not contain its generation: both ends must be configured. The .proto files in `proto/` define the
-//! protocol. The messages here are written by hand; tests compare them with golden bytes.
+//! All three have the same methods at the same paths, and the bytes of their requests and
+//! notifications are the same. Only the answer to `ReadResources` differs, and it does not contain
+//! its generation: both ends must be configured. The .proto files in `proto/` define the protocol.
+//! The messages here are written by hand; tests compare them with golden bytes.
 
 use std::{collections::BTreeMap, fmt};
 
 use bytes::Bytes;
 use liqo_quantity::{
-    MAX_RATES, ParseDecimalError, ParseQuantityError, PricesError, Quantity, ResourceArgument, ResourceList, unit_of,
+    MAX_RATES, ParseDecimalError, ParseQuantityError, PricesError, Quantity, ResourceArgument,
+    ResourceList, unit_of,
 };
 use prost::Message;
 
-use crate::model::{MAX_CLUSTER_ID_LEN, MAX_POOLS, MAX_RESOURCES, Pool, PoolId, PoolsError, Prices, check};
+use crate::model::{
+    MAX_CLUSTER_ID_LEN, MAX_POOLS, MAX_RESOURCES, Pool, PoolId, PoolsError, Prices, check,
+};
 
 /// Name of the gRPC service. It has no package.
 pub const SERVICE: &str = "resource_reader";
@@ -23,7 +27,8 @@ pub const SUBSCRIBE: &str = "/resource_reader/Subscribe";
 /// Path of the method that reports the end of a peering.
 pub const REMOVE_CLUSTER: &str = "/resource_reader/RemoveCluster";
 
-/// Maximum number of names in an error, and of characters of each: errors appear in logs and in the status of policies.
+/// Maximum number of names in an error, and of characters of each: errors appear in logs and in the
+/// status of policies.
 const MAX_NAMES_IN_ERROR: usize = 10;
 const MAX_NAME_LEN_IN_ERROR: usize = 63;
 
@@ -73,7 +78,9 @@ pub enum AnswerError {
         reason: String,
     },
     /// A message of another generation.
-    #[error("its answer is not {expected}: is it a {found} plugin? Then set the generation to {found}")]
+    #[error(
+        "its answer is not {expected}: is it a {found} plugin? Then set the generation to {found}"
+    )]
     OtherGeneration {
         /// The configured generation.
         expected: Generation,
@@ -146,7 +153,9 @@ pub enum ClusterError {
     #[error("the message cannot be read: {0}")]
     Unreadable(String),
     /// The ID is longer than [`MAX_CLUSTER_ID_LEN`] or contains control characters.
-    #[error("this is not the ID of a cluster: it has at most {MAX_CLUSTER_ID_LEN} characters and no control characters")]
+    #[error(
+        "this is not the ID of a cluster: it has at most {MAX_CLUSTER_ID_LEN} characters and no control characters"
+    )]
     Form,
 }
 
@@ -154,15 +163,28 @@ pub enum ClusterError {
 pub fn encode_answer(generation: Generation, pools: &[Pool]) -> Result<Bytes, TellError> {
     check(pools)?;
     if generation != Generation::P3 && pools.len() > 1 {
-        return Err(TellError::SeveralPools { generation, count: pools.len() });
+        return Err(TellError::SeveralPools {
+            generation,
+            count: pools.len(),
+        });
     }
     if generation != Generation::P3 && pools.iter().any(|pool| pool.prices.is_some()) {
         return Err(TellError::Prices(generation));
     }
-    let only = pools.first().map(|pool| pool.resources.clone()).unwrap_or_default();
+    let only = pools
+        .first()
+        .map(|pool| pool.resources.clone())
+        .unwrap_or_default();
     let bytes = match generation {
-        Generation::P1 => TextList { resources: texts(&only).collect() }.encode_to_vec(),
-        Generation::P2 => PoolMessage { resources: quantities(&only), ..PoolMessage::default() }.encode_to_vec(),
+        Generation::P1 => TextList {
+            resources: texts(&only).collect(),
+        }
+        .encode_to_vec(),
+        Generation::P2 => PoolMessage {
+            resources: quantities(&only),
+            ..PoolMessage::default()
+        }
+        .encode_to_vec(),
         Generation::P3 => {
             let message = |pool: &Pool| PoolMessage {
                 resources: quantities(&pool.resources),
@@ -170,36 +192,55 @@ pub fn encode_answer(generation: Generation, pools: &[Pool]) -> Result<Bytes, Te
                 prefix: pool.prefix.clone().unwrap_or_default(),
                 prices: pool.prices.as_ref().map(|prices| PricesMessage {
                     currency: prices.currency.clone(),
-                    rates: prices.rates.iter().map(|(name, rate)| (name.to_owned(), rate.to_string())).collect(),
+                    rates: prices
+                        .rates
+                        .iter()
+                        .map(|(name, rate)| (name.to_owned(), rate.to_string()))
+                        .collect(),
                 }),
                 hops: pool.hops.into(),
             };
-            PoolsMessage { pools: pools.iter().map(message).collect() }.encode_to_vec()
+            PoolsMessage {
+                pools: pools.iter().map(message).collect(),
+            }
+            .encode_to_vec()
         }
     };
     Ok(bytes.into())
 }
 
-/// Decodes the answer to `ReadResources` and checks it, so the pools can be offered. It rounds quantities down to the unit of the resource,
-/// and removes resources that no pod can request, such as limits of attached volumes, which nodes list.
+/// Decodes the answer to `ReadResources` and checks it, so the pools can be offered. It rounds
+/// quantities down to the unit of the resource, and removes resources that no pod can request, such
+/// as limits of attached volumes, which nodes list.
 pub fn decode_answer(generation: Generation, answer: &[u8]) -> Result<Vec<Pool>, AnswerError> {
     if answer.is_empty() {
         return Err(AnswerError::Empty);
     }
     let decoded = decode_pools(generation, answer);
     if !decoded.as_ref().is_ok_and(|pools| is_plausible(pools)) {
-        let fits =
-            |found: &Generation| *found != generation && decode_pools(*found, answer).is_ok_and(|pools| is_plausible(&pools));
+        let fits = |found: &Generation| {
+            *found != generation
+                && decode_pools(*found, answer).is_ok_and(|pools| is_plausible(&pools))
+        };
         if let Some(found) = Generation::ALL.into_iter().find(fits) {
-            return Err(AnswerError::OtherGeneration { expected: generation, found });
+            return Err(AnswerError::OtherGeneration {
+                expected: generation,
+                found,
+            });
         }
     }
-    let decoded = decoded.map_err(|error| AnswerError::Unreadable { expected: generation, reason: error.to_string() })?;
+    let decoded = decoded.map_err(|error| AnswerError::Unreadable {
+        expected: generation,
+        reason: error.to_string(),
+    })?;
     // First, because converting costs memory.
     if decoded.len() > MAX_POOLS {
         return Err(PoolsError::TooManyPools(decoded.len()).into());
     }
-    let pools: Vec<Pool> = decoded.into_iter().map(UncheckedPool::check).collect::<Result<_, _>>()?;
+    let pools: Vec<Pool> = decoded
+        .into_iter()
+        .map(UncheckedPool::check)
+        .collect::<Result<_, _>>()?;
     check(&pools)?;
     if pools.iter().all(|pool| pool.resources.is_empty()) {
         return Err(AnswerError::Empty);
@@ -207,16 +248,26 @@ pub fn decode_answer(generation: Generation, answer: &[u8]) -> Result<Vec<Pool>,
     Ok(pools)
 }
 
-/// Encodes a request or a notification with a cluster ID. The bytes are the same in all generations.
+/// Encodes a request or a notification with a cluster ID. The bytes are the same in all
+/// generations.
 pub fn encode_cluster(cluster: &str) -> Bytes {
-    ClusterMessage { id: cluster.to_owned() }.encode_to_vec().into()
+    ClusterMessage {
+        id: cluster.to_owned(),
+    }
+    .encode_to_vec()
+    .into()
 }
 
 /// Decodes a request or a notification. The ID may be empty.
 pub fn decode_cluster(message: &[u8]) -> Result<String, ClusterError> {
-    let ClusterMessage { id } = ClusterMessage::decode(message).map_err(|error| ClusterError::Unreadable(error.to_string()))?;
+    let ClusterMessage { id } = ClusterMessage::decode(message)
+        .map_err(|error| ClusterError::Unreadable(error.to_string()))?;
     let fits = id.len() <= MAX_CLUSTER_ID_LEN && !id.chars().any(char::is_control);
-    if fits { Ok(id) } else { Err(ClusterError::Form) }
+    if fits {
+        Ok(id)
+    } else {
+        Err(ClusterError::Form)
+    }
 }
 
 /// `ReadRequest`, `RemoveRequest`, `ClusterIdentity`.
@@ -272,11 +323,15 @@ struct QuantityMessage {
 }
 
 fn texts(resources: &ResourceList) -> impl Iterator<Item = (String, String)> {
-    resources.iter().map(|(name, quantity)| (name.to_owned(), quantity.to_string()))
+    resources
+        .iter()
+        .map(|(name, quantity)| (name.to_owned(), quantity.to_string()))
 }
 
 fn quantities(resources: &ResourceList) -> BTreeMap<String, QuantityMessage> {
-    texts(resources).map(|(name, text)| (name, QuantityMessage { string: Some(text) })).collect()
+    texts(resources)
+        .map(|(name, text)| (name, QuantityMessage { string: Some(text) }))
+        .collect()
 }
 
 /// A decoded pool before its names and quantities are checked.
@@ -289,50 +344,102 @@ struct UncheckedPool {
     hops: u32,
 }
 
-fn decode_pools(generation: Generation, answer: &[u8]) -> Result<Vec<UncheckedPool>, prost::DecodeError> {
-    let pool = |PoolMessage { resources, name, prefix, prices, hops }| UncheckedPool {
+fn decode_pools(
+    generation: Generation,
+    answer: &[u8],
+) -> Result<Vec<UncheckedPool>, prost::DecodeError> {
+    let pool = |PoolMessage {
+                    resources,
+                    name,
+                    prefix,
+                    prices,
+                    hops,
+                }| UncheckedPool {
         name,
         prefix,
         prices,
         hops,
-        resources: resources.into_iter().map(|(name, quantity)| (name, quantity.string)).collect(),
+        resources: resources
+            .into_iter()
+            .map(|(name, quantity)| (name, quantity.string))
+            .collect(),
     };
     Ok(match generation {
         Generation::P1 => {
             let resources = TextList::decode(answer)?.resources;
-            let resources = resources.into_iter().map(|(name, text)| (name, Some(text))).collect();
-            vec![UncheckedPool { name: String::new(), prefix: String::new(), resources, prices: None, hops: 0 }]
+            let resources = resources
+                .into_iter()
+                .map(|(name, text)| (name, Some(text)))
+                .collect();
+            vec![UncheckedPool {
+                name: String::new(),
+                prefix: String::new(),
+                resources,
+                prices: None,
+                hops: 0,
+            }]
         }
         Generation::P2 => {
             let list = PoolMessage::decode(answer)?;
-            vec![pool(PoolMessage { name: String::new(), prefix: String::new(), prices: None, hops: 0, ..list })]
+            vec![pool(PoolMessage {
+                name: String::new(),
+                prefix: String::new(),
+                prices: None,
+                hops: 0,
+                ..list
+            })]
         }
-        Generation::P3 => PoolsMessage::decode(answer)?.pools.into_iter().map(pool).collect(),
+        Generation::P3 => PoolsMessage::decode(answer)?
+            .pools
+            .into_iter()
+            .map(pool)
+            .collect(),
     })
 }
 
-/// Whether the answer was probably encoded in the generation in which it was decoded. An answer of another generation either cannot be
-/// decoded, or has lengths and tags in its names, or has no quantities.
+/// Whether the answer was probably encoded in the generation in which it was decoded. An answer of
+/// another generation either cannot be decoded, or has lengths and tags in its names, or has no
+/// quantities.
 fn is_plausible(pools: &[UncheckedPool]) -> bool {
     let one = |(name, text): (&String, &Option<String>)| {
-        name.bytes().all(|byte| byte.is_ascii_graphic()) && text.as_ref().is_some_and(|text| text.parse::<Quantity>().is_ok())
+        name.bytes().all(|byte| byte.is_ascii_graphic())
+            && text
+                .as_ref()
+                .is_some_and(|text| text.parse::<Quantity>().is_ok())
     };
-    pools.iter().any(|pool| !pool.resources.is_empty()) && pools.iter().all(|pool| pool.resources.iter().all(one))
+    pools.iter().any(|pool| !pool.resources.is_empty())
+        && pools.iter().all(|pool| pool.resources.iter().all(one))
 }
 
 impl UncheckedPool {
     fn check(self) -> Result<Pool, AnswerError> {
         let some = |text: String| Some(text).filter(|text| !text.is_empty());
-        let mut pool = Pool { name: some(self.name), prefix: some(self.prefix), ..Pool::default() };
+        let mut pool = Pool {
+            name: some(self.name),
+            prefix: some(self.prefix),
+            ..Pool::default()
+        };
         if self.resources.len() > MAX_RESOURCES {
-            return Err(PoolsError::TooManyResources { pool: pool.id(), count: self.resources.len() }.into());
+            return Err(PoolsError::TooManyResources {
+                pool: pool.id(),
+                count: self.resources.len(),
+            }
+            .into());
         }
-        pool.hops = u8::try_from(self.hops).map_err(|_| PoolsError::Hops { pool: pool.id(), hops: self.hops })?;
+        pool.hops = u8::try_from(self.hops).map_err(|_| PoolsError::Hops {
+            pool: pool.id(),
+            hops: self.hops,
+        })?;
         let mut others = Vec::new();
         for (resource, text) in self.resources {
             if ResourceArgument::new(&resource, "0").is_err() {
                 if others.len() < MAX_NAMES_IN_ERROR {
-                    others.push(resource.escape_debug().take(MAX_NAME_LEN_IN_ERROR).collect::<String>());
+                    others.push(
+                        resource
+                            .escape_debug()
+                            .take(MAX_NAME_LEN_IN_ERROR)
+                            .collect::<String>(),
+                    );
                 }
                 continue;
             }
@@ -342,14 +449,22 @@ impl UncheckedPool {
                 Some(Ok(quantity)) => quantity.round_down(unit_of(&resource)),
                 Some(Err(source)) => {
                     let text = text.unwrap_or_default().chars().take(80).collect();
-                    return Err(AnswerError::Quantity { pool: pool.id(), resource, text, source: source.into() });
+                    return Err(AnswerError::Quantity {
+                        pool: pool.id(),
+                        resource,
+                        text,
+                        source: source.into(),
+                    });
                 }
             };
             pool.resources.insert(resource, quantity);
         }
         pool.prices = self.prices.map(|prices| prices.check(&pool)).transpose()?;
         if pool.resources.is_empty() && !others.is_empty() {
-            return Err(AnswerError::Names { pool: pool.id(), names: others });
+            return Err(AnswerError::Names {
+                pool: pool.id(),
+                names: others,
+            });
         }
         if !others.is_empty() {
             tracing::debug!(pool = %pool.id(), names = others.join(", "), "removed resources that no pod can request");
@@ -363,16 +478,31 @@ impl PricesMessage {
     fn check(self, pool: &Pool) -> Result<Prices, AnswerError> {
         if self.rates.len() > MAX_RATES {
             let source = PricesError::TooMany(self.rates.len());
-            return Err(PoolsError::Prices { pool: pool.id(), source }.into());
+            return Err(PoolsError::Prices {
+                pool: pool.id(),
+                source,
+            }
+            .into());
         }
-        let requestable = self.rates.into_iter().filter(|(resource, _)| ResourceArgument::new(resource, "0").is_ok());
+        let requestable = self
+            .rates
+            .into_iter()
+            .filter(|(resource, _)| ResourceArgument::new(resource, "0").is_ok());
         let rate = |(resource, text): (String, String)| match text.parse() {
             Ok(rate) => Ok((resource, rate)),
             Err(source) => {
                 let text = text.chars().take(80).collect();
-                Err(AnswerError::Rate { pool: pool.id(), resource, text, source })
+                Err(AnswerError::Rate {
+                    pool: pool.id(),
+                    resource,
+                    text,
+                    source,
+                })
             }
         };
-        Ok(Prices { currency: self.currency, rates: requestable.map(rate).collect::<Result<_, _>>()? })
+        Ok(Prices {
+            currency: self.currency,
+            rates: requestable.map(rate).collect::<Result<_, _>>()?,
+        })
     }
 }

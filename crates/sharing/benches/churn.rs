@@ -1,8 +1,10 @@
-//! Counts how often offers are rewritten while pods come and go: `cargo bench -p liqo-sharing --bench churn`.
+//! Counts how often offers are rewritten while pods come and go:
+//! `cargo bench -p liqo-sharing --bench churn`.
 //!
-//! Simulates ten minutes of a provider with 100 nodes that lends to ten peers. Each second ten of its own pods end and ten others
-//! start on random nodes. In the second half, a job of 600 pods runs in one minute of every two. The bench decides once per
-//! simulated second, with the time as an argument, and counts the writes. The seed is fixed, so the results are always the same.
+//! Simulates ten minutes of a provider with 100 nodes that lends to ten peers. Each second ten of
+//! its own pods end and ten others start on random nodes. In the second half, a job of 600 pods
+//! runs in one minute of every two. The bench decides once per simulated second, with the time as
+//! an argument, and counts the writes. The seed is fixed, so the results are always the same.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -11,7 +13,9 @@ use std::{
 };
 
 use jiff::{SignedDuration, Timestamp};
-use liqo_api::{ClusterId, PeeringPolicy, RESOURCE_REQUEST, ResourceList, ResourceOffer, tenant_namespace};
+use liqo_api::{
+    ClusterId, PeeringPolicy, RESOURCE_REQUEST, ResourceList, ResourceOffer, tenant_namespace,
+};
 use liqo_api::{Key, isolation::Lending, policies::PolicyPeer};
 use liqo_sharing::decide::{
     provider::decide,
@@ -32,7 +36,9 @@ const JOBS_FROM: u64 = 300;
 const JOB: u32 = 600;
 
 fn list(text: &[(&str, String)]) -> ResourceList {
-    text.iter().filter_map(|(name, amount)| Some((*name, amount.parse().ok()?))).collect()
+    text.iter()
+        .filter_map(|(name, amount)| Some((*name, amount.parse().ok()?)))
+        .collect()
 }
 
 fn peer(number: u32) -> ClusterId {
@@ -45,35 +51,70 @@ fn policy(threshold: u8) -> Arc<PeeringPolicy> {
     let spec = json!({ "provide": { "offerUpdateThresholdPercentage": threshold } });
     let object = json!({ "apiVersion": "sharing.liqo.io/v1alpha1", "kind": "PeeringPolicy",
         "metadata": { "name": "default" }, "spec": spec });
-    serde_json::from_value::<PeeringPolicy>(object).unwrap_or_else(|error| unreachable!("{error}")).into()
+    serde_json::from_value::<PeeringPolicy>(object)
+        .unwrap_or_else(|error| unreachable!("{error}"))
+        .into()
 }
 
 /// An own pod of the provider, with a random size on a random node.
 fn pod(random: &mut StdRng) -> Arc<PodUsage> {
-    let (cpu, memory) = (random.random_range(1..20) * 100, random.random_range(1..16) * 256);
-    let requests = list(&[("cpu", format!("{cpu}m")), ("memory", format!("{memory}Mi")), ("pods", "1".to_owned())]);
+    let (cpu, memory) = (
+        random.random_range(1..20) * 100,
+        random.random_range(1..16) * 256,
+    );
+    let requests = list(&[
+        ("cpu", format!("{cpu}m")),
+        ("memory", format!("{memory}Mi")),
+        ("pods", "1".to_owned()),
+    ]);
     let node = Some(format!("node-{}", random.random_range(0..NODES)));
-    PodUsage { node, resources: requests.into(), owner: None, waits_for_node: false, ..PodUsage::default() }.into()
+    PodUsage {
+        node,
+        resources: requests.into(),
+        owner: None,
+        waits_for_node: false,
+        ..PodUsage::default()
+    }
+    .into()
 }
 
 fn provider(threshold: u8) -> Snapshot {
-    let allocatable = list(&[("cpu", "64".to_owned()), ("memory", "256Gi".to_owned()), ("pods", "110".to_owned())]);
+    let allocatable = list(&[
+        ("cpu", "64".to_owned()),
+        ("memory", "256Gi".to_owned()),
+        ("pods", "110".to_owned()),
+    ]);
     let node = |number: u32| {
-        let node = LocalNode { eligible: true, allocatable: allocatable.clone(), labels: BTreeMap::new(), upstream: None };
+        let node = LocalNode {
+            eligible: true,
+            allocatable: allocatable.clone(),
+            labels: BTreeMap::new(),
+            upstream: None,
+        };
         (Key::new("", format!("node-{number}")), node.into())
     };
     let tenant = |number: u32| {
-        let tenant = ConsumerNamespace { uid: format!("uid-{number}"), consumer: peer(number), tenant: true, terminating: false };
+        let tenant = ConsumerNamespace {
+            uid: format!("uid-{number}"),
+            consumer: peer(number),
+            tenant: true,
+            terminating: false,
+        };
         (tenant_namespace(&peer(number)), tenant.into())
     };
     let request = |number: u32| {
         let request = Request::default();
-        (Key::new(tenant_namespace(&peer(number)), RESOURCE_REQUEST), request.into())
+        (
+            Key::new(tenant_namespace(&peer(number)), RESOURCE_REQUEST),
+            request.into(),
+        )
     };
     Snapshot {
         own: peer(u32::MAX),
         policies: vec![policy(threshold)],
-        peers: (0..PEERS).map(|number| (peer(number), PolicyPeer::new(&peer(number), None))).collect(),
+        peers: (0..PEERS)
+            .map(|number| (peer(number), PolicyPeer::new(&peer(number), None)))
+            .collect(),
         silences: HashMap::new(),
         plugin_answers: HashMap::new(),
         lending: Lending::Isolated,
@@ -95,8 +136,15 @@ fn provider(threshold: u8) -> Snapshot {
 /// Writes the offer into the snapshot, as the API server would.
 fn apply(snapshot: &mut Snapshot, write: OfferWrite, now: Instant) {
     let key = Key::new(write.namespace, write.spec.pool.clone());
-    let recent = RecentWrite { at: now, hard: write.spec.resource_quota.hard.clone(), prices: None, is_early: false };
-    snapshot.recent_writes.insert((write.namespace_uid, key.name.clone()), recent);
+    let recent = RecentWrite {
+        at: now,
+        hard: write.spec.resource_quota.hard.clone(),
+        prices: None,
+        is_early: false,
+    };
+    snapshot
+        .recent_writes
+        .insert((write.namespace_uid, key.name.clone()), recent);
     let offer = ResourceOffer::new(&key.name, write.spec).into();
     snapshot.offers.retain(|(other, _)| *other != key);
     snapshot.offers.push((key, offer));
@@ -116,7 +164,11 @@ impl Pods {
         for pod in &steady {
             change(snapshot, None, Some(pod));
         }
-        Self { steady, job: Vec::new(), random }
+        Self {
+            steady,
+            job: Vec::new(),
+            random,
+        }
     }
 
     /// Simulates one second.
@@ -145,14 +197,16 @@ fn change(snapshot: &mut Snapshot, old: Option<&Arc<PodUsage>>, new: Option<&Arc
     Arc::make_mut(&mut snapshot.pods).update(old, new);
 }
 
-/// Number of writes in the five minutes without jobs, except the first offers, and in the five minutes with jobs.
+/// Number of writes in the five minutes without jobs, except the first offers, and in the five
+/// minutes with jobs.
 fn writes(threshold: u8) -> [usize; 2] {
     let mut snapshot = provider(threshold);
     let mut pods = Pods::new(&mut snapshot);
     let (start, mut counts) = (Instant::now(), [0; 2]);
     for second in 0..=SECONDS {
         let now = start + Duration::from_secs(second);
-        snapshot.wall_time = Timestamp::UNIX_EPOCH + SignedDuration::from_secs(i64::try_from(second).unwrap_or(i64::MAX));
+        snapshot.wall_time = Timestamp::UNIX_EPOCH
+            + SignedDuration::from_secs(i64::try_from(second).unwrap_or(i64::MAX));
         let plan = decide(&snapshot, now);
         snapshot.applied_policies = plan.applied_policies;
         counts[usize::from(second >= JOBS_FROM)] += if second == 0 { 0 } else { plan.writes.len() };
@@ -170,6 +224,8 @@ fn main() {
     );
     for threshold in [0, 1, 2, 5, 10] {
         let [steady, jobs] = writes(threshold);
-        println!("  threshold {threshold:>2} percent: {steady:>4} in five steady minutes, {jobs:>4} in five with jobs");
+        println!(
+            "  threshold {threshold:>2} percent: {steady:>4} in five steady minutes, {jobs:>4} in five with jobs"
+        );
     }
 }

@@ -1,9 +1,12 @@
-//! Measures the time that a large provider takes to compute all offers: `cargo bench -p liqo-sharing --bench offers`.
+//! Measures the time that a large provider takes to compute all offers:
+//! `cargo bench -p liqo-sharing --bench offers`.
 //!
-//! 1,000 peers, 5,000 nodes and 100,000 pods, a tenth of which belong to peers; with one policy, and with four that divide the
-//! nodes differently. Measures the first decision, and a decision after one pod changed. Also prints the memory of the snapshot.
+//! 1,000 peers, 5,000 nodes and 100,000 pods, a tenth of which belong to peers; with one policy,
+//! and with four that divide the nodes differently. Measures the first decision, and a decision
+//! after one pod changed. Also prints the memory of the snapshot.
 //!
-//! The same for a broker with 100 providers and 100 customers, whose 10,000 pods run on what the providers offer.
+//! The same for a broker with 100 providers and 100 customers, whose 10,000 pods run on what the
+//! providers offer.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -14,7 +17,8 @@ use std::{
 use criterion::{BatchSize, Criterion};
 use jiff::Timestamp;
 use liqo_api::{
-    ClusterId, DEFAULT_POOL, PeeringPolicy, RESOURCE_REQUEST, ResourceList, ResourceOffer, provider_namespace, tenant_namespace,
+    ClusterId, DEFAULT_POOL, PeeringPolicy, RESOURCE_REQUEST, ResourceList, ResourceOffer,
+    provider_namespace, tenant_namespace,
 };
 use liqo_api::{Key, isolation::Lending, policies::PolicyPeer};
 use liqo_sharing::decide::{
@@ -34,7 +38,9 @@ const PROVIDERS: u32 = 100;
 const BROKERED_PODS: u32 = 10_000;
 
 fn list(text: &[(&str, &str)]) -> ResourceList {
-    text.iter().filter_map(|(name, amount)| Some((*name, amount.parse().ok()?))).collect()
+    text.iter()
+        .filter_map(|(name, amount)| Some((*name, amount.parse().ok()?)))
+        .collect()
 }
 
 fn peer(number: u32) -> ClusterId {
@@ -44,9 +50,9 @@ fn peer(number: u32) -> ClusterId {
 }
 
 fn policy(name: &str, priority: i32, spec: &Value) -> Arc<PeeringPolicy> {
-    let object =
-        json!({ "apiVersion": "sharing.liqo.io/v1alpha1", "kind": "PeeringPolicy", "metadata": { "name": name }, "spec": spec });
-    let mut policy: PeeringPolicy = serde_json::from_value(object).unwrap_or_else(|error| unreachable!("{error}"));
+    let object = json!({ "apiVersion": "sharing.liqo.io/v1alpha1", "kind": "PeeringPolicy", "metadata": { "name": name }, "spec": spec });
+    let mut policy: PeeringPolicy =
+        serde_json::from_value(object).unwrap_or_else(|error| unreachable!("{error}"));
     policy.spec.priority = priority;
     policy.into()
 }
@@ -62,7 +68,13 @@ fn pod(number: u32) -> PodUsage {
         }
     });
     let resources = list(&[("cpu", "250m"), ("memory", "512Mi"), ("pods", "1")]).into();
-    PodUsage { node: Some(format!("node-{}", number % NODES)), resources, owner, waits_for_node: false, ..PodUsage::default() }
+    PodUsage {
+        node: Some(format!("node-{}", number % NODES)),
+        resources,
+        owner,
+        waits_for_node: false,
+        ..PodUsage::default()
+    }
 }
 
 fn pods() -> Arc<Pods> {
@@ -70,27 +82,50 @@ fn pods() -> Arc<Pods> {
 }
 
 fn snapshot(policies: Vec<Arc<PeeringPolicy>>) -> Snapshot {
-    let allocatable = list(&[("cpu", "64"), ("memory", "256Gi"), ("pods", "110"), ("ephemeral-storage", "1Ti")]);
+    let allocatable = list(&[
+        ("cpu", "64"),
+        ("memory", "256Gi"),
+        ("pods", "110"),
+        ("ephemeral-storage", "1Ti"),
+    ]);
     let node = |number: u32| {
         let labels = BTreeMap::from([("zone".to_owned(), format!("zone-{}", number % 3))]);
-        let node = LocalNode { eligible: true, allocatable: allocatable.clone(), labels, upstream: None };
+        let node = LocalNode {
+            eligible: true,
+            allocatable: allocatable.clone(),
+            labels,
+            upstream: None,
+        };
         (Key::new("", format!("node-{number}")), node.into())
     };
     let mut namespaces = BTreeMap::new();
     for number in 0..PEERS {
-        let tenant = ConsumerNamespace { uid: format!("uid-{number}"), consumer: peer(number), tenant: true, terminating: false };
-        let mapped = ConsumerNamespace { tenant: false, ..tenant.clone() };
+        let tenant = ConsumerNamespace {
+            uid: format!("uid-{number}"),
+            consumer: peer(number),
+            tenant: true,
+            terminating: false,
+        };
+        let mapped = ConsumerNamespace {
+            tenant: false,
+            ..tenant.clone()
+        };
         namespaces.insert(tenant_namespace(&peer(number)), tenant.into());
         namespaces.insert(format!("mapped-{number}"), mapped.into());
     }
     let request = |number: u32| {
         let request = Request::default();
-        (Key::new(tenant_namespace(&peer(number)), RESOURCE_REQUEST), request.into())
+        (
+            Key::new(tenant_namespace(&peer(number)), RESOURCE_REQUEST),
+            request.into(),
+        )
     };
     Snapshot {
         own: peer(u32::MAX),
         policies,
-        peers: (0..PEERS).map(|number| (peer(number), PolicyPeer::new(&peer(number), None))).collect(),
+        peers: (0..PEERS)
+            .map(|number| (peer(number), PolicyPeer::new(&peer(number), None)))
+            .collect(),
         silences: HashMap::new(),
         plugin_answers: HashMap::new(),
         lending: Lending::Isolated,
@@ -113,9 +148,23 @@ fn snapshot(policies: Vec<Arc<PeeringPolicy>>) -> Snapshot {
 fn broker(policy: Arc<PeeringPolicy>) -> Snapshot {
     let provider = |number: u32| peer(PEERS + number);
     let node = |number: u32| {
-        let upstream = Upstream { provider: provider(number), pool: DEFAULT_POOL.to_owned(), offer: None };
-        let allocatable = list(&[("cpu", "64"), ("memory", "256Gi"), ("pods", "110"), ("ephemeral-storage", "1Ti")]);
-        let node = LocalNode { eligible: true, allocatable, labels: BTreeMap::new(), upstream: Some(upstream) };
+        let upstream = Upstream {
+            provider: provider(number),
+            pool: DEFAULT_POOL.to_owned(),
+            offer: None,
+        };
+        let allocatable = list(&[
+            ("cpu", "64"),
+            ("memory", "256Gi"),
+            ("pods", "110"),
+            ("ephemeral-storage", "1Ti"),
+        ]);
+        let node = LocalNode {
+            eligible: true,
+            allocatable,
+            labels: BTreeMap::new(),
+            upstream: Some(upstream),
+        };
         (Key::new("", format!("node-{number}")), node.into())
     };
     let offer = |number: u32| {
@@ -136,12 +185,20 @@ fn broker(policy: Arc<PeeringPolicy>) -> Snapshot {
             pool: DEFAULT_POOL.to_owned(),
             is_ending: false,
         };
-        PodUsage { node: Some(format!("node-{}", number / PROVIDERS)), owner: Some(owner), ..pod(number) }
+        PodUsage {
+            node: Some(format!("node-{}", number / PROVIDERS)),
+            owner: Some(owner),
+            ..pod(number)
+        }
     });
     Snapshot {
         nodes: (0..PROVIDERS).map(node).collect(),
         pods: Arc::new(pods.collect()),
-        peers: all.peers.into_iter().filter(|(id, _)| (0..PROVIDERS).any(|number| peer(number) == *id)).collect(),
+        peers: all
+            .peers
+            .into_iter()
+            .filter(|(id, _)| (0..PROVIDERS).any(|number| peer(number) == *id))
+            .collect(),
         requests: all.requests.into_iter().take(PROVIDERS as usize).collect(),
         offers: (0..PROVIDERS).map(offer).collect(),
         ..all
@@ -157,7 +214,11 @@ fn settled(mut snapshot: Snapshot) -> Snapshot {
         snapshot.offers.push((Key::of(&offer), offer.into()));
     }
     for write in plan.policy_statuses {
-        for policy in snapshot.policies.iter_mut().filter(|policy| policy.metadata.name.as_ref() == Some(&write.name)) {
+        for policy in snapshot
+            .policies
+            .iter_mut()
+            .filter(|policy| policy.metadata.name.as_ref() == Some(&write.name))
+        {
             Arc::make_mut(policy).status = Some(write.status.clone());
         }
     }
@@ -169,7 +230,9 @@ fn settled(mut snapshot: Snapshot) -> Snapshot {
 fn memory(line: &str) -> String {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let found = status.lines().find_map(|one| one.strip_prefix(line));
-    found.map(|rest| rest.trim_start_matches(':').trim().to_owned()).unwrap_or_default()
+    found
+        .map(|rest| rest.trim_start_matches(':').trim().to_owned())
+        .unwrap_or_default()
 }
 
 fn offers(criterion: &mut Criterion) {
@@ -199,10 +262,21 @@ fn offers(criterion: &mut Criterion) {
     for (name, policies) in [("one policy", one), ("four policies", four)] {
         let before = memory("VmRSS");
         let mut snapshot = settled(snapshot(policies));
-        println!("{name}: memory {before} without the snapshot, {} with it, {} at most", memory("VmRSS"), memory("VmHWM"));
+        println!(
+            "{name}: memory {before} without the snapshot, {} with it, {} at most",
+            memory("VmRSS"),
+            memory("VmHWM")
+        );
         group.bench_function(format!("{name}, first decision"), |bencher| {
-            let fresh = || Snapshot { pods: pods(), ..snapshot.clone() };
-            bencher.iter_batched_ref(fresh, |snapshot| decide(black_box(snapshot), Instant::now()), BatchSize::PerIteration);
+            let fresh = || Snapshot {
+                pods: pods(),
+                ..snapshot.clone()
+            };
+            bencher.iter_batched_ref(
+                fresh,
+                |snapshot| decide(black_box(snapshot), Instant::now()),
+                BatchSize::PerIteration,
+            );
         });
         let (first, mut changed) = (Arc::new(pod(1)), pod(1));
         changed.resources = list(&[("cpu", "300m"), ("memory", "512Mi"), ("pods", "1")]).into();
@@ -220,16 +294,39 @@ fn offers(criterion: &mut Criterion) {
 }
 
 fn broker_offers(criterion: &mut Criterion) {
-    let policy = policy("default", 0, &json!({ "provide": { "percentage": 100, "source": { "offers": {} } } }));
+    let policy = policy(
+        "default",
+        0,
+        &json!({ "provide": { "percentage": 100, "source": { "offers": {} } } }),
+    );
     let mut snapshot = settled(broker(policy));
-    let made = snapshot.offers.iter().filter(|(_, offer)| offer.spec.cluster_id == snapshot.own).map(|(_, offer)| offer);
-    let longest = made.clone().map(|offer| offer.spec.path.len()).max().unwrap_or_default();
-    println!("a broker offers to {} customers: its path names {longest} clusters", made.count());
-    let mut group = criterion.benchmark_group("a broker with 100 providers, 100 customers, 10,000 pods");
+    let made = snapshot
+        .offers
+        .iter()
+        .filter(|(_, offer)| offer.spec.cluster_id == snapshot.own)
+        .map(|(_, offer)| offer);
+    let longest = made
+        .clone()
+        .map(|offer| offer.spec.path.len())
+        .max()
+        .unwrap_or_default();
+    println!(
+        "a broker offers to {} customers: its path names {longest} clusters",
+        made.count()
+    );
+    let mut group =
+        criterion.benchmark_group("a broker with 100 providers, 100 customers, 10,000 pods");
     group.sample_size(10);
     group.bench_function("first decision", |bencher| {
-        let fresh = || Snapshot { pods: Arc::new(Pods::clone(&snapshot.pods)), ..snapshot.clone() };
-        bencher.iter_batched_ref(fresh, |snapshot| decide(black_box(snapshot), Instant::now()), BatchSize::PerIteration);
+        let fresh = || Snapshot {
+            pods: Arc::new(Pods::clone(&snapshot.pods)),
+            ..snapshot.clone()
+        };
+        bencher.iter_batched_ref(
+            fresh,
+            |snapshot| decide(black_box(snapshot), Instant::now()),
+            BatchSize::PerIteration,
+        );
     });
     group.bench_function("a node of a provider changed", |bencher| {
         let hard = [
@@ -240,8 +337,14 @@ fn broker_offers(criterion: &mut Criterion) {
         bencher.iter(|| {
             round += 1;
             let (key, node) = &snapshot.nodes[0];
-            snapshot.nodes[0] =
-                (key.clone(), LocalNode { allocatable: hard[round % 2].clone(), ..LocalNode::clone(node) }.into());
+            snapshot.nodes[0] = (
+                key.clone(),
+                LocalNode {
+                    allocatable: hard[round % 2].clone(),
+                    ..LocalNode::clone(node)
+                }
+                .into(),
+            );
             decide(black_box(&snapshot), Instant::now())
         });
     });

@@ -1,12 +1,17 @@
-//! Measures the cost of metering for 10,000 pods in one period: `cargo bench -p liqo-sharing --bench receipts`.
+//! Measures the cost of metering for 10,000 pods in one period:
+//! `cargo bench -p liqo-sharing --bench receipts`.
 //!
-//! Every pod uses cpu and memory of one of four pools, under one of three versions of a contract; names and numbers have the lengths that
-//! they have in real clusters. The bench prints the sizes of what is stored, the median time of each step, and the peak memory of the
-//! process with the entries of both sides.
+//! Every pod uses cpu and memory of one of four pools, under one of three versions of a contract;
+//! names and numbers have the lengths that they have in real clusters. The bench prints the sizes
+//! of what is stored, the median time of each step, and the peak memory of the process with the
+//! entries of both sides.
 
 use std::{collections::BTreeMap, fs, time::Instant};
 
-use liqo_api::{Claimed, ClusterId, Money, PriceList, Receipt, ReceiptPhase, ReceiptSpec, UsageRecord, UsageRecordSpec};
+use liqo_api::{
+    Claimed, ClusterId, Money, PriceList, Receipt, ReceiptPhase, ReceiptSpec, UsageRecord,
+    UsageRecordSpec,
+};
 use liqo_market::receipt::{
     answer::{Evidence, answer},
     document::SignedReceipt,
@@ -29,22 +34,50 @@ type Failure = Box<dyn std::error::Error>;
 fn entry(number: u32, period: Period, namespace: &str) -> Result<Entry, Failure> {
     let from = period.start + i64::from(number % 3000);
     let (until, pool) = (from + 30 + i64::from(number % 500), number % POOLS);
-    let uid = format!("{number:08x}-1c2d-4e3f-8a9b-{:012x}", number.wrapping_mul(2_654_435_761));
-    let line = format!("{uid} pool-{pool} {from} {until} cpu={}m,memory=536870912,pods=1 {namespace}", 100 + number % 7);
+    let uid = format!(
+        "{number:08x}-1c2d-4e3f-8a9b-{:012x}",
+        number.wrapping_mul(2_654_435_761)
+    );
+    let line = format!(
+        "{uid} pool-{pool} {from} {until} cpu={}m,memory=536870912,pods=1 {namespace}",
+        100 + number % 7
+    );
     Ok(line.trim_end().parse()?)
 }
 
-fn contract(provider: &ClusterId, consumer: &ClusterId, period: Period) -> Result<Contract, Failure> {
+fn contract(
+    provider: &ClusterId,
+    consumer: &ClusterId,
+    period: Period,
+) -> Result<Contract, Failure> {
     let mut versions = Vec::new();
     for (version, cpu) in (1..).zip(["0.04", "0.06", "0.08"]) {
-        let rates = [("cpu", cpu.parse::<Money>()?), ("memory", "0.005".parse()?)].into_iter().collect();
-        let list = PriceList { currency: "EUR".to_owned(), rates };
-        let prices = (0..POOLS).map(|pool| (format!("pool-{pool}"), list.clone())).collect();
+        let rates = [("cpu", cpu.parse::<Money>()?), ("memory", "0.005".parse()?)]
+            .into_iter()
+            .collect();
+        let list = PriceList {
+            currency: "EUR".to_owned(),
+            rates,
+        };
+        let prices = (0..POOLS)
+            .map(|pool| (format!("pool-{pool}"), list.clone()))
+            .collect();
         let from = period.start + i64::from(version - 1) * 1200;
-        versions.push(Version { version, digest: "d".repeat(64), from, prices });
+        versions.push(Version {
+            version,
+            digest: "d".repeat(64),
+            from,
+            prices,
+        });
     }
     let id = "0123456789abcdef0123456789abcdef".to_owned();
-    Ok(Contract { id, provider: provider.clone(), consumer: consumer.clone(), versions, end: None })
+    Ok(Contract {
+        id,
+        provider: provider.clone(),
+        consumer: consumer.clone(),
+        versions,
+        end: None,
+    })
 }
 
 /// The records that a side writes: their sizes as JSON, and the number of writes.
@@ -64,8 +97,16 @@ fn records(usage: &Usage, contract: &str, period: Period) -> Result<(Vec<usize>,
     let mut sizes = Vec::new();
     for write in stored.into_values() {
         let (chunk, chunks, entries) = (write.chunk, write.chunks, write.entries);
-        let spec = UsageRecordSpec { contract: contract.to_owned(), period: api_period(period), chunk, chunks, entries };
-        sizes.push(serde_json::to_string(&UsageRecord::new("usage-01234567-202601010000-0", spec))?.len());
+        let spec = UsageRecordSpec {
+            contract: contract.to_owned(),
+            period: api_period(period),
+            chunk,
+            chunks,
+            entries,
+        };
+        sizes.push(
+            serde_json::to_string(&UsageRecord::new("usage-01234567-202601010000-0", spec))?.len(),
+        );
     }
     Ok((sizes, writes))
 }
@@ -83,50 +124,123 @@ fn timed<T>(name: &str, mut step: impl FnMut() -> T) {
     println!("{name:<60} {:>10.2} ms", times[ROUNDS / 2]);
 }
 
-/// The peak of the resident memory of this process so far, in KiB; nothing where there is no `/proc`.
+/// The peak of the resident memory of this process so far, in KiB; nothing where there is no
+/// `/proc`.
 fn peak() -> Option<u64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
-    status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB")?.trim().parse().ok())
+    status.lines().find_map(|line| {
+        line.strip_prefix("VmHWM:")?
+            .trim()
+            .strip_suffix(" kB")?
+            .trim()
+            .parse()
+            .ok()
+    })
 }
 
 fn main() -> Result<(), Failure> {
     let (provider, consumer) = (ClusterIdentity::generate()?, ClusterIdentity::generate()?);
     let period = Period::at(1_767_225_600, 3600);
     let before = peak();
-    let side = |namespace: &str| (0..PODS).map(|number| entry(number, period, namespace)).collect::<Result<Usage, Failure>>();
+    let side = |namespace: &str| {
+        (0..PODS)
+            .map(|number| entry(number, period, namespace))
+            .collect::<Result<Usage, Failure>>()
+    };
     let (theirs, ours) = (side("")?, side("a-namespace")?);
     let contract = contract(provider.id(), consumer.id(), period)?;
     let statement = contract.receipt(period, &theirs)?;
     let document = SignedReceipt::compose(&provider, &statement)?;
     let (evidence_of, tolerance) = (Claimed::new(Ok(theirs.clone())), Tolerance::default());
-    let evidence = Evidence { provider: provider.id(), contract: Some(&contract), theirs: &evidence_of, ours: &ours, tolerance };
+    let evidence = Evidence {
+        provider: provider.id(),
+        contract: Some(&contract),
+        theirs: &evidence_of,
+        ours: &ours,
+        tolerance,
+    };
     let name = receipt_name(&contract.id, period);
-    let mut receipt =
-        Receipt::new(&name, ReceiptSpec { document: document.clone(), statement: statement.clone(), countersignature: None });
+    let mut receipt = Receipt::new(
+        &name,
+        ReceiptSpec {
+            document: document.clone(),
+            statement: statement.clone(),
+            countersignature: None,
+        },
+    );
     receipt.status = Some(answer(Claimed::new(&receipt), &evidence, &consumer));
-    assert_eq!(receipt.status.as_ref().map(|status| status.phase), Some(ReceiptPhase::Signed), "{:?}", receipt.status);
+    assert_eq!(
+        receipt.status.as_ref().map(|status| status.phase),
+        Some(ReceiptPhase::Signed),
+        "{:?}",
+        receipt.status
+    );
 
-    println!("{PODS} pods in {POOLS} pools, under {} versions of the contract", contract.versions.len());
-    println!("{:<60} {:>10} bytes", "receipt: object with both signatures, as JSON", serde_json::to_string(&receipt)?.len());
-    println!("{:<60} {:>10} bytes", "receipt: signed document", document.len());
-    println!("{:<60} {:>10} bytes", "receipt: statement", serde_json::to_string(&statement)?.len());
+    println!(
+        "{PODS} pods in {POOLS} pools, under {} versions of the contract",
+        contract.versions.len()
+    );
+    println!(
+        "{:<60} {:>10} bytes",
+        "receipt: object with both signatures, as JSON",
+        serde_json::to_string(&receipt)?.len()
+    );
+    println!(
+        "{:<60} {:>10} bytes",
+        "receipt: signed document",
+        document.len()
+    );
+    println!(
+        "{:<60} {:>10} bytes",
+        "receipt: statement",
+        serde_json::to_string(&statement)?.len()
+    );
     for (side, usage) in [("provider", &theirs), ("consumer", &ours)] {
         let (sizes, writes) = records(usage, &contract.id, period)?;
-        let (sum, largest) = (sizes.iter().sum::<usize>(), sizes.iter().max().copied().unwrap_or_default());
-        println!("{:<60} {sum:>10} bytes", format!("usage records of the {side}: all as JSON"));
-        println!("{:<60} {largest:>10} bytes", format!("usage records of the {side}: the largest of {}", sizes.len()));
-        println!("{:<60} {writes:>10}", format!("usage records of the {side}: writes, {BATCH} pods in each"));
+        let (sum, largest) = (
+            sizes.iter().sum::<usize>(),
+            sizes.iter().max().copied().unwrap_or_default(),
+        );
+        println!(
+            "{:<60} {sum:>10} bytes",
+            format!("usage records of the {side}: all as JSON")
+        );
+        println!(
+            "{:<60} {largest:>10} bytes",
+            format!(
+                "usage records of the {side}: the largest of {}",
+                sizes.len()
+            )
+        );
+        println!(
+            "{:<60} {writes:>10}",
+            format!("usage records of the {side}: writes, {BATCH} pods in each")
+        );
     }
     if let (Some(before), Some(now)) = (before, peak()) {
-        println!("{:<60} {:>10} KiB", "peak memory with three copies of all entries", now.saturating_sub(before));
+        println!(
+            "{:<60} {:>10} KiB",
+            "peak memory with three copies of all entries",
+            now.saturating_sub(before)
+        );
     }
     let text = theirs.text();
-    timed("read the entries of one side from their text", || Usage::read(&text));
+    timed("read the entries of one side from their text", || {
+        Usage::read(&text)
+    });
     timed("compute the digest of the entries", || theirs.digest());
-    timed("compose the receipt from the entries", || contract.receipt(period, &theirs));
+    timed("compose the receipt from the entries", || {
+        contract.receipt(period, &theirs)
+    });
     timed("sign it", || SignedReceipt::compose(&provider, &statement));
-    timed("verify signature and sums", || SignedReceipt::read(&document).map(|signed| contradiction(&signed.statement)));
-    timed("compare both sides pod by pod", || compare(&theirs, &ours, tolerance));
-    timed("answer it: all of that at the consumer, and sign", || answer(Claimed::new(&receipt), &evidence, &consumer));
+    timed("verify signature and sums", || {
+        SignedReceipt::read(&document).map(|signed| contradiction(&signed.statement))
+    });
+    timed("compare both sides pod by pod", || {
+        compare(&theirs, &ours, tolerance)
+    });
+    timed("answer it: all of that at the consumer, and sign", || {
+        answer(Claimed::new(&receipt), &evidence, &consumer)
+    });
     Ok(())
 }

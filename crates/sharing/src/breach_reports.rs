@@ -1,4 +1,5 @@
-//! Reports breaches of contracts: an event on the contract, and a metric. Each process reports each breach once.
+//! Reports breaches of contracts: an event on the contract, and a metric. Each process reports each
+//! breach once.
 
 use std::{
     collections::HashSet,
@@ -20,7 +21,8 @@ type Told = (String, Party, BreachKind, String, String);
 pub struct BreachReports(Mutex<HashSet<Told>>);
 
 impl BreachReports {
-    /// Tells the breaches that last and are not told yet. `of_consumer`: those that the consumer found.
+    /// Tells the breaches that last and are not told yet. `of_consumer`: those that the consumer
+    /// found.
     pub async fn tell<Status>(
         &self,
         context: &Context,
@@ -34,30 +36,64 @@ impl BreachReports {
             if self.is_new(&record.uid, breach) {
                 count(peer, breach);
                 let object = object(namespace, &record.name, &record.uid);
-                let note = format!("by the {}, {}: {}", breach.by, breach.object, breach.message);
+                let note = format!(
+                    "by the {}, {}: {}",
+                    breach.by, breach.object, breach.message
+                );
                 tracing::warn!(%peer, contract = record.name, by = %breach.by, kind = breach.kind.as_str(), breach.message, "a contract is broken");
-                context.events.warning(&object, breach.kind.as_str(), note).await;
+                context
+                    .events
+                    .warning(&object, breach.kind.as_str(), note)
+                    .await;
             }
         }
     }
 
     /// Forgets contracts that are gone.
     pub fn retain(&self, exists: impl Fn(&str) -> bool) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|(uid, ..)| exists(uid));
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .retain(|(uid, ..)| exists(uid));
     }
 
     fn is_new(&self, uid: &str, breach: &Breach) -> bool {
-        let told = (uid.to_owned(), breach.by, breach.kind, breach.object.clone(), breach.time.0.to_string());
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(told)
+        let told = (
+            uid.to_owned(),
+            breach.by,
+            breach.kind,
+            breach.object.clone(),
+            breach.time.0.to_string(),
+        );
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(told)
     }
 }
 
 fn object(namespace: &str, name: &str, uid: &str) -> ObjectReference {
-    object_ref("sharing.liqo.io/v1alpha1", "Contract", &Key::new(namespace, name), Some(uid.to_owned()))
+    object_ref(
+        "sharing.liqo.io/v1alpha1",
+        "Contract",
+        &Key::new(namespace, name),
+        Some(uid.to_owned()),
+    )
 }
 
 fn count(peer: &ClusterId, breach: &Breach) {
     static COUNTS: OnceLock<Family<[(&'static str, String); 2], Counter>> = OnceLock::new();
-    let counts = COUNTS.get_or_init(|| register("contract_breaches", "Breaches of contracts that were found", Family::default()));
-    counts.get_or_create(&[("peer", peer.to_string()), ("kind", breach.kind.as_str().to_owned())]).inc();
+    let counts = COUNTS.get_or_init(|| {
+        register(
+            "contract_breaches",
+            "Breaches of contracts that were found",
+            Family::default(),
+        )
+    });
+    counts
+        .get_or_create(&[
+            ("peer", peer.to_string()),
+            ("kind", breach.kind.as_str().to_owned()),
+        ])
+        .inc();
 }

@@ -1,8 +1,9 @@
-//! The consumer side's controller: requests resources from each provider, answers its offers, and writes its virtual
-//! nodes.
+//! The consumer side's controller: requests resources from each provider, answers its offers, and
+//! writes its virtual nodes.
 //!
-//! While a provider does not answer, its virtual nodes stay, and writes to it wait. A virtual node is deleted only when
-//! the provider withdraws its offer, or when this cluster no longer wants resources from the provider.
+//! While a provider does not answer, its virtual nodes stay, and writes to it wait. A virtual node
+//! is deleted only when the provider withdraws its offer, or when this cluster no longer wants
+//! resources from the provider.
 
 pub mod contracts;
 
@@ -18,9 +19,10 @@ use kube::{
     runtime::watcher::Config,
 };
 use liqo_api::{
-    ANSWERED, Claimed, ClusterId, ForeignCluster, GranularityAnswer, POOL_FOR_EACH_NODE, PeeringPolicy, RESOURCE_REQUEST,
-    ResourceOffer, ResourceOfferStatus, ResourceRequest, ResourceRequestSpec, ResourcesRequestedReason, TETHERING,
-    TetheringAnswer, VirtualNode, labels, links, provider_namespace,
+    ANSWERED, Claimed, ClusterId, ForeignCluster, GranularityAnswer, POOL_FOR_EACH_NODE,
+    PeeringPolicy, RESOURCE_REQUEST, ResourceOffer, ResourceOfferStatus, ResourceRequest,
+    ResourceRequestSpec, ResourcesRequestedReason, TETHERING, TetheringAnswer, VirtualNode, labels,
+    links, provider_namespace,
 };
 use liqo_api::{conditions::DesiredCondition, policies::PolicyPeer};
 use liqo_controller_runtime::{
@@ -78,17 +80,26 @@ struct ProviderWatches {
 impl ProviderWatches {
     fn is_usable(&self) -> bool {
         let connection = &self.connection;
-        !connection.ended.is_cancelled() && connection.is_reachable() && self.offers.is_synced() && self.requests.is_synced()
+        !connection.ended.is_cancelled()
+            && connection.is_reachable()
+            && self.offers.is_synced()
+            && self.requests.is_synced()
     }
 
     fn request(&self) -> Option<Arc<Request>> {
-        self.requests.get(&Key::new(&self.connection.tenant_namespace, RESOURCE_REQUEST))
+        self.requests.get(&Key::new(
+            &self.connection.tenant_namespace,
+            RESOURCE_REQUEST,
+        ))
     }
 
     /// The provider's own words about why it offers nothing.
     fn no_offer_message(&self) -> Option<String> {
         let request = self.request()?;
-        let answer = request.conditions.iter().find(|condition| condition.type_ == ANSWERED && condition.status == "False")?;
+        let answer = request
+            .conditions
+            .iter()
+            .find(|condition| condition.type_ == ANSWERED && condition.status == "False")?;
         Some(answer.message.clone())
     }
 }
@@ -109,18 +120,42 @@ impl ConsumerController {
         queue: Queue<ClusterId>,
     ) -> Arc<Self> {
         let changed = queue.clone();
-        let reduce =
-            |node: VirtualNode| Some(VirtualNodeState { deleting: node.metadata.deletion_timestamp.is_some(), spec: node.spec });
+        let reduce = |node: VirtualNode| {
+            Some(VirtualNodeState {
+                deleting: node.metadata.deletion_timestamp.is_some(),
+                spec: node.spec,
+            })
+        };
         let all = Api::all(context.client.clone());
-        let virtual_nodes = Cache::watch(all, Config::default(), stop.clone(), reduce, move |key, _, _| {
-            if let Some(provider) = provider_of(&key.namespace) {
-                changed.add_after(provider, SETTLE_DELAY);
-            }
-        });
+        let virtual_nodes = Cache::watch(
+            all,
+            Config::default(),
+            stop.clone(),
+            reduce,
+            move |key, _, _| {
+                if let Some(provider) = provider_of(&key.namespace) {
+                    changed.add_after(provider, SETTLE_DELAY);
+                }
+            },
+        );
         let providers = Mutex::default();
-        let (offers, policies, conditions) = (shared.offers.clone(), shared.policies.clone(), shared.conditions.clone());
+        let (offers, policies, conditions) = (
+            shared.offers.clone(),
+            shared.policies.clone(),
+            shared.conditions.clone(),
+        );
         let (context, peerings) = (context.clone(), shared.peerings.clone());
-        Arc::new(Self { context, offers, virtual_nodes, policies, contracts, peerings, providers, conditions, queue })
+        Arc::new(Self {
+            context,
+            offers,
+            virtual_nodes,
+            policies,
+            contracts,
+            peerings,
+            providers,
+            conditions,
+            queue,
+        })
     }
 
     /// Writes requests, answers and virtual nodes until `stop`.
@@ -137,11 +172,19 @@ impl ConsumerController {
             return;
         }
         let controller = self.clone();
-        let work = self.queue.run("resources-of-providers", CONCURRENCY, stop.clone(), move |id| {
-            let controller = controller.clone();
-            async move { controller.reconcile(&id).await }
-        });
-        let connections = self.context.peers.for_each(stop, |connection| self.clone().watch_provider(connection));
+        let work = self.queue.run(
+            "resources-of-providers",
+            CONCURRENCY,
+            stop.clone(),
+            move |id| {
+                let controller = controller.clone();
+                async move { controller.reconcile(&id).await }
+            },
+        );
+        let connections = self
+            .context
+            .peers
+            .for_each(stop, |connection| self.clone().watch_provider(connection));
         let mut config = self.context.config.clone();
         // The working mode decides what is asked for and what is accepted.
         let follow_mode = async {
@@ -188,7 +231,13 @@ impl ConsumerController {
             &connection,
             Config::default().fields(&format!("metadata.name={RESOURCE_REQUEST}")),
             stop.clone(),
-            |request: &Request| parsed_len(&request.conditions) + request.resources.as_ref().map_or_else(String::len, parsed_len),
+            |request: &Request| {
+                parsed_len(&request.conditions)
+                    + request
+                        .resources
+                        .as_ref()
+                        .map_or_else(String::len, parsed_len)
+            },
             |request: Claimed<_>| reduce::request(request.into_unverified()),
             move |_, _, _| enqueue_changed(),
         );
@@ -217,23 +266,38 @@ impl ConsumerController {
             () = follow_health => {}
         }
         let mut providers = self.providers();
-        if providers.get(&id).is_some_and(|current| Arc::ptr_eq(current, &watches)) {
+        if providers
+            .get(&id)
+            .is_some_and(|current| Arc::ptr_eq(current, &watches))
+        {
             providers.remove(&id);
         }
     }
 
     async fn reconcile(&self, id: &ClusterId) -> Result<Next, Error> {
-        let provider = self.providers().get(id).cloned().filter(|provider| provider.is_usable());
+        let provider = self
+            .providers()
+            .get(id)
+            .cloned()
+            .filter(|provider| provider.is_usable());
         let local = self.local_objects(id);
-        match (self.conditions.foreign_cluster(id).filter(|peer| peer.wants_resources()), provider) {
+        match (
+            self.conditions
+                .foreign_cluster(id)
+                .filter(|peer| peer.wants_resources()),
+            provider,
+        ) {
             (None, provider) => {
-                // Without this, the conditions about old offers would come back with the next request.
+                // Without this, the conditions about old offers would come back with the next
+                // request.
                 self.conditions.report_provider(id, Vec::new());
                 self.stop_borrowing(id, &local, provider.as_deref()).await?;
             }
             // Local objects stay until the provider is reachable.
             (Some(_), None) => {}
-            (Some(peer), Some(provider)) => return self.borrow_resources(id, &peer, &local, &provider).await,
+            (Some(peer), Some(provider)) => {
+                return self.borrow_resources(id, &peer, &local, &provider).await;
+            }
         }
         Ok(Next::OnChange)
     }
@@ -242,7 +306,11 @@ impl ConsumerController {
         let namespace = provider_namespace(id);
         let here = |key: &Key| key.namespace == namespace;
         let mirrors = self.offers.all().into_iter().filter(|(key, _)| here(key));
-        let nodes = self.virtual_nodes.all().into_iter().filter(|(key, _)| here(key));
+        let nodes = self
+            .virtual_nodes
+            .all()
+            .into_iter()
+            .filter(|(key, _)| here(key));
         LocalObjects {
             mirrors: mirrors.map(|(key, mirror)| (key.name, mirror)).collect(),
             nodes: nodes.map(|(key, node)| (key.name, node)).collect(),
@@ -256,12 +324,18 @@ impl ConsumerController {
         local: &LocalObjects,
         provider: &ProviderWatches,
     ) -> Result<Next, Error> {
-        let offers: BTreeMap<String, Arc<Claimed<ResourceOffer>>> =
-            provider.offers.all().into_iter().map(|(key, offer)| (key.name, offer)).collect();
-        let consume =
-            policies::effective(&self.policies, &PolicyPeer::new(id, Some(peer))).map(|policy| policy.spec.consume.clone());
+        let offers: BTreeMap<String, Arc<Claimed<ResourceOffer>>> = provider
+            .offers
+            .all()
+            .into_iter()
+            .map(|(key, offer)| (key.name, offer))
+            .collect();
+        let consume = policies::effective(&self.policies, &PolicyPeer::new(id, Some(peer)))
+            .map(|policy| policy.spec.consume.clone());
         // Without it, the peering is about to end.
-        let Some(peering) = self.peerings.get(&Key::new("", provider_namespace(id))) else { return Ok(Next::OnChange) };
+        let Some(peering) = self.peerings.get(&Key::new("", provider_namespace(id))) else {
+            return Ok(Next::OnChange);
+        };
         let seen = Seen {
             id,
             peer,
@@ -273,7 +347,10 @@ impl ConsumerController {
             offer_copies: &local.mirrors,
         };
         let of_contracts = self.contracts.judge(&seen).await;
-        let mut failures = self.contracts.carry_out(id, of_contracts.actions, &provider.connection).await;
+        let mut failures = self
+            .contracts
+            .carry_out(id, of_contracts.actions, &provider.connection)
+            .await;
         let config = self.context.config();
         let intent = BorrowingIntent {
             own: self.context.cluster_id.clone(),
@@ -288,48 +365,101 @@ impl ConsumerController {
             tethered_elsewhere: config.exclusive_peer().filter(|peer| *peer != id).cloned(),
         };
         let requested = self.request(&intent, &peering, provider).await;
-        let judgement = judge(&intent, &offers, local, provider.no_offer_message().as_deref());
+        let judgement = judge(
+            &intent,
+            &offers,
+            local,
+            provider.no_offer_message().as_deref(),
+        );
         let carried_out = self.carry_out(id, judgement.actions, Some(provider)).await;
         let kind = links::RESOURCES_REQUESTED;
         let condition = match &requested {
-            Ok(()) => DesiredCondition::yes(kind, ResourcesRequestedReason::Requested, "the provider has our request"),
-            Err(error) => DesiredCondition::no(kind, ResourcesRequestedReason::RequestFailed, short_text(error)),
+            Ok(()) => DesiredCondition::yes(
+                kind,
+                ResourcesRequestedReason::Requested,
+                "the provider has our request",
+            ),
+            Err(error) => DesiredCondition::no(
+                kind,
+                ResourcesRequestedReason::RequestFailed,
+                short_text(error),
+            ),
         };
         let tethers = intent.returns == Returns::Allowed;
-        let granted = tethers.then(|| provider.request()).flatten().and_then(|request| tethering_granted(&request));
-        let divided = provider.request().and_then(|request| pool_for_each_node(&request));
-        let conditions = [condition, judgement.condition].into_iter().chain(granted).chain(divided);
+        let granted = tethers
+            .then(|| provider.request())
+            .flatten()
+            .and_then(|request| tethering_granted(&request));
+        let divided = provider
+            .request()
+            .and_then(|request| pool_for_each_node(&request));
+        let conditions = [condition, judgement.condition]
+            .into_iter()
+            .chain(granted)
+            .chain(divided);
         self.conditions.report_provider(id, conditions.collect());
         failures.extend([requested, carried_out].into_iter().filter_map(Result::err));
         crate::first(failures)?;
-        let left = of_contracts.next.map(|next| Duration::try_from(next.duration_since(self.context.now())).unwrap_or_default());
+        let left = of_contracts.next.map(|next| {
+            Duration::try_from(next.duration_since(self.context.now())).unwrap_or_default()
+        });
         Ok(left.map_or(Next::OnChange, Next::After))
     }
 
     /// Writes our request at the provider, unless it is there already.
-    async fn request(&self, intent: &BorrowingIntent, peering: &str, provider: &ProviderWatches) -> Result<(), Error> {
+    async fn request(
+        &self,
+        intent: &BorrowingIntent,
+        peering: &str,
+        provider: &ProviderWatches,
+    ) -> Result<(), Error> {
         let existing = provider.request();
         let tethers = intent.returns == Returns::Allowed;
         let is_same = |existing: &Request| {
-            let asks = (existing.resources.as_ref(), existing.granularity, existing.tethering, existing.peering.as_deref());
-            asks == (Ok(&intent.request.resources), intent.request.granularity, tethers, Some(peering))
+            let asks = (
+                existing.resources.as_ref(),
+                existing.granularity,
+                existing.tethering,
+                existing.peering.as_deref(),
+            );
+            asks == (
+                Ok(&intent.request.resources),
+                intent.request.granularity,
+                tethers,
+                Some(peering),
+            )
         };
         if existing.as_deref().is_some_and(is_same) {
             return Ok(());
         }
         let connection = &provider.connection;
-        let api: Api<ResourceRequest> = namespaced(&connection.client, &connection.tenant_namespace);
-        let (resources, granularity) = (intent.request.resources.clone(), intent.request.granularity);
-        let spec = ResourceRequestSpec { resources, granularity, tethering: tethers, peering: Some(peering.to_owned()) };
-        let request = marked(ResourceRequest::new(RESOURCE_REQUEST, spec), labels::CONSUMER_ID, &intent.own);
+        let api: Api<ResourceRequest> =
+            namespaced(&connection.client, &connection.tenant_namespace);
+        let (resources, granularity) =
+            (intent.request.resources.clone(), intent.request.granularity);
+        let spec = ResourceRequestSpec {
+            resources,
+            granularity,
+            tethering: tethers,
+            peering: Some(peering.to_owned()),
+        };
+        let request = marked(
+            ResourceRequest::new(RESOURCE_REQUEST, spec),
+            labels::CONSUMER_ID,
+            &intent.own,
+        );
         let written = peers::call(put(&api, FIELD_MANAGER, &request, existing.is_some())).await;
         let key = Key::new(&connection.tenant_namespace, RESOURCE_REQUEST);
-        at_provider(&intent.provider, written.step("write", "ResourceRequest", key))?;
+        at_provider(
+            &intent.provider,
+            written.step("write", "ResourceRequest", key),
+        )?;
         tracing::info!(provider = %intent.provider, limits = %intent.request.resources, "resources requested");
         Ok(())
     }
 
-    /// Deletes the virtual nodes and the copies of offers, then the request. The tenancy may go on for the network.
+    /// Deletes the virtual nodes and the copies of offers, then the request. The tenancy may go on
+    /// for the network.
     async fn stop_borrowing(
         &self,
         id: &ClusterId,
@@ -338,18 +468,31 @@ impl ConsumerController {
     ) -> Result<(), Error> {
         self.carry_out(id, remove_all(local), None).await?;
         self.contracts.close(id).await?;
-        let Some(provider) = provider.filter(|provider| local.nodes.is_empty() && provider.request().is_some()) else {
+        let Some(provider) =
+            provider.filter(|provider| local.nodes.is_empty() && provider.request().is_some())
+        else {
             return Ok(());
         };
         let connection = &provider.connection;
-        let api: Api<ResourceRequest> = namespaced(&connection.client, &connection.tenant_namespace);
-        let deleted = peers::call(delete_if_present(&api, RESOURCE_REQUEST, &DeleteParams::default())).await;
+        let api: Api<ResourceRequest> =
+            namespaced(&connection.client, &connection.tenant_namespace);
+        let deleted = peers::call(delete_if_present(
+            &api,
+            RESOURCE_REQUEST,
+            &DeleteParams::default(),
+        ))
+        .await;
         let key = Key::new(&connection.tenant_namespace, RESOURCE_REQUEST);
         at_provider(id, deleted.map(drop).step("delete", "ResourceRequest", key))
     }
 
     /// Carries out as much as possible; the queue tries failed actions again.
-    async fn carry_out(&self, id: &ClusterId, actions: Vec<Action>, provider: Option<&ProviderWatches>) -> Result<(), Error> {
+    async fn carry_out(
+        &self,
+        id: &ClusterId,
+        actions: Vec<Action>,
+        provider: Option<&ProviderWatches>,
+    ) -> Result<(), Error> {
         let mut failures = Vec::new();
         for action in actions {
             failures.extend(self.act(id, action, provider).await.err());
@@ -357,7 +500,12 @@ impl ConsumerController {
         crate::first(failures)
     }
 
-    async fn act(&self, id: &ClusterId, action: Action, provider: Option<&ProviderWatches>) -> Result<(), Error> {
+    async fn act(
+        &self,
+        id: &ClusterId,
+        action: Action,
+        provider: Option<&ProviderWatches>,
+    ) -> Result<(), Error> {
         let namespace = provider_namespace(id);
         let key = |name: &str| Key::new(&namespace, name);
         let nodes: Api<VirtualNode> = namespaced(&self.context.client, &namespace);
@@ -365,56 +513,91 @@ impl ConsumerController {
         let delete = DeleteParams::default();
         match action {
             Action::DeleteNode(name) => {
-                delete_if_present(&nodes, &name, &delete).await.step("delete", "VirtualNode", key(&name))?;
+                delete_if_present(&nodes, &name, &delete).await.step(
+                    "delete",
+                    "VirtualNode",
+                    key(&name),
+                )?;
             }
             Action::ApplyNode(spec) => {
                 tracing::info!(provider = %id, pool = spec.pool, resources = %spec.resources, "writing a virtual node");
                 let key = key(&spec.pool);
                 let node = marked(VirtualNode::new(&key.name, spec), labels::PROVIDER_ID, id);
                 let exists = self.virtual_nodes.get(&key).is_some();
-                put(&nodes, FIELD_MANAGER, &node, exists).await.step("write", "VirtualNode", key)?;
+                put(&nodes, FIELD_MANAGER, &node, exists).await.step(
+                    "write",
+                    "VirtualNode",
+                    key,
+                )?;
             }
             Action::DeleteMirror(name) => {
-                delete_if_present(&mirrors, &name, &delete).await.step("delete", "ResourceOffer", key(&name))?;
+                delete_if_present(&mirrors, &name, &delete).await.step(
+                    "delete",
+                    "ResourceOffer",
+                    key(&name),
+                )?;
             }
             Action::ApplyMirror(spec) => {
                 let key = key(&spec.pool);
                 let mirror = marked(ResourceOffer::new(&key.name, spec), labels::PROVIDER_ID, id);
                 let exists = self.offers.get(&key).is_some();
-                put(&mirrors, FIELD_MANAGER, &mirror, exists).await.step("write", "ResourceOffer", key)?;
+                put(&mirrors, FIELD_MANAGER, &mirror, exists).await.step(
+                    "write",
+                    "ResourceOffer",
+                    key,
+                )?;
             }
             Action::AnswerMirror(name, status) => {
                 let written = write_answer(&mirrors, &name, status).await;
                 written.step("write the status of", "ResourceOffer", key(&name))?;
             }
             Action::Answer(name, status) => {
-                let Some(ProviderWatches { connection, .. }) = provider else { return Ok(()) };
-                let offers: Api<ResourceOffer> = namespaced(&connection.client, &connection.tenant_namespace);
+                let Some(ProviderWatches { connection, .. }) = provider else {
+                    return Ok(());
+                };
+                let offers: Api<ResourceOffer> =
+                    namespaced(&connection.client, &connection.tenant_namespace);
                 let written = peers::call(write_answer(&offers, &name, status)).await;
                 let key = Key::new(&connection.tenant_namespace, name);
-                at_provider(id, written.step("write the status of", "ResourceOffer", key))?;
+                at_provider(
+                    id,
+                    written.step("write the status of", "ResourceOffer", key),
+                )?;
             }
         }
         Ok(())
     }
 
     fn providers(&self) -> MutexGuard<'_, HashMap<ClusterId, Arc<ProviderWatches>>> {
-        self.providers.lock().unwrap_or_else(PoisonError::into_inner)
+        self.providers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The provider's answer to the present request to control this cluster, if it has answered.
 fn tethering_granted(request: &Request) -> Option<DesiredCondition> {
     let kind = links::TETHERING_GRANTED;
-    let answer = request.conditions.iter().find(|condition| condition.type_ == TETHERING)?;
+    let answer = request
+        .conditions
+        .iter()
+        .find(|condition| condition.type_ == TETHERING)?;
     if !request.tethering || answer.observed_generation != request.generation {
         return None;
     }
     // The provider chooses reason and message.
     let reason = TetheringAnswer::parse(&answer.reason).unwrap_or(TetheringAnswer::NotAllowed);
-    let message = answer.message.chars().take(MAX_ANSWER_LEN).collect::<String>();
+    let message = answer
+        .message
+        .chars()
+        .take(MAX_ANSWER_LEN)
+        .collect::<String>();
     match answer.status.as_str() {
-        "True" => Some(DesiredCondition::yes(kind, TetheringAnswer::Granted, message)),
+        "True" => Some(DesiredCondition::yes(
+            kind,
+            TetheringAnswer::Granted,
+            message,
+        )),
         _ => Some(DesiredCondition::no(kind, reason, message)),
     }
 }
@@ -422,26 +605,48 @@ fn tethering_granted(request: &Request) -> Option<DesiredCondition> {
 /// The provider's answer to the present request for one pool for each node, if it has answered.
 fn pool_for_each_node(request: &Request) -> Option<DesiredCondition> {
     let kind = links::POOL_FOR_EACH_NODE;
-    let answer = request.conditions.iter().find(|condition| condition.type_ == POOL_FOR_EACH_NODE)?;
+    let answer = request
+        .conditions
+        .iter()
+        .find(|condition| condition.type_ == POOL_FOR_EACH_NODE)?;
     if request.granularity.is_none() || answer.observed_generation != request.generation {
         return None;
     }
     // The provider chooses reason and message.
     let reason = GranularityAnswer::parse(&answer.reason).unwrap_or(GranularityAnswer::NotAllowed);
-    let message = answer.message.chars().take(MAX_ANSWER_LEN).collect::<String>();
+    let message = answer
+        .message
+        .chars()
+        .take(MAX_ANSWER_LEN)
+        .collect::<String>();
     match answer.status.as_str() {
         "True" => Some(DesiredCondition::yes(kind, reason, message)),
         _ => Some(DesiredCondition::no(kind, reason, message)),
     }
 }
 
-async fn write_answer(offers: &Api<ResourceOffer>, name: &str, status: ResourceOfferStatus) -> kube::Result<()> {
+async fn write_answer(
+    offers: &Api<ResourceOffer>,
+    name: &str,
+    status: ResourceOfferStatus,
+) -> kube::Result<()> {
     let body = json!({ "status": { "phase": status.phase, "message": status.message } });
-    unless_gone(offers.patch_status(name, &PatchParams::default(), &Patch::Merge(&body)).await).map(drop)
+    unless_gone(
+        offers
+            .patch_status(name, &PatchParams::default(), &Patch::Merge(&body))
+            .await,
+    )
+    .map(drop)
 }
 
-fn at_provider<T>(provider: &ClusterId, outcome: Result<T, StepError<PeerError>>) -> Result<T, Error> {
-    outcome.map_err(|source| Error::Provider { provider: provider.clone(), source: Box::new(source) })
+fn at_provider<T>(
+    provider: &ClusterId,
+    outcome: Result<T, StepError<PeerError>>,
+) -> Result<T, Error> {
+    outcome.map_err(|source| Error::Provider {
+        provider: provider.clone(),
+        source: Box::new(source),
+    })
 }
 
 /// The error for a condition: the API server's own words if it answered.
@@ -461,7 +666,10 @@ mod tests {
 
     #[test]
     fn only_a_provider_namespace_names_a_provider() {
-        assert_eq!(provider_of(&provider_namespace(&cluster(1))), Some(cluster(1)));
+        assert_eq!(
+            provider_of(&provider_namespace(&cluster(1))),
+            Some(cluster(1))
+        );
         assert_eq!(provider_of(&liqo_api::tenant_namespace(&cluster(1))), None);
         assert_eq!(provider_of("liqo-provider-rome"), None);
         assert_eq!(provider_of(cluster(1).as_str()), None);

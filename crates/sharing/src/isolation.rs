@@ -1,7 +1,9 @@
-//! Tests whether the pod network enforces `NetworkPolicies`, and reports it as a condition of the `ClusterConfig`.
+//! Tests whether the pod network enforces `NetworkPolicies`, and reports it as a condition of the
+//! `ClusterConfig`.
 //!
-//! The pods of the resolver listen on one port that a `NetworkPolicy` closes. If the manager can connect to it, the pod
-//! network does not enforce the policy. These pods run anyway, so the test creates nothing and leaves nothing behind.
+//! The pods of the resolver listen on one port that a `NetworkPolicy` closes. If the manager can
+//! connect to it, the pod network does not enforce the policy. These pods run anyway, so the test
+//! creates nothing and leaves nothing behind.
 
 use std::{net::IpAddr, time::Duration};
 
@@ -9,8 +11,9 @@ use futures::{StreamExt as _, stream};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, api::ListParams};
 use liqo_api::{
-    CLOSED_PORT, CLUSTER_CONFIG, ClusterConfig, Key, NETWORK_POLICIES_ENFORCED, NetworkPoliciesEnforcedReason, RESOLVER,
-    RESOLVER_PORT, conditions::DesiredCondition, isolation,
+    CLOSED_PORT, CLUSTER_CONFIG, ClusterConfig, Key, NETWORK_POLICIES_ENFORCED,
+    NetworkPoliciesEnforcedReason, RESOLVER, RESOLVER_PORT, conditions::DesiredCondition,
+    isolation,
 };
 use liqo_controller_runtime::{Context, Network, conditions::apply_to_config, events::object_ref};
 use tokio::time::{Instant, sleep_until, timeout};
@@ -58,7 +61,9 @@ pub async fn run(context: &Context, stop: CancellationToken) {
 
 /// Tries all addresses of the resolver's pods.
 async fn attempt(network: &dyn Network, pods: &Api<Pod>) -> Outcome {
-    let of_resolver = ListParams::default().labels(&format!("app.kubernetes.io/name={RESOLVER}")).limit(MAX_PODS);
+    let of_resolver = ListParams::default()
+        .labels(&format!("app.kubernetes.io/name={RESOLVER}"))
+        .limit(MAX_PODS);
     let listed = match pods.list(&of_resolver).await {
         Ok(listed) => listed,
         Err(error) => {
@@ -67,22 +72,36 @@ async fn attempt(network: &dyn Network, pods: &Api<Pod>) -> Outcome {
         }
     };
     let addresses: Vec<IpAddr> = listed.items.iter().flat_map(addresses).collect();
-    let attempts = stream::iter(addresses).map(|address| connect(network, address, RESOLVER_PORT, CLOSED_PORT));
-    Outcome::of(&attempts.buffer_unordered(CONCURRENCY).collect::<Vec<_>>().await)
+    let attempts = stream::iter(addresses)
+        .map(|address| connect(network, address, RESOLVER_PORT, CLOSED_PORT));
+    Outcome::of(
+        &attempts
+            .buffer_unordered(CONCURRENCY)
+            .collect::<Vec<_>>()
+            .await,
+    )
 }
 
-/// The addresses of a pod that accepts connections at the closed port: a ready one of a version that does.
+/// The addresses of a pod that accepts connections at the closed port: a ready one of a version
+/// that does.
 fn addresses(pod: &Pod) -> Vec<IpAddr> {
     let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
     let mut ports = containers.flat_map(|container| container.ports.iter().flatten());
     let listens = ports.any(|port| port.container_port == i32::from(CLOSED_PORT));
-    let Some(status) = pod.status.as_ref().filter(|_| listens && pod.metadata.deletion_timestamp.is_none()) else {
+    let Some(status) = pod
+        .status
+        .as_ref()
+        .filter(|_| listens && pod.metadata.deletion_timestamp.is_none())
+    else {
         return Vec::new();
     };
     let mut conditions = status.conditions.iter().flatten();
-    let is_ready = conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True");
+    let is_ready =
+        conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True");
     let addresses = status.pod_ips.iter().flatten().filter(|_| is_ready);
-    addresses.filter_map(|address| address.ip.parse().ok()).collect()
+    addresses
+        .filter_map(|address| address.ip.parse().ok())
+        .collect()
 }
 
 async fn connect(network: &dyn Network, address: IpAddr, open: u16, closed: u16) -> Attempt {
@@ -92,23 +111,46 @@ async fn connect(network: &dyn Network, address: IpAddr, open: u16, closed: u16)
     };
     let before = accepts(open).await;
     let closed = accepts(closed).await;
-    Attempt { open: before && accepts(open).await, closed }
+    Attempt {
+        open: before && accepts(open).await,
+        closed,
+    }
 }
 
 /// Writes the condition if it changed. Without a result the last known one stays.
-async fn report(context: &Context, config: &ClusterConfig, result: Option<bool>) -> kube::Result<()> {
+async fn report(
+    context: &Context,
+    config: &ClusterConfig,
+    result: Option<bool>,
+) -> kube::Result<()> {
     let known = isolation::enforced(config);
     let wanted = condition(result.or(known), config.spec.lend_without_network_policies);
-    if !apply_to_config(context, config, FIELD_MANAGER, std::slice::from_ref(&wanted)).await? || result == known {
+    if !apply_to_config(
+        context,
+        config,
+        FIELD_MANAGER,
+        std::slice::from_ref(&wanted),
+    )
+    .await?
+        || result == known
+    {
         return Ok(());
     }
     match result {
         Some(true) => tracing::info!("the pod network enforces NetworkPolicies"),
         Some(false) => {
             tracing::warn!("{}", wanted.message);
-            let object = object_ref("config.liqo.io/v1alpha1", "ClusterConfig", &Key::of(config), config.metadata.uid.clone());
-            let effect =
-                if config.spec.lend_without_network_policies { "this cluster lends nevertheless" } else { "nothing is offered" };
+            let object = object_ref(
+                "config.liqo.io/v1alpha1",
+                "ClusterConfig",
+                &Key::of(config),
+                config.metadata.uid.clone(),
+            );
+            let effect = if config.spec.lend_without_network_policies {
+                "this cluster lends nevertheless"
+            } else {
+                "nothing is offered"
+            };
             let note = format!(
                 "the pod network does not enforce NetworkPolicies; {effect}: see condition {NETWORK_POLICIES_ENFORCED} of ClusterConfig {CLUSTER_CONFIG}"
             );
@@ -122,9 +164,21 @@ async fn report(context: &Context, config: &ClusterConfig, result: Option<bool>)
 fn condition(enforced: Option<bool>, allowed: bool) -> DesiredCondition {
     let message = isolation::describe(enforced, allowed);
     match enforced {
-        Some(true) => DesiredCondition::yes(NETWORK_POLICIES_ENFORCED, NetworkPoliciesEnforcedReason::Enforced, message),
-        Some(false) => DesiredCondition::no(NETWORK_POLICIES_ENFORCED, NetworkPoliciesEnforcedReason::NotEnforced, message),
-        None => DesiredCondition::unknown(NETWORK_POLICIES_ENFORCED, NetworkPoliciesEnforcedReason::NotTested, message),
+        Some(true) => DesiredCondition::yes(
+            NETWORK_POLICIES_ENFORCED,
+            NetworkPoliciesEnforcedReason::Enforced,
+            message,
+        ),
+        Some(false) => DesiredCondition::no(
+            NETWORK_POLICIES_ENFORCED,
+            NetworkPoliciesEnforcedReason::NotEnforced,
+            message,
+        ),
+        None => DesiredCondition::unknown(
+            NETWORK_POLICIES_ENFORCED,
+            NetworkPoliciesEnforcedReason::NotTested,
+            message,
+        ),
     }
 }
 
@@ -149,26 +203,61 @@ mod tests {
     fn only_ready_pods_that_listen_at_the_closed_port_are_tried() {
         assert_eq!(addresses(&pod(CLOSED_PORT, "True", &Value::Null)).len(), 2);
         assert_eq!(addresses(&pod(CLOSED_PORT, "False", &Value::Null)).len(), 0);
-        assert_eq!(addresses(&pod(CLOSED_PORT, "True", &json!("2026-01-01T00:00:00Z"))).len(), 0);
+        assert_eq!(
+            addresses(&pod(CLOSED_PORT, "True", &json!("2026-01-01T00:00:00Z"))).len(),
+            0
+        );
         // A pod of an older version refuses the connection, as if a policy closed the port.
-        assert_eq!(addresses(&pod(RESOLVER_PORT, "True", &Value::Null)).len(), 0);
+        assert_eq!(
+            addresses(&pod(RESOLVER_PORT, "True", &Value::Null)).len(),
+            0
+        );
     }
 
     #[tokio::test]
     async fn a_port_counts_as_open_if_it_accepts_connections() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
-        let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
+        let gone = TcpListener::bind("127.0.0.1:0")
+            .await
+            .unwrap()
+            .local_addr()
+            .unwrap()
+            .port();
         let found = |open, closed| connect(&Tcp, IpAddr::from([127, 0, 0, 1]), open, closed);
-        assert_eq!(found(port, port).await, Attempt { open: true, closed: true });
-        assert_eq!(found(port, gone).await, Attempt { open: true, closed: false });
-        assert_eq!(found(gone, gone).await, Attempt { open: false, closed: false });
+        assert_eq!(
+            found(port, port).await,
+            Attempt {
+                open: true,
+                closed: true
+            }
+        );
+        assert_eq!(
+            found(port, gone).await,
+            Attempt {
+                open: true,
+                closed: false
+            }
+        );
+        assert_eq!(
+            found(gone, gone).await,
+            Attempt {
+                open: false,
+                closed: false
+            }
+        );
     }
 
     #[test]
     fn the_condition_says_what_is_known() {
         let status = |enforced| condition(enforced, false).status;
-        assert_eq!([Some(true), Some(false), None].map(status), [Some(true), Some(false), None]);
-        assert_ne!(condition(Some(false), false).message, condition(Some(false), true).message);
+        assert_eq!(
+            [Some(true), Some(false), None].map(status),
+            [Some(true), Some(false), None]
+        );
+        assert_ne!(
+            condition(Some(false), false).message,
+            condition(Some(false), true).message
+        );
     }
 }

@@ -1,10 +1,10 @@
 //! Sharing: how one cluster lends resources to another, from the request to the virtual node.
 //!
-//! The consumer writes a `ResourceRequest` into its tenant namespace at the provider. The provider computes what its
-//! nodes have free, takes the percentage that its `PeeringPolicy` shares, splits it between all consumers that
-//! requested something, and answers with a `ResourceOffer` for each pool. The consumer checks the offer, keeps a copy,
-//! and creates a `VirtualNode` from it. When the provider's free resources change, the offer changes, and the virtual
-//! node follows.
+//! The consumer writes a `ResourceRequest` into its tenant namespace at the provider. The provider
+//! computes what its nodes have free, takes the percentage that its `PeeringPolicy` shares, splits
+//! it between all consumers that requested something, and answers with a `ResourceOffer` for each
+//! pool. The consumer checks the offer, keeps a copy, and creates a `VirtualNode` from it. When the
+//! provider's free resources change, the offer changes, and the virtual node follows.
 //!
 //! ```text
 //!   consumer (consumer.rs)                          provider (provider.rs)
@@ -19,19 +19,23 @@
 //!                      └──────▶ copy of the offer, in the provider namespace
 //! ```
 //!
-//! Each change triggers a new computation of all offers from the caches: there is no running total that could drift.
-//! The leader of the manager calls [`run`]. It starts these modules, which read, call the rules and write:
+//! Each change triggers a new computation of all offers from the caches: there is no running total
+//! that could drift. The leader of the manager calls [`run`]. It starts these modules, which read,
+//! call the rules and write:
 //! - `provider`: writes offers, the answers to requests, and the status of policies,
 //! - `consumer`: writes requests, answers to offers, and virtual nodes,
-//! - `provider/contracts`, `consumer/contracts`: write contracts and the answers to them; `breach_reports` reports
-//!   breaches,
-//! - `metering`: writes and answers receipts; its [`Keeper`] copies what has to stay when a peering ends,
-//! - `isolation`: tests whether the pod network enforces `NetworkPolicies`, without which nothing is offered,
+//! - `provider/contracts`, `consumer/contracts`: write contracts and the answers to them;
+//!   `breach_reports` reports breaches,
+//! - `metering`: writes and answers receipts; its [`Keeper`] copies what has to stay when a peering
+//!   ends,
+//! - `isolation`: tests whether the pod network enforces `NetworkPolicies`, without which nothing
+//!   is offered,
 //! - `plugins`: asks the resource plugins that policies name,
 //! - `peer_conditions`: writes the conditions of each `ForeignCluster`, for both sides.
 //!
-//! Read [`decide`] first: the rules, as pure functions. `liqoctl` and the broker plugin call them, too. The rules of
-//! contracts and receipts are in `liqo-market`. Offloading makes Nodes of `VirtualNode`s, and admits pods.
+//! Read [`decide`] first: the rules, as pure functions. `liqoctl` and the broker plugin call them,
+//! too. The rules of contracts and receipts are in `liqo-market`. Offloading makes Nodes of
+//! `VirtualNode`s, and admits pods.
 
 pub mod decide;
 
@@ -50,8 +54,13 @@ use std::{sync::Arc, time::Duration};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{Api, ResourceExt as _, runtime::watcher::Config};
 use liqo_api::policies::without_status;
-use liqo_api::{ClusterId, Contract, ForeignCluster, PeeringPolicy, ResourceOffer, consumer_of_tenant_namespace, labels};
-use liqo_controller_runtime::{Cache, Context, Queue, cache::whole, peers::PeerError, writes::StepError};
+use liqo_api::{
+    ClusterId, Contract, ForeignCluster, PeeringPolicy, ResourceOffer,
+    consumer_of_tenant_namespace, labels,
+};
+use liqo_controller_runtime::{
+    Cache, Context, Queue, cache::whole, peers::PeerError, writes::StepError,
+};
 use liqo_market::contract::record::{ContractCopy, ContractRecord, IssuedContract};
 use liqo_signing::ClusterIdentity;
 use tokio_util::sync::CancellationToken;
@@ -76,7 +85,10 @@ pub enum Error {
     #[error(transparent)]
     Local(#[from] StepError),
     #[error("at provider {provider}: {source}")]
-    Provider { provider: ClusterId, source: Box<StepError<PeerError>> },
+    Provider {
+        provider: ClusterId,
+        source: Box<StepError<PeerError>>,
+    },
 }
 
 /// Shares resources in both directions until `context.stop`. Only the leader may run it.
@@ -84,23 +96,61 @@ pub async fn run(context: Context, identity: Arc<ClusterIdentity>) -> Result<(),
     let stop = context.stop.child_token();
     let _guard = stop.clone().drop_guard();
     let (offers_queue, providers, conditions) = (Queue::new(), Queue::new(), Queue::new());
-    let foreign_clusters = watch_foreign_clusters(&context, &stop, offers_queue.clone(), providers.clone(), conditions.clone());
+    let foreign_clusters = watch_foreign_clusters(
+        &context,
+        &stop,
+        offers_queue.clone(),
+        providers.clone(),
+        conditions.clone(),
+    );
     let offers = watch_offers(&context, &stop, offers_queue.clone(), providers.clone());
-    let policies = watch_policies(&context, &stop, offers_queue.clone(), providers.clone(), foreign_clusters.clone());
-    let conditions = Arc::new(PeerConditions::new(context.clone(), foreign_clusters, conditions));
+    let policies = watch_policies(
+        &context,
+        &stop,
+        offers_queue.clone(),
+        providers.clone(),
+        foreign_clusters.clone(),
+    );
+    let conditions = Arc::new(PeerConditions::new(
+        context.clone(),
+        foreign_clusters,
+        conditions,
+    ));
     let contracts = watch_contracts(&context, &stop, offers_queue.clone(), providers.clone());
     let answers = offers_queue.clone();
-    let receipts = metering::watch_receipts(&context, liqo_api::labels::CONSUMER_ID, &stop, move |_| {
-        answers.add_after((), provider::DEBOUNCE);
-    });
-    let made = ProviderContracts::new(context.clone(), identity.clone(), contracts.clone(), receipts);
-    let received = ConsumerContracts::new(context.clone(), identity.clone(), contracts, providers.clone());
+    let receipts =
+        metering::watch_receipts(&context, liqo_api::labels::CONSUMER_ID, &stop, move |_| {
+            answers.add_after((), provider::DEBOUNCE);
+        });
+    let made = ProviderContracts::new(
+        context.clone(),
+        identity.clone(),
+        contracts.clone(),
+        receipts,
+    );
+    let received = ConsumerContracts::new(
+        context.clone(),
+        identity.clone(),
+        contracts,
+        providers.clone(),
+    );
     let peerings = watch_peerings(&context, &stop, providers.clone());
-    let shared = Shared { offers, policies: policies.clone(), conditions: conditions.clone(), peerings };
+    let shared = Shared {
+        offers,
+        policies: policies.clone(),
+        conditions: conditions.clone(),
+        peerings,
+    };
     let provider = ProviderController::start(&context, &stop, &shared, made, offers_queue);
     let consumer = ConsumerController::start(&context, &stop, &shared, received, providers);
     let kept = Keeper::new(&context, &identity);
-    let receipts = metering::run(&context, identity, policies, conditions.clone(), stop.clone());
+    let receipts = metering::run(
+        &context,
+        identity,
+        policies,
+        conditions.clone(),
+        stop.clone(),
+    );
     tokio::join!(
         conditions.run(stop.clone()),
         provider.run(stop.clone()),
@@ -120,19 +170,32 @@ fn watch_foreign_clusters(
     conditions: Queue<ClusterId>,
 ) -> Cache<ForeignCluster> {
     let all = Api::<ForeignCluster>::all(context.client.clone());
-    Cache::watch(all, Config::default(), stop.clone(), whole, move |_, old, new| {
-        // Policies select peers by label, persons decide on contracts, and a consumer that is silent for long gets no offer.
-        let read = |peer: Option<&Arc<ForeignCluster>>| {
-            peer.map(|peer| (peer.metadata.labels.clone(), peer.spec.contracts.clone(), Silence::of(peer, Duration::default)))
-        };
-        if read(old) != read(new) {
-            offers_queue.add_after((), SETTLE_DELAY);
-        }
-        for peer in [old, new].into_iter().flatten() {
-            providers.add_after(peer.spec.cluster_id.clone(), SETTLE_DELAY);
-            conditions.add_after(peer.spec.cluster_id.clone(), SETTLE_DELAY);
-        }
-    })
+    Cache::watch(
+        all,
+        Config::default(),
+        stop.clone(),
+        whole,
+        move |_, old, new| {
+            // Policies select peers by label, persons decide on contracts, and a consumer that is
+            // silent for long gets no offer.
+            let read = |peer: Option<&Arc<ForeignCluster>>| {
+                peer.map(|peer| {
+                    (
+                        peer.metadata.labels.clone(),
+                        peer.spec.contracts.clone(),
+                        Silence::of(peer, Duration::default),
+                    )
+                })
+            };
+            if read(old) != read(new) {
+                offers_queue.add_after((), SETTLE_DELAY);
+            }
+            for peer in [old, new].into_iter().flatten() {
+                providers.add_after(peer.spec.cluster_id.clone(), SETTLE_DELAY);
+                conditions.add_after(peer.spec.cluster_id.clone(), SETTLE_DELAY);
+            }
+        },
+    )
 }
 
 /// Policies limit what the provider side offers and what the consumer side accepts.
@@ -145,16 +208,26 @@ fn watch_policies(
 ) -> Cache<PeeringPolicy> {
     let all = Api::<PeeringPolicy>::all(context.client.clone());
     // This crate writes the status, so a change of the status is not an input.
-    let rules = |policy: Option<&Arc<PeeringPolicy>>| policy.map(|policy| PeeringPolicy::clone(policy)).and_then(without_status);
-    Cache::watch(all, Config::default(), stop.clone(), whole, move |_, old, new| {
-        if rules(old) == rules(new) {
-            return;
-        }
-        offers_queue.add_after((), provider::PROMPT_DELAY);
-        for (_, peer) in foreign_clusters.all() {
-            providers.add_after(peer.spec.cluster_id.clone(), SETTLE_DELAY);
-        }
-    })
+    let rules = |policy: Option<&Arc<PeeringPolicy>>| {
+        policy
+            .map(|policy| PeeringPolicy::clone(policy))
+            .and_then(without_status)
+    };
+    Cache::watch(
+        all,
+        Config::default(),
+        stop.clone(),
+        whole,
+        move |_, old, new| {
+            if rules(old) == rules(new) {
+                return;
+            }
+            offers_queue.add_after((), provider::PROMPT_DELAY);
+            for (_, peer) in foreign_clusters.all() {
+                providers.add_after(peer.spec.cluster_id.clone(), SETTLE_DELAY);
+            }
+        },
+    )
 }
 
 /// All offers in this cluster: those that it made, and copies of those that it received.
@@ -165,15 +238,24 @@ fn watch_offers(
     providers: Queue<ClusterId>,
 ) -> Cache<ResourceOffer> {
     let all = Api::<ResourceOffer>::all(context.client.clone());
-    // The ledger gives refused resources to others, and ignores everything else in a consumer's answer.
-    let counted = |offer: Option<&Arc<ResourceOffer>>| offer.map(|offer| (offer.spec.clone(), is_refused(offer)));
-    Cache::watch(all, Config::default(), stop.clone(), whole, move |key, old, new| {
-        if let Some(provider) = consumer::provider_of(&key.namespace) {
-            providers.add_after(provider, SETTLE_DELAY);
-        } else if counted(old) != counted(new) {
-            offers_queue.add_after((), provider::DEBOUNCE);
-        }
-    })
+    // The ledger gives refused resources to others, and ignores everything else in a consumer's
+    // answer.
+    let counted = |offer: Option<&Arc<ResourceOffer>>| {
+        offer.map(|offer| (offer.spec.clone(), is_refused(offer)))
+    };
+    Cache::watch(
+        all,
+        Config::default(),
+        stop.clone(),
+        whole,
+        move |key, old, new| {
+            if let Some(provider) = consumer::provider_of(&key.namespace) {
+                providers.add_after(provider, SETTLE_DELAY);
+            } else if counted(old) != counted(new) {
+                offers_queue.add_after((), provider::DEBOUNCE);
+            }
+        },
+    )
 }
 
 /// A contract of a present peering in this cluster. Its namespace says which side this cluster is.
@@ -197,7 +279,8 @@ impl ContractHere {
     }
 }
 
-/// All contracts of present peerings in this cluster: those that it made, and copies of those that it received.
+/// All contracts of present peerings in this cluster: those that it made, and copies of those that
+/// it received.
 fn watch_contracts(
     context: &Context,
     stop: &CancellationToken,
@@ -205,20 +288,35 @@ fn watch_contracts(
     providers: Queue<ClusterId>,
 ) -> Cache<ContractHere> {
     let all = Api::<Contract>::all(context.client.clone());
-    Cache::watch(all, Config::default(), stop.clone(), ContractHere::read, move |key, _, _| {
-        if let Some(provider) = consumer::provider_of(&key.namespace) {
-            providers.add_after(provider, SETTLE_DELAY);
-        } else {
-            offers_queue.add_after((), provider::PROMPT_DELAY);
-        }
-    })
+    Cache::watch(
+        all,
+        Config::default(),
+        stop.clone(),
+        ContractHere::read,
+        move |key, _, _| {
+            if let Some(provider) = consumer::provider_of(&key.namespace) {
+                providers.add_after(provider, SETTLE_DELAY);
+            } else {
+                offers_queue.add_after((), provider::PROMPT_DELAY);
+            }
+        },
+    )
 }
 
 /// The UIDs of this cluster's provider namespaces. Each peering with a provider has its own.
-fn watch_peerings(context: &Context, stop: &CancellationToken, providers: Queue<ClusterId>) -> Cache<String> {
+fn watch_peerings(
+    context: &Context,
+    stop: &CancellationToken,
+    providers: Queue<ClusterId>,
+) -> Cache<String> {
     let all = Api::<Namespace>::all(context.client.clone());
     let of_providers = Config::default().labels(labels::PROVIDER_ID);
-    let uid = |namespace: Namespace| namespace.metadata.uid.filter(|_| namespace.metadata.deletion_timestamp.is_none());
+    let uid = |namespace: Namespace| {
+        namespace
+            .metadata
+            .uid
+            .filter(|_| namespace.metadata.deletion_timestamp.is_none())
+    };
     Cache::watch(all, of_providers, stop.clone(), uid, move |key, _, _| {
         if let Some(provider) = consumer::provider_of(&key.name) {
             providers.add_after(provider, SETTLE_DELAY);

@@ -1,5 +1,6 @@
-//! Writes the conditions of each `ForeignCluster` that the provider's and the consumer's side report. They share one
-//! writer, because server-side apply replaces all conditions of a field manager at once.
+//! Writes the conditions of each `ForeignCluster` that the provider's and the consumer's side
+//! report. They share one writer, because server-side apply replaces all conditions of a field
+//! manager at once.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -11,7 +12,9 @@ use liqo_api::{
     conditions::{DesiredCondition, owners},
     policies::PolicyPeer,
 };
-use liqo_controller_runtime::{Cache, Context, Key, Next, Queue, conditions, foreign_clusters, writes::Step as _};
+use liqo_controller_runtime::{
+    Cache, Context, Key, Next, Queue, conditions, foreign_clusters, writes::Step as _,
+};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -29,13 +32,24 @@ pub struct PeerConditions {
     foreign_clusters: Cache<ForeignCluster>,
     reported: Mutex<BTreeMap<ClusterId, Reported>>,
     queue: Queue<ClusterId>,
-    /// Time since which this process has seen that consumers are silent. What an earlier leader wrote may be old, and clocks may be set.
+    /// Time since which this process has seen that consumers are silent. What an earlier leader
+    /// wrote may be old, and clocks may be set.
     silent_since: Mutex<HashMap<ClusterId, Instant>>,
 }
 
 impl PeerConditions {
-    pub fn new(context: Context, foreign_clusters: Cache<ForeignCluster>, queue: Queue<ClusterId>) -> Self {
-        Self { context, foreign_clusters, reported: Mutex::default(), queue, silent_since: Mutex::default() }
+    pub fn new(
+        context: Context,
+        foreign_clusters: Cache<ForeignCluster>,
+        queue: Queue<ClusterId>,
+    ) -> Self {
+        Self {
+            context,
+            foreign_clusters,
+            reported: Mutex::default(),
+            queue,
+            silent_since: Mutex::default(),
+        }
     }
 
     pub fn foreign_clusters(&self) -> &Cache<ForeignCluster> {
@@ -43,29 +57,45 @@ impl PeerConditions {
     }
 
     pub fn foreign_cluster(&self, id: &ClusterId) -> Option<Arc<ForeignCluster>> {
-        foreign_clusters::of_peer(&self.foreign_clusters, id).into_iter().next()
+        foreign_clusters::of_peer(&self.foreign_clusters, id)
+            .into_iter()
+            .next()
     }
 
     /// The attributes by which policies select peers.
     pub fn policy_peers(&self) -> HashMap<ClusterId, PolicyPeer> {
         let all = foreign_clusters::by_peer(&self.foreign_clusters).into_iter();
-        all.map(|(id, cluster)| (id.clone(), PolicyPeer::new(&id, Some(&cluster)))).collect()
+        all.map(|(id, cluster)| (id.clone(), PolicyPeer::new(&id, Some(&cluster))))
+            .collect()
     }
 
     /// Decisions of persons on contracts, for each peer with some.
     pub fn contract_decisions(&self) -> HashMap<ClusterId, BTreeMap<String, ContractDecision>> {
         let all = foreign_clusters::by_peer(&self.foreign_clusters).into_iter();
         let decided = all.filter(|(_, peer)| !peer.spec.contracts.is_empty());
-        decided.map(|(id, peer)| (id, peer.spec.contracts.clone())).collect()
+        decided
+            .map(|(id, peer)| (id, peer.spec.contracts.clone()))
+            .collect()
     }
 
     /// The consumers that are silent.
     pub fn silences(&self) -> HashMap<ClusterId, Silence> {
         let all = foreign_clusters::by_peer(&self.foreign_clusters);
-        let mut since = self.silent_since.lock().unwrap_or_else(PoisonError::into_inner);
-        since.retain(|id, _| all.get(id).is_some_and(|peer| is_silent(peer) == Some(true)));
+        let mut since = self
+            .silent_since
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        since.retain(|id, _| {
+            all.get(id)
+                .is_some_and(|peer| is_silent(peer) == Some(true))
+        });
         let silence = |(id, peer): (ClusterId, Arc<ForeignCluster>)| {
-            let silence = Silence::of(&peer, || since.entry(id.clone()).or_insert_with(Instant::now).elapsed())?;
+            let silence = Silence::of(&peer, || {
+                since
+                    .entry(id.clone())
+                    .or_insert_with(Instant::now)
+                    .elapsed()
+            })?;
             Some((id, silence))
         };
         all.into_iter().filter_map(silence).collect()
@@ -81,9 +111,14 @@ impl PeerConditions {
         }
     }
 
-    /// Takes the provider side's condition of every consumer; peers that are absent in `wanted` are no consumers.
+    /// Takes the provider side's condition of every consumer; peers that are absent in `wanted` are
+    /// no consumers.
     pub fn report_consumers(&self, mut wanted: BTreeMap<ClusterId, DesiredCondition>) {
-        let peers = self.foreign_clusters.all().into_iter().map(|(_, peer)| peer.spec.cluster_id.clone());
+        let peers = self
+            .foreign_clusters
+            .all()
+            .into_iter()
+            .map(|(_, peer)| peer.spec.cluster_id.clone());
         let mut all = self.reported();
         for id in peers {
             let conditions = Some(Vec::from_iter(wanted.remove(&id)));
@@ -116,11 +151,14 @@ impl PeerConditions {
             return Ok(Next::OnChange);
         };
         let reported = self.reported().get(id).cloned().unwrap_or_default();
-        conditions::apply_links(&self.context, &peer, owners::SHARING, &wanted(&peer, &reported)).await.step(
-            "write the conditions of",
-            "ForeignCluster",
-            Key::of(&*peer),
-        )?;
+        conditions::apply_links(
+            &self.context,
+            &peer,
+            owners::SHARING,
+            &wanted(&peer, &reported),
+        )
+        .await
+        .step("write the conditions of", "ForeignCluster", Key::of(&*peer))?;
         Ok(Next::OnChange)
     }
 

@@ -1,8 +1,8 @@
-//! Asks the resource plugins that policies name: once for each consumer, and again when a plugin reports a change.
-//! Tells plugins when a peering has ended.
+//! Asks the resource plugins that policies name: once for each consumer, and again when a plugin
+//! reports a change. Tells plugins when a peering has ended.
 //!
-//! A `ConfigMap` records which plugins were asked about which consumer. So a plugin also hears of a peering that ended
-//! while the plugin or this process was down.
+//! A `ConfigMap` records which plugins were asked about which consumer. So a plugin also hears of a
+//! peering that ended while the plugin or this process was down.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -21,7 +21,9 @@ use liqo_controller_runtime::{
     Context, Key, Next, Queue, watch,
     writes::{Step as _, StepError, unless_gone},
 };
-use liqo_resource_plugin::{AddressError, Change, Generation, Pem, PluginClient, PluginError, Settings, Tls};
+use liqo_resource_plugin::{
+    AddressError, Change, Generation, Pem, PluginClient, PluginError, Settings, Tls,
+};
 use serde_json::json;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -39,7 +41,8 @@ const CONCURRENCY: usize = 8;
 const POLL_INTERVAL: Duration = Duration::from_mins(5);
 /// Delay before the record is read again after a failure.
 const RETRY_DELAY: Duration = Duration::from_secs(5);
-/// Maximum number of attempts to tell a plugin about the end of a peering if no policy names the plugin any more.
+/// Maximum number of attempts to tell a plugin about the end of a peering if no policy names the
+/// plugin any more.
 const MAX_REMOVE_ATTEMPTS: u32 = 10;
 
 /// A call to a plugin failed, or one of its inputs is missing.
@@ -50,11 +53,19 @@ pub enum Error {
     #[error(transparent)]
     Address(#[from] AddressError),
     #[error("resource plugin {plugin}, asked about cluster {cluster}: {problem}")]
-    Pools { plugin: String, cluster: ClusterId, problem: String },
+    Pools {
+        plugin: String,
+        cluster: ClusterId,
+        problem: String,
+    },
     #[error("the TLS material of resource plugin {plugin}: {source}")]
     Secret { plugin: String, source: StepError },
     #[error("Secret {name} for resource plugin {plugin} has no {key}")]
-    Key { name: String, plugin: String, key: &'static str },
+    Key {
+        name: String,
+        plugin: String,
+        key: &'static str,
+    },
     #[error(transparent)]
     Record(#[from] StepError),
 }
@@ -73,7 +84,8 @@ pub struct Plugins {
     record: tokio::sync::Mutex<Option<Record>>,
 }
 
-/// All consumers with a request. One without a plugin is still a consumer: its peering has not ended.
+/// All consumers with a request. One without a plugin is still a consumer: its peering has not
+/// ended.
 type Wanted = BTreeMap<ClusterId, Option<PluginSource>>;
 /// The plugins that were ever asked about a cluster. Each of them hears of the end of its peering.
 type Record = BTreeMap<ClusterId, Vec<PluginSource>>;
@@ -105,8 +117,20 @@ struct TlsMaterial {
 impl Plugins {
     pub fn new(context: Context, offers_queue: Queue<()>) -> Arc<Self> {
         let (wanted, _) = watch::channel(None);
-        let (state, sources, record) = (Mutex::default(), Mutex::default(), tokio::sync::Mutex::new(None));
-        Arc::new(Self { context, queue: Queue::new(), offers_queue, wanted, state, sources, record })
+        let (state, sources, record) = (
+            Mutex::default(),
+            Mutex::default(),
+            tokio::sync::Mutex::new(None),
+        );
+        Arc::new(Self {
+            context,
+            queue: Queue::new(),
+            offers_queue,
+            wanted,
+            state,
+            sources,
+            record,
+        })
     }
 
     /// Sets the consumers with the plugin of each, and all plugins that policies name.
@@ -117,7 +141,11 @@ impl Plugins {
                 return false;
             }
             let old = before.take().unwrap_or_default();
-            for id in old.keys().chain(wanted.keys()).filter(|id| old.get(*id) != wanted.get(*id)) {
+            for id in old
+                .keys()
+                .chain(wanted.keys())
+                .filter(|id| old.get(*id) != wanted.get(*id))
+            {
                 self.queue.add(id.clone());
             }
             *before = Some(wanted.clone());
@@ -128,20 +156,28 @@ impl Plugins {
     /// The last answers of the plugins that are wanted now.
     pub fn answers(&self) -> HashMap<ClusterId, PluginAnswer> {
         let wanted = self.wanted.borrow();
-        let current =
-            |id: &ClusterId, source: &PluginSource| wanted.as_ref().and_then(|all| all.get(id)?.as_ref()) == Some(source);
+        let current = |id: &ClusterId, source: &PluginSource| {
+            wanted.as_ref().and_then(|all| all.get(id)?.as_ref()) == Some(source)
+        };
         let state = self.state();
-        let answers = state.answers.iter().filter(|(id, (source, _))| current(id, source));
-        answers.map(|(id, (_, answer))| (id.clone(), answer.clone())).collect()
+        let answers = state
+            .answers
+            .iter()
+            .filter(|(id, (source, _))| current(id, source));
+        answers
+            .map(|(id, (_, answer))| (id.clone(), answer.clone()))
+            .collect()
     }
 
     /// Calls plugins until `stop`.
     pub async fn run(self: &Arc<Self>, stop: CancellationToken) {
         let plugins = self.clone();
-        let work = self.queue.run("resource-plugins", CONCURRENCY, stop.clone(), move |id| {
-            let plugins = plugins.clone();
-            async move { plugins.reconcile(&id).await }
-        });
+        let work = self
+            .queue
+            .run("resource-plugins", CONCURRENCY, stop.clone(), move |id| {
+                let plugins = plugins.clone();
+                async move { plugins.reconcile(&id).await }
+            });
         tokio::join!(work, self.enqueue_recorded(stop));
     }
 
@@ -165,14 +201,21 @@ impl Plugins {
     }
 
     async fn reconcile(self: &Arc<Self>, id: &ClusterId) -> Result<Next, Error> {
-        let wanted = self.wanted.borrow().as_ref().map(|all| all.get(id).cloned());
-        let Some(wanted) = wanted else { return Ok(Next::OnChange) };
+        let wanted = self
+            .wanted
+            .borrow()
+            .as_ref()
+            .map(|all| all.get(id).cloned());
+        let Some(wanted) = wanted else {
+            return Ok(Next::OnChange);
+        };
         let recorded = self.recorded().await?.remove(id).unwrap_or_default();
         let mut outcome = Ok(());
         match task(wanted.as_ref(), &recorded) {
             Task::Ask(source) => {
                 if recorded.as_slice() != std::slice::from_ref(source) {
-                    self.write_record(id, |recorded| record_source(recorded, source)).await?;
+                    self.write_record(id, |recorded| record_source(recorded, source))
+                        .await?;
                     self.prune().await;
                 }
                 self.read(id, source).await?;
@@ -201,12 +244,28 @@ impl Plugins {
         let mut state = self.state();
         let old = state.answers.get(id).filter(|(asked, _)| asked == source);
         let (answer, outcome) = match pools {
-            Ok(NamedPools { amounts, prices, hops }) => {
-                (PluginAnswer { pools: Some(amounts), prices, hops, problem: None }, Ok(()))
-            }
+            Ok(NamedPools {
+                amounts,
+                prices,
+                hops,
+            }) => (
+                PluginAnswer {
+                    pools: Some(amounts),
+                    prices,
+                    hops,
+                    problem: None,
+                },
+                Ok(()),
+            ),
             Err(error) => {
                 let last = old.map(|(_, answer)| answer.clone()).unwrap_or_default();
-                (PluginAnswer { problem: Some(error.to_string()), ..last }, Err(error))
+                (
+                    PluginAnswer {
+                        problem: Some(error.to_string()),
+                        ..last
+                    },
+                    Err(error),
+                )
             }
         };
         let new = (source.clone(), answer);
@@ -217,11 +276,19 @@ impl Plugins {
         outcome
     }
 
-    async fn ask(self: &Arc<Self>, id: &ClusterId, source: &PluginSource) -> Result<NamedPools, Error> {
+    async fn ask(
+        self: &Arc<Self>,
+        id: &ClusterId,
+        source: &PluginSource,
+    ) -> Result<NamedPools, Error> {
         let client = self.client(source).await?;
         let answer = client.read(id.as_str()).await?;
         let own_name = self.context.config().spec.cluster_name.clone();
-        pools(answer, &own_name).map_err(|problem| Error::Pools { plugin: source.address.clone(), cluster: id.clone(), problem })
+        pools(answer, &own_name).map_err(|problem| Error::Pools {
+            plugin: source.address.clone(),
+            cluster: id.clone(),
+            problem,
+        })
     }
 
     /// Tells a plugin that a peering has ended, and removes the plugin from the record.
@@ -231,7 +298,11 @@ impl Plugins {
             Err(error) => Err(error),
         };
         if let Err(error) = removed {
-            let is_named = self.sources.lock().unwrap_or_else(PoisonError::into_inner).contains(source);
+            let is_named = self
+                .sources
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .contains(source);
             let attempts = {
                 let mut state = self.state();
                 let attempts = state.remove_attempts.entry(id.clone()).or_default();
@@ -246,16 +317,26 @@ impl Plugins {
             tracing::info!(plugin = source.address, cluster = %id, "told the resource plugin that the peering ended");
         }
         self.state().remove_attempts.remove(id);
-        self.write_record(id, |recorded| recorded.retain(|other| other != source)).await
+        self.write_record(id, |recorded| recorded.retain(|other| other != source))
+            .await
     }
 
-    /// Closes the connections to plugins that are neither asked nor waiting to hear of the end of a peering.
+    /// Closes the connections to plugins that are neither asked nor waiting to hear of the end of a
+    /// peering.
     async fn prune(&self) {
         let record = self.record.lock().await;
         let wanted = self.wanted.borrow();
-        let ended = |id: &ClusterId| wanted.as_ref().is_some_and(|wanted| !wanted.contains_key(id));
+        let ended = |id: &ClusterId| {
+            wanted
+                .as_ref()
+                .is_some_and(|wanted| !wanted.contains_key(id))
+        };
         let asked = wanted.iter().flat_map(BTreeMap::values).flatten();
-        let to_tell = record.iter().flatten().filter(|(id, _)| ended(id)).flat_map(|(_, plugins)| plugins);
+        let to_tell = record
+            .iter()
+            .flatten()
+            .filter(|(id, _)| ended(id))
+            .flat_map(|(_, plugins)| plugins);
         let needed: Vec<&PluginSource> = asked.chain(to_tell).collect();
         let needed = |source: &PluginSource| needed.contains(&source);
         self.state().clients.retain(|client| needed(&client.source));
@@ -271,7 +352,9 @@ impl Plugins {
         }
         let tls = tls_material.clone().map(|material| Tls {
             authority: Pem::Bytes(material.authority),
-            identity: material.identity.map(|(certificate, key)| (Pem::Bytes(certificate), Pem::Bytes(key))),
+            identity: material
+                .identity
+                .map(|(certificate, key)| (Pem::Bytes(certificate), Pem::Bytes(key))),
             server_name: source.tls.as_ref().and_then(|tls| tls.server_name.clone()),
         });
         let generation = match source.generation {
@@ -279,14 +362,24 @@ impl Plugins {
             PluginGeneration::P2 => Generation::P2,
             PluginGeneration::P3 => Generation::P3,
         };
-        let client = PluginClient::new(Settings { generation, tls, ..Settings::new(&source.address) })?;
+        let client = PluginClient::new(Settings {
+            generation,
+            tls,
+            ..Settings::new(&source.address)
+        })?;
         state.clients.retain(|client| client.source != *source);
         let changes = self.watch_changes(source.clone(), &client);
-        state.clients.push(Client { source: source.clone(), tls: tls_material, connection: client.clone(), _changes: changes });
+        state.clients.push(Client {
+            source: source.clone(),
+            tls: tls_material,
+            connection: client.clone(),
+            _changes: changes,
+        });
         Ok(client)
     }
 
-    /// Enqueues the consumers that a plugin reports, and all of its consumers when the plugin connects or disconnects.
+    /// Enqueues the consumers that a plugin reports, and all of its consumers when the plugin
+    /// connects or disconnects.
     fn watch_changes(self: &Arc<Self>, source: PluginSource, client: &PluginClient) -> DropGuard {
         let stop = self.context.stop.child_token();
         let (mut changes, mut state) = (client.changes(), client.state());
@@ -300,7 +393,9 @@ impl Plugins {
                     connection = state.changed() => connection.ok().map(|()| Change::All),
                     change = changes.next() => change,
                 };
-                let (Some(change), Some(plugins)) = (change, plugins.upgrade()) else { return };
+                let (Some(change), Some(plugins)) = (change, plugins.upgrade()) else {
+                    return;
+                };
                 plugins.enqueue_changed(&source, &change);
             }
         });
@@ -309,7 +404,11 @@ impl Plugins {
 
     fn enqueue_changed(&self, source: &PluginSource, change: &Change) {
         let wanted = self.wanted.borrow();
-        let mut consumers = wanted.iter().flatten().filter(|(_, other)| other.as_ref() == Some(source)).map(|(id, _)| id);
+        let mut consumers = wanted
+            .iter()
+            .flatten()
+            .filter(|(_, other)| other.as_ref() == Some(source))
+            .map(|(id, _)| id);
         match change {
             Change::All => consumers.for_each(|id| self.enqueue(id)),
             Change::Cluster(named) => match consumers.find(|id| id.as_str() == named) {
@@ -332,14 +431,28 @@ impl Plugins {
     }
 
     async fn tls_material(&self, source: &PluginSource) -> Result<Option<TlsMaterial>, Error> {
-        let Some(tls) = &source.tls else { return Ok(None) };
+        let Some(tls) = &source.tls else {
+            return Ok(None);
+        };
         let (name, plugin) = (tls.secret_name.clone(), source.address.clone());
-        let secrets: Api<Secret> = Api::namespaced(self.context.client.clone(), &self.context.namespace);
-        let secret = secrets.get(&name).await.step("read", "Secret", Key::new(&self.context.namespace, &name));
-        let failed = |source| Error::Secret { plugin: plugin.clone(), source };
+        let secrets: Api<Secret> =
+            Api::namespaced(self.context.client.clone(), &self.context.namespace);
+        let secret = secrets.get(&name).await.step(
+            "read",
+            "Secret",
+            Key::new(&self.context.namespace, &name),
+        );
+        let failed = |source| Error::Secret {
+            plugin: plugin.clone(),
+            source,
+        };
         let mut data = secret.map_err(failed)?.data.unwrap_or_default();
         let mut take = |key: &'static str| data.remove(key).map(|bytes| bytes.0);
-        let lacks = |key| Error::Key { name: name.clone(), plugin: plugin.clone(), key };
+        let lacks = |key| Error::Key {
+            name: name.clone(),
+            plugin: plugin.clone(),
+            key,
+        };
         let authority = take("ca.crt").ok_or_else(|| lacks("ca.crt"))?;
         let identity = match (take("tls.crt"), take("tls.key")) {
             (Some(certificate), Some(key)) => Some((certificate, key)),
@@ -347,7 +460,10 @@ impl Plugins {
             (Some(_), None) => return Err(lacks("tls.key")),
             (None, Some(_)) => return Err(lacks("tls.crt")),
         };
-        Ok(Some(TlsMaterial { authority, identity }))
+        Ok(Some(TlsMaterial {
+            authority,
+            identity,
+        }))
     }
 
     /// The content of the record. Ignores entries that cannot be parsed.
@@ -356,33 +472,65 @@ impl Plugins {
         if let Some(record) = &*record {
             return Ok(record.clone());
         }
-        let maps: Api<ConfigMap> = Api::namespaced(self.context.client.clone(), &self.context.namespace);
-        let found = maps.get_opt(RECORD).await.step("read", "ConfigMap", self.record_key())?;
+        let maps: Api<ConfigMap> =
+            Api::namespaced(self.context.client.clone(), &self.context.namespace);
+        let found = maps
+            .get_opt(RECORD)
+            .await
+            .step("read", "ConfigMap", self.record_key())?;
         let entries = found.and_then(|map| map.data).unwrap_or_default();
-        let read = |(id, source): (String, String)| Some((id.parse().ok()?, serde_json::from_str(&source).ok()?));
+        let read = |(id, source): (String, String)| {
+            Some((id.parse().ok()?, serde_json::from_str(&source).ok()?))
+        };
         let all: Record = entries.into_iter().filter_map(read).collect();
         *record = Some(all.clone());
         Ok(all)
     }
 
-    async fn write_record(&self, id: &ClusterId, change: impl FnOnce(&mut Vec<PluginSource>)) -> Result<(), Error> {
+    async fn write_record(
+        &self,
+        id: &ClusterId,
+        change: impl FnOnce(&mut Vec<PluginSource>),
+    ) -> Result<(), Error> {
         let mut record = self.record.lock().await;
-        let before = record.as_ref().and_then(|record| record.get(id)).cloned().unwrap_or_default();
+        let before = record
+            .as_ref()
+            .and_then(|record| record.get(id))
+            .cloned()
+            .unwrap_or_default();
         let mut after = before.clone();
         change(&mut after);
         if after == before {
             return Ok(());
         }
-        let maps: Api<ConfigMap> = Api::namespaced(self.context.client.clone(), &self.context.namespace);
-        let value = serde_json::to_string(&after).ok().filter(|_| !after.is_empty());
+        let maps: Api<ConfigMap> =
+            Api::namespaced(self.context.client.clone(), &self.context.namespace);
+        let value = serde_json::to_string(&after)
+            .ok()
+            .filter(|_| !after.is_empty());
         let patch = Patch::Merge(json!({ "data": { id.as_str(): value } }));
         let patched = unless_gone(maps.patch(RECORD, &PatchParams::default(), &patch).await);
-        if patched.step("change", "ConfigMap", self.record_key())?.is_none() {
+        if patched
+            .step("change", "ConfigMap", self.record_key())?
+            .is_none()
+        {
             let managed = [(labels::MANAGED.to_owned(), "true".to_owned())].into();
-            let metadata = ObjectMeta { name: Some(RECORD.to_owned()), labels: Some(managed), ..ObjectMeta::default() };
+            let metadata = ObjectMeta {
+                name: Some(RECORD.to_owned()),
+                labels: Some(managed),
+                ..ObjectMeta::default()
+            };
             let data = value.map(|value| [(id.to_string(), value)].into());
-            let map = ConfigMap { metadata, data, ..ConfigMap::default() };
-            maps.create(&PostParams::default(), &map).await.step("create", "ConfigMap", self.record_key())?;
+            let map = ConfigMap {
+                metadata,
+                data,
+                ..ConfigMap::default()
+            };
+            maps.create(&PostParams::default(), &map).await.step(
+                "create",
+                "ConfigMap",
+                self.record_key(),
+            )?;
         }
         if let Some(record) = &mut *record {
             if after.is_empty() {

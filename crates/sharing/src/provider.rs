@@ -1,5 +1,5 @@
-//! The provider side's controller: takes a snapshot of the cluster, calls the rules, and writes the offers that they
-//! compute.
+//! The provider side's controller: takes a snapshot of the cluster, calls the rules, and writes the
+//! offers that they compute.
 
 pub mod contracts;
 
@@ -12,7 +12,10 @@ use std::{
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use kube::{Api, api::DeleteParams, core::DeserializeGuard, runtime::watcher::Config};
 use liqo_api::isolation::Lending;
-use liqo_api::{ClusterId, PeeringPolicy, RESOURCE_REQUEST, ResourceList, ResourceOffer, ResourceRequest, labels};
+use liqo_api::{
+    ClusterId, PeeringPolicy, RESOURCE_REQUEST, ResourceList, ResourceOffer, ResourceRequest,
+    labels,
+};
 use liqo_controller_runtime::{
     Cache, Context, Key, Next, Queue,
     conditions::{self, namespaced},
@@ -30,14 +33,17 @@ use crate::{
         provider::decide,
         publish::MIN_REWRITE_INTERVAL,
         reduce::{self, ConsumerNamespace, LocalNode, PodUsage, Request},
-        snapshot::{Mode, OfferId, OfferWrite, Plan, PolicyVersion, RecentWrite, Replacements, Snapshot},
+        snapshot::{
+            Mode, OfferId, OfferWrite, Plan, PolicyVersion, RecentWrite, Replacements, Snapshot,
+        },
         tethering,
     },
     peer_conditions::PeerConditions,
     plugins::Plugins,
 };
 
-/// Changes of nodes and pods are collected for this time, so that a burst of pods causes a few decisions, not a thousand.
+/// Changes of nodes and pods are collected for this time, so that a burst of pods causes a few
+/// decisions, not a thousand.
 pub const DEBOUNCE: Duration = Duration::from_millis(200);
 /// The same for changes that somebody waits for.
 pub const PROMPT_DELAY: Duration = Duration::from_millis(20);
@@ -75,21 +81,40 @@ impl ProviderController {
         queue: Queue<()>,
     ) -> Arc<Self> {
         let client = || context.client.clone();
-        let (nodes, pods, namespaces, requests) = (queue.clone(), queue.clone(), queue.clone(), queue.clone());
+        let (nodes, pods, namespaces, requests) =
+            (queue.clone(), queue.clone(), queue.clone(), queue.clone());
         let pod_sums: Arc<Mutex<Arc<Pods>>> = Arc::default();
         let sums = pod_sums.clone();
         // Finished pods use nothing, so the API server does not send them.
-        let unfinished = Config::default().fields("status.phase!=Succeeded,status.phase!=Failed").page_size(PODS_PAGE);
-        let of_consumers = Config::default().labels(&format!("{},{}", labels::NAMESPACE_KIND, labels::CONSUMER_ID));
+        let unfinished = Config::default()
+            .fields("status.phase!=Succeeded,status.phase!=Failed")
+            .page_size(PODS_PAGE);
+        let of_consumers = Config::default().labels(&format!(
+            "{},{}",
+            labels::NAMESPACE_KIND,
+            labels::CONSUMER_ID
+        ));
         Arc::new(Self {
             context: context.clone(),
-            nodes: Cache::watch(Api::<Node>::all(client()), Config::default(), stop.clone(), reduce::node, move |_, _, _| {
-                nodes.add_after((), DEBOUNCE);
-            }),
-            pods: Cache::watch(Api::<Pod>::all(client()), unfinished, stop.clone(), reduce::pod, move |_, old, new| {
-                Arc::make_mut(&mut lock(&sums)).update(old, new);
-                pods.add_after((), DEBOUNCE);
-            }),
+            nodes: Cache::watch(
+                Api::<Node>::all(client()),
+                Config::default(),
+                stop.clone(),
+                reduce::node,
+                move |_, _, _| {
+                    nodes.add_after((), DEBOUNCE);
+                },
+            ),
+            pods: Cache::watch(
+                Api::<Pod>::all(client()),
+                unfinished,
+                stop.clone(),
+                reduce::pod,
+                move |_, old, new| {
+                    Arc::make_mut(&mut lock(&sums)).update(old, new);
+                    pods.add_after((), DEBOUNCE);
+                },
+            ),
             namespaces: Cache::watch(
                 Api::<Namespace>::all(client()),
                 of_consumers,
@@ -155,19 +180,30 @@ impl ProviderController {
     async fn reconcile(&self) -> Result<Next, Error> {
         let now = Instant::now();
         let snapshot = self.snapshot(now);
-        let sources = snapshot.policies.iter().filter_map(|policy| policy.spec.provide.source.plugin.clone());
-        self.plugins.set_wanted(&snapshot.plugins(), sources.collect());
+        let sources = snapshot
+            .policies
+            .iter()
+            .filter_map(|policy| policy.spec.provide.source.plugin.clone());
+        self.plugins
+            .set_wanted(&snapshot.plugins(), sources.collect());
         let mut plan = decide(&snapshot, now);
         let requeue_after = plan.requeue_after;
         let applied = std::mem::take(&mut plan.applied_policies);
-        let (doubts, problems) = (std::mem::take(&mut plan.contract_doubts), std::mem::take(&mut plan.contract_problems));
+        let (doubts, problems) = (
+            std::mem::take(&mut plan.contract_doubts),
+            std::mem::take(&mut plan.contract_problems),
+        );
         self.contracts.note(doubts, problems).await;
         let mut failed = BTreeSet::new();
         let outcome = self.carry_out(plan, &mut failed).await;
         let mut applied_policies = lock(&self.applied_policies);
         // An offer that could not be written does not follow the new policy yet.
         applied_policies.retain(|consumer, _| failed.contains(consumer));
-        applied_policies.extend(applied.into_iter().filter(|(consumer, _)| !failed.contains(consumer)));
+        applied_policies.extend(
+            applied
+                .into_iter()
+                .filter(|(consumer, _)| !failed.contains(consumer)),
+        );
         drop(applied_policies);
         outcome?;
         Ok(requeue_after.map_or(Next::OnChange, Next::After))
@@ -176,10 +212,16 @@ impl ProviderController {
     fn snapshot(&self, now: Instant) -> Snapshot {
         let config = self.context.config();
         let mut recent_writes = lock(&self.recent_writes);
-        recent_writes.retain(|_, write| now.saturating_duration_since(write.at) < MIN_REWRITE_INTERVAL);
+        recent_writes
+            .retain(|_, write| now.saturating_duration_since(write.at) < MIN_REWRITE_INTERVAL);
         let mut snapshot = Snapshot {
             own: self.context.cluster_id.clone(),
-            policies: self.policies.all().into_iter().map(|(_, policy)| policy).collect(),
+            policies: self
+                .policies
+                .all()
+                .into_iter()
+                .map(|(_, policy)| policy)
+                .collect(),
             peers: self.conditions.policy_peers(),
             silences: self.conditions.silences(),
             plugin_answers: self.plugins.answers(),
@@ -187,7 +229,12 @@ impl ProviderController {
             cluster_labels: config.spec.cluster_labels.clone(),
             nodes: self.nodes.all(),
             pods: lock(&self.pod_sums).clone(),
-            namespaces: self.namespaces.all().into_iter().map(|(key, namespace)| (key.name, namespace)).collect(),
+            namespaces: self
+                .namespaces
+                .all()
+                .into_iter()
+                .map(|(key, namespace)| (key.name, namespace))
+                .collect(),
             requests: self.requests.all(),
             offers: self.offers.all(),
             recent_writes: recent_writes.clone(),
@@ -201,11 +248,14 @@ impl ProviderController {
         snapshot
     }
 
-    /// Writes as much as possible: a failure for one tenant does not stop the others. Adds the consumers whose offers could not
-    /// be written to `failed`.
+    /// Writes as much as possible: a failure for one tenant does not stop the others. Adds the
+    /// consumers whose offers could not be written to `failed`.
     async fn carry_out(&self, plan: Plan, failed: &mut BTreeSet<ClusterId>) -> Result<(), Error> {
         // Offers name contracts, so these come first.
-        let mut failures = self.contracts.carry_out(plan.contract_writes, plan.contract_deletions).await;
+        let mut failures = self
+            .contracts
+            .carry_out(plan.contract_writes, plan.contract_deletions)
+            .await;
         for key in plan.deletions {
             failures.extend(self.delete(key).await.err());
         }
@@ -216,7 +266,8 @@ impl ProviderController {
                 continue;
             }
             let (grows, consumer) = (write.grows, write.consumer.clone());
-            let newcomer = (!write.exists).then(|| (write.namespace_uid.clone(), write.spec.pool.clone()));
+            let newcomer =
+                (!write.exists).then(|| (write.namespace_uid.clone(), write.spec.pool.clone()));
             if let Err(failure) = self.write(write).await {
                 all_shrunk &= grows;
                 failed.insert(consumer);
@@ -224,7 +275,12 @@ impl ProviderController {
                 if let Some(offer) = newcomer {
                     lock(&self.recent_writes).insert(
                         offer,
-                        RecentWrite { at: Instant::now(), hard: ResourceList::new(), prices: None, is_early: false },
+                        RecentWrite {
+                            at: Instant::now(),
+                            hard: ResourceList::new(),
+                            prices: None,
+                            is_early: false,
+                        },
                     );
                 }
                 failures.push(failure);
@@ -233,20 +289,41 @@ impl ProviderController {
         for condition in plan.request_conditions {
             let api: Api<ResourceRequest> = namespaced(&self.context.client, &condition.namespace);
             let (generation, now) = (condition.generation, self.context.now());
-            let written =
-                conditions::merge_for(generation, &api, RESOURCE_REQUEST, &condition.current, &condition.wanted, now).await;
+            let written = conditions::merge_for(
+                generation,
+                &api,
+                RESOURCE_REQUEST,
+                &condition.current,
+                &condition.wanted,
+                now,
+            )
+            .await;
             let key = Key::new(condition.namespace, RESOURCE_REQUEST);
-            failures.extend(written.step("write the condition of", "ResourceRequest", key).err().map(Error::from));
+            failures.extend(
+                written
+                    .step("write the condition of", "ResourceRequest", key)
+                    .err()
+                    .map(Error::from),
+            );
         }
         for write in plan.policy_statuses {
             let api: Api<PeeringPolicy> = Api::all(self.context.client.clone());
             match put_status(&api, FIELD_MANAGER, &write.name, &write.status).await {
-                // An older policy may violate the present schema. Kubernetes may then refuse its status, too.
+                // An older policy may violate the present schema. Kubernetes may then refuse its
+                // status, too.
                 Err(kube::Error::Api(refused)) if refused.code == INVALID => {
-                    tracing::warn!(policy = write.name, error = refused.message, "the API server refuses the status of a policy");
+                    tracing::warn!(
+                        policy = write.name,
+                        error = refused.message,
+                        "the API server refuses the status of a policy"
+                    );
                 }
                 written => {
-                    let written = written.step("write the status of", "PeeringPolicy", Key::new("", write.name));
+                    let written = written.step(
+                        "write the status of",
+                        "PeeringPolicy",
+                        Key::new("", write.name),
+                    );
                     failures.extend(written.err().map(Error::from));
                 }
             }
@@ -256,23 +333,51 @@ impl ProviderController {
     }
 
     async fn write(&self, write: OfferWrite) -> Result<(), Error> {
-        let OfferWrite { namespace, namespace_uid, consumer, spec, exists, .. } = write;
+        let OfferWrite {
+            namespace,
+            namespace_uid,
+            consumer,
+            spec,
+            exists,
+            ..
+        } = write;
         let api: Api<ResourceOffer> = namespaced(&self.context.client, &namespace);
         let pool = spec.pool.clone();
-        let offer = marked(ResourceOffer::new(&pool, spec), labels::CONSUMER_ID, &consumer);
-        put(&api, FIELD_MANAGER, &offer, exists).await.step("write", "ResourceOffer", Key::new(namespace, pool.clone()))?;
+        let offer = marked(
+            ResourceOffer::new(&pool, spec),
+            labels::CONSUMER_ID,
+            &consumer,
+        );
+        put(&api, FIELD_MANAGER, &offer, exists).await.step(
+            "write",
+            "ResourceOffer",
+            Key::new(namespace, pool.clone()),
+        )?;
         let (hard, prices) = (offer.spec.resource_quota.hard, offer.spec.prices);
         let per_hour = prices.as_ref().map(ToString::to_string);
         tracing::info!(%consumer, pool, offered = %hard, per_hour, "offer written");
         let (mut recent, offer) = (lock(&self.recent_writes), (namespace_uid, pool));
-        let is_early = recent.get(&offer).is_some_and(|before| before.at.elapsed() < MIN_REWRITE_INTERVAL);
-        recent.insert(offer, RecentWrite { at: Instant::now(), hard, prices, is_early });
+        let is_early = recent
+            .get(&offer)
+            .is_some_and(|before| before.at.elapsed() < MIN_REWRITE_INTERVAL);
+        recent.insert(
+            offer,
+            RecentWrite {
+                at: Instant::now(),
+                hard,
+                prices,
+                is_early,
+            },
+        );
         Ok(())
     }
 
     async fn delete(&self, key: Key) -> Result<(), Error> {
         let api: Api<ResourceOffer> = namespaced(&self.context.client, &key.namespace);
-        if delete_if_present(&api, &key.name, &DeleteParams::default()).await.step("delete", "ResourceOffer", &key)? {
+        if delete_if_present(&api, &key.name, &DeleteParams::default())
+            .await
+            .step("delete", "ResourceOffer", &key)?
+        {
             tracing::info!(offer = %key, "offer deleted");
         }
         Ok(())

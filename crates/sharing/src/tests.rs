@@ -2,12 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use liqo_api::{ClusterId, DEFAULT_POOL, LargestPods, Quantity, ResourceList, ResourceOfferSpec, ResourceQuota};
+use liqo_api::{
+    ClusterId, DEFAULT_POOL, LargestPods, Quantity, ResourceList, ResourceOfferSpec, ResourceQuota,
+};
 
 /// The ID of a test cluster. A higher number gives a higher ID.
 pub fn cluster(number: u8) -> ClusterId {
     let letter = char::from(b'a' + number % 26);
-    std::iter::repeat_n(letter, ClusterId::LENGTH).collect::<String>().parse().unwrap()
+    std::iter::repeat_n(letter, ClusterId::LENGTH)
+        .collect::<String>()
+        .parse()
+        .unwrap()
 }
 
 /// Parses `cpu=2, memory=4Gi`.
@@ -16,7 +21,10 @@ pub fn list(text: &str) -> ResourceList {
         let (name, quantity) = pair.split_once('=').unwrap();
         (name.to_owned(), quantity.parse::<Quantity>().unwrap())
     };
-    text.split(", ").filter(|pair| !pair.is_empty()).map(pair).collect()
+    text.split(", ")
+        .filter(|pair| !pair.is_empty())
+        .map(pair)
+        .collect()
 }
 
 /// An ordinary offer of the default pool.

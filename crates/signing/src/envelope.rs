@@ -1,8 +1,9 @@
 //! Signed documents: DSSE envelopes under cluster keys.
 //!
-//! A signature covers the type, the length and the exact bytes of the payload (DSSE's pre-authentication encoding).
-//! Verifying returns those bytes; nothing is serialised again. Each signature comes with its public key, and the cluster ID is
-//! derived from the key, so the verifier needs no directory: it learns *who signed*, then decides what that cluster may do.
+//! A signature covers the type, the length and the exact bytes of the payload (DSSE's
+//! pre-authentication encoding). Verifying returns those bytes; nothing is serialised again. Each
+//! signature comes with its public key, and the cluster ID is derived from the key, so the verifier
+//! needs no directory: it learns *who signed*, then decides what that cluster may do.
 
 use data_encoding::{BASE64, HEXLOWER};
 use liqo_api::ClusterId;
@@ -39,8 +40,8 @@ pub struct Signature {
     pub keyid: String,
     /// The signature over the pre-authentication encoding, in base64.
     pub sig: String,
-    /// The signer's raw Ed25519 public key, in base64. Absent in the first signature, whose key is in the envelope: envelopes with one
-    /// signature are older than those with two.
+    /// The signer's raw Ed25519 public key, in base64. Absent in the first signature, whose key is
+    /// in the envelope: envelopes with one signature are older than those with two.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub public_key: Option<String>,
 }
@@ -79,12 +80,18 @@ pub enum EnvelopeError {
     #[error("the signed document has no signature of cluster {0}")]
     NotSignedBy(ClusterId),
     /// The signature is not over these bytes, this type and by this key.
-    #[error("the signature of the signed document is wrong: the document was changed, or signed with another key")]
+    #[error(
+        "the signature of the signed document is wrong: the document was changed, or signed with another key"
+    )]
     BadSignature,
 }
 
 impl Envelope {
-    pub fn sign(identity: &ClusterIdentity, payload_type: &str, payload: &[u8]) -> Result<Self, EnvelopeError> {
+    pub fn sign(
+        identity: &ClusterIdentity,
+        payload_type: &str,
+        payload: &[u8],
+    ) -> Result<Self, EnvelopeError> {
         if payload.len() > MAX_PAYLOAD_LEN || payload_type.len() > MAX_TYPE_LEN {
             return Err(EnvelopeError::TooLarge);
         }
@@ -92,7 +99,10 @@ impl Envelope {
         Ok(Self {
             payload: BASE64.encode(payload),
             payload_type: payload_type.to_owned(),
-            signatures: vec![Signature { public_key: None, ..first }],
+            signatures: vec![Signature {
+                public_key: None,
+                ..first
+            }],
             public_key: BASE64.encode(identity.public_key()),
         })
     }
@@ -109,22 +119,41 @@ impl Envelope {
     pub fn verify(&self, expected_type: &'static str) -> Result<Verified, EnvelopeError> {
         let payload = self.decode_payload(expected_type)?;
         let [signature] = self.signatures.as_slice() else {
-            return Err(EnvelopeError::WrongNumber { found: self.signatures.len(), expected: 1 });
+            return Err(EnvelopeError::WrongNumber {
+                found: self.signatures.len(),
+                expected: 1,
+            });
         };
         let public_key = signature.verify(&self.public_key, expected_type, &payload)?;
-        Ok(Verified { payload, signer: ClusterId::of_public_key(&public_key), public_key })
+        Ok(Verified {
+            payload,
+            signer: ClusterId::of_public_key(&public_key),
+            public_key,
+        })
     }
 
-    /// Checks that exactly these clusters signed the same bytes, and returns them. No signature is ignored.
-    pub fn verify_signed_by(&self, expected_type: &'static str, signers: &[&ClusterId]) -> Result<Vec<u8>, EnvelopeError> {
+    /// Checks that exactly these clusters signed the same bytes, and returns them. No signature is
+    /// ignored.
+    pub fn verify_signed_by(
+        &self,
+        expected_type: &'static str,
+        signers: &[&ClusterId],
+    ) -> Result<Vec<u8>, EnvelopeError> {
         let payload = self.decode_payload(expected_type)?;
         if self.signatures.len() != signers.len() {
-            return Err(EnvelopeError::WrongNumber { found: self.signatures.len(), expected: signers.len() });
+            return Err(EnvelopeError::WrongNumber {
+                found: self.signatures.len(),
+                expected: signers.len(),
+            });
         }
         let mut found = Vec::with_capacity(signers.len());
         for signature in &self.signatures {
             let key = signature.public_key.as_ref().unwrap_or(&self.public_key);
-            found.push(ClusterId::of_public_key(&signature.verify(key, expected_type, &payload)?));
+            found.push(ClusterId::of_public_key(&signature.verify(
+                key,
+                expected_type,
+                &payload,
+            )?));
         }
         match signers.iter().find(|signer| !found.contains(signer)) {
             Some(&missing) => Err(EnvelopeError::NotSignedBy(missing.clone())),
@@ -138,7 +167,9 @@ impl Envelope {
             return Err(EnvelopeError::TooLarge);
         }
         if self.payload_type != expected_type {
-            return Err(EnvelopeError::WrongType { expected: expected_type });
+            return Err(EnvelopeError::WrongType {
+                expected: expected_type,
+            });
         }
         decode(&self.payload, "payload")
     }
@@ -154,9 +185,15 @@ impl Signature {
         }
     }
 
-    fn verify(&self, public_key: &str, payload_type: &str, payload: &[u8]) -> Result<PublicKey, EnvelopeError> {
-        let public_key: PublicKey =
-            decode(public_key, "publicKey")?.try_into().map_err(|_| EnvelopeError::Malformed { field: "publicKey" })?;
+    fn verify(
+        &self,
+        public_key: &str,
+        payload_type: &str,
+        payload: &[u8],
+    ) -> Result<PublicKey, EnvelopeError> {
+        let public_key: PublicKey = decode(public_key, "publicKey")?
+            .try_into()
+            .map_err(|_| EnvelopeError::Malformed { field: "publicKey" })?;
         if self.keyid != ClusterId::of_public_key(&public_key).as_str() {
             return Err(EnvelopeError::ForeignKeyId);
         }
@@ -174,12 +211,19 @@ pub fn digest(payload: &[u8]) -> String {
 }
 
 fn decode(text: &str, field: &'static str) -> Result<Vec<u8>, EnvelopeError> {
-    BASE64.decode(text.as_bytes()).map_err(|_| EnvelopeError::Malformed { field })
+    BASE64
+        .decode(text.as_bytes())
+        .map_err(|_| EnvelopeError::Malformed { field })
 }
 
 /// DSSE's PAE: `"DSSEv1" SP LEN(type) SP type SP LEN(body) SP body`, lengths in decimal ASCII.
 fn pre_authentication_encoding(payload_type: &str, payload: &[u8]) -> Vec<u8> {
-    let mut encoding = format!("DSSEv1 {} {payload_type} {} ", payload_type.len(), payload.len()).into_bytes();
+    let mut encoding = format!(
+        "DSSEv1 {} {payload_type} {} ",
+        payload_type.len(),
+        payload.len()
+    )
+    .into_bytes();
     encoding.extend_from_slice(payload);
     encoding
 }
@@ -211,9 +255,14 @@ mod tests {
     #[test]
     fn a_known_key_gives_a_known_signature() {
         // RFC 8032, section 7.1, test 1.
-        let seed = data_encoding::HEXLOWER.decode(b"9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac031cae7f60").unwrap();
-        let public = data_encoding::HEXLOWER.decode(b"d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a").unwrap();
-        let pair = ring::signature::Ed25519KeyPair::from_seed_and_public_key(&seed, &public).unwrap();
+        let seed = data_encoding::HEXLOWER
+            .decode(b"9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac031cae7f60")
+            .unwrap();
+        let public = data_encoding::HEXLOWER
+            .decode(b"d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a")
+            .unwrap();
+        let pair =
+            ring::signature::Ed25519KeyPair::from_seed_and_public_key(&seed, &public).unwrap();
         assert_eq!(
             data_encoding::HEXLOWER.encode(pair.sign(b"").as_ref()),
             "e5564300c360ac729086e2cc806e828a84877f1eb8e5d974d873e065224901555fb8821590a33bacc61e39701cf9b46bd25bf5f0595bbe24655141438e7a100b"
@@ -237,7 +286,10 @@ mod tests {
     fn verifying_gives_back_the_exact_bytes_and_the_signer() {
         let (identity, envelope) = signed();
         let text = serde_json::to_string(&envelope).unwrap();
-        let verified = serde_json::from_str::<Envelope>(&text).unwrap().verify(TYPE).unwrap();
+        let verified = serde_json::from_str::<Envelope>(&text)
+            .unwrap()
+            .verify(TYPE)
+            .unwrap();
         assert_eq!(verified.payload, b"{\"a\" : 1}");
         assert_eq!(&verified.signer, identity.id());
         assert_eq!(&verified.public_key, identity.public_key());
@@ -256,7 +308,10 @@ mod tests {
     #[test]
     fn a_signature_for_one_type_is_no_signature_for_another() {
         let (_, mut envelope) = signed();
-        assert_eq!(envelope.verify("other"), Err(EnvelopeError::WrongType { expected: "other" }));
+        assert_eq!(
+            envelope.verify("other"),
+            Err(EnvelopeError::WrongType { expected: "other" })
+        );
         envelope.payload_type = "other".to_owned();
         assert_eq!(envelope.verify("other"), Err(EnvelopeError::BadSignature));
     }
@@ -264,13 +319,19 @@ mod tests {
     #[test]
     fn every_flipped_bit_of_the_signature_is_noticed() {
         let (_, envelope) = signed();
-        let good = BASE64.decode(envelope.signatures[0].sig.as_bytes()).unwrap();
+        let good = BASE64
+            .decode(envelope.signatures[0].sig.as_bytes())
+            .unwrap();
         for bit in 0..good.len() * 8 {
             let mut bad = good.clone();
             bad[bit / 8] ^= 1 << (bit % 8);
             let mut envelope = envelope.clone();
             envelope.signatures[0].sig = BASE64.encode(&bad);
-            assert_eq!(envelope.verify(TYPE), Err(EnvelopeError::BadSignature), "bit {bit}");
+            assert_eq!(
+                envelope.verify(TYPE),
+                Err(EnvelopeError::BadSignature),
+                "bit {bit}"
+            );
         }
     }
 
@@ -288,9 +349,21 @@ mod tests {
     fn exactly_one_signature_is_accepted() {
         let (_, mut envelope) = signed();
         envelope.signatures.push(envelope.signatures[0].clone());
-        assert_eq!(envelope.verify(TYPE), Err(EnvelopeError::WrongNumber { found: 2, expected: 1 }));
+        assert_eq!(
+            envelope.verify(TYPE),
+            Err(EnvelopeError::WrongNumber {
+                found: 2,
+                expected: 1
+            })
+        );
         envelope.signatures.clear();
-        assert_eq!(envelope.verify(TYPE), Err(EnvelopeError::WrongNumber { found: 0, expected: 1 }));
+        assert_eq!(
+            envelope.verify(TYPE),
+            Err(EnvelopeError::WrongNumber {
+                found: 0,
+                expected: 1
+            })
+        );
     }
 
     #[test]
@@ -298,20 +371,39 @@ mod tests {
         let (_, good) = signed();
         let mut envelope = good.clone();
         envelope.public_key = BASE64.encode(&[1; 31]);
-        assert_eq!(envelope.verify(TYPE), Err(EnvelopeError::Malformed { field: "publicKey" }));
+        assert_eq!(
+            envelope.verify(TYPE),
+            Err(EnvelopeError::Malformed { field: "publicKey" })
+        );
         let mut envelope = good.clone();
         envelope.payload = "***".to_owned();
-        assert_eq!(envelope.verify(TYPE), Err(EnvelopeError::Malformed { field: "payload" }));
+        assert_eq!(
+            envelope.verify(TYPE),
+            Err(EnvelopeError::Malformed { field: "payload" })
+        );
         let mut envelope = good;
         envelope.signatures[0].sig = "é".to_owned();
-        assert_eq!(envelope.verify(TYPE), Err(EnvelopeError::Malformed { field: "signatures" }));
+        assert_eq!(
+            envelope.verify(TYPE),
+            Err(EnvelopeError::Malformed {
+                field: "signatures"
+            })
+        );
     }
 
     #[test]
     fn what_is_too_large_is_neither_signed_nor_decoded() {
         let (identity, mut envelope) = signed();
-        assert_eq!(Envelope::sign(&identity, TYPE, &vec![0; MAX_PAYLOAD_LEN + 1]), Err(EnvelopeError::TooLarge));
-        assert!(Envelope::sign(&identity, TYPE, &vec![0; MAX_PAYLOAD_LEN]).unwrap().verify(TYPE).is_ok());
+        assert_eq!(
+            Envelope::sign(&identity, TYPE, &vec![0; MAX_PAYLOAD_LEN + 1]),
+            Err(EnvelopeError::TooLarge)
+        );
+        assert!(
+            Envelope::sign(&identity, TYPE, &vec![0; MAX_PAYLOAD_LEN])
+                .unwrap()
+                .verify(TYPE)
+                .is_ok()
+        );
         envelope.payload = "A".repeat(BASE64.encode_len(MAX_PAYLOAD_LEN) + 4);
         assert_eq!(envelope.verify(TYPE), Err(EnvelopeError::TooLarge));
     }
@@ -320,12 +412,22 @@ mod tests {
     fn known_text() -> String {
         let seed = [7; 32];
         let pair = ring::signature::Ed25519KeyPair::from_seed_unchecked(&seed).unwrap();
-        let public_key: PublicKey = ring::signature::KeyPair::public_key(&pair).as_ref().try_into().unwrap();
-        let sig = BASE64.encode(pair.sign(&pre_authentication_encoding(TYPE, PAYLOAD)).as_ref());
+        let public_key: PublicKey = ring::signature::KeyPair::public_key(&pair)
+            .as_ref()
+            .try_into()
+            .unwrap();
+        let sig = BASE64.encode(
+            pair.sign(&pre_authentication_encoding(TYPE, PAYLOAD))
+                .as_ref(),
+        );
         let envelope = Envelope {
             payload: BASE64.encode(PAYLOAD),
             payload_type: TYPE.to_owned(),
-            signatures: vec![Signature { keyid: ClusterId::of_public_key(&public_key).to_string(), sig, public_key: None }],
+            signatures: vec![Signature {
+                keyid: ClusterId::of_public_key(&public_key).to_string(),
+                sig,
+                public_key: None,
+            }],
             public_key: BASE64.encode(&public_key),
         };
         serde_json::to_string(&envelope).unwrap()
@@ -343,8 +445,15 @@ mod tests {
     fn an_envelope_with_one_signature_has_the_form_that_older_peers_read() {
         let envelope: serde_json::Value = serde_json::from_str(&known_text()).unwrap();
         let fields: Vec<&String> = envelope.as_object().unwrap().keys().collect();
-        assert_eq!(fields, ["payload", "payloadType", "publicKey", "signatures"]);
-        let fields: Vec<&String> = envelope["signatures"][0].as_object().unwrap().keys().collect();
+        assert_eq!(
+            fields,
+            ["payload", "payloadType", "publicKey", "signatures"]
+        );
+        let fields: Vec<&String> = envelope["signatures"][0]
+            .as_object()
+            .unwrap()
+            .keys()
+            .collect();
         assert_eq!(fields, ["keyid", "sig"]);
     }
 
@@ -362,9 +471,18 @@ mod tests {
         let text = serde_json::to_string(&envelope).unwrap();
         let read: Envelope = serde_json::from_str(&text).unwrap();
         for signers in [[first.id(), second.id()], [second.id(), first.id()]] {
-            assert_eq!(read.verify_signed_by(TYPE, &signers).unwrap(), b"{\"a\" : 1}");
+            assert_eq!(
+                read.verify_signed_by(TYPE, &signers).unwrap(),
+                b"{\"a\" : 1}"
+            );
         }
-        assert_eq!(read.verify(TYPE), Err(EnvelopeError::WrongNumber { found: 2, expected: 1 }));
+        assert_eq!(
+            read.verify(TYPE),
+            Err(EnvelopeError::WrongNumber {
+                found: 2,
+                expected: 1
+            })
+        );
     }
 
     #[test]
@@ -375,10 +493,22 @@ mod tests {
             envelope.verify_signed_by(TYPE, &[first.id(), stranger.id()]),
             Err(EnvelopeError::NotSignedBy(stranger.id().clone()))
         );
-        assert_eq!(envelope.verify_signed_by(TYPE, &[first.id()]), Err(EnvelopeError::WrongNumber { found: 2, expected: 1 }));
+        assert_eq!(
+            envelope.verify_signed_by(TYPE, &[first.id()]),
+            Err(EnvelopeError::WrongNumber {
+                found: 2,
+                expected: 1
+            })
+        );
         let (_, one) = signed();
-        let twice = Envelope { signatures: vec![one.signatures[0].clone(); 2], ..one };
-        assert_eq!(twice.verify_signed_by(TYPE, &[first.id(), second.id()]), Err(EnvelopeError::NotSignedBy(first.id().clone())));
+        let twice = Envelope {
+            signatures: vec![one.signatures[0].clone(); 2],
+            ..one
+        };
+        assert_eq!(
+            twice.verify_signed_by(TYPE, &[first.id(), second.id()]),
+            Err(EnvelopeError::NotSignedBy(first.id().clone()))
+        );
     }
 
     #[test]
@@ -386,19 +516,34 @@ mod tests {
         let (first, second, envelope) = signed_by_two();
         let both = [first.id(), second.id()];
         let (_, one) = signed();
-        let other_bytes = Envelope { payload: BASE64.encode(b"{\"a\":1}"), ..envelope.clone() };
-        assert_eq!(other_bytes.verify_signed_by(TYPE, &both), Err(EnvelopeError::BadSignature));
+        let other_bytes = Envelope {
+            payload: BASE64.encode(b"{\"a\":1}"),
+            ..envelope.clone()
+        };
+        assert_eq!(
+            other_bytes.verify_signed_by(TYPE, &both),
+            Err(EnvelopeError::BadSignature)
+        );
         let mut keyless = envelope.clone();
         keyless.signatures[1].public_key = None;
-        assert_eq!(keyless.verify_signed_by(TYPE, &both), Err(EnvelopeError::ForeignKeyId));
+        assert_eq!(
+            keyless.verify_signed_by(TYPE, &both),
+            Err(EnvelopeError::ForeignKeyId)
+        );
         let mut foreign = envelope;
         foreign.signatures[1].public_key = Some(one.public_key);
-        assert_eq!(foreign.verify_signed_by(TYPE, &both), Err(EnvelopeError::ForeignKeyId));
+        assert_eq!(
+            foreign.verify_signed_by(TYPE, &both),
+            Err(EnvelopeError::ForeignKeyId)
+        );
     }
 
     #[test]
     fn a_digest_is_sha_256_in_hexadecimal() {
-        assert_eq!(digest(b""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+        assert_eq!(
+            digest(b""),
+            "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+        );
     }
 
     proptest! {

@@ -31,15 +31,22 @@ pub struct ClusterIdentity {
 
 impl ClusterIdentity {
     pub fn generate() -> Result<Self, KeyError> {
-        let document = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new()).map_err(|_| KeyError::Generate)?;
+        let document =
+            Ed25519KeyPair::generate_pkcs8(&SystemRandom::new()).map_err(|_| KeyError::Generate)?;
         Self::from_pkcs8(document.as_ref())
     }
 
     /// Reads a stored key, and checks that its public part matches the private part.
     pub fn from_pkcs8(der: &[u8]) -> Result<Self, KeyError> {
         let pair = Ed25519KeyPair::from_pkcs8(der).map_err(|_| KeyError::Unusable)?;
-        let public_key = PublicKey::try_from(pair.public_key().as_ref()).map_err(|_| KeyError::Unusable)?;
-        Ok(Self { pair, pkcs8: der.to_vec(), public_key, id: ClusterId::of_public_key(&public_key) })
+        let public_key =
+            PublicKey::try_from(pair.public_key().as_ref()).map_err(|_| KeyError::Unusable)?;
+        Ok(Self {
+            pair,
+            pkcs8: der.to_vec(),
+            public_key,
+            id: ClusterId::of_public_key(&public_key),
+        })
     }
 
     pub fn id(&self) -> &ClusterId {
@@ -63,14 +70,19 @@ impl ClusterIdentity {
     /// The seed of the private key.
     pub fn seed(&self) -> Option<&[u8; 32]> {
         // RFC 8410: the seed is an octet string within an octet string.
-        let marked = self.pkcs8.windows(4).position(|window| window == [0x04, 0x22, 0x04, 0x20])?;
+        let marked = self
+            .pkcs8
+            .windows(4)
+            .position(|window| window == [0x04, 0x22, 0x04, 0x20])?;
         self.pkcs8.get(marked + 4..)?.first_chunk::<32>()
     }
 }
 
 impl fmt::Debug for ClusterIdentity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ClusterIdentity").field("id", &self.id).finish_non_exhaustive()
+        f.debug_struct("ClusterIdentity")
+            .field("id", &self.id)
+            .finish_non_exhaustive()
     }
 }
 
@@ -84,7 +96,10 @@ mod tests {
         let read = ClusterIdentity::from_pkcs8(made.pkcs8()).unwrap();
         assert_eq!(read.id(), made.id());
         assert_eq!(read.sign(b"x"), made.sign(b"x"));
-        assert_eq!(ClusterIdentity::from_pkcs8(&[1, 2, 3]).err(), Some(KeyError::Unusable));
+        assert_eq!(
+            ClusterIdentity::from_pkcs8(&[1, 2, 3]).err(),
+            Some(KeyError::Unusable)
+        );
     }
 
     #[test]
@@ -96,7 +111,10 @@ mod tests {
 
     #[test]
     fn two_clusters_never_share_an_identity() {
-        assert_ne!(ClusterIdentity::generate().unwrap().id(), ClusterIdentity::generate().unwrap().id());
+        assert_ne!(
+            ClusterIdentity::generate().unwrap().id(),
+            ClusterIdentity::generate().unwrap().id()
+        );
     }
 
     #[test]

@@ -1,14 +1,15 @@
-//! How a cluster reads the catalog of a broker without an account there: each request has a small signed statement in
-//! its header.
+//! How a cluster reads the catalog of a broker without an account there: each request has a small
+//! signed statement in its header.
 //!
 //! ```text
 //!   rome: "for milan, at 12:00:00", signed ── Authorization: LiqoCluster ... ──▶ milan checks signer, audience, time
 //! ```
 //!
-//! The payload type is the purpose: milan accepts no other signature of rome here, and nobody accepts this one
-//! elsewhere. The statement answers no challenge, so whoever reads it can repeat it for two minutes. This is enough for
-//! requests that change nothing: the statement travels only over TLS, and opens nothing but the catalog. Requests that
-//! change something answer a challenge (`liqo-peering`).
+//! The payload type is the purpose: milan accepts no other signature of rome here, and nobody
+//! accepts this one elsewhere. The statement answers no challenge, so whoever reads it can repeat
+//! it for two minutes. This is enough for requests that change nothing: the statement travels only
+//! over TLS, and opens nothing but the catalog. Requests that change something answer a challenge
+//! (`liqo-peering`).
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -59,31 +60,56 @@ pub enum SignInError {
 }
 
 /// The value of the `Authorization` header with which this cluster signs in at `audience` now.
-pub fn header(identity: &ClusterIdentity, audience: &ClusterId, now: SystemTime) -> Result<String, EnvelopeError> {
-    let statement = Statement { audience: audience.to_string(), issued_at: since_epoch(now).as_secs() };
-    let envelope = Envelope::sign(identity, PAYLOAD_TYPE, json!(statement).to_string().as_bytes())?;
-    Ok(format!("{SCHEME} {}", BASE64.encode(json!(envelope).to_string().as_bytes())))
+pub fn header(
+    identity: &ClusterIdentity,
+    audience: &ClusterId,
+    now: SystemTime,
+) -> Result<String, EnvelopeError> {
+    let statement = Statement {
+        audience: audience.to_string(),
+        issued_at: since_epoch(now).as_secs(),
+    };
+    let envelope = Envelope::sign(
+        identity,
+        PAYLOAD_TYPE,
+        json!(statement).to_string().as_bytes(),
+    )?;
+    Ok(format!(
+        "{SCHEME} {}",
+        BASE64.encode(json!(envelope).to_string().as_bytes())
+    ))
 }
 
 /// The cluster that signs in at this one, from what follows the scheme in the header.
-pub fn signer(credentials: &str, own: &ClusterId, now: SystemTime) -> Result<ClusterId, SignInError> {
+pub fn signer(
+    credentials: &str,
+    own: &ClusterId,
+    now: SystemTime,
+) -> Result<ClusterId, SignInError> {
     if credentials.len() > MAX_LEN {
         return Err(SignInError::TooLong);
     }
-    let text = BASE64.decode(credentials.as_bytes()).map_err(|_| SignInError::Malformed)?;
+    let text = BASE64
+        .decode(credentials.as_bytes())
+        .map_err(|_| SignInError::Malformed)?;
     let envelope: Envelope = serde_json::from_slice(&text).map_err(|_| SignInError::Malformed)?;
     let verified = envelope.verify(PAYLOAD_TYPE)?;
-    let statement: Statement = serde_json::from_slice(&verified.payload).map_err(|_| SignInError::Malformed)?;
+    let statement: Statement =
+        serde_json::from_slice(&verified.payload).map_err(|_| SignInError::Malformed)?;
     if statement.audience != own.as_str() {
         return Err(SignInError::OtherAudience { own: own.clone() });
     }
     let (issued, now) = (Duration::from_secs(statement.issued_at), since_epoch(now));
     let (age, ahead) = (now.saturating_sub(issued), issued.saturating_sub(now));
     if age > LIFETIME {
-        return Err(SignInError::TooOld { seconds: age.as_secs() });
+        return Err(SignInError::TooOld {
+            seconds: age.as_secs(),
+        });
     }
     if ahead > MAX_AHEAD {
-        return Err(SignInError::Ahead { seconds: ahead.as_secs() });
+        return Err(SignInError::Ahead {
+            seconds: ahead.as_secs(),
+        });
     }
     Ok(verified.signer)
 }
@@ -138,26 +164,59 @@ mod tests {
         let credentials = of_header(&header);
         assert!(credentials.len() * 3 < MAX_LEN, "{}", credentials.len());
         for seconds in [NOW, NOW + 120, NOW - 60] {
-            assert_eq!(signer(credentials, &milan(), at(seconds)).as_ref(), Ok(rome().id()), "{seconds}");
+            assert_eq!(
+                signer(credentials, &milan(), at(seconds)).as_ref(),
+                Ok(rome().id()),
+                "{seconds}"
+            );
         }
-        assert_eq!(signer(credentials, &milan(), at(NOW + 121)), Err(SignInError::TooOld { seconds: 121 }));
-        assert_eq!(signer(credentials, &milan(), at(NOW - 61)), Err(SignInError::Ahead { seconds: 61 }));
+        assert_eq!(
+            signer(credentials, &milan(), at(NOW + 121)),
+            Err(SignInError::TooOld { seconds: 121 })
+        );
+        assert_eq!(
+            signer(credentials, &milan(), at(NOW - 61)),
+            Err(SignInError::Ahead { seconds: 61 })
+        );
         let turin = ClusterId::of_public_key(&[8; 32]);
-        assert_eq!(signer(credentials, &turin, at(NOW)), Err(SignInError::OtherAudience { own: turin.clone() }));
+        assert_eq!(
+            signer(credentials, &turin, at(NOW)),
+            Err(SignInError::OtherAudience { own: turin.clone() })
+        );
     }
 
     #[test]
     fn a_changed_statement_and_one_for_another_purpose_are_refused() {
         let later = format!(r#"{{"audience":"{}","issuedAt":{}}}"#, milan(), NOW + 1);
-        let changed = Envelope { payload: BASE64.encode(later.as_bytes()), ..envelope() };
-        let refusal = |envelope: &Envelope| signer(&encoded(envelope), &milan(), at(NOW)).unwrap_err();
-        assert_eq!(refusal(&changed), SignInError::Envelope(EnvelopeError::BadSignature));
-        let other = Envelope::sign(rome(), "application/vnd.liqo.peering-request+json", later.as_bytes()).unwrap();
-        assert_eq!(refusal(&other), SignInError::Envelope(EnvelopeError::WrongType { expected: PAYLOAD_TYPE }));
+        let changed = Envelope {
+            payload: BASE64.encode(later.as_bytes()),
+            ..envelope()
+        };
+        let refusal =
+            |envelope: &Envelope| signer(&encoded(envelope), &milan(), at(NOW)).unwrap_err();
+        assert_eq!(
+            refusal(&changed),
+            SignInError::Envelope(EnvelopeError::BadSignature)
+        );
+        let other = Envelope::sign(
+            rome(),
+            "application/vnd.liqo.peering-request+json",
+            later.as_bytes(),
+        )
+        .unwrap();
+        assert_eq!(
+            refusal(&other),
+            SignInError::Envelope(EnvelopeError::WrongType {
+                expected: PAYLOAD_TYPE
+            })
+        );
         let stranger = ClusterIdentity::generate().unwrap();
         let mut stolen = Envelope::sign(&stranger, PAYLOAD_TYPE, later.as_bytes()).unwrap();
         stolen.signatures[0].keyid = rome().id().to_string();
-        assert_eq!(refusal(&stolen), SignInError::Envelope(EnvelopeError::ForeignKeyId));
+        assert_eq!(
+            refusal(&stolen),
+            SignInError::Envelope(EnvelopeError::ForeignKeyId)
+        );
     }
 
     #[test]
@@ -165,13 +224,22 @@ mod tests {
         let refusal = |credentials: &str| signer(credentials, &milan(), at(NOW)).unwrap_err();
         assert_eq!(refusal(&"A".repeat(MAX_LEN + 1)), SignInError::TooLong);
         for credentials in ["", "***", "e30=", &"A".repeat(MAX_LEN)] {
-            assert_eq!(refusal(credentials), SignInError::Malformed, "{credentials}");
+            assert_eq!(
+                refusal(credentials),
+                SignInError::Malformed,
+                "{credentials}"
+            );
         }
         let empty = Envelope::sign(rome(), PAYLOAD_TYPE, b"{}").unwrap();
         assert_eq!(refusal(&encoded(&empty)), SignInError::Malformed);
         let endless = format!(r#"{{"audience":"{}","issuedAt":{}}}"#, milan(), u64::MAX);
         let endless = Envelope::sign(rome(), PAYLOAD_TYPE, endless.as_bytes()).unwrap();
-        assert_eq!(refusal(&encoded(&endless)), SignInError::Ahead { seconds: u64::MAX - NOW });
+        assert_eq!(
+            refusal(&encoded(&endless)),
+            SignInError::Ahead {
+                seconds: u64::MAX - NOW
+            }
+        );
     }
 
     proptest! {

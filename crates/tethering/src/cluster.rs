@@ -1,14 +1,16 @@
-//! The controllers' view of this cluster: caches of the objects that they read. Two lists of pods are read only when
-//! needed.
+//! The controllers' view of this cluster: caches of the objects that they read. Two lists of pods
+//! are read only when needed.
 
 use std::{collections::BTreeSet, fmt::Debug, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::{Event, Namespace, Node, Pod};
-use kube::{Api, ResourceExt as _, api::ListParams, core::DeserializeGuard, runtime::watcher::Config};
+use kube::{
+    Api, ResourceExt as _, api::ListParams, core::DeserializeGuard, runtime::watcher::Config,
+};
 use liqo_api::{
-    ClusterId, ForeignCluster, Key, NAMESPACE_OFFLOADING, NamespaceOffloading, OfferPhase, PeeringPolicy, PodOffloadingStrategy,
-    ResourceOffer, ResourceRequest, TETHERING, VirtualNode, consumer_of_tenant_namespace, labels, links,
-    policies::without_status,
+    ClusterId, ForeignCluster, Key, NAMESPACE_OFFLOADING, NamespaceOffloading, OfferPhase,
+    PeeringPolicy, PodOffloadingStrategy, ResourceOffer, ResourceRequest, TETHERING, VirtualNode,
+    consumer_of_tenant_namespace, labels, links, policies::without_status,
 };
 use liqo_controller_runtime::{
     Cache, Context, Queue,
@@ -36,7 +38,8 @@ pub struct MadeOffer {
     pub accepted: bool,
 }
 
-/// A request of a consumer for resources of this cluster. It exists as long as the consumer borrows, whatever is offered to it.
+/// A request of a consumer for resources of this cluster. It exists as long as the consumer
+/// borrows, whatever is offered to it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Borrower {
     pub consumer: ClusterId,
@@ -81,11 +84,30 @@ impl Cluster {
         };
         let (peers, offers, nodes, requests, policies) = (mode(), mode(), mode(), mode(), mode());
         let (by_namespace, by_offloading) = (namespaces_queue.clone(), namespaces_queue.clone());
-        let virtual_only = Config::default().labels(&format!("{}={}", labels::TYPE, labels::TYPE_VIRTUAL_NODE));
+        let virtual_only =
+            Config::default().labels(&format!("{}={}", labels::TYPE, labels::TYPE_VIRTUAL_NODE));
         Arc::new(Self {
-            foreign_clusters: Cache::watch(Api::all(client()), Config::default(), stop(), whole, move |_, _, _| peers()),
-            offers: Cache::watch(Api::all(client()), Config::default(), stop(), made_offer, move |_, _, _| offers()),
-            virtual_nodes: Cache::watch(Api::all(client()), Config::default(), stop(), provider, move |_, _, _| nodes()),
+            foreign_clusters: Cache::watch(
+                Api::all(client()),
+                Config::default(),
+                stop(),
+                whole,
+                move |_, _, _| peers(),
+            ),
+            offers: Cache::watch(
+                Api::all(client()),
+                Config::default(),
+                stop(),
+                made_offer,
+                move |_, _, _| offers(),
+            ),
+            virtual_nodes: Cache::watch(
+                Api::all(client()),
+                Config::default(),
+                stop(),
+                provider,
+                move |_, _, _| nodes(),
+            ),
             borrowers: Cache::watch(
                 Api::<DeserializeGuard<ResourceRequest>>::all(client()),
                 Config::default(),
@@ -93,7 +115,13 @@ impl Cluster {
                 borrower,
                 move |_, _, _| requests(),
             ),
-            policies: Cache::watch(Api::all(client()), Config::default(), stop(), without_status, move |_, _, _| policies()),
+            policies: Cache::watch(
+                Api::all(client()),
+                Config::default(),
+                stop(),
+                without_status,
+                move |_, _, _| policies(),
+            ),
             namespaces: Cache::watch(
                 Api::all(client()),
                 Config::default(),
@@ -103,10 +131,22 @@ impl Cluster {
                     by_namespace.add(key.name.clone());
                 },
             ),
-            offloadings: Cache::watch(Api::all(client()), Config::default(), stop(), whole, move |key, _, _| {
-                by_offloading.add(key.namespace.clone());
-            }),
-            nodes: Cache::watch(Api::all(client()), virtual_only, stop(), |node| provider_of_node(&node), |_, _, _| ()),
+            offloadings: Cache::watch(
+                Api::all(client()),
+                Config::default(),
+                stop(),
+                whole,
+                move |key, _, _| {
+                    by_offloading.add(key.namespace.clone());
+                },
+            ),
+            nodes: Cache::watch(
+                Api::all(client()),
+                virtual_only,
+                stop(),
+                |node| provider_of_node(&node),
+                |_, _, _| (),
+            ),
             context: context.clone(),
             mode_queue,
             namespaces_queue,
@@ -128,13 +168,14 @@ impl Cluster {
     /// The unfinished pods of a namespace.
     pub async fn pods(&self, namespace: &str) -> Result<Vec<PodState>, StepError> {
         let api: Api<Pod> = Api::namespaced(self.context.client.clone(), namespace);
-        let unfinished = ListParams::default().fields("status.phase!=Succeeded,status.phase!=Failed");
+        let unfinished =
+            ListParams::default().fields("status.phase!=Succeeded,status.phase!=Failed");
         let (mut all, heard) = (Vec::new(), self.heard());
-        in_pages(&api, unfinished, |pod| all.push(self.pod_state(&pod, &heard))).await.step(
-            "list",
-            "Pods",
-            Key::new(namespace, ""),
-        )?;
+        in_pages(&api, unfinished, |pod| {
+            all.push(self.pod_state(&pod, &heard));
+        })
+        .await
+        .step("list", "Pods", Key::new(namespace, ""))?;
         Ok(all)
     }
 
@@ -143,42 +184,66 @@ impl Cluster {
         let api: Api<Event> = Api::all(self.context.client.clone());
         let mut all = Vec::new();
         let failed = ListParams::default().fields("reason=FailedCreate");
-        in_pages(&api, failed, |event| all.extend(Some(event).filter(is_refusal))).await.step(
-            "list",
-            "Events",
-            Key::default(),
-        )?;
+        in_pages(&api, failed, |event| {
+            all.extend(Some(event).filter(is_refusal));
+        })
+        .await
+        .step("list", "Events", Key::default())?;
         Ok(all)
     }
 
     /// The peers that answer. One whose peering is gone says nothing any more.
     fn heard(&self) -> BTreeSet<ClusterId> {
-        let answers = |known: &ForeignCluster| known.condition(links::PEER_REACHABLE).is_some_and(|one| one.status == "True");
+        let answers = |known: &ForeignCluster| {
+            known
+                .condition(links::PEER_REACHABLE)
+                .is_some_and(|one| one.status == "True")
+        };
         let known = foreign_clusters::by_peer(&self.foreign_clusters);
-        known.into_iter().filter(|(_, known)| answers(known)).map(|(id, _)| id).collect()
+        known
+            .into_iter()
+            .filter(|(_, known)| answers(known))
+            .map(|(id, _)| id)
+            .collect()
     }
 
     fn pod_state(&self, pod: &Pod, heard: &BTreeSet<ClusterId>) -> PodState {
         let (meta, spec, status) = (&pod.metadata, pod.spec.as_ref(), pod.status.as_ref());
-        let controller = meta.owner_references.iter().flatten().find(|owner| owner.controller == Some(true));
-        let node = spec.and_then(|spec| spec.node_name.as_deref()).unwrap_or_default();
+        let controller = meta
+            .owner_references
+            .iter()
+            .flatten()
+            .find(|owner| owner.controller == Some(true));
+        let node = spec
+            .and_then(|spec| spec.node_name.as_deref())
+            .unwrap_or_default();
         let provider = self.nodes.get(&Key::new("", node));
-        let conditions = status.and_then(|status| status.conditions.as_deref()).unwrap_or_default();
+        let conditions = status
+            .and_then(|status| status.conditions.as_deref())
+            .unwrap_or_default();
         PodState {
             key: Key::of(pod),
             uid: pod.uid().unwrap_or_default(),
             controller: controller.map(|owner| (owner.kind.clone(), owner.uid.clone())),
-            place: provider.map_or(Place::Here, |provider| Place::Away { is_heard_of: heard.contains(&*provider) }),
-            ready: conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True"),
+            place: provider.map_or(Place::Here, |provider| Place::Away {
+                is_heard_of: heard.contains(&*provider),
+            }),
+            ready: conditions
+                .iter()
+                .any(|condition| condition.type_ == "Ready" && condition.status == "True"),
             terminating: meta.deletion_timestamp.is_some(),
             created: meta.creation_timestamp.as_ref().map(|time| time.0),
         }
     }
 
-    /// The namespaces that Liqo offloaded because of the working mode: their pods went to the peer only because of that.
+    /// The namespaces that Liqo offloaded because of the working mode: their pods went to the peer
+    /// only because of that.
     fn namespaces_of_mode(&self) -> impl Iterator<Item = (String, Arc<NamespaceOffloading>)> {
         let all = self.offloadings.all().into_iter().filter(|(key, live)| {
-            let is_of_user = self.namespaces.get(&Key::new("", &key.namespace)).is_some_and(|namespace| !namespace.managed);
+            let is_of_user = self
+                .namespaces
+                .get(&Key::new("", &key.namespace))
+                .is_some_and(|namespace| !namespace.managed);
             key.name == NAMESPACE_OFFLOADING && is_ours(live) && is_of_user
         });
         all.map(|(key, live)| (key.namespace, live))
@@ -186,15 +251,26 @@ impl Cluster {
 
     /// Those whose pods come home now.
     pub fn namespaces_to_bring_home(&self) -> Vec<String> {
-        let is_local = |live: &NamespaceOffloading| live.spec.pod_offloading_strategy == PodOffloadingStrategy::Local;
-        self.namespaces_of_mode().filter(|(_, live)| is_local(live)).map(|(namespace, _)| namespace).collect()
+        let is_local = |live: &NamespaceOffloading| {
+            live.spec.pod_offloading_strategy == PodOffloadingStrategy::Local
+        };
+        self.namespaces_of_mode()
+            .filter(|(_, live)| is_local(live))
+            .map(|(namespace, _)| namespace)
+            .collect()
     }
 
-    /// Number of pods that still have to come home. Just after the mode ended, its namespaces are not local yet.
+    /// Number of pods that still have to come home. Just after the mode ended, its namespaces are
+    /// not local yet.
     pub async fn pods_away(&self) -> Result<usize, StepError> {
         let mut away = 0;
         for (namespace, _) in self.namespaces_of_mode() {
-            away += self.pods(&namespace).await?.iter().filter(|pod| pod.has_to_come_home()).count();
+            away += self
+                .pods(&namespace)
+                .await?
+                .iter()
+                .filter(|pod| pod.has_to_come_home())
+                .count();
         }
         Ok(away)
     }
@@ -203,8 +279,14 @@ impl Cluster {
     pub async fn has_guests(&self, peer: &ClusterId) -> Result<bool, StepError> {
         let api: Api<Pod> = Api::all(self.context.client.clone());
         let of_peer = format!("{}={peer}", labels::CONSUMER_ID);
-        let one = ListParams::default().labels(&of_peer).fields("status.phase!=Succeeded,status.phase!=Failed").limit(1);
-        let found = api.list_metadata(&one).await.step("list", "Pods", Key::default())?;
+        let one = ListParams::default()
+            .labels(&of_peer)
+            .fields("status.phase!=Succeeded,status.phase!=Failed")
+            .limit(1);
+        let found = api
+            .list_metadata(&one)
+            .await
+            .step("list", "Pods", Key::default())?;
         Ok(!found.items.is_empty())
     }
 }
@@ -226,13 +308,19 @@ where
 
 fn made_offer(offer: ResourceOffer) -> Option<MadeOffer> {
     let consumer = consumer_of_tenant_namespace(&offer.namespace()?)?;
-    let exists = offer.metadata.deletion_timestamp.is_none() && offer.spec.withdrawal_timestamp.is_none();
-    let accepted = offer.status.is_some_and(|status| status.phase == OfferPhase::Accepted);
+    let exists =
+        offer.metadata.deletion_timestamp.is_none() && offer.spec.withdrawal_timestamp.is_none();
+    let accepted = offer
+        .status
+        .is_some_and(|status| status.phase == OfferPhase::Accepted);
     exists.then_some(MadeOffer { consumer, accepted })
 }
 
 fn provider(node: VirtualNode) -> Option<ClusterId> {
-    node.metadata.deletion_timestamp.is_none().then_some(node.spec.cluster_id)
+    node.metadata
+        .deletion_timestamp
+        .is_none()
+        .then_some(node.spec.cluster_id)
 }
 
 fn provider_of_node(node: &Node) -> Option<ClusterId> {
@@ -242,14 +330,28 @@ fn provider_of_node(node: &Node) -> Option<ClusterId> {
 fn borrower(request: DeserializeGuard<ResourceRequest>) -> Option<Borrower> {
     let request = request.0.ok()?;
     let consumer = consumer_of_tenant_namespace(&request.namespace()?)?;
-    let is_granted = |condition: &liqo_api::Condition| condition.type_ == TETHERING && condition.status == "True";
-    let conditions = request.status.map(|status| status.conditions).unwrap_or_default();
-    Some(Borrower { consumer, granted: request.spec.tethering && conditions.iter().any(is_granted) })
+    let is_granted = |condition: &liqo_api::Condition| {
+        condition.type_ == TETHERING && condition.status == "True"
+    };
+    let conditions = request
+        .status
+        .map(|status| status.conditions)
+        .unwrap_or_default();
+    Some(Borrower {
+        consumer,
+        granted: request.spec.tethering && conditions.iter().any(is_granted),
+    })
 }
 
 fn namespace(namespace: &Namespace) -> NamespaceState {
-    let managed = namespace.labels().get(labels::MANAGED).is_some_and(|value| value == "true");
-    NamespaceState { managed, terminating: namespace.metadata.deletion_timestamp.is_some() }
+    let managed = namespace
+        .labels()
+        .get(labels::MANAGED)
+        .is_some_and(|value| value == "true");
+    NamespaceState {
+        managed,
+        terminating: namespace.metadata.deletion_timestamp.is_some(),
+    }
 }
 
 #[cfg(test)]
@@ -280,7 +382,10 @@ mod tests {
             borrower.granted
         };
         assert!(is_granted(true, "True"));
-        assert!(!is_granted(true, "False") && !is_granted(false, "True"), "it borrows without tethering");
+        assert!(
+            !is_granted(true, "False") && !is_granted(false, "True"),
+            "it borrows without tethering"
+        );
         assert_eq!(read(&json!({ "tethering": "unreadable" }), "True"), None);
     }
 }

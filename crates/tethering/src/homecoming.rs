@@ -1,4 +1,5 @@
-//! Brings pods home when control is back: evicts those on virtual nodes, so that their controllers create others here.
+//! Brings pods home when control is back: evicts those on virtual nodes, so that their controllers
+//! create others here.
 
 use std::sync::Arc;
 
@@ -32,8 +33,11 @@ pub async fn run(cluster: Arc<Cluster>) {
 async fn bring_home(cluster: &Cluster, namespace: &str) -> Result<(), StepError> {
     let pods = cluster.pods(namespace).await?;
     for pod in next(&pods) {
-        let message = "evicted, because this cluster is not tethered any more: the next pod runs here".to_owned();
-        let departure = Departure::new(DepartureCause::ControlIsBack, &pod.key, &pod.uid).telling(message);
+        let message =
+            "evicted, because this cluster is not tethered any more: the next pod runs here"
+                .to_owned();
+        let departure =
+            Departure::new(DepartureCause::ControlIsBack, &pod.key, &pod.uid).telling(message);
         departures::leave(&cluster.context, departure).await?;
     }
     Ok(())

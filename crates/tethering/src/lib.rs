@@ -1,9 +1,9 @@
 //! The working modes of a cluster: autonomous, or tethered to one peer that controls it.
 //!
-//! A tethered cluster offers everything that it has to its peer, and the pods of its users run where the peer's
-//! scheduler puts them. This crate holds the state machine of the mode and writes its state into the status of the
-//! `ClusterConfig`. While the peer decides, it offloads the namespaces of users to the peer. Afterwards it brings pods
-//! home.
+//! A tethered cluster offers everything that it has to its peer, and the pods of its users run
+//! where the peer's scheduler puts them. This crate holds the state machine of the mode and writes
+//! its state into the status of the `ClusterConfig`. While the peer decides, it offloads the
+//! namespaces of users to the peer. Afterwards it brings pods home.
 //!
 //! ```text
 //!   ClusterConfig.spec.tethering ───────▶ mode ── decide::machine ──▶ ClusterConfig.status.tethering: the state
@@ -15,12 +15,12 @@
 //!                                                                       └─▶ ValidatingAdmissionPolicy liqo-tethered
 //! ```
 //!
-//! Other parts of Liqo read only the state: everything else follows from it. The question to the peer is a field of the
-//! `ResourceRequest`; its answer arrives as the condition `TetheringGranted` of the `ForeignCluster`. `liqo-sharing`
-//! writes both here, and the answer at the peer.
+//! Other parts of Liqo read only the state: everything else follows from it. The question to the
+//! peer is a field of the `ResourceRequest`; its answer arrives as the condition `TetheringGranted`
+//! of the `ForeignCluster`. `liqo-sharing` writes both here, and the answer at the peer.
 //!
-//! The rules are in [`decide`], as pure functions. Read `decide::machine` first. The other modules read, call and
-//! write:
+//! The rules are in [`decide`], as pure functions. Read `decide::machine` first. The other modules
+//! read, call and write:
 //! - `mode`: the controller of the state, its only writer,
 //! - `namespaces`: the controller of the `NamespaceOffloading`s of users' namespaces,
 //! - `homecoming`: evicts pods when control is back, one at a time for each controller,

@@ -1,5 +1,5 @@
-//! The controller of the mode: collects facts, calls `decide::machine`, and is the only writer of `status.tethering` of
-//! the `ClusterConfig`.
+//! The controller of the mode: collects facts, calls `decide::machine`, and is the only writer of
+//! `status.tethering` of the `ClusterConfig`.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,8 +9,8 @@ use kube::{
     api::{Patch, PatchParams},
 };
 use liqo_api::{
-    CLUSTER_CONFIG, ClusterConfig, ClusterId, ForeignCluster, Key, Provide, TetheringState, TetheringStatus, links,
-    policies::PolicyPeer,
+    CLUSTER_CONFIG, ClusterConfig, ClusterId, ForeignCluster, Key, Provide, TetheringState,
+    TetheringStatus, links, policies::PolicyPeer,
 };
 use liqo_controller_runtime::{
     Next, foreign_clusters, policies,
@@ -55,7 +55,10 @@ pub async fn run(cluster: Arc<Cluster>) {
 
 async fn reconcile(cluster: &Cluster) -> Result<Next, Error> {
     let config = cluster.context.config();
-    let status = config.status.as_ref().and_then(|status| status.tethering.as_ref());
+    let status = config
+        .status
+        .as_ref()
+        .and_then(|status| status.tethering.as_ref());
     let wish = config.spec.tethering.cluster_id.as_ref();
     let Some(peer) = subject(status, wish).cloned() else {
         // Nobody asks for anything, and nothing is left.
@@ -84,14 +87,24 @@ async fn decide(
             tracing::info!(?before, now = ?wanted.state, reason = wanted.reason, message = wanted.message, "working mode changed");
         }
     }
-    let Some(current) = wanted.as_ref().or(status) else { return Ok(Next::OnChange) };
+    let Some(current) = wanted.as_ref().or(status) else {
+        return Ok(Next::OnChange);
+    };
     let due = due_in(current, now).map(|due| Duration::try_from(due).unwrap_or_default());
     let counts = (current.state == TetheringState::Releasing).then_some(COUNT_INTERVAL);
-    Ok(due.into_iter().chain(counts).min().map_or(Next::OnChange, Next::After))
+    Ok(due
+        .into_iter()
+        .chain(counts)
+        .min()
+        .map_or(Next::OnChange, Next::After))
 }
 
 /// Only over the version that was read: a former leader that stalled must not write.
-async fn write(cluster: &Cluster, config: &ClusterConfig, wanted: &TetheringStatus) -> Result<(), StepError> {
+async fn write(
+    cluster: &Cluster,
+    config: &ClusterConfig,
+    wanted: &TetheringStatus,
+) -> Result<(), StepError> {
     let api: Api<ClusterConfig> = Api::all(cluster.context.client.clone());
     let body = json!({
         "metadata": { "resourceVersion": config.metadata.resource_version },
@@ -100,16 +113,27 @@ async fn write(cluster: &Cluster, config: &ClusterConfig, wanted: &TetheringStat
             "reason": wanted.reason, "message": wanted.message,
         } },
     });
-    let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
-    let written = api.patch_status(CLUSTER_CONFIG, &params, &Patch::Merge(&body)).await;
-    written.map(drop).step("write the working mode of", "ClusterConfig", Key::of(config))
+    let params = PatchParams {
+        field_manager: Some(FIELD_MANAGER.to_owned()),
+        ..PatchParams::default()
+    };
+    let written = api
+        .patch_status(CLUSTER_CONFIG, &params, &Patch::Merge(&body))
+        .await;
+    written.map(drop).step(
+        "write the working mode of",
+        "ClusterConfig",
+        Key::of(config),
+    )
 }
 
 /// The facts if there is no peer.
 fn nobody(config: &ClusterConfig) -> Facts {
     Facts {
         wish: config.spec.tethering.cluster_id.clone(),
-        release_after: SignedDuration::from_secs(config.spec.tethering.release_after_seconds.into()),
+        release_after: SignedDuration::from_secs(
+            config.spec.tethering.release_after_seconds.into(),
+        ),
         peer: String::new(),
         obstacle: None,
         answer: Answer::NotAsked,
@@ -131,28 +155,62 @@ async fn facts(
     let known = foreign_clusters::by_peer(&cluster.foreign_clusters);
     let of_peer = known.get(peer).map(|known| &**known);
     let policy = policies::effective(&cluster.policies, &PolicyPeer::new(peer, of_peer));
-    let offers: Vec<_> = cluster.offers.all().into_iter().map(|(_, offer)| offer).collect();
+    let offers: Vec<_> = cluster
+        .offers
+        .all()
+        .into_iter()
+        .map(|(_, offer)| offer)
+        .collect();
     let (nodes, borrowers) = (cluster.virtual_nodes.all(), cluster.borrowers.all());
     let mut sharing = Sharing {
-        names: known.iter().map(|(id, known)| (id, known.display_name())).collect(),
+        names: known
+            .iter()
+            .map(|(id, known)| (id, known.display_name()))
+            .collect(),
         lends_to: offers.iter().map(|offer| &offer.consumer).collect(),
-        borrows_from: nodes.iter().map(|(_, provider)| provider.as_ref()).collect(),
-        tethers: borrowers.iter().filter(|(_, one)| one.granted).map(|(_, one)| &one.consumer).collect(),
+        borrows_from: nodes
+            .iter()
+            .map(|(_, provider)| provider.as_ref())
+            .collect(),
+        tethers: borrowers
+            .iter()
+            .filter(|(_, one)| one.granted)
+            .map(|(_, one)| &one.consumer)
+            .collect(),
         provide: policy.as_ref().map(|policy| &policy.spec.provide),
     };
-    for clusters in [&mut sharing.lends_to, &mut sharing.borrows_from, &mut sharing.tethers] {
+    for clusters in [
+        &mut sharing.lends_to,
+        &mut sharing.borrows_from,
+        &mut sharing.tethers,
+    ] {
         clusters.sort_unstable();
         clusters.dedup();
     }
-    // Not by the offers: on the way from one set of pools to another there may be none for a moment.
+    // Not by the offers: on the way from one set of pools to another there may be none for a
+    // moment.
     let borrows_here = borrowers.iter().any(|(_, one)| one.consumer == *peer);
     let name = of_peer.map_or_else(|| peer.to_string(), ForeignCluster::display_name);
     let asks = config.tethers_to(peer);
     let is_releasing = status.is_some_and(|status| status.state == TetheringState::Releasing);
-    let away = if is_releasing { cluster.pods_away().await? } else { 0 };
+    let away = if is_releasing {
+        cluster.pods_away().await?
+    } else {
+        0
+    };
     let guests = usize::from(is_releasing && cluster.has_guests(peer).await?);
-    let missing = missing(of_peer, &name, offers.iter().any(|offer| offer.consumer == *peer && offer.accepted));
-    let seconds = policy.as_ref().map_or(Provide::default().notice_seconds, |policy| policy.spec.provide.notice_seconds);
+    let missing = missing(
+        of_peer,
+        &name,
+        offers
+            .iter()
+            .any(|offer| offer.consumer == *peer && offer.accepted),
+    );
+    let seconds = policy
+        .as_ref()
+        .map_or(Provide::default().notice_seconds, |policy| {
+            policy.spec.provide.notice_seconds
+        });
     Ok(Facts {
         obstacle: obstacle(peer, &sharing),
         answer: of_peer.map_or(Answer::NotAsked, |known| answer(known, asks)),
@@ -169,7 +227,11 @@ async fn facts(
 
 fn answer(known: &ForeignCluster, asks: bool) -> Answer {
     let Some(condition) = known.condition(links::TETHERING_GRANTED) else {
-        return if asks { Answer::Waiting } else { Answer::NotAsked };
+        return if asks {
+            Answer::Waiting
+        } else {
+            Answer::NotAsked
+        };
     };
     match condition.status.as_str() {
         "True" => Answer::Granted,
@@ -178,11 +240,19 @@ fn answer(known: &ForeignCluster, asks: bool) -> Answer {
     }
 }
 
-/// As a provider the peer answers, and as a consumer it renews its Lease. A peer that unpeered has no Lease any more, but still answers.
+/// As a provider the peer answers, and as a consumer it renews its Lease. A peer that unpeered has
+/// no Lease any more, but still answers.
 fn contact(known: &ForeignCluster, borrows_here: bool) -> Contact {
-    let says = |kind: &str, status: &str| known.condition(kind).is_some_and(|condition| condition.status == status);
-    let kinds: &[&str] =
-        if borrows_here { &[links::PEER_REACHABLE, links::CONSUMER_REACHABLE] } else { &[links::PEER_REACHABLE] };
+    let says = |kind: &str, status: &str| {
+        known
+            .condition(kind)
+            .is_some_and(|condition| condition.status == status)
+    };
+    let kinds: &[&str] = if borrows_here {
+        &[links::PEER_REACHABLE, links::CONSUMER_REACHABLE]
+    } else {
+        &[links::PEER_REACHABLE]
+    };
     if kinds.iter().all(|kind| says(kind, "True")) {
         Contact::Heard
     } else if kinds.iter().any(|kind| says(kind, "False")) {
@@ -195,7 +265,9 @@ fn contact(known: &ForeignCluster, borrows_here: bool) -> Contact {
 fn missing(known: Option<&ForeignCluster>, name: &str, is_accepted: bool) -> Option<String> {
     let nodes_ready = known.and_then(|known| known.condition(links::VIRTUAL_NODES_READY));
     if nodes_ready.is_none_or(|condition| condition.status != "True") {
-        return Some(format!("the virtual node of {name} in this cluster to be Ready"));
+        return Some(format!(
+            "the virtual node of {name} in this cluster to be Ready"
+        ));
     }
     (!is_accepted).then(|| format!("{name} to accept the offer of this cluster"))
 }
@@ -220,11 +292,24 @@ mod tests {
     fn a_peer_is_heard_in_each_direction_that_exists() {
         let answers = |status| (links::PEER_REACHABLE, status);
         let renews = |status| (links::CONSUMER_REACHABLE, status);
-        assert_eq!(contact(&known(&[answers("True"), renews("True")]), true), Contact::Heard);
-        assert_eq!(contact(&known(&[answers("True"), renews("False")]), true), Contact::Silent);
-        assert_eq!(contact(&known(&[answers("False"), renews("True")]), true), Contact::Silent);
+        assert_eq!(
+            contact(&known(&[answers("True"), renews("True")]), true),
+            Contact::Heard
+        );
+        assert_eq!(
+            contact(&known(&[answers("True"), renews("False")]), true),
+            Contact::Silent
+        );
+        assert_eq!(
+            contact(&known(&[answers("False"), renews("True")]), true),
+            Contact::Silent
+        );
         assert_eq!(contact(&known(&[answers("True")]), true), Contact::Unknown);
-        assert_eq!(contact(&known(&[answers("True")]), false), Contact::Heard, "it unpeered");
+        assert_eq!(
+            contact(&known(&[answers("True")]), false),
+            Contact::Heard,
+            "it unpeered"
+        );
         assert_eq!(contact(&known(&[answers("False")]), false), Contact::Silent);
     }
 }

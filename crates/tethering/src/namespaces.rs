@@ -27,7 +27,10 @@ const CONCURRENCY: usize = 8;
 
 /// Runs until the context stops.
 pub async fn run(cluster: Arc<Cluster>) {
-    let (stop, queue) = (cluster.context.stop.clone(), cluster.namespaces_queue.clone());
+    let (stop, queue) = (
+        cluster.context.stop.clone(),
+        cluster.namespaces_queue.clone(),
+    );
     let mut config = cluster.context.config.clone();
     enqueue_all(&cluster);
     let follow_config = async {
@@ -37,10 +40,15 @@ pub async fn run(cluster: Arc<Cluster>) {
         std::future::pending::<()>().await;
     };
     let controller = cluster.clone();
-    let work = queue.run("tethered-namespaces", CONCURRENCY, stop, move |namespace: String| {
-        let cluster = controller.clone();
-        async move { reconcile(&cluster, &namespace).await }
-    });
+    let work = queue.run(
+        "tethered-namespaces",
+        CONCURRENCY,
+        stop,
+        move |namespace: String| {
+            let cluster = controller.clone();
+            async move { reconcile(&cluster, &namespace).await }
+        },
+    );
     tokio::select! {
         biased;
         () = work => {}
@@ -58,12 +66,18 @@ fn enqueue_all(cluster: &Cluster) {
 fn tethered_to(cluster: &Cluster, namespace: &str) -> Option<ClusterId> {
     let config = cluster.context.config();
     let (state, peer) = config.tethering();
-    let is_sent = config.spec.tethering.sends_pods_of(namespace, &cluster.context.namespace);
-    peer.filter(|_| Effects::of(state).peer_decides && is_sent).cloned()
+    let is_sent = config
+        .spec
+        .tethering
+        .sends_pods_of(namespace, &cluster.context.namespace);
+    peer.filter(|_| Effects::of(state).peer_decides && is_sent)
+        .cloned()
 }
 
 async fn reconcile(cluster: &Cluster, namespace: &str) -> Result<Next, Error> {
-    let Some(state) = cluster.namespaces.get(&Key::new("", namespace)) else { return Ok(Next::OnChange) };
+    let Some(state) = cluster.namespaces.get(&Key::new("", namespace)) else {
+        return Ok(Next::OnChange);
+    };
     if state.managed || state.terminating {
         return Ok(Next::OnChange);
     }
@@ -74,29 +88,49 @@ async fn reconcile(cluster: &Cluster, namespace: &str) -> Result<Next, Error> {
     if to.is_none() && live.as_deref().is_none_or(|live| !is_taken_over(live)) {
         return Ok(Next::OnChange);
     }
-    let pods = if to.is_none() { cluster.pods(namespace).await? } else { Vec::new() };
-    let wanted = change(namespace, live.as_deref(), to.as_ref(), || pods.iter().any(Pod::is_away));
+    let pods = if to.is_none() {
+        cluster.pods(namespace).await?
+    } else {
+        Vec::new()
+    };
+    let wanted = change(namespace, live.as_deref(), to.as_ref(), || {
+        pods.iter().any(Pod::is_away)
+    });
     apply(cluster, &key, wanted).await?;
     // A pod that ends changes no object that is watched here.
     let waits = to.is_none() && pods.iter().any(Pod::is_away);
-    Ok(if waits { Next::After(COUNT_INTERVAL) } else { Next::OnChange })
+    Ok(if waits {
+        Next::After(COUNT_INTERVAL)
+    } else {
+        Next::OnChange
+    })
 }
 
 async fn apply(cluster: &Cluster, key: &Key, wanted: Change) -> Result<(), StepError> {
-    let api: Api<NamespaceOffloading> = Api::namespaced(cluster.context.client.clone(), &key.namespace);
+    let api: Api<NamespaceOffloading> =
+        Api::namespaced(cluster.context.client.clone(), &key.namespace);
     match wanted {
         Change::Nothing => {}
         Change::Create(object) => {
-            create_missing(&api, &object).await.step("create", "NamespaceOffloading", key)?;
-            tracing::info!(namespace = key.namespace, "namespace offloaded, because this cluster is tethered");
+            create_missing(&api, &object)
+                .await
+                .step("create", "NamespaceOffloading", key)?;
+            tracing::info!(
+                namespace = key.namespace,
+                "namespace offloaded, because this cluster is tethered"
+            );
         }
         Change::Patch(patch) => {
-            let written = api.patch(&key.name, &PatchParams::default(), &Patch::Merge(&patch)).await;
+            let written = api
+                .patch(&key.name, &PatchParams::default(), &Patch::Merge(&patch))
+                .await;
             unless_gone(written).step("change", "NamespaceOffloading", key)?;
             tracing::info!(namespace = key.namespace, change = %patch, "offloading of a namespace follows the working mode");
         }
         Change::Delete => {
-            delete_if_present(&api, &key.name, &DeleteParams::default()).await.step("delete", "NamespaceOffloading", key)?;
+            delete_if_present(&api, &key.name, &DeleteParams::default())
+                .await
+                .step("delete", "NamespaceOffloading", key)?;
         }
     }
     Ok(())

@@ -1,4 +1,5 @@
-//! Wakes controllers whose pods the API server refused while this cluster was tethered, so that they try again at once.
+//! Wakes controllers whose pods the API server refused while this cluster was tethered, so that
+//! they try again at once.
 
 use std::sync::Arc;
 
@@ -27,7 +28,13 @@ pub async fn run(cluster: Arc<Cluster>) {
             () = tokio::time::sleep(COUNT_INTERVAL) => {}
         }
         let config = cluster.context.config();
-        if !have_ended(config.status.as_ref().and_then(|status| status.tethering.as_ref()), cluster.context.now()) {
+        if !have_ended(
+            config
+                .status
+                .as_ref()
+                .and_then(|status| status.tethering.as_ref()),
+            cluster.context.now(),
+        ) {
             woken.clear();
         } else if let Err(error) = wake(&cluster, &mut woken).await {
             tracing::warn!(%error, "controllers whose pods were refused are not woken, trying again");
@@ -45,15 +52,37 @@ async fn wake(cluster: &Cluster, woken: &mut Woken) -> Result<(), StepError> {
     Ok(())
 }
 
-/// Writes an annotation through the status, because that is all that the manager may change of a workload.
+/// Writes an annotation through the status, because that is all that the manager may change of a
+/// workload.
 async fn touch(cluster: &Cluster, workload: &Workload<'_>, uid: Option<&str>) {
-    let Workload { kind, group, namespace, name } = *workload;
+    let Workload {
+        kind,
+        group,
+        namespace,
+        name,
+    } = *workload;
     let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, "v1", kind));
-    let api: Api<DynamicObject> = Api::namespaced_with(cluster.context.client.clone(), namespace, &resource);
-    let metadata = json!({ "uid": uid, "annotations": { WOKEN: cluster.context.now().to_string() } });
-    match api.patch_status(name, &PatchParams::default(), &Patch::Merge(json!({ "metadata": metadata }))).await {
-        Ok(_) => tracing::info!(kind, namespace, name, "its pods were refused while this cluster was tethered: it tries again"),
+    let api: Api<DynamicObject> =
+        Api::namespaced_with(cluster.context.client.clone(), namespace, &resource);
+    let metadata =
+        json!({ "uid": uid, "annotations": { WOKEN: cluster.context.now().to_string() } });
+    match api
+        .patch_status(
+            name,
+            &PatchParams::default(),
+            &Patch::Merge(json!({ "metadata": metadata })),
+        )
+        .await
+    {
+        Ok(_) => tracing::info!(
+            kind,
+            namespace,
+            name,
+            "its pods were refused while this cluster was tethered: it tries again"
+        ),
         // It is gone, or somebody else's webhook fails.
-        Err(error) => tracing::info!(kind, namespace, name, %error, "it is not woken, and tries again by itself"),
+        Err(error) => {
+            tracing::info!(kind, namespace, name, %error, "it is not woken, and tries again by itself");
+        }
     }
 }

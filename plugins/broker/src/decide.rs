@@ -7,7 +7,8 @@ use std::{
 };
 
 use liqo_api::{
-    ClusterId, DEFAULT_POOL, OffersSource, PeerSelector, PeeringPolicy, PeeringPolicySpec, Provide, Source,
+    ClusterId, DEFAULT_POOL, OffersSource, PeerSelector, PeeringPolicy, PeeringPolicySpec, Provide,
+    Source,
     policies::PolicyPeer,
     requests::{MAX_RESOURCE_NAME_LEN, MAX_RESOURCES, is_bounded},
 };
@@ -47,13 +48,21 @@ impl Offers {
         let customers = ledger.customers(now);
         // No cluster has this key.
         let newcomer = ledger.offer_to(&ClusterId::of_public_key(&[0; 32]), now);
-        Self { ledger, customers, newcomer }
+        Self {
+            ledger,
+            customers,
+            newcomer,
+        }
     }
 
     /// The offer to this cluster. One without a request is offered what it would get if it asked for everything.
     pub fn to(&self, cluster: &str, now: Instant) -> Vec<LentPool> {
         match cluster.parse::<ClusterId>() {
-            Ok(id) => self.customers.get(&id).cloned().unwrap_or_else(|| self.ledger.offer_to(&id, now)),
+            Ok(id) => self
+                .customers
+                .get(&id)
+                .cloned()
+                .unwrap_or_else(|| self.ledger.offer_to(&id, now)),
             // Earlier versions of Liqo have IDs of another form. No offer comes through such a cluster.
             Err(_) => self.newcomer.clone(),
         }
@@ -64,9 +73,15 @@ impl Offers {
         if self.newcomer != new.newcomer {
             return vec![Change::All];
         }
-        let known: BTreeSet<&ClusterId> = self.customers.keys().chain(new.customers.keys()).collect();
-        let differs = |cluster: &&ClusterId| self.customers.get(*cluster) != new.customers.get(*cluster);
-        known.into_iter().filter(differs).map(|cluster| Change::Cluster(cluster.to_string())).collect()
+        let known: BTreeSet<&ClusterId> =
+            self.customers.keys().chain(new.customers.keys()).collect();
+        let differs =
+            |cluster: &&ClusterId| self.customers.get(*cluster) != new.customers.get(*cluster);
+        known
+            .into_iter()
+            .filter(differs)
+            .map(|cluster| Change::Cluster(cluster.to_string()))
+            .collect()
     }
 }
 
@@ -80,19 +95,27 @@ struct Ledger {
 impl Ledger {
     fn of(mut snapshot: Snapshot, service: &str) -> Self {
         let mut policies = BTreeSet::new();
-        for policy in snapshot.policies.iter_mut().filter(|policy| names(policy, service)) {
+        for policy in snapshot
+            .policies
+            .iter_mut()
+            .filter(|policy| names(policy, service))
+        {
             policies.insert(policy.metadata.name.clone().unwrap_or_default());
             let provide = lends_on(&policy.spec.provide);
             Arc::make_mut(policy).spec.provide = provide;
         }
         // Thresholds and notices are the manager's, so the offers that it wrote do not count here. The others are those that it received.
-        let Snapshot { offers, namespaces, .. } = &mut snapshot;
+        let Snapshot {
+            offers, namespaces, ..
+        } = &mut snapshot;
         offers.retain(|(key, _)| !namespaces.contains_key(&key.namespace));
         Self { snapshot, policies }
     }
 
     fn is_customer(&self, snapshot: &Snapshot, cluster: &ClusterId) -> bool {
-        let name = snapshot.policy(cluster).and_then(|policy| policy.metadata.name.as_ref());
+        let name = snapshot
+            .policy(cluster)
+            .and_then(|policy| policy.metadata.name.as_ref());
         name.is_some_and(|name| self.policies.contains(name))
     }
 
@@ -105,12 +128,19 @@ impl Ledger {
 
     /// The offer of one cluster. If its policy names another source, it is offered what it would get if the policy named this plugin.
     fn offer_to(&self, cluster: &ClusterId, now: Instant) -> Vec<LentPool> {
-        let peer = self.snapshot.peers.get(cluster).cloned().unwrap_or_else(|| PolicyPeer::new(cluster, None));
+        let peer = self
+            .snapshot
+            .peers
+            .get(cluster)
+            .cloned()
+            .unwrap_or_else(|| PolicyPeer::new(cluster, None));
         let mut asked = self.snapshot.clone().if_it_requested(peer);
         if !self.is_customer(&asked, cluster) {
             asked.policies.push(Arc::new(policy_of(cluster)));
         }
-        pools_by_consumer(decide(&asked, now)).remove(cluster).unwrap_or_else(|| vec![nothing()])
+        pools_by_consumer(decide(&asked, now))
+            .remove(cluster)
+            .unwrap_or_else(|| vec![nothing()])
     }
 }
 
@@ -125,7 +155,10 @@ fn names(policy: &PeeringPolicy, service: &str) -> bool {
 fn lends_on(provide: &Provide) -> Provide {
     Provide {
         percentage: 100,
-        source: Source { offers: Some(OffersSource::default()), ..Source::default() },
+        source: Source {
+            offers: Some(OffersSource::default()),
+            ..Source::default()
+        },
         caps: provide.caps.clone(),
         weight: provide.weight,
         absence_seconds: provide.absence_seconds,
@@ -137,9 +170,20 @@ fn lends_on(provide: &Provide) -> Provide {
 
 /// A policy for one cluster, whatever other policies say.
 fn policy_of(cluster: &ClusterId) -> PeeringPolicy {
-    let peers = PeerSelector { cluster_ids: vec![cluster.clone()], ..PeerSelector::default() };
+    let peers = PeerSelector {
+        cluster_ids: vec![cluster.clone()],
+        ..PeerSelector::default()
+    };
     let provide = lends_on(&Provide::default());
-    PeeringPolicy::new("", PeeringPolicySpec { priority: i32::MAX, peers, provide, ..PeeringPolicySpec::default() })
+    PeeringPolicy::new(
+        "",
+        PeeringPolicySpec {
+            priority: i32::MAX,
+            peers,
+            provide,
+            ..PeeringPolicySpec::default()
+        },
+    )
 }
 
 /// The pools of each consumer, in the order of their names.
@@ -147,7 +191,11 @@ fn pools_by_consumer(plan: Plan) -> BTreeMap<ClusterId, Vec<LentPool>> {
     let mut all: BTreeMap<ClusterId, Vec<LentPool>> = BTreeMap::new();
     for write in plan.writes {
         let (name, hops) = (write.spec.pool, write.spec.hops.max(LEAST_HOPS));
-        all.entry(write.consumer).or_default().push(LentPool { name, hops, resources: bounded(write.spec.resource_quota.hard) });
+        all.entry(write.consumer).or_default().push(LentPool {
+            name,
+            hops,
+            resources: bounded(write.spec.resource_quota.hard),
+        });
     }
     for pools in all.values_mut() {
         pools.sort_by(|one, other| one.name.cmp(&other.name));
@@ -159,8 +207,15 @@ fn pools_by_consumer(plan: Plan) -> BTreeMap<ClusterId, Vec<LentPool>> {
 fn bounded(mut resources: ResourceList) -> ResourceList {
     if !is_bounded(&resources) {
         let is_other = |name: &&str| !NEEDED.contains(name) && name.len() <= MAX_RESOURCE_NAME_LEN;
-        let others: BTreeSet<String> = resources.names().filter(is_other).map(str::to_owned).collect();
-        let kept: BTreeSet<String> = others.into_iter().take(MAX_RESOURCES - NEEDED.len()).collect();
+        let others: BTreeSet<String> = resources
+            .names()
+            .filter(is_other)
+            .map(str::to_owned)
+            .collect();
+        let kept: BTreeSet<String> = others
+            .into_iter()
+            .take(MAX_RESOURCES - NEEDED.len())
+            .collect();
         resources.retain(|name, _| NEEDED.contains(&name) || kept.contains(name));
     }
     resources
@@ -169,17 +224,27 @@ fn bounded(mut resources: ResourceList) -> ResourceList {
 /// An offer of nothing says so: Liqo takes an empty answer for a failure.
 fn nothing() -> LentPool {
     let resources = NEEDED.iter().map(|name| (*name, Quantity::ZERO)).collect();
-    LentPool { name: DEFAULT_POOL.to_owned(), hops: LEAST_HOPS, resources }
+    LentPool {
+        name: DEFAULT_POOL.to_owned(),
+        hops: LEAST_HOPS,
+        resources,
+    }
 }
 
 /// The answer to `ReadResources`. Before the third generation there is only one pool, so it is the sum.
 pub fn answer(generation: Generation, lent: &[LentPool]) -> Vec<Pool> {
     if generation != Generation::P3 {
-        return vec![Pool::unnamed(bounded(lent.iter().map(|pool| &pool.resources).sum()))];
+        return vec![Pool::unnamed(bounded(
+            lent.iter().map(|pool| &pool.resources).sum(),
+        ))];
     }
     let pool = |lent: &LentPool| {
         let name = Some(lent.name.clone()).filter(|name| name != DEFAULT_POOL);
-        Pool { name, hops: lent.hops, ..Pool::unnamed(lent.resources.clone()) }
+        Pool {
+            name,
+            hops: lent.hops,
+            ..Pool::unnamed(lent.resources.clone())
+        }
     };
     lent.iter().map(pool).collect()
 }

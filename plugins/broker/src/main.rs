@@ -61,7 +61,10 @@ async fn main() -> ExitCode {
         Ok(client) => client,
         Err(error) => return failed(&error),
     };
-    tracing::info!(service = arguments.service, "offering what other clusters offer to this one");
+    tracing::info!(
+        service = arguments.service,
+        "offering what other clusters offer to this one"
+    );
     let stop = CancellationToken::new();
     let cluster = Cluster::watch(&client, &stop);
     if arguments.catalog_port != 0
@@ -69,7 +72,12 @@ async fn main() -> ExitCode {
     {
         return failed(&error);
     }
-    let source = Broker::start(cluster, arguments.service, arguments.options.generation, &stop);
+    let source = Broker::start(
+        cluster,
+        arguments.service,
+        arguments.options.generation,
+        &stop,
+    );
     let outcome = serve(source, arguments.options).await;
     stop.cancel();
     outcome
@@ -82,12 +90,20 @@ async fn start_catalog(
     cluster: &Cluster,
     stop: &CancellationToken,
 ) -> Result<(), CatalogError> {
-    let certified = if let (Some(chain), Some(key)) = (&arguments.catalog_tls_cert, &arguments.catalog_tls_key) {
+    let certified = if let (Some(chain), Some(key)) =
+        (&arguments.catalog_tls_cert, &arguments.catalog_tls_key)
+    {
         Certified::read(chain, key)?
     } else {
-        tracing::info!("nobody has signed the certificate of the catalog: --catalog-tls-cert names another one");
+        tracing::info!(
+            "nobody has signed the certificate of the catalog: --catalog-tls-cert names another one"
+        );
         let service = &arguments.service;
-        let names = [service.clone(), format!("{service}.{SYSTEM_NAMESPACE}"), format!("{service}.{SYSTEM_NAMESPACE}.svc")];
+        let names = [
+            service.clone(),
+            format!("{service}.{SYSTEM_NAMESPACE}"),
+            format!("{service}.{SYSTEM_NAMESPACE}.svc"),
+        ];
         Certified::self_signed(names.into_iter().chain(["localhost".to_owned()]).collect())?
     };
     let received = Received::watch(&client, cluster, stop);
@@ -118,11 +134,20 @@ mod tests {
     #[test]
     fn the_command_line_is_valid_and_the_port_is_that_of_brokers() {
         Arguments::command().debug_assert();
-        let parse = |arguments: &[&str]| Arguments::try_parse_from([&["broker"], arguments].concat());
+        let parse =
+            |arguments: &[&str]| Arguments::try_parse_from([&["broker"], arguments].concat());
         let arguments = parse(&[]).unwrap();
-        assert_eq!((arguments.options.port, arguments.service.as_str()), (7000, "liqo-broker-plugin"));
+        assert_eq!(
+            (arguments.options.port, arguments.service.as_str()),
+            (7000, "liqo-broker-plugin")
+        );
         assert_eq!(parse(&["--port=6001"]).unwrap().options.port, 6001);
-        for wrong in [&["--port=0"][..], &["--catalog-tls-cert=a"], &["--catalog-tls-key=a"], &["--catalog-port=65536"]] {
+        for wrong in [
+            &["--port=0"][..],
+            &["--catalog-tls-cert=a"],
+            &["--catalog-tls-key=a"],
+            &["--catalog-port=65536"],
+        ] {
             assert_eq!(parse(wrong).unwrap_err().exit_code(), 2, "{wrong:?}");
         }
     }

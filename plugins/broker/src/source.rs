@@ -12,7 +12,8 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use kube::{Api, Client, core::DeserializeGuard, runtime::watcher::Config};
 use liqo_api::{
-    ClusterConfig, ClusterId, ForeignCluster, PeeringPolicy, ResourceOffer, ResourceRequest, TunnelEndpoint,
+    ClusterConfig, ClusterId, ForeignCluster, PeeringPolicy, ResourceOffer, ResourceRequest,
+    TunnelEndpoint,
     catalog::Entry,
     isolation::Lending,
     labels,
@@ -24,7 +25,9 @@ use liqo_controller_runtime::{
     cache::whole,
     foreign_clusters::{by_peer, of_peer},
 };
-use liqo_resource_plugin::{Announcer, Change, Generation, Pool, ResourceSource, SourceError, async_trait};
+use liqo_resource_plugin::{
+    Announcer, Change, Generation, Pool, ResourceSource, SourceError, async_trait,
+};
 use liqo_sharing::decide::{
     absence::Silence,
     pods::Pods,
@@ -70,21 +73,36 @@ pub struct Cluster {
 
 impl Broker {
     /// Offers what `cluster` borrows until `stop`. Policies name this plugin by its Service `service`.
-    pub fn start(cluster: Cluster, service: String, generation: Generation, stop: &CancellationToken) -> Self {
+    pub fn start(
+        cluster: Cluster,
+        service: String,
+        generation: Generation,
+        stop: &CancellationToken,
+    ) -> Self {
         let announcer = Announcer::new();
         let (sender, offers) = watch::channel(None);
         tokio::spawn({
             let (announcer, stop) = (announcer.clone(), stop.clone());
             async move {
-                stop.run_until_cancelled(follow(cluster, &service, sender, announcer)).await;
+                stop.run_until_cancelled(follow(cluster, &service, sender, announcer))
+                    .await;
             }
         });
-        Self { generation, offers, announcer }
+        Self {
+            generation,
+            offers,
+            announcer,
+        }
     }
 }
 
 /// Computes the offers once all objects are listed, and then a moment after each change.
-async fn follow(cluster: Cluster, service: &str, offers: watch::Sender<Option<Arc<Offers>>>, announcer: Announcer) {
+async fn follow(
+    cluster: Cluster,
+    service: &str,
+    offers: watch::Sender<Option<Arc<Offers>>>,
+    announcer: Announcer,
+) {
     if !cluster.synced().await {
         return;
     }
@@ -92,14 +110,19 @@ async fn follow(cluster: Cluster, service: &str, offers: watch::Sender<Option<Ar
         if let Some(snapshot) = cluster.snapshot() {
             let new = Arc::new(Offers::of(snapshot, service, Instant::now()));
             // Before the first result, subscribers could not read.
-            let changes = offers.borrow().as_deref().map_or_else(|| vec![Change::All], |old| old.changes_to(&new));
+            let changes = offers
+                .borrow()
+                .as_deref()
+                .map_or_else(|| vec![Change::All], |old| old.changes_to(&new));
             offers.send_replace(Some(new));
             for change in changes {
                 tracing::info!(?change, "the offers have changed");
                 announcer.announce(&change);
             }
         } else {
-            tracing::info!("this cluster has no ID yet: ClusterConfig liqo will contain it when Liqo is installed");
+            tracing::info!(
+                "this cluster has no ID yet: ClusterConfig liqo will contain it when Liqo is installed"
+            );
         }
         cluster.changed.notified().await;
         tokio::time::sleep(DEBOUNCE).await;
@@ -115,18 +138,43 @@ impl Cluster {
         let by_pod = changed.clone();
         // When a pod finishes, it no longer matches, and the API server sends a deletion.
         let unfinished = Config::default().fields("status.phase!=Succeeded,status.phase!=Failed");
-        let of_consumers = Config::default().labels(&format!("{},{}", labels::NAMESPACE_KIND, labels::CONSUMER_ID));
+        let of_consumers = Config::default().labels(&format!(
+            "{},{}",
+            labels::NAMESPACE_KIND,
+            labels::CONSUMER_ID
+        ));
         let all = Config::default;
         Self {
-            config: watched(client, all(), stop, &changed, |config: ClusterConfig| config.status?.cluster_id),
-            nodes: watched::<Node, _>(client, all(), stop, &changed, reduce::node),
-            pods: Cache::watch(Api::<Pod>::all(client.clone()), unfinished, stop.clone(), reduce::pod, move |_, old, new| {
-                Arc::make_mut(&mut sums.lock().unwrap_or_else(PoisonError::into_inner)).update(old, new);
-                by_pod.notify_one();
+            config: watched(client, all(), stop, &changed, |config: ClusterConfig| {
+                config.status?.cluster_id
             }),
+            nodes: watched::<Node, _>(client, all(), stop, &changed, reduce::node),
+            pods: Cache::watch(
+                Api::<Pod>::all(client.clone()),
+                unfinished,
+                stop.clone(),
+                reduce::pod,
+                move |_, old, new| {
+                    Arc::make_mut(&mut sums.lock().unwrap_or_else(PoisonError::into_inner))
+                        .update(old, new);
+                    by_pod.notify_one();
+                },
+            ),
             pod_sums,
-            namespaces: watched::<Namespace, _>(client, of_consumers, stop, &changed, reduce::namespace),
-            requests: watched::<DeserializeGuard<ResourceRequest>, _>(client, all(), stop, &changed, reduce::request),
+            namespaces: watched::<Namespace, _>(
+                client,
+                of_consumers,
+                stop,
+                &changed,
+                reduce::namespace,
+            ),
+            requests: watched::<DeserializeGuard<ResourceRequest>, _>(
+                client,
+                all(),
+                stop,
+                &changed,
+                reduce::request,
+            ),
             policies: watched(client, all(), stop, &changed, without_status),
             peers: watched(client, all(), stop, &changed, whole::<ForeignCluster>),
             offers: watched(client, all(), stop, &changed, whole::<ResourceOffer>),
@@ -155,19 +203,39 @@ impl Cluster {
         let peers = by_peer(&self.peers);
         // The manager measures silences. One counts here when it has ended an offer.
         let silence = |(id, peer): (&ClusterId, &Arc<ForeignCluster>)| {
-            Some((id.clone(), Silence::of(peer, Duration::default).filter(|silence| silence.ended_offers)?))
+            Some((
+                id.clone(),
+                Silence::of(peer, Duration::default).filter(|silence| silence.ended_offers)?,
+            ))
         };
         Some(Snapshot {
             own,
-            policies: self.policies.all().into_iter().map(|(_, policy)| policy).collect(),
+            policies: self
+                .policies
+                .all()
+                .into_iter()
+                .map(|(_, policy)| policy)
+                .collect(),
             silences: peers.iter().filter_map(silence).collect(),
-            peers: peers.iter().map(|(id, peer)| (id.clone(), PolicyPeer::new(id, Some(peer)))).collect(),
+            peers: peers
+                .iter()
+                .map(|(id, peer)| (id.clone(), PolicyPeer::new(id, Some(peer))))
+                .collect(),
             plugin_answers: HashMap::new(),
             lending: Lending::Isolated,
             cluster_labels: BTreeMap::new(),
             nodes: self.nodes.all(),
-            pods: self.pod_sums.lock().unwrap_or_else(PoisonError::into_inner).clone(),
-            namespaces: self.namespaces.all().into_iter().map(|(key, namespace)| (key.name, namespace)).collect(),
+            pods: self
+                .pod_sums
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clone(),
+            namespaces: self
+                .namespaces
+                .all()
+                .into_iter()
+                .map(|(key, namespace)| (key.name, namespace))
+                .collect(),
             requests: self.requests.all(),
             offers: self.offers.all(),
             recent_writes: HashMap::new(),
@@ -182,7 +250,11 @@ impl Cluster {
 
 /// The ID of this cluster, once it has one.
 fn own_id(config: &Cache<ClusterId>) -> Option<ClusterId> {
-    config.all().into_iter().next().map(|(_, id)| id.as_ref().clone())
+    config
+        .all()
+        .into_iter()
+        .next()
+        .map(|(_, id)| id.as_ref().clone())
 }
 
 /// The data and the readers of the catalog: the offers that this cluster received, from whom, how far away these are, and its customers.
@@ -201,16 +273,31 @@ impl Received {
             config: cluster.config.clone(),
             offers: cluster.offers.clone(),
             peers: cluster.peers.clone(),
-            tunnels: Cache::watch(tunnels, Config::default(), stop.clone(), whole, |_, _, _| {}),
+            tunnels: Cache::watch(
+                tunnels,
+                Config::default(),
+                stop.clone(),
+                whole,
+                |_, _, _| {},
+            ),
         }
     }
 
     /// Waits until all objects are listed: `false` if a watch ended before.
     pub fn listed(&self) -> impl Future<Output = bool> + use<> {
-        let (config, offers, peers, tunnels) =
-            (self.config.clone(), self.offers.clone(), self.peers.clone(), self.tunnels.clone());
+        let (config, offers, peers, tunnels) = (
+            self.config.clone(),
+            self.offers.clone(),
+            self.peers.clone(),
+            self.tunnels.clone(),
+        );
         async move {
-            let all = [config.synced().await, offers.synced().await, peers.synced().await, tunnels.synced().await];
+            let all = [
+                config.synced().await,
+                offers.synced().await,
+                peers.synced().await,
+                tunnels.synced().await,
+            ];
             !all.contains(&false)
         }
     }
@@ -229,15 +316,24 @@ impl Clusters for Received {
 impl Offered for Received {
     fn entries(&self) -> Vec<Entry> {
         let peers = by_peer(&self.peers);
-        let tunnels: HashMap<ClusterId, Arc<TunnelEndpoint>> =
-            self.tunnels.all().into_iter().map(|(_, tunnel)| (tunnel.spec.cluster_id.clone(), tunnel)).collect();
+        let tunnels: HashMap<ClusterId, Arc<TunnelEndpoint>> = self
+            .tunnels
+            .all()
+            .into_iter()
+            .map(|(_, tunnel)| (tunnel.spec.cluster_id.clone(), tunnel))
+            .collect();
         let entry = |offer: &ResourceOffer| {
             let provider = &offer.spec.cluster_id;
-            entry_of(offer, peers.get(provider).map(AsRef::as_ref), tunnels.get(provider).map(AsRef::as_ref))
+            entry_of(
+                offer,
+                peers.get(provider).map(AsRef::as_ref),
+                tunnels.get(provider).map(AsRef::as_ref),
+            )
         };
         // The other offers are those that this cluster made.
         let all = self.offers.all().into_iter();
-        let received = all.filter(|(key, offer)| key.namespace == provider_namespace(&offer.spec.cluster_id));
+        let received =
+            all.filter(|(key, offer)| key.namespace == provider_namespace(&offer.spec.cluster_id));
         received.filter_map(|(_, offer)| entry(&offer)).collect()
     }
 }
@@ -256,15 +352,26 @@ where
     R: Send + Sync + PartialEq + 'static,
 {
     let changed = changed.clone();
-    Cache::watch(Api::all(client.clone()), config, stop.clone(), reduce, move |_, _, _| changed.notify_one())
+    Cache::watch(
+        Api::all(client.clone()),
+        config,
+        stop.clone(),
+        reduce,
+        move |_, _, _| changed.notify_one(),
+    )
 }
 
 #[async_trait]
 impl ResourceSource for Broker {
     async fn read(&self, cluster: &str) -> Result<Vec<Pool>, SourceError> {
         let offers = self.offers.borrow().clone();
-        let offers = offers.ok_or_else(|| SourceError::NotReady("the objects of this cluster are not listed yet".to_owned()))?;
-        Ok(decide::answer(self.generation, &offers.to(cluster, Instant::now())))
+        let offers = offers.ok_or_else(|| {
+            SourceError::NotReady("the objects of this cluster are not listed yet".to_owned())
+        })?;
+        Ok(decide::answer(
+            self.generation,
+            &offers.to(cluster, Instant::now()),
+        ))
     }
 
     fn changes(&self) -> BoxStream<'static, Change> {

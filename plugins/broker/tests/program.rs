@@ -11,7 +11,10 @@ fn run(arguments: &[&str]) -> (Option<i32>, String) {
         .env_remove("KUBERNETES_SERVICE_HOST")
         .output()
         .unwrap();
-    (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    (
+        output.status.code(),
+        String::from_utf8(output.stderr).unwrap(),
+    )
 }
 
 #[test]
@@ -23,6 +26,9 @@ fn help_needs_no_cluster() {
 fn without_a_cluster_it_fails_with_an_error() {
     let (code, stderr) = run(&["--log-level=off"]);
     assert_eq!(code, Some(1), "{stderr}");
-    assert!(stderr.starts_with("broker: no access to the API server"), "{stderr}");
+    assert!(
+        stderr.starts_with("broker: no access to the API server"),
+        "{stderr}"
+    );
     assert_eq!(stderr.lines().count(), 1, "{stderr}");
 }

@@ -32,7 +32,12 @@ struct Arguments {
     #[arg(long = "resource", value_name = "NAME=QUANTITY", required = true)]
     resources: Vec<String>,
     /// Price of a resource for one hour, such as cpu=0.04: of a core of cpu, a GiB of memory or storage, a piece of everything else; repeat the flag, or separate prices by commas
-    #[arg(long = "price", value_name = "NAME=PRICE", value_delimiter = ',', requires = "currency")]
+    #[arg(
+        long = "price",
+        value_name = "NAME=PRICE",
+        value_delimiter = ',',
+        requires = "currency"
+    )]
     prices: Vec<RateArgument>,
     /// Currency of the prices, such as EUR
     #[arg(long, value_parser = currency, requires = "prices")]
@@ -73,7 +78,10 @@ async fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let prices = arguments.currency.map(|currency| Prices { currency, rates: arguments.prices.into_iter().collect() });
+    let prices = arguments.currency.map(|currency| Prices {
+        currency,
+        rates: arguments.prices.into_iter().collect(),
+    });
     if prices.is_some() && arguments.options.generation != Generation::P3 {
         eprintln!("fixed-resources: --price: only generation p3 of the protocol has prices");
         return ExitCode::from(2);
@@ -82,9 +90,20 @@ async fn main() -> ExitCode {
     let missing = missing(&offered);
     if !missing.is_empty() {
         let missing = missing.join(", ");
-        tracing::warn!("no {missing} is offered, so consumers cannot run pods here: add it with --resource");
+        tracing::warn!(
+            "no {missing} is offered, so consumers cannot run pods here: add it with --resource"
+        );
     }
-    let per_hour = prices.as_ref().map(|prices| format!("{} {}", prices.rates, prices.currency));
+    let per_hour = prices
+        .as_ref()
+        .map(|prices| format!("{} {}", prices.rates, prices.currency));
     tracing::info!(%offered, per_hour, "offering the same to each peer");
-    serve(Fixed { resources: offered, prices }, arguments.options).await
+    serve(
+        Fixed {
+            resources: offered,
+            prices,
+        },
+        arguments.options,
+    )
+    .await
 }

@@ -26,18 +26,35 @@ pub struct SelectedNode {
 /// Pods of consumers have no tolerations, so taints close a node to them.
 pub fn node(node: core::Node, selectors: &[Selector]) -> Option<SelectedNode> {
     let found = node.metadata.labels.unwrap_or_default();
-    let is_virtual = found.get(labels::TYPE).is_some_and(|kind| kind == labels::TYPE_VIRTUAL_NODE);
+    let is_virtual = found
+        .get(labels::TYPE)
+        .is_some_and(|kind| kind == labels::TYPE_VIRTUAL_NODE);
     if is_virtual || !any_matches(selectors, &found) {
         return None;
     }
     let spec = node.spec.unwrap_or_default();
     let status = node.status.unwrap_or_default();
-    let ready = status.conditions.iter().flatten().any(|condition| condition.type_ == "Ready" && condition.status == "True");
+    let ready = status
+        .conditions
+        .iter()
+        .flatten()
+        .any(|condition| condition.type_ == "Ready" && condition.status == "True");
     let open = ready
         && !spec.unschedulable.unwrap_or_default()
-        && spec.taints.iter().flatten().all(|taint| taint.effect == "PreferNoSchedule")
+        && spec
+            .taints
+            .iter()
+            .flatten()
+            .all(|taint| taint.effect == "PreferNoSchedule")
         && node.metadata.deletion_timestamp.is_none();
-    Some(SelectedNode { open, allocatable: status.allocatable.as_ref().map(requests::list).unwrap_or_default() })
+    Some(SelectedNode {
+        open,
+        allocatable: status
+            .allocatable
+            .as_ref()
+            .map(requests::list)
+            .unwrap_or_default(),
+    })
 }
 
 /// A pod that runs on a node.
@@ -57,16 +74,31 @@ pub fn pod(pod: core::Pod) -> Option<BoundPod> {
     }
     let spec = pod.spec?;
     let node = spec.node_name.clone().filter(|name| !name.is_empty())?;
-    let consumer = pod.metadata.labels.and_then(|mut found| found.remove(labels::CONSUMER_ID));
-    Some(BoundPod { node, requests: requests::of_bound_pod(pod.metadata.generation, spec, &status), consumer })
+    let consumer = pod
+        .metadata
+        .labels
+        .and_then(|mut found| found.remove(labels::CONSUMER_ID));
+    Some(BoundPod {
+        node,
+        requests: requests::of_bound_pod(pod.metadata.generation, spec, &status),
+        consumer,
+    })
 }
 
 /// The consumer of a mapped namespace.
 pub fn namespace(namespace: core::Namespace) -> Option<String> {
     let mut found = namespace.metadata.labels?;
-    let mapped = found.get(labels::MANAGED).is_some_and(|value| value == "true")
-        && found.get(labels::NAMESPACE_KIND).is_some_and(|kind| kind == "mapped");
-    if mapped { found.remove(labels::CONSUMER_ID) } else { None }
+    let mapped = found
+        .get(labels::MANAGED)
+        .is_some_and(|value| value == "true")
+        && found
+            .get(labels::NAMESPACE_KIND)
+            .is_some_and(|kind| kind == "mapped");
+    if mapped {
+        found.remove(labels::CONSUMER_ID)
+    } else {
+        None
+    }
 }
 
 /// The offer to each cluster.
@@ -124,8 +156,11 @@ pub fn offers<'a>(
         }
         let usage = usage.entry(&pod.node).or_default();
         usage.total += &pod.requests;
-        let consumer =
-            pod.consumer.as_deref().filter(|consumer| namespaces.get(namespace).is_some_and(|owner| owner == consumer));
+        let consumer = pod.consumer.as_deref().filter(|consumer| {
+            namespaces
+                .get(namespace)
+                .is_some_and(|owner| owner == consumer)
+        });
         if let Some(consumer) = consumer {
             *usage.by_consumer.entry(consumer).or_default() += &pod.requests;
         }
@@ -137,10 +172,15 @@ pub fn offers<'a>(
     let unused = NodeUsage::default();
     for (name, node) in &nodes {
         let usage = usage.get(name).unwrap_or(&unused);
-        let free = if node.open { node.allocatable.saturating_sub(&usage.total) } else { ResourceList::new() };
+        let free = if node.open {
+            node.allocatable.saturating_sub(&usage.total)
+        } else {
+            ResourceList::new()
+        };
         for (consumer, own) in &usage.by_consumer {
             let theirs = if node.open {
-                node.allocatable.saturating_sub(&usage.total.saturating_sub(own))
+                node.allocatable
+                    .saturating_sub(&usage.total.saturating_sub(own))
             } else {
                 own.min(&node.allocatable)
             };
@@ -149,13 +189,25 @@ pub fn offers<'a>(
         newcomer += &free;
     }
     let tidy = |mut list: ResourceList| {
-        let exists = |name: &str| nodes.values().any(|node| !node.allocatable.get(name).is_zero());
+        let exists = |name: &str| {
+            nodes
+                .values()
+                .any(|node| !node.allocatable.get(name).is_zero())
+        };
         // A consumer cannot use resources that no container may request, such as limits of attached volumes.
-        list.retain(|name, _| NEEDED.contains(&name) || (exists(name) && ResourceArgument::new(name, "0").is_ok()));
+        list.retain(|name, _| {
+            NEEDED.contains(&name) || (exists(name) && ResourceArgument::new(name, "0").is_ok())
+        });
         list
     };
-    let consumers = more.into_iter().map(|(consumer, more)| (consumer.to_owned(), tidy(newcomer.clone() + &more))).collect();
-    Offers { newcomer: tidy(newcomer), consumers }
+    let consumers = more
+        .into_iter()
+        .map(|(consumer, more)| (consumer.to_owned(), tidy(newcomer.clone() + &more)))
+        .collect();
+    Offers {
+        newcomer: tidy(newcomer),
+        consumers,
+    }
 }
 
 #[cfg(test)]

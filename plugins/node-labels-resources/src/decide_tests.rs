@@ -8,7 +8,10 @@ fn list(text: &str) -> ResourceList {
         let (name, quantity) = pair.split_once('=').unwrap();
         (name.to_owned(), quantity.parse::<Quantity>().unwrap())
     };
-    text.split(", ").filter(|pair| !pair.is_empty()).map(pair).collect()
+    text.split(", ")
+        .filter(|pair| !pair.is_empty())
+        .map(pair)
+        .collect()
 }
 
 fn shared() -> Vec<Selector> {
@@ -34,21 +37,40 @@ fn a_ready_selected_node_counts_with_its_allocatable() {
 
 #[test]
 fn other_nodes_and_virtual_nodes_do_not_count() {
-    assert_eq!(reduced_node(|node| node["metadata"]["labels"] = json!({ "pool": "own" })), None);
-    assert_eq!(reduced_node(|node| node["metadata"]["labels"] = json!({})), None);
-    assert_eq!(reduced_node(|node| node["metadata"]["labels"]["liqo.io/type"] = json!("virtual-node")), None);
+    assert_eq!(
+        reduced_node(|node| node["metadata"]["labels"] = json!({ "pool": "own" })),
+        None
+    );
+    assert_eq!(
+        reduced_node(|node| node["metadata"]["labels"] = json!({})),
+        None
+    );
+    assert_eq!(
+        reduced_node(|node| node["metadata"]["labels"]["liqo.io/type"] = json!("virtual-node")),
+        None
+    );
 }
 
 #[test]
 fn nodes_that_are_cordoned_tainted_not_ready_or_terminating_are_closed() {
     let open = |change: fn(&mut Value)| reduced_node(change).unwrap().open;
     assert!(!open(|node| node["spec"]["unschedulable"] = json!(true)));
-    assert!(!open(|node| node["spec"]["taints"] = json!([{ "key": "a", "effect": "NoSchedule" }])));
-    assert!(!open(|node| node["spec"]["taints"] = json!([{ "key": "a", "effect": "NoExecute" }])));
-    assert!(open(|node| node["spec"]["taints"] = json!([{ "key": "a", "effect": "PreferNoSchedule" }])));
-    assert!(!open(|node| node["status"]["conditions"][0]["status"] = json!("Unknown")));
+    assert!(!open(
+        |node| node["spec"]["taints"] = json!([{ "key": "a", "effect": "NoSchedule" }])
+    ));
+    assert!(!open(
+        |node| node["spec"]["taints"] = json!([{ "key": "a", "effect": "NoExecute" }])
+    ));
+    assert!(open(
+        |node| node["spec"]["taints"] = json!([{ "key": "a", "effect": "PreferNoSchedule" }])
+    ));
+    assert!(!open(
+        |node| node["status"]["conditions"][0]["status"] = json!("Unknown")
+    ));
     assert!(!open(|node| node["status"]["conditions"] = json!([])));
-    assert!(!open(|node| node["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z")));
+    assert!(!open(
+        |node| node["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z")
+    ));
 }
 
 fn reduced_pod(change: impl FnOnce(&mut Value)) -> Option<BoundPod> {
@@ -63,12 +85,24 @@ fn reduced_pod(change: impl FnOnce(&mut Value)) -> Option<BoundPod> {
 
 #[test]
 fn a_pod_uses_its_node_from_binding_to_its_end() {
-    let bound = BoundPod { node: "a".into(), requests: list("cpu=1, pods=1"), consumer: None };
+    let bound = BoundPod {
+        node: "a".into(),
+        requests: list("cpu=1, pods=1"),
+        consumer: None,
+    };
     assert_eq!(reduced_pod(|_| ()), Some(bound.clone()));
-    assert_eq!(reduced_pod(|pod| pod["status"]["phase"] = json!("Pending")), Some(bound.clone()), "bound, not started");
+    assert_eq!(
+        reduced_pod(|pod| pod["status"]["phase"] = json!("Pending")),
+        Some(bound.clone()),
+        "bound, not started"
+    );
     assert_eq!(reduced_pod(|pod| pod["status"] = json!(null)), Some(bound));
     for phase in ["Succeeded", "Failed"] {
-        assert_eq!(reduced_pod(|pod| pod["status"]["phase"] = json!(phase)), None, "{phase}");
+        assert_eq!(
+            reduced_pod(|pod| pod["status"]["phase"] = json!(phase)),
+            None,
+            "{phase}"
+        );
     }
     for nowhere in [json!(null), json!("")] {
         assert_eq!(reduced_pod(|pod| pod["spec"]["nodeName"] = nowhere), None);
@@ -87,41 +121,74 @@ fn a_pod_that_is_resized_in_place_counts_with_its_allocated_amount() {
 
 #[test]
 fn only_mapped_namespaces_have_a_consumer() {
-    let of = |labels: Value| namespace(from_value(json!({ "metadata": { "name": "n", "labels": labels } })).unwrap());
+    let of = |labels: Value| {
+        namespace(from_value(json!({ "metadata": { "name": "n", "labels": labels } })).unwrap())
+    };
     let mapped = json!({ "liqo.io/managed": "true", "liqo.io/namespace-kind": "mapped", "liqo.io/consumer-id": "rome" });
     assert_eq!(of(mapped.clone()), Some("rome".to_owned()));
-    for (label, other) in [("liqo.io/managed", "false"), ("liqo.io/namespace-kind", "tenant")] {
+    for (label, other) in [
+        ("liqo.io/managed", "false"),
+        ("liqo.io/namespace-kind", "tenant"),
+    ] {
         let mut labels = mapped.clone();
         labels[label] = json!(other);
         assert_eq!(of(labels), None, "{label}={other}");
     }
-    assert_eq!(of(json!({ "liqo.io/consumer-id": "rome" })), None, "anybody can set a label");
+    assert_eq!(
+        of(json!({ "liqo.io/consumer-id": "rome" })),
+        None,
+        "anybody can set a label"
+    );
     assert_eq!(of(Value::Null), None);
 }
 
 fn open(allocatable: &str) -> SelectedNode {
-    SelectedNode { open: true, allocatable: list(allocatable) }
+    SelectedNode {
+        open: true,
+        allocatable: list(allocatable),
+    }
 }
 
 fn closed(allocatable: &str) -> SelectedNode {
-    SelectedNode { open: false, ..open(allocatable) }
+    SelectedNode {
+        open: false,
+        ..open(allocatable)
+    }
 }
 
 /// A pod with its namespace.
 type NamespacedPod = (&'static str, BoundPod);
 
 fn own(node: &str, requests: &str) -> NamespacedPod {
-    ("default", BoundPod { node: node.into(), requests: list(requests), consumer: None })
+    (
+        "default",
+        BoundPod {
+            node: node.into(),
+            requests: list(requests),
+            consumer: None,
+        },
+    )
 }
 
 fn of(consumer: &'static str, node: &str, requests: &str) -> NamespacedPod {
-    (consumer, BoundPod { consumer: Some(consumer.into()), ..own(node, requests).1 })
+    (
+        consumer,
+        BoundPod {
+            consumer: Some(consumer.into()),
+            ..own(node, requests).1
+        },
+    )
 }
 
 fn counted(nodes: &[(&str, SelectedNode)], pods: &[NamespacedPod]) -> Offers {
     // In these tests each consumer has one namespace of its own name.
-    let namespaces = HashMap::from(["rome", "milan"].map(|name| (name.to_owned(), name.to_owned())));
-    offers(nodes.iter().map(|(name, node)| (*name, node)), pods.iter().map(|(namespace, pod)| (*namespace, pod)), &namespaces)
+    let namespaces =
+        HashMap::from(["rome", "milan"].map(|name| (name.to_owned(), name.to_owned())));
+    offers(
+        nodes.iter().map(|(name, node)| (*name, node)),
+        pods.iter().map(|(namespace, pod)| (*namespace, pod)),
+        &namespaces,
+    )
 }
 
 fn offered(nodes: &[(&str, SelectedNode)], pods: &[NamespacedPod], cluster: &str) -> String {
@@ -130,9 +197,19 @@ fn offered(nodes: &[(&str, SelectedNode)], pods: &[NamespacedPod], cluster: &str
 
 #[test]
 fn what_is_free_on_the_selected_nodes_is_offered() {
-    let nodes = [("a", open("cpu=4, memory=8Gi, pods=10")), ("b", open("cpu=2, memory=8Gi, pods=10"))];
-    let pods = [own("a", "cpu=1, memory=1Gi, pods=1"), own("b", "cpu=500m, pods=1"), own("elsewhere", "cpu=100, pods=1")];
-    assert_eq!(offered(&nodes, &pods, "rome"), "cpu=4500m, memory=15Gi, pods=18");
+    let nodes = [
+        ("a", open("cpu=4, memory=8Gi, pods=10")),
+        ("b", open("cpu=2, memory=8Gi, pods=10")),
+    ];
+    let pods = [
+        own("a", "cpu=1, memory=1Gi, pods=1"),
+        own("b", "cpu=500m, pods=1"),
+        own("elsewhere", "cpu=100, pods=1"),
+    ];
+    assert_eq!(
+        offered(&nodes, &pods, "rome"),
+        "cpu=4500m, memory=15Gi, pods=18"
+    );
 }
 
 #[test]
@@ -140,7 +217,11 @@ fn using_an_offer_does_not_make_it_smaller() {
     let nodes = [("a", open("cpu=4, memory=8Gi, pods=10"))];
     let pods = [of("rome", "a", "cpu=1, pods=1"), own("a", "cpu=1, pods=1")];
     assert_eq!(offered(&nodes, &pods, "rome"), "cpu=3, memory=8Gi, pods=9");
-    assert_eq!(offered(&nodes, &pods, "milan"), "cpu=2, memory=8Gi, pods=8", "others cannot use these resources");
+    assert_eq!(
+        offered(&nodes, &pods, "milan"),
+        "cpu=2, memory=8Gi, pods=8",
+        "others cannot use these resources"
+    );
 }
 
 #[test]
@@ -148,20 +229,37 @@ fn the_label_counts_only_in_the_consumers_own_namespaces() {
     let nodes = [("a", open("cpu=4, memory=8Gi, pods=10"))];
     let (_, pod) = of("rome", "a", "cpu=1, pods=1");
     for namespace in ["default", "milan"] {
-        assert_eq!(offered(&nodes, &[(namespace, pod.clone())], "rome"), "cpu=3, memory=8Gi, pods=9", "{namespace}");
+        assert_eq!(
+            offered(&nodes, &[(namespace, pod.clone())], "rome"),
+            "cpu=3, memory=8Gi, pods=9",
+            "{namespace}"
+        );
     }
 }
 
 #[test]
 fn an_overcommitted_node_does_not_reduce_others_and_nothing_is_negative() {
     let nodes = [("a", open("cpu=1, pods=1")), ("b", open("cpu=4, pods=10"))];
-    assert_eq!(offered(&nodes, &[own("a", "cpu=3, pods=2")], "rome"), "cpu=4, memory=0, pods=10");
-    assert_eq!(offered(&nodes[..1], &[own("a", "cpu=3, pods=2"), of("rome", "a", "cpu=1")], "rome"), "cpu=0, memory=0, pods=0");
+    assert_eq!(
+        offered(&nodes, &[own("a", "cpu=3, pods=2")], "rome"),
+        "cpu=4, memory=0, pods=10"
+    );
+    assert_eq!(
+        offered(
+            &nodes[..1],
+            &[own("a", "cpu=3, pods=2"), of("rome", "a", "cpu=1")],
+            "rome"
+        ),
+        "cpu=0, memory=0, pods=0"
+    );
 }
 
 #[test]
 fn a_closed_node_counts_with_the_requests_of_the_clusters_pods() {
-    let nodes = [("a", closed("cpu=4, pods=10")), ("b", open("cpu=2, pods=10"))];
+    let nodes = [
+        ("a", closed("cpu=4, pods=10")),
+        ("b", open("cpu=2, pods=10")),
+    ];
     let pods = [of("rome", "a", "cpu=1, pods=1"), own("a", "cpu=1, pods=1")];
     assert_eq!(offered(&nodes, &pods, "rome"), "cpu=3, memory=0, pods=11");
     assert_eq!(offered(&nodes, &pods, "milan"), "cpu=2, memory=0, pods=10");
@@ -170,19 +268,34 @@ fn a_closed_node_counts_with_the_requests_of_the_clusters_pods() {
 #[test]
 fn a_change_of_allocatable_changes_the_offer() {
     let pods = [own("a", "cpu=1, pods=1")];
-    assert_eq!(offered(&[("a", open("cpu=4, pods=10"))], &pods, "rome"), "cpu=3, memory=0, pods=9");
-    assert_eq!(offered(&[("a", open("cpu=3500m, pods=10"))], &pods, "rome"), "cpu=2500m, memory=0, pods=9");
+    assert_eq!(
+        offered(&[("a", open("cpu=4, pods=10"))], &pods, "rome"),
+        "cpu=3, memory=0, pods=9"
+    );
+    assert_eq!(
+        offered(&[("a", open("cpu=3500m, pods=10"))], &pods, "rome"),
+        "cpu=2500m, memory=0, pods=9"
+    );
 }
 
 #[test]
 fn without_nodes_the_needed_resources_are_offered_as_zero() {
-    assert_eq!(offered(&[], &[own("a", "cpu=1")], "rome"), "cpu=0, memory=0, pods=0");
+    assert_eq!(
+        offered(&[], &[own("a", "cpu=1")], "rome"),
+        "cpu=0, memory=0, pods=0"
+    );
 }
 
 #[test]
 fn resources_that_no_node_has_or_no_pod_can_request_are_removed() {
-    let nodes = [("a", open("cpu=4, hugepages-1Gi=0, attachable-volumes-aws-ebs=25, nvidia.com/gpu=1"))];
-    assert_eq!(offered(&nodes, &[], "rome"), "cpu=4, memory=0, nvidia.com/gpu=1, pods=0");
+    let nodes = [(
+        "a",
+        open("cpu=4, hugepages-1Gi=0, attachable-volumes-aws-ebs=25, nvidia.com/gpu=1"),
+    )];
+    assert_eq!(
+        offered(&nodes, &[], "rome"),
+        "cpu=4, memory=0, nvidia.com/gpu=1, pods=0"
+    );
     let used = [own("a", "nvidia.com/gpu=1")];
     assert_eq!(
         offered(&nodes, &used, "rome"),
@@ -193,14 +306,36 @@ fn resources_that_no_node_has_or_no_pod_can_request_are_removed() {
 
 #[test]
 fn only_clusters_whose_offers_changed_are_announced() {
-    let nodes = [("a", open("cpu=4, memory=8Gi, pods=10")), ("b", closed("cpu=4, pods=10"))];
+    let nodes = [
+        ("a", open("cpu=4, memory=8Gi, pods=10")),
+        ("b", closed("cpu=4, pods=10")),
+    ];
     let one = counted(&nodes, &[of("rome", "a", "cpu=1, pods=1")]);
     assert_eq!(one.changes_to(&one), []);
-    let closed_more = counted(&nodes, &[of("rome", "a", "cpu=1, pods=1"), of("rome", "b", "cpu=1, pods=1")]);
-    assert_eq!(one.changes_to(&closed_more), [Change::Cluster("rome".into())]);
-    assert_eq!(closed_more.changes_to(&one), [Change::Cluster("rome".into())]);
-    assert_eq!(one.changes_to(&counted(&nodes, &[own("a", "cpu=1, pods=1")])), [Change::Cluster("rome".into())]);
-    assert_eq!(one.changes_to(&counted(&nodes, &[])), [Change::All], "free for everybody");
+    let closed_more = counted(
+        &nodes,
+        &[
+            of("rome", "a", "cpu=1, pods=1"),
+            of("rome", "b", "cpu=1, pods=1"),
+        ],
+    );
+    assert_eq!(
+        one.changes_to(&closed_more),
+        [Change::Cluster("rome".into())]
+    );
+    assert_eq!(
+        closed_more.changes_to(&one),
+        [Change::Cluster("rome".into())]
+    );
+    assert_eq!(
+        one.changes_to(&counted(&nodes, &[own("a", "cpu=1, pods=1")])),
+        [Change::Cluster("rome".into())]
+    );
+    assert_eq!(
+        one.changes_to(&counted(&nodes, &[])),
+        [Change::All],
+        "free for everybody"
+    );
 }
 
 prop_compose! {
@@ -223,7 +358,9 @@ prop_compose! {
 }
 
 fn count(nodes: &[(String, SelectedNode)], pods: &[(String, BoundPod)]) -> Offers {
-    let namespaces = ["rome", "milan", "turin"].map(|name| (name.to_owned(), name.to_owned())).into();
+    let namespaces = ["rome", "milan", "turin"]
+        .map(|name| (name.to_owned(), name.to_owned()))
+        .into();
     offers(
         nodes.iter().map(|(name, node)| (name.as_str(), node)),
         pods.iter().map(|(name, pod)| (name.as_str(), pod)),

@@ -42,8 +42,15 @@ struct Arguments {
 async fn main() -> ExitCode {
     let arguments = Arguments::parse();
     arguments.options.start_logging();
-    let selectors: Vec<String> = arguments.selectors.iter().map(ToString::to_string).collect();
-    tracing::info!(selectors = selectors.join(" or "), "offering what is free on nodes with these labels");
+    let selectors: Vec<String> = arguments
+        .selectors
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    tracing::info!(
+        selectors = selectors.join(" or "),
+        "offering what is free on nodes with these labels"
+    );
     let client = match kubernetes::client().await {
         Ok(client) => client,
         Err(error) => return failed(&error),
@@ -69,10 +76,26 @@ mod tests {
     #[test]
     fn the_command_line_is_valid() {
         Arguments::command().debug_assert();
-        let parse = |arguments: &[&str]| Arguments::try_parse_from([&["node-labels-resources"], arguments].concat());
-        let arguments = parse(&["--node-label", "a=b,c in (x,y),!d,e", "--node-label=node-role.kubernetes.io/worker="]).unwrap();
-        assert_eq!(arguments.selectors.len(), 2, "a comma does not end a selector");
-        for wrong in [&[][..], &["--node-label="], &["--node-label", "a=-b"], &["--node-label", "a=b", "--port=0"]] {
+        let parse = |arguments: &[&str]| {
+            Arguments::try_parse_from([&["node-labels-resources"], arguments].concat())
+        };
+        let arguments = parse(&[
+            "--node-label",
+            "a=b,c in (x,y),!d,e",
+            "--node-label=node-role.kubernetes.io/worker=",
+        ])
+        .unwrap();
+        assert_eq!(
+            arguments.selectors.len(),
+            2,
+            "a comma does not end a selector"
+        );
+        for wrong in [
+            &[][..],
+            &["--node-label="],
+            &["--node-label", "a=-b"],
+            &["--node-label", "a=b", "--port=0"],
+        ] {
             assert_eq!(parse(wrong).unwrap_err().exit_code(), 2, "{wrong:?}");
         }
     }

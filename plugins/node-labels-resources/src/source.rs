@@ -7,7 +7,9 @@ use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use kube::{Api, Client, runtime::watcher::Config};
 use liqo_api::labels;
 use liqo_controller_runtime::Cache;
-use liqo_resource_plugin::{Announcer, Change, Pool, ResourceSource, SourceError, async_trait, selector::Selector};
+use liqo_resource_plugin::{
+    Announcer, Change, Pool, ResourceSource, SourceError, async_trait, selector::Selector,
+};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -39,7 +41,8 @@ impl NodeLabels {
         tokio::spawn({
             let (announcer, stop) = (announcer.clone(), stop.clone());
             async move {
-                stop.run_until_cancelled(follow(cluster, sender, announcer)).await;
+                stop.run_until_cancelled(follow(cluster, sender, announcer))
+                    .await;
             }
         });
         Self { offers, announcer }
@@ -47,15 +50,26 @@ impl NodeLabels {
 }
 
 /// Computes the offers once all objects are listed, and then a moment after each change.
-async fn follow(cluster: Cluster, offers: watch::Sender<Option<Arc<Offers>>>, announcer: Announcer) {
-    let synced = [cluster.nodes.synced().await, cluster.pods.synced().await, cluster.namespaces.synced().await];
+async fn follow(
+    cluster: Cluster,
+    offers: watch::Sender<Option<Arc<Offers>>>,
+    announcer: Announcer,
+) {
+    let synced = [
+        cluster.nodes.synced().await,
+        cluster.pods.synced().await,
+        cluster.namespaces.synced().await,
+    ];
     if synced.contains(&false) {
         return;
     }
     loop {
         let new = Arc::new(cluster.offers());
         // Before the first result, subscribers could not read.
-        let changes = offers.borrow().as_deref().map_or_else(|| vec![Change::All], |old| old.changes_to(&new));
+        let changes = offers
+            .borrow()
+            .as_deref()
+            .map_or_else(|| vec![Change::All], |old| old.changes_to(&new));
         offers.send_replace(Some(new.clone()));
         for change in changes {
             tracing::info!(?change, free = %new.of(""), "the offers have changed");
@@ -75,7 +89,8 @@ impl Cluster {
         };
         let (by_node, by_pod, by_namespace) = (notify(), notify(), notify());
         // When a pod finishes, it no longer matches, and the API server sends a deletion.
-        let bound = Config::default().fields("status.phase!=Succeeded,status.phase!=Failed,spec.nodeName!=");
+        let bound = Config::default()
+            .fields("status.phase!=Succeeded,status.phase!=Failed,spec.nodeName!=");
         let managed = Config::default().labels(&format!("{}=true", labels::MANAGED));
         Self {
             nodes: Cache::watch(
@@ -85,7 +100,13 @@ impl Cluster {
                 move |node| decide::node(node, &selectors),
                 move |_, _, _| by_node(),
             ),
-            pods: Cache::watch(Api::<Pod>::all(client.clone()), bound, stop.clone(), decide::pod, move |_, _, _| by_pod()),
+            pods: Cache::watch(
+                Api::<Pod>::all(client.clone()),
+                bound,
+                stop.clone(),
+                decide::pod,
+                move |_, _, _| by_pod(),
+            ),
             namespaces: Cache::watch(
                 Api::<Namespace>::all(client.clone()),
                 managed,
@@ -99,11 +120,18 @@ impl Cluster {
 
     fn offers(&self) -> Offers {
         let (nodes, pods) = (self.nodes.all(), self.pods.all());
-        let namespaces: HashMap<String, String> =
-            self.namespaces.all().into_iter().map(|(key, consumer)| (key.name, consumer.as_ref().clone())).collect();
+        let namespaces: HashMap<String, String> = self
+            .namespaces
+            .all()
+            .into_iter()
+            .map(|(key, consumer)| (key.name, consumer.as_ref().clone()))
+            .collect();
         decide::offers(
-            nodes.iter().map(|(key, node)| (key.name.as_str(), node.as_ref())),
-            pods.iter().map(|(key, pod)| (key.namespace.as_str(), pod.as_ref())),
+            nodes
+                .iter()
+                .map(|(key, node)| (key.name.as_str(), node.as_ref())),
+            pods.iter()
+                .map(|(key, pod)| (key.namespace.as_str(), pod.as_ref())),
             &namespaces,
         )
     }
@@ -114,7 +142,9 @@ impl ResourceSource for NodeLabels {
     async fn read(&self, cluster: &str) -> Result<Vec<Pool>, SourceError> {
         match self.offers.borrow().as_deref() {
             Some(offers) => Ok(vec![offers.of(cluster).clone().into()]),
-            None => Err(SourceError::NotReady("the nodes and pods of this cluster are not listed yet".to_owned())),
+            None => Err(SourceError::NotReady(
+                "the nodes and pods of this cluster are not listed yet".to_owned(),
+            )),
         }
     }
 

@@ -56,7 +56,11 @@ impl ApiServer {
         }
         self.queries.lock().unwrap().push(format!("{path}?{query}"));
         let objects = self.objects.lock().unwrap();
-        let items: Vec<&Value> = objects.iter().filter(|((of, _), _)| *of == path).map(|(_, object)| object).collect();
+        let items: Vec<&Value> = objects
+            .iter()
+            .filter(|((of, _), _)| *of == path)
+            .map(|(_, object)| object)
+            .collect();
         let version = self.version.load(Ordering::SeqCst).to_string();
         let list = json!({ "kind": "List", "apiVersion": "v1", "metadata": { "resourceVersion": version }, "items": items });
         Response::new(Full::from(list.to_string()).boxed_unsync())
@@ -65,26 +69,39 @@ impl ApiServer {
     /// The key under which an object is stored: path of its kind, and namespace and name.
     fn key(path: &str, object: &Value) -> (String, String) {
         let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
-        (path.to_owned(), format!("{}/{}", text("namespace"), text("name")))
+        (
+            path.to_owned(),
+            format!("{}/{}", text("namespace"), text("name")),
+        )
     }
 
     fn send_event(&self, path: &str, kind: &str, object: &Value) {
         let event = format!("{}\n", json!({ "type": kind, "object": object }));
         let frame = || Ok(http_body::Frame::data(Bytes::from(event.clone())));
-        self.watches.lock().unwrap().retain(|(of, watch)| of != path || watch.unbounded_send(frame()).is_ok());
+        self.watches
+            .lock()
+            .unwrap()
+            .retain(|(of, watch)| of != path || watch.unbounded_send(frame()).is_ok());
     }
 
     fn apply(&self, path: &str, mut object: Value) {
         let version = self.version.fetch_add(1, Ordering::SeqCst) + 1;
         object["metadata"]["resourceVersion"] = json!(version.to_string());
-        self.objects.lock().unwrap().insert(Self::key(path, &object), object.clone());
+        self.objects
+            .lock()
+            .unwrap()
+            .insert(Self::key(path, &object), object.clone());
         self.send_event(path, "MODIFIED", &object);
     }
 
     /// Removes an object without an event, as if the watch was interrupted.
     fn forget(&self, path: &str, object: &Value) {
         self.version.fetch_add(1, Ordering::SeqCst);
-        self.objects.lock().unwrap().remove(&Self::key(path, object)).unwrap();
+        self.objects
+            .lock()
+            .unwrap()
+            .remove(&Self::key(path, object))
+            .unwrap();
     }
 
     /// Ends the watches with `410 Gone`, so the client lists everything again.
@@ -107,7 +124,10 @@ fn node(name: &str, cpu: &str) -> Value {
 }
 
 fn pod(name: &str, namespace: &str, consumer: Option<&str>) -> Value {
-    let labels = consumer.map_or(json!({}), |consumer| json!({ "liqo.io/consumer-id": consumer }));
+    let labels = consumer.map_or(
+        json!({}),
+        |consumer| json!({ "liqo.io/consumer-id": consumer }),
+    );
     json!({
         "kind": "Pod", "apiVersion": "v1",
         "metadata": { "name": name, "namespace": namespace, "labels": labels },
@@ -126,11 +146,24 @@ struct Running {
 impl Running {
     async fn start(server: Arc<ApiServer>) -> Self {
         let stop = CancellationToken::new();
-        let source = NodeLabels::start(&server.client(), vec!["pool=shared".parse().unwrap()], &stop);
+        let source = NodeLabels::start(
+            &server.client(),
+            vec!["pool=shared".parse().unwrap()],
+            &stop,
+        );
         let mut changes = source.announcer.listen();
         tokio::time::timeout(TIMEOUT, source.ready()).await.unwrap();
-        assert_eq!(tokio::time::timeout(TIMEOUT, changes.next()).await.unwrap(), Some(Change::All), "the source can be read now");
-        Self { server, source, changes, stop }
+        assert_eq!(
+            tokio::time::timeout(TIMEOUT, changes.next()).await.unwrap(),
+            Some(Change::All),
+            "the source can be read now"
+        );
+        Self {
+            server,
+            source,
+            changes,
+            stop,
+        }
     }
 
     async fn offered(&self, cluster: &str) -> String {
@@ -141,10 +174,17 @@ impl Running {
 
     /// The changes that are announced soon, and for a while after that.
     async fn announced(&mut self) -> Vec<Change> {
-        let first = tokio::time::timeout(TIMEOUT, self.changes.next()).await.unwrap().unwrap();
+        let first = tokio::time::timeout(TIMEOUT, self.changes.next())
+            .await
+            .unwrap()
+            .unwrap();
         // Twice the time until the offers are computed again.
         tokio::time::sleep(DEBOUNCE * 2).await;
-        std::iter::once(first).chain(std::iter::from_fn(|| self.changes.next().now_or_never().flatten())).collect()
+        std::iter::once(first)
+            .chain(std::iter::from_fn(|| {
+                self.changes.next().now_or_never().flatten()
+            }))
+            .collect()
     }
 }
 
@@ -158,12 +198,25 @@ impl Drop for Running {
 async fn it_is_not_ready_before_all_objects_are_listed() {
     let server = Arc::new(ApiServer::default());
     let stop = CancellationToken::new();
-    let source = NodeLabels::start(&server.client(), vec!["pool=shared".parse().unwrap()], &stop);
-    assert!(matches!(source.read("rome").await, Err(SourceError::NotReady(_))));
+    let source = NodeLabels::start(
+        &server.client(),
+        vec!["pool=shared".parse().unwrap()],
+        &stop,
+    );
+    assert!(matches!(
+        source.read("rome").await,
+        Err(SourceError::NotReady(_))
+    ));
     tokio::time::timeout(TIMEOUT, source.ready()).await.unwrap();
-    assert_eq!(source.read("rome").await.unwrap()[0].resources.to_string(), "cpu=0, memory=0, pods=0");
+    assert_eq!(
+        source.read("rome").await.unwrap()[0].resources.to_string(),
+        "cpu=0, memory=0, pods=0"
+    );
     let queries = server.queries.lock().unwrap().join("\n");
-    assert!(queries.contains("fieldSelector=status.phase%21%3DSucceeded"), "finished pods are not listed: {queries}");
+    assert!(
+        queries.contains("fieldSelector=status.phase%21%3DSucceeded"),
+        "finished pods are not listed: {queries}"
+    );
     stop.cancel();
 }
 
@@ -186,7 +239,11 @@ async fn simultaneous_changes_are_announced_once_and_heartbeats_are_not_announce
     unselected["metadata"]["labels"] = json!({});
     running.server.apply(NODES, unselected);
     running.server.apply(NODES, node("a", "5"));
-    assert_eq!(running.announced().await, [Change::All], "only the last of the three changes an offer");
+    assert_eq!(
+        running.announced().await,
+        [Change::All],
+        "only the last of the three changes an offer"
+    );
     assert_eq!(running.offered("rome").await, "cpu=2, memory=8Gi, pods=7");
 }
 
@@ -197,7 +254,11 @@ async fn a_pod_that_was_removed_while_the_watch_was_interrupted_does_not_count()
     server.apply(PODS, pod("p", "default", None));
     server.apply(PODS, pod("p", "other", None));
     let mut running = Running::start(server).await;
-    assert_eq!(running.offered("rome").await, "cpu=2, memory=8Gi, pods=8", "two pods of one name in two namespaces");
+    assert_eq!(
+        running.offered("rome").await,
+        "cpu=2, memory=8Gi, pods=8",
+        "two pods of one name in two namespaces"
+    );
     running.server.forget(PODS, &pod("p", "default", None));
     running.server.expire(PODS);
     assert_eq!(running.announced().await, [Change::All]);
@@ -221,6 +282,10 @@ async fn a_consumers_own_pods_do_not_make_its_offer_smaller_even_on_a_cordoned_n
     cordoned["spec"] = json!({ "unschedulable": true });
     running.server.apply(NODES, cordoned);
     assert_eq!(running.announced().await, [Change::All]);
-    assert_eq!(running.offered("rome").await, "cpu=1, memory=0, pods=1", "the requests of its pod");
+    assert_eq!(
+        running.offered("rome").await,
+        "cpu=1, memory=0, pods=1",
+        "the requests of its pod"
+    );
     assert_eq!(running.offered("milan").await, "cpu=0, memory=0, pods=0");
 }

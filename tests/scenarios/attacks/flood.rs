@@ -48,17 +48,29 @@ pub struct Answers {
 
 impl Answers {
     pub fn new() -> Self {
-        Self { begun: Instant::now(), counts: Mutex::default() }
+        Self {
+            begun: Instant::now(),
+            counts: Mutex::default(),
+        }
     }
 
     pub fn add(&self, right: Right, code: u16) {
-        *self.counts.lock().unwrap_or_else(PoisonError::into_inner).entry((right, code)).or_default() += 1;
+        *self
+            .counts
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .entry((right, code))
+            .or_default() += 1;
     }
 
     /// How many requests with or without a right were answered with one of these codes.
     pub fn count(&self, right: Right, codes: impl Fn(u16) -> bool) -> u64 {
         let counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
-        counts.iter().filter(|((of, code), _)| *of == right && codes(*code)).map(|(_, count)| count).sum()
+        counts
+            .iter()
+            .filter(|((of, code), _)| *of == right && codes(*code))
+            .map(|(_, count)| count)
+            .sum()
     }
 }
 
@@ -68,10 +80,21 @@ impl fmt::Display for Answers {
         let seconds = self.begun.elapsed().as_secs_f64();
         let counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         for ((right, code), count) in counts.iter() {
-            let right = if *right == Right::Has { "with" } else { "without" };
-            let code = if *code == NO_ANSWER { "no answer".to_owned() } else { code.to_string() };
+            let right = if *right == Right::Has {
+                "with"
+            } else {
+                "without"
+            };
+            let code = if *code == NO_ANSWER {
+                "no answer".to_owned()
+            } else {
+                code.to_string()
+            };
             let rate = f64::from(u32::try_from(*count).unwrap_or(u32::MAX)) / seconds;
-            writeln!(f, "  requests {right} a right, answered with {code}: {count}, {rate:.1} a second")?;
+            writeln!(
+                f,
+                "  requests {right} a right, answered with {code}: {count}, {rate:.1} a second"
+            )?;
         }
         Ok(())
     }
@@ -79,16 +102,31 @@ impl fmt::Display for Answers {
 
 /// A client with connections of its own, which sends each request once.
 pub async fn client(kubeconfig: &Path) -> Result<Client> {
-    let mut config = Config::from_custom_kubeconfig(Kubeconfig::read_from(kubeconfig)?, &KubeConfigOptions::default()).await?;
+    let mut config = Config::from_custom_kubeconfig(
+        Kubeconfig::read_from(kubeconfig)?,
+        &KubeConfigOptions::default(),
+    )
+    .await?;
     config.default_retry = false;
     Ok(Client::try_from(config)?)
 }
 
 /// A request to an API server.
 pub fn request(method: &str, path: &str, body: Option<&Value>) -> Result<http::Request<Vec<u8>>> {
-    let kind = if method == "PATCH" { "application/merge-patch+json" } else { "application/json" };
-    let body = body.map(serde_json::to_vec).transpose()?.unwrap_or_default();
-    Ok(http::Request::builder().method(method).uri(path).header("content-type", kind).body(body)?)
+    let kind = if method == "PATCH" {
+        "application/merge-patch+json"
+    } else {
+        "application/json"
+    };
+    let body = body
+        .map(serde_json::to_vec)
+        .transpose()?
+        .unwrap_or_default();
+    Ok(http::Request::builder()
+        .method(method)
+        .uri(path)
+        .header("content-type", kind)
+        .body(body)?)
 }
 
 /// Sends a request, reads the answer to its end without keeping it, and returns the status code.

@@ -46,7 +46,10 @@ const PAGES: f64 = 1.25;
 
 /// Maximum size in MiB of what a tenant can store: the numbers of its quota times the maximum sizes.
 fn bound() -> Result<f64> {
-    let hard = quota().spec.and_then(|spec| spec.hard).context("the quota is empty")?;
+    let hard = quota()
+        .spec
+        .and_then(|spec| spec.hard)
+        .context("the quota is empty")?;
     let mut bytes = 0;
     for (kind, number) in hard {
         let size = match kind.as_str() {
@@ -102,8 +105,10 @@ impl Large {
                 &json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": name },
                     "data": { "x": filled(MAX_OBJECT_LEN) } }),
             ),
-            Self::Secret => json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": name }, "type": "Opaque",
-                "stringData": { "x": filled(MAX_SECRET_LEN) } }),
+            Self::Secret => {
+                json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": name }, "type": "Opaque",
+                "stringData": { "x": filled(MAX_SECRET_LEN) } })
+            }
         }
     }
 }
@@ -128,31 +133,68 @@ impl Attack {
         let id = turin.cluster_id().await?.parse()?;
         let (tenant, account) = (tenant_namespace(&id), consumer_service_account(&id));
         let mapped = turin.remote_namespace(NAMESPACE, milan).await?;
-        let identity = milan.with_token(&token(world, turin).await?, &world.scratch("hostile.kubeconfig")).await?;
+        let identity = milan
+            .with_token(
+                &token(world, turin).await?,
+                &world.scratch("hostile.kubeconfig"),
+            )
+            .await?;
         let mut clients = Vec::new();
         for _ in 0..CLIENTS {
             clients.push(client(&identity.kubeconfig).await?);
         }
-        let uid = milan.kubectl(&["-n", "liqo", "get", "secret", &account, "-o", "jsonpath={.metadata.uid}"]).await?;
+        let uid = milan
+            .kubectl(&[
+                "-n",
+                "liqo",
+                "get",
+                "secret",
+                &account,
+                "-o",
+                "jsonpath={.metadata.uid}",
+            ])
+            .await?;
         let session = json!({ "apiVersion": "v1", "kind": "Secret", "name": account, "uid": uid });
         let other = tenant_namespace(&rome.cluster_id().await?.parse()?);
-        let offer = format!("/apis/sharing.liqo.io/v1alpha1/namespaces/{tenant}/resourceoffers/default");
+        let offer =
+            format!("/apis/sharing.liqo.io/v1alpha1/namespaces/{tenant}/resourceoffers/default");
         let more = json!({ "spec": { "resourceQuota": { "hard": { "cpu": "1000" } } } });
         let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "mine" },
             "spec": { "containers": [{ "name": "c", "image": "localhost/busybox:1" }] } });
         let beyond = vec![
             request("GET", &Large::Pod.path(&other), None)?,
             request("DELETE", &Large::Pod.path(&other), None)?,
-            request("POST", &Large::Pod.path(&other), Some(&Large::Pod.object("intruder", 1)))?,
+            request(
+                "POST",
+                &Large::Pod.path(&other),
+                Some(&Large::Pod.object("intruder", 1)),
+            )?,
             request("GET", &Large::Secret.path(&other), None)?,
             request("GET", &Large::Secret.path("liqo"), None)?,
             request("GET", &format!("{CORE}/nodes"), None)?,
             request("PATCH", &offer, Some(&more))?,
-            request("POST", &format!("{CORE}/namespaces/{mapped}/pods"), Some(&pod))?,
-            request("POST", &token_path(CONTROLLER_MANAGER), Some(&token_request(&session)))?,
+            request(
+                "POST",
+                &format!("{CORE}/namespaces/{mapped}/pods"),
+                Some(&pod),
+            )?,
+            request(
+                "POST",
+                &token_path(CONTROLLER_MANAGER),
+                Some(&token_request(&session)),
+            )?,
         ];
         let (answers, until) = (Answers::new(), Instant::now() + length);
-        Ok(Self { clients, tenant, mapped, account, session, beyond, answers, until })
+        Ok(Self {
+            clients,
+            tenant,
+            mapped,
+            account,
+            session,
+            beyond,
+            answers,
+            until,
+        })
     }
 
     fn goes_on(&self) -> bool {
@@ -168,8 +210,16 @@ impl Attack {
     /// All tasks of the attack.
     async fn start(self: &Arc<Self>, world: &World) -> Result<JoinSet<Result<()>>> {
         let mut tasks = JoinSet::new();
-        for (task, kind) in
-            [Large::Pod, Large::Object, Large::Secret, Large::Pod, Large::Secret, Large::Object].into_iter().enumerate()
+        for (task, kind) in [
+            Large::Pod,
+            Large::Object,
+            Large::Secret,
+            Large::Pod,
+            Large::Secret,
+            Large::Object,
+        ]
+        .into_iter()
+        .enumerate()
         {
             tasks.spawn(self.clone().rewrites(task, kind));
             tasks.spawn(self.clone().creates_to_the_quota(task + 1, kind));
@@ -181,10 +231,18 @@ impl Attack {
         }
         tasks.spawn(self.clone().runs_and_ends_a_pod(0));
         tasks.spawn(self.clone().requests_tokens(1));
-        let (endpoint, key, attack) = (milan(world).await?, key_of(&world.turin).await?, self.clone());
+        let (endpoint, key, attack) = (
+            milan(world).await?,
+            key_of(&world.turin).await?,
+            self.clone(),
+        );
         tasks.spawn(async move {
             while attack.goes_on() {
-                let turin = Applicant { identity: &key, cluster_name: "turin", token: None };
+                let turin = Applicant {
+                    identity: &key,
+                    cluster_name: "turin",
+                    token: None,
+                };
                 let code = match endpoint.request_peering(&turin).await {
                     Ok(PeeringAnswer::Granted(_)) => 200,
                     Ok(_) => 429,
@@ -199,12 +257,22 @@ impl Attack {
 
     async fn rewrites(self: Arc<Self>, task: usize, kind: Large) -> Result<()> {
         let (path, name) = (kind.path(&self.tenant), format!("rewritten-{task}"));
-        self.send(task, Right::Has, request("POST", &path, Some(&kind.object(&name, 0)))?).await;
+        self.send(
+            task,
+            Right::Has,
+            request("POST", &path, Some(&kind.object(&name, 0)))?,
+        )
+        .await;
         let mut version = 0;
         while self.goes_on() {
             version += 1;
             let change = kind.object(&name, version);
-            self.send(task, Right::Has, request("PATCH", &format!("{path}/{name}"), Some(&change))?).await;
+            self.send(
+                task,
+                Right::Has,
+                request("PATCH", &format!("{path}/{name}"), Some(&change))?,
+            )
+            .await;
         }
         Ok(())
     }
@@ -215,14 +283,25 @@ impl Attack {
         while self.goes_on() {
             number += 1;
             let name = format!("created-{task}-{number}");
-            let code = self.send(task, Right::Has, request("POST", &path, Some(&kind.object(&name, number)))?).await;
+            let code = self
+                .send(
+                    task,
+                    Right::Has,
+                    request("POST", &path, Some(&kind.object(&name, number)))?,
+                )
+                .await;
             if code == 200 {
                 names.push_back(name);
             }
             if (code != 200 || number % 4 == 0)
                 && let Some(old) = names.pop_front()
             {
-                self.send(task, Right::Has, request("DELETE", &format!("{path}/{old}"), None)?).await;
+                self.send(
+                    task,
+                    Right::Has,
+                    request("DELETE", &format!("{path}/{old}"), None)?,
+                )
+                .await;
             }
         }
         Ok(())
@@ -231,9 +310,11 @@ impl Attack {
     async fn lists_and_watches(self: Arc<Self>, task: usize, kind: Large) -> Result<()> {
         let path = kind.path(&self.tenant);
         while self.goes_on() {
-            self.send(task, Right::Has, request("GET", &path, None)?).await;
+            self.send(task, Right::Has, request("GET", &path, None)?)
+                .await;
             let watch = format!("{path}?watch=true&resourceVersion=0&timeoutSeconds=1");
-            self.send(task, Right::Has, request("GET", &watch, None)?).await;
+            self.send(task, Right::Has, request("GET", &watch, None)?)
+                .await;
         }
         Ok(())
     }
@@ -244,11 +325,14 @@ impl Attack {
         while self.goes_on() {
             let code = match pods.exec(TARGET, ["true"], &AttachParams::default()).await {
                 Ok(_) => 200,
-                Err(kube::Error::UpgradeConnection(UpgradeConnectionError::ProtocolSwitch(code))) => code.as_u16(),
+                Err(kube::Error::UpgradeConnection(UpgradeConnectionError::ProtocolSwitch(
+                    code,
+                ))) => code.as_u16(),
                 Err(_) => NO_ANSWER,
             };
             self.answers.add(Right::Has, code);
-            self.send(task, Right::Has, request("GET", &log, None)?).await;
+            self.send(task, Right::Has, request("GET", &log, None)?)
+                .await;
         }
         Ok(())
     }
@@ -264,17 +348,28 @@ impl Attack {
                 "resources": { "requests": { "cpu": "10m", "memory": "16Mi" } } }] } });
             let shadow = json!({ "apiVersion": "virtualkubelet.liqo.io/v1alpha1", "kind": "ShadowPod", "metadata": { "name": name },
                 "spec": { "namespace": NAMESPACE, "pool": "default", "pod": pod.to_string() } });
-            self.send(task, Right::Has, request("POST", &path, Some(&shadow))?).await;
+            self.send(task, Right::Has, request("POST", &path, Some(&shadow))?)
+                .await;
             let own = format!("{path}/{name}");
-            self.send(task, Right::Has, request("DELETE", &own, None)?).await;
-            while self.goes_on() && self.send(task, Right::Has, request("GET", &own, None)?).await != 404 {}
+            self.send(task, Right::Has, request("DELETE", &own, None)?)
+                .await;
+            while self.goes_on()
+                && self
+                    .send(task, Right::Has, request("GET", &own, None)?)
+                    .await
+                    != 404
+            {}
         }
         Ok(())
     }
 
     async fn requests_tokens(self: Arc<Self>, task: usize) -> Result<()> {
         while self.goes_on() {
-            let request = request("POST", &token_path(&self.account), Some(&token_request(&self.session)))?;
+            let request = request(
+                "POST",
+                &token_path(&self.account),
+                Some(&token_request(&self.session)),
+            )?;
             self.send(task, Right::Has, request).await;
         }
         Ok(())
@@ -301,12 +396,20 @@ fn token_request(session: &Value) -> Value {
 
 /// Checks that the tenant has no more objects than its quota allows.
 async fn the_quota_holds(milan: &Cluster, tenant: &str) -> Result<()> {
-    let quota = milan.object(&["-n", tenant, "resourcequota", "liqo-tenant"]).await?.context("the tenant has no quota")?;
+    let quota = milan
+        .object(&["-n", tenant, "resourcequota", "liqo-tenant"])
+        .await?
+        .context("the tenant has no quota")?;
     let number = |value: &Value| value.as_str().and_then(|text| text.parse::<u64>().ok());
     for (kind, hard) in quota["status"]["hard"].as_object().into_iter().flatten() {
         let used = &quota["status"]["used"][kind];
         println!("  {kind}: {used} of {hard}");
-        ensure!(number(used).zip(number(hard)).is_some_and(|(used, hard)| used <= hard), "{kind}: {used} of {hard}");
+        ensure!(
+            number(used)
+                .zip(number(hard))
+                .is_some_and(|(used, hard)| used <= hard),
+            "{kind}: {used} of {hard}"
+        );
     }
     Ok(())
 }
@@ -318,25 +421,54 @@ async fn the_provider_ends_the_tenancy(world: &World) -> Result<()> {
     let begun = Instant::now();
     milan.liqoctl(&["refuse", &id, "--yes"]).await?;
     nothing_is_left(milan, &id, Duration::from_mins(4)).await?;
-    println!("the provider removed everything of the attacker within {:.1} s", begun.elapsed().as_secs_f64());
+    println!(
+        "the provider removed everything of the attacker within {:.1} s",
+        begun.elapsed().as_secs_f64()
+    );
     turin.start_manager().await?;
-    turin.liqoctl(&["unpeer", "milan", "--yes", "--now"]).await?;
+    turin
+        .liqoctl(&["unpeer", "milan", "--yes", "--now"])
+        .await?;
     forget(milan, &id).await?;
     turin.end_namespace(NAMESPACE).await
 }
 
-pub async fn an_honest_consumer_keeps_its_pace_beside_a_hostile_one(world: Arc<World>) -> Result<()> {
-    let (turin, milan, length) = (&world.turin, &world.milan, length(Measurement::HostileConsumer)?);
-    turin.liqoctl(&["peer", "--remote-kubeconfig", &milan.kubeconfig.display().to_string()]).await?;
+pub async fn an_honest_consumer_keeps_its_pace_beside_a_hostile_one(
+    world: Arc<World>,
+) -> Result<()> {
+    let (turin, milan, length) = (
+        &world.turin,
+        &world.milan,
+        length(Measurement::HostileConsumer)?,
+    );
+    turin
+        .liqoctl(&[
+            "peer",
+            "--remote-kubeconfig",
+            &milan.kubeconfig.display().to_string(),
+        ])
+        .await?;
     turin.offloaded_namespace(NAMESPACE, "Remote").await?;
-    turin.apply(&pod(NAMESPACE, TARGET, "Always", "trap exit TERM; while :; do echo line; sleep 1 & wait; done")).await?;
-    turin.ready_pods(NAMESPACE, &format!("app={TARGET}"), 1).await?;
+    turin
+        .apply(&pod(
+            NAMESPACE,
+            TARGET,
+            "Always",
+            "trap exit TERM; while :; do echo line; sleep 1 & wait; done",
+        ))
+        .await?;
+    turin
+        .ready_pods(NAMESPACE, &format!("app={TARGET}"), 1)
+        .await?;
     // A running manager would delete what it did not create.
     turin.stop_manager().await?;
     let honest = Honest::start(&world, HONEST).await?;
     let without = honest.work("calm", length).await?;
 
-    let (manager, before) = (ManagerWatch::start(&world, milan)?, world.etcd_size(milan).await?);
+    let (manager, before) = (
+        ManagerWatch::start(&world, milan)?,
+        world.etcd_size(milan).await?,
+    );
     let attack = Arc::new(Attack::prepare(&world, length).await?);
     let tasks = attack.start(&world).await?;
     let under = honest.work("attacked", length).await?;
@@ -344,7 +476,11 @@ pub async fn an_honest_consumer_keeps_its_pace_beside_a_hostile_one(world: Arc<W
 
     let (after, bound) = (world.etcd_size(milan).await?, bound()?);
     show(&without, &under);
-    print!("a hostile consumer, {} s at full speed:\n{}", length.as_secs(), attack.answers);
+    print!(
+        "a hostile consumer, {} s at full speed:\n{}",
+        length.as_secs(),
+        attack.answers
+    );
     println!(
         "etcd of milan: {:+.1} MiB, and {:+.1} MiB with former versions; a tenant may store {bound} MiB",
         after.live - before.live,
@@ -352,16 +488,40 @@ pub async fn an_honest_consumer_keeps_its_pace_beside_a_hostile_one(world: Arc<W
     );
     manager.end().await?;
     the_quota_holds(milan, &attack.tenant).await?;
-    ensure!(after.live - before.live < bound * PAGES, "etcd of milan grew by {:.1} MiB", after.live - before.live);
-    let succeeded = attack.answers.count(Right::HasNot, |code| (200..400).contains(&code));
-    ensure!(succeeded == 0, "{succeeded} requests succeeded that turin has no right to");
-    ensure!(attack.answers.count(Right::HasNot, |code| code == 403) > 0, "nobody was refused: {}", attack.answers);
-    ensure!(attack.answers.count(Right::Has, |code| code == 200) > 0, "the attacker did nothing: {}", attack.answers);
+    ensure!(
+        after.live - before.live < bound * PAGES,
+        "etcd of milan grew by {:.1} MiB",
+        after.live - before.live
+    );
+    let succeeded = attack
+        .answers
+        .count(Right::HasNot, |code| (200..400).contains(&code));
+    ensure!(
+        succeeded == 0,
+        "{succeeded} requests succeeded that turin has no right to"
+    );
+    ensure!(
+        attack.answers.count(Right::HasNot, |code| code == 403) > 0,
+        "nobody was refused: {}",
+        attack.answers
+    );
+    ensure!(
+        attack.answers.count(Right::Has, |code| code == 200) > 0,
+        "the attacker did nothing: {}",
+        attack.answers
+    );
     honest.has_everything().await?;
 
     the_provider_ends_the_tenancy(&world).await?;
-    let refused = send(&attack.clients[0], request("GET", &Large::Pod.path(&attack.tenant), None)?).await;
-    ensure!([401, 403].contains(&refused), "the attacker's credential is answered with {refused} after the end");
+    let refused = send(
+        &attack.clients[0],
+        request("GET", &Large::Pod.path(&attack.tenant), None)?,
+    )
+    .await;
+    ensure!(
+        [401, 403].contains(&refused),
+        "the attacker's credential is answered with {refused} after the end"
+    );
     honest.has_everything().await?;
     honest.end().await
 }

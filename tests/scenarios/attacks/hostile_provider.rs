@@ -58,10 +58,25 @@ impl Attack {
         let name = |pod: &Value| pod["metadata"]["name"].as_str().map(str::to_owned);
         let shadow_pods: Vec<String> = shadow_pods.iter().filter_map(name).collect();
         ensure!(!shadow_pods.is_empty(), "rome runs no pods at turin");
-        let offer = turin.object(&["-n", &tenant, "resourceoffer", "default"]).await?.context("turin offers nothing")?;
-        let (rome, turin) = (client(&rome.kubeconfig).await?, client(&turin.kubeconfig).await?);
+        let offer = turin
+            .object(&["-n", &tenant, "resourceoffer", "default"])
+            .await?
+            .context("turin offers nothing")?;
+        let (rome, turin) = (
+            client(&rome.kubeconfig).await?,
+            client(&turin.kubeconfig).await?,
+        );
         let until = Instant::now() + length;
-        Ok(Self { turin, rome, tenant, mapped, shadow_pods, offer, answers: Answers::new(), until })
+        Ok(Self {
+            turin,
+            rome,
+            tenant,
+            mapped,
+            shadow_pods,
+            offer,
+            answers: Answers::new(),
+            until,
+        })
     }
 
     fn goes_on(&self) -> bool {
@@ -99,7 +114,10 @@ impl Attack {
                     .collect();
                 let status = json!({ "status": { "message": text, "reason": format!("R{version}"),
                     "pod": { "message": filled(version, SHORT), "conditions": conditions } } });
-                let path = format!("{RECORDS}/namespaces/{}/shadowpods/{name}/status", self.tenant);
+                let path = format!(
+                    "{RECORDS}/namespaces/{}/shadowpods/{name}/status",
+                    self.tenant
+                );
                 self.send("PATCH", &path, &status).await?;
             }
         }
@@ -118,7 +136,11 @@ impl Attack {
             spec["labels"] = json!({ "example.com/long": filled(version, LONG), format!("example.com/{version}"): "x" });
             let offer = json!({ "apiVersion": "sharing.liqo.io/v1alpha1", "kind": "ResourceOffer",
                 "metadata": { "name": name, "labels": self.offer["metadata"]["labels"] }, "spec": spec });
-            if self.send("PATCH", &format!("{path}/{name}"), &offer).await? == 404 {
+            if self
+                .send("PATCH", &format!("{path}/{name}"), &offer)
+                .await?
+                == 404
+            {
                 self.send("POST", &path, &offer).await?;
             }
         }
@@ -144,14 +166,22 @@ impl Attack {
         let mut number = 0;
         while self.goes_on() {
             number += 1;
-            for (plural, kind, field) in [("shadowpods", "ShadowPod", "pod"), ("reflectedobjects", "ReflectedObject", "object")] {
+            for (plural, kind, field) in [
+                ("shadowpods", "ShadowPod", "pod"),
+                ("reflectedobjects", "ReflectedObject", "object"),
+            ] {
                 let mut spec = json!({ "namespace": NAMESPACE, field: json!({ "x": filled(number, SHORT) }).to_string() });
                 if kind == "ShadowPod" {
                     spec["pool"] = "default".into();
                 }
                 let record = json!({ "apiVersion": "virtualkubelet.liqo.io/v1alpha1", "kind": kind,
                     "metadata": { "name": format!("junk-{task}-{number}"), "finalizers": ["example.com/stays"] }, "spec": spec });
-                self.send("POST", &format!("{RECORDS}/namespaces/{}/{plural}", self.tenant), &record).await?;
+                self.send(
+                    "POST",
+                    &format!("{RECORDS}/namespaces/{}/{plural}", self.tenant),
+                    &record,
+                )
+                .await?;
             }
         }
         Ok(())
@@ -168,11 +198,19 @@ impl Attack {
 
     /// Turin's manager is stopped, and rome would notice that.
     async fn says_that_it_lives(self: Arc<Self>) -> Result<()> {
-        let path = format!("/apis/coordination.k8s.io/v1/namespaces/{}/leases/provider", self.tenant);
+        let path = format!(
+            "/apis/coordination.k8s.io/v1/namespaces/{}/leases/provider",
+            self.tenant
+        );
         let mut number = 0;
         while self.goes_on() {
             number += 1;
-            self.send("PATCH", &path, &json!({ "spec": { "renewTime": format!("2030-01-01T00:00:00.{number:06}Z") } })).await?;
+            self.send(
+                "PATCH",
+                &path,
+                &json!({ "spec": { "renewTime": format!("2030-01-01T00:00:00.{number:06}Z") } }),
+            )
+            .await?;
             tokio::time::sleep(Duration::from_secs(2)).await;
         }
         Ok(())
@@ -181,22 +219,53 @@ impl Attack {
 
 /// Runs pods at the hostile provider only: one of them writes a log as fast as its little CPU time allows.
 async fn believe(rome: &Cluster, turin: &Cluster) -> Result<()> {
-    let selector = format!("{}={}", labels::REMOTE_CLUSTER_ID, turin.cluster_id().await?);
+    let selector = format!(
+        "{}={}",
+        labels::REMOTE_CLUSTER_ID,
+        turin.cluster_id().await?
+    );
     rome.kubectl(&["create", "namespace", NAMESPACE]).await?;
-    let offload = ["offload", "namespace", NAMESPACE, "--pod-offloading-strategy", "Remote", "--selector", &selector];
+    let offload = [
+        "offload",
+        "namespace",
+        NAMESPACE,
+        "--pod-offloading-strategy",
+        "Remote",
+        "--selector",
+        &selector,
+    ];
     rome.liqoctl(&offload).await?;
-    rome.wait_for(&["-n", NAMESPACE, "namespaceoffloading/offloading"], "condition=Ready", 90).await?;
-    let talker = pod(NAMESPACE, TALKER, "Always", "yes liqo")
-        .replace("{ requests: { cpu: 10m, memory: 16Mi } }", "{ requests: { cpu: 10m, memory: 16Mi }, limits: { cpu: 100m } }");
+    rome.wait_for(
+        &["-n", NAMESPACE, "namespaceoffloading/offloading"],
+        "condition=Ready",
+        90,
+    )
+    .await?;
+    let talker = pod(NAMESPACE, TALKER, "Always", "yes liqo").replace(
+        "{ requests: { cpu: 10m, memory: 16Mi } }",
+        "{ requests: { cpu: 10m, memory: 16Mi }, limits: { cpu: 100m } }",
+    );
     rome.apply(&talker).await?;
     rome.apply(&deployment(NAMESPACE, "web", 2)).await?;
-    rome.ready_pods(NAMESPACE, &format!("app={TALKER}"), 1).await?;
+    rome.ready_pods(NAMESPACE, &format!("app={TALKER}"), 1)
+        .await?;
     rome.ready_pods(NAMESPACE, "app=web", 2).await.map(drop)
 }
 
-pub async fn an_honest_provider_is_used_undisturbed_beside_a_hostile_one(world: Arc<World>) -> Result<()> {
-    let (rome, turin, length) = (&world.rome, &world.turin, length(Measurement::HostileProvider)?);
-    rome.liqoctl(&["peer", "--remote-kubeconfig", &turin.kubeconfig.display().to_string()]).await?;
+pub async fn an_honest_provider_is_used_undisturbed_beside_a_hostile_one(
+    world: Arc<World>,
+) -> Result<()> {
+    let (rome, turin, length) = (
+        &world.rome,
+        &world.turin,
+        length(Measurement::HostileProvider)?,
+    );
+    rome.liqoctl(&[
+        "peer",
+        "--remote-kubeconfig",
+        &turin.kubeconfig.display().to_string(),
+    ])
+    .await?;
     believe(rome, turin).await?;
     // It would put right what its administrator writes.
     turin.stop_manager().await?;
@@ -205,7 +274,10 @@ pub async fn an_honest_provider_is_used_undisturbed_beside_a_hostile_one(world: 
     let without = honest.work("calm", length).await?;
     let writes_without = rome.liqo_writes(from)?.len();
 
-    let (manager, before) = (ManagerWatch::start(&world, rome)?, world.etcd_size(rome).await?);
+    let (manager, before) = (
+        ManagerWatch::start(&world, rome)?,
+        world.etcd_size(rome).await?,
+    );
     let attack = Arc::new(Attack::prepare(&world, length).await?);
     let (tasks, from) = (attack.start(), rome.audit_length()?);
     let under = honest.work("attacked", length).await?;
@@ -213,13 +285,33 @@ pub async fn an_honest_provider_is_used_undisturbed_beside_a_hostile_one(world: 
 
     let (after, writes) = (world.etcd_size(rome).await?, rome.liqo_writes(from)?.len());
     show(&without, &under);
-    print!("a hostile provider, {} s at full speed:\n{}", length.as_secs(), attack.answers);
-    println!("etcd of rome: {:+.1} MiB, and {:+.1} MiB with former versions", after.live - before.live, after.file - before.file);
-    println!("writes of Liqo in rome in {} s: {writes_without}, and {writes} under attack", length.as_secs());
+    print!(
+        "a hostile provider, {} s at full speed:\n{}",
+        length.as_secs(),
+        attack.answers
+    );
+    println!(
+        "etcd of rome: {:+.1} MiB, and {:+.1} MiB with former versions",
+        after.live - before.live,
+        after.file - before.file
+    );
+    println!(
+        "writes of Liqo in rome in {} s: {writes_without}, and {writes} under attack",
+        length.as_secs()
+    );
     manager.end().await?;
-    ensure!(after.live - before.live < MAX_GROWTH, "etcd of rome grew by {:.1} MiB", after.live - before.live);
-    ensure!(attack.answers.count(Right::Has, |code| code == 200) > 0, "the attacker did nothing: {}", attack.answers);
-    rome.wait_for(&["node/milan"], "condition=Ready", 30).await?;
+    ensure!(
+        after.live - before.live < MAX_GROWTH,
+        "etcd of rome grew by {:.1} MiB",
+        after.live - before.live
+    );
+    ensure!(
+        attack.answers.count(Right::Has, |code| code == 200) > 0,
+        "the attacker did nothing: {}",
+        attack.answers
+    );
+    rome.wait_for(&["node/milan"], "condition=Ready", 30)
+        .await?;
     honest.has_everything().await?;
 
     turin.start_manager().await?;

@@ -32,13 +32,20 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 /// A command that runs until the provider ends it. Returns how long after `begun` it ended.
 fn stream(world: &Arc<World>, line: String) -> JoinHandle<Result<Instant>> {
     let world = world.clone();
-    tokio::spawn(async move { world.shell(&line, 2 * STREAM_TIMEOUT).await.map(|_| Instant::now()) })
+    tokio::spawn(async move {
+        world
+            .shell(&line, 2 * STREAM_TIMEOUT)
+            .await
+            .map(|_| Instant::now())
+    })
 }
 
 /// Waits until this process runs in a pod.
 async fn runs(cluster: &Cluster, pod: &str, process: &str) -> Result<()> {
     eventually(&format!("{process} runs in the pod"), TIMEOUT, || async {
-        let processes = cluster.try_kubectl(&["-n", NAMESPACE, "exec", pod, "--", "ps"]).await?;
+        let processes = cluster
+            .try_kubectl(&["-n", NAMESPACE, "exec", pod, "--", "ps"])
+            .await?;
         Ok(processes.stdout.contains(process).then_some(()))
     })
     .await
@@ -60,30 +67,77 @@ async fn commands_have_a_limit(credential: &Cluster, mapped: &str, pod: &str) ->
     let parameters = AttachParams::default();
     let start = || pods.exec(pod, ["true"], &parameters);
     let started = join_all((0..COMMANDS).map(|_| start())).await;
-    let refusals: Vec<_> = started.iter().filter_map(|started| started.as_ref().err()).map(ToString::to_string).collect();
-    println!("{} of {COMMANDS} commands at once were refused", refusals.len());
-    ensure!((1..COMMANDS).contains(&refusals.len()), "{} of {COMMANDS} commands were refused: {refusals:?}", refusals.len());
-    ensure!(refusals.iter().all(|refusal| refusal.contains("429")), "a command was refused otherwise: {refusals:?}");
-    eventually("the consumer can start commands again", TIMEOUT, || async { Ok(start().await.is_ok().then_some(())) }).await
+    let refusals: Vec<_> = started
+        .iter()
+        .filter_map(|started| started.as_ref().err())
+        .map(ToString::to_string)
+        .collect();
+    println!(
+        "{} of {COMMANDS} commands at once were refused",
+        refusals.len()
+    );
+    ensure!(
+        (1..COMMANDS).contains(&refusals.len()),
+        "{} of {COMMANDS} commands were refused: {refusals:?}",
+        refusals.len()
+    );
+    ensure!(
+        refusals.iter().all(|refusal| refusal.contains("429")),
+        "a command was refused otherwise: {refusals:?}"
+    );
+    eventually("the consumer can start commands again", TIMEOUT, || async {
+        Ok(start().await.is_ok().then_some(()))
+    })
+    .await
 }
 
 pub async fn a_refused_consumer_is_out_within_seconds(world: Arc<World>) -> Result<()> {
     let (turin, milan) = (&world.turin, &world.milan);
-    turin.liqoctl(&["peer", "--remote-kubeconfig", &milan.kubeconfig.display().to_string()]).await?;
+    turin
+        .liqoctl(&[
+            "peer",
+            "--remote-kubeconfig",
+            &milan.kubeconfig.display().to_string(),
+        ])
+        .await?;
     turin.offloaded_namespace(NAMESPACE, "Remote").await?;
     turin.apply(&deployment(NAMESPACE, "web", 2)).await?;
     let pods = turin.ready_pods(NAMESPACE, "app=web", 2).await?;
-    let pod = pods[0].metadata.name.clone().context("a pod without a name")?;
-    let (id, mapped) = (turin.cluster_id().await?, turin.remote_namespace(NAMESPACE, milan).await?);
+    let pod = pods[0]
+        .metadata
+        .name
+        .clone()
+        .context("a pod without a name")?;
+    let (id, mapped) = (
+        turin.cluster_id().await?,
+        turin.remote_namespace(NAMESPACE, milan).await?,
+    );
     let tenant = tenant_namespace(&id.parse()?);
-    let credential = milan.with_token(&token(&world, turin).await?, &world.scratch("refused.kubeconfig")).await?;
+    let credential = milan
+        .with_token(
+            &token(&world, turin).await?,
+            &world.scratch("refused.kubeconfig"),
+        )
+        .await?;
 
     // Through the virtual node, and with the credential itself.
     let streams = [
-        ("exec", turin.kubectl_line(&format!("-n {NAMESPACE} exec {pod} -- sleep 601"))),
-        ("exec with the credential", credential.kubectl_line(&format!("-n {mapped} exec {pod} -- sleep 602"))),
-        ("logs -f", turin.kubectl_line(&format!("-n {NAMESPACE} logs -f {pod}"))),
-        ("logs -f with the credential", credential.kubectl_line(&format!("-n {mapped} logs -f {pod}"))),
+        (
+            "exec",
+            turin.kubectl_line(&format!("-n {NAMESPACE} exec {pod} -- sleep 601")),
+        ),
+        (
+            "exec with the credential",
+            credential.kubectl_line(&format!("-n {mapped} exec {pod} -- sleep 602")),
+        ),
+        (
+            "logs -f",
+            turin.kubectl_line(&format!("-n {NAMESPACE} logs -f {pod}")),
+        ),
+        (
+            "logs -f with the credential",
+            credential.kubectl_line(&format!("-n {mapped} logs -f {pod}")),
+        ),
     ];
     let streams = streams.map(|(name, line)| (name, stream(&world, line)));
     let watched = tokio::spawn(watch(credential.api::<ShadowPod>(&tenant)));
@@ -109,26 +163,46 @@ pub async fn a_refused_consumer_is_out_within_seconds(world: Arc<World>) -> Resu
             Ok(Some(()))
         })
         .await?;
-        println!("{:.1} s after the consumer was refused: no {path}", begun.elapsed().as_secs_f64());
+        println!(
+            "{:.1} s after the consumer was refused: no {path}",
+            begun.elapsed().as_secs_f64()
+        );
     }
     shows(turin, &["Authenticated", "Blocked"]).await?;
     shows(milan, &["ConsumerAuthorized", "Blocked"]).await?;
     for (name, stream) in streams {
         let ended = tokio::time::timeout(Duration::from_secs(STREAM_TIMEOUT), stream).await;
-        let ended = ended.with_context(|| format!("{name} goes on after the consumer was refused"))??.with_context(|| name)?;
-        println!("{name} ended {:.1} s after the consumer was refused", ended.saturating_duration_since(begun).as_secs_f64());
+        let ended = ended
+            .with_context(|| format!("{name} goes on after the consumer was refused"))??
+            .with_context(|| name)?;
+        println!(
+            "{name} ended {:.1} s after the consumer was refused",
+            ended.saturating_duration_since(begun).as_secs_f64()
+        );
     }
     nothing_is_left(milan, &id, Duration::from_secs(90)).await?;
-    println!("nothing was left {:.1} s after the consumer was refused", begun.elapsed().as_secs_f64());
-    ensure!(milan.api::<Pod>(&mapped).get_opt(&pod).await?.is_none(), "the pod is still there");
+    println!(
+        "nothing was left {:.1} s after the consumer was refused",
+        begun.elapsed().as_secs_f64()
+    );
+    ensure!(
+        milan.api::<Pod>(&mapped).get_opt(&pod).await?.is_none(),
+        "the pod is still there"
+    );
     // Kubernetes checks rights only when a watch begins: docs/peering.md says when it ends. What it shows does not exist any more.
     println!(
         "the watch with the credential {}",
-        if watched.is_finished() { "ended" } else { "is still open, and has nothing to show" }
+        if watched.is_finished() {
+            "ended"
+        } else {
+            "is still open, and has nothing to show"
+        }
     );
     watched.abort();
 
-    turin.liqoctl(&["unpeer", "milan", "--yes", "--now"]).await?;
+    turin
+        .liqoctl(&["unpeer", "milan", "--yes", "--now"])
+        .await?;
     forget(milan, &id).await?;
     turin.end_namespace(NAMESPACE).await
 }

@@ -38,19 +38,48 @@ const USES: usize = 2;
 const USERS: usize = 5;
 const LENGTH: Duration = Duration::from_secs(8);
 
-async fn ask(endpoint: &AuthClient, key: &ClusterIdentity, token: Option<&SecretText>) -> Result<PeeringAnswer> {
+async fn ask(
+    endpoint: &AuthClient,
+    key: &ClusterIdentity,
+    token: Option<&SecretText>,
+) -> Result<PeeringAnswer> {
     // Two clusters cannot have the same name.
     let name = format!("crowd-{}", &key.id().as_str()[..8]);
-    Ok(endpoint.request_peering(&Applicant { identity: key, cluster_name: &name, token }).await?)
+    Ok(endpoint
+        .request_peering(&Applicant {
+            identity: key,
+            cluster_name: &name,
+            token,
+        })
+        .await?)
 }
 
 /// More clusters than a reusable token is for use it. Returns those that get in, with their grants.
-async fn a_reusable_token_is_used_up(world: &World, endpoint: &AuthClient) -> Result<Vec<(ClusterIdentity, Grant)>> {
+async fn a_reusable_token_is_used_up(
+    world: &World,
+    endpoint: &AuthClient,
+) -> Result<Vec<(ClusterIdentity, Grant)>> {
     let uses = USES.to_string();
-    let create = ["token", "create", "--name", TOKEN, "--replace", "--reusable", "--max-uses", &uses, "-o", "json"];
+    let create = [
+        "token",
+        "create",
+        "--name",
+        TOKEN,
+        "--replace",
+        "--reusable",
+        "--max-uses",
+        &uses,
+        "-o",
+        "json",
+    ];
     let created = world.milan.liqoctl(&create).await?;
     let created: Value = serde_json::from_str(&created)?;
-    let token = SecretText(created["token"].as_str().context("no token printed")?.to_owned());
+    let token = SecretText(
+        created["token"]
+            .as_str()
+            .context("no token printed")?
+            .to_owned(),
+    );
     let mut granted = Vec::new();
     for _ in 0..USERS {
         let key = ClusterIdentity::generate()?;
@@ -59,16 +88,34 @@ async fn a_reusable_token_is_used_up(world: &World, endpoint: &AuthClient) -> Re
             other => println!("a cluster beyond the uses of the token: {other:?}"),
         }
     }
-    ensure!(granted.len() == USES, "{} of {USERS} clusters got in with a token for {USES}", granted.len());
+    ensure!(
+        granted.len() == USES,
+        "{} of {USERS} clusters got in with a token for {USES}",
+        granted.len()
+    );
     Ok(granted)
 }
 
 /// Opens connections and sends nothing. They are open until they are dropped.
 async fn silent_connections(world: &World) -> Result<Vec<TcpStream>> {
-    let config = world.milan.object(&["clusterconfig", "liqo"]).await?.context("no ClusterConfig")?;
-    let url: http::Uri = config["status"]["authURL"].as_str().context("milan does not know its address")?.parse()?;
-    let address = (url.host().context("no host")?.to_owned(), url.port_u16().unwrap_or(443));
-    try_join_all((0..SILENT).map(|_| async { Ok(TcpStream::connect((address.0.as_str(), address.1)).await?) })).await
+    let config = world
+        .milan
+        .object(&["clusterconfig", "liqo"])
+        .await?
+        .context("no ClusterConfig")?;
+    let url: http::Uri = config["status"]["authURL"]
+        .as_str()
+        .context("milan does not know its address")?
+        .parse()?;
+    let address = (
+        url.host().context("no host")?.to_owned(),
+        url.port_u16().unwrap_or(443),
+    );
+    try_join_all(
+        (0..SILENT)
+            .map(|_| async { Ok(TcpStream::connect((address.0.as_str(), address.1)).await?) }),
+    )
+    .await
 }
 
 /// How the endpoint answered, by reason.
@@ -85,16 +132,25 @@ fn reason(answer: Result<PeeringAnswer>) -> String {
 
 /// Strangers send signed requests with wrong tokens, each under a new key.
 async fn signed_junk(endpoint: AuthClient, until: Instant) -> Result<Reasons> {
-    let (mut reasons, wrong) = (Reasons::new(), SecretText("aaaabbbbccccddddeeeeffffgggghhhh".to_owned()));
+    let (mut reasons, wrong) = (
+        Reasons::new(),
+        SecretText("aaaabbbbccccddddeeeeffffgggghhhh".to_owned()),
+    );
     while Instant::now() < until {
         let key = ClusterIdentity::generate()?;
-        *reasons.entry(reason(ask(&endpoint, &key, Some(&wrong)).await)).or_default() += 1;
+        *reasons
+            .entry(reason(ask(&endpoint, &key, Some(&wrong)).await))
+            .or_default() += 1;
     }
     Ok(reasons)
 }
 
 /// One consumer renews its credential many times at once.
-async fn parallel_renewals(endpoint: AuthClient, key: Arc<ClusterIdentity>, until: Instant) -> Result<Reasons> {
+async fn parallel_renewals(
+    endpoint: AuthClient,
+    key: Arc<ClusterIdentity>,
+    until: Instant,
+) -> Result<Reasons> {
     let mut reasons = Reasons::new();
     while Instant::now() < until {
         for answer in join_all((0..PARALLEL).map(|_| ask(&endpoint, &key, None))).await {
@@ -105,15 +161,33 @@ async fn parallel_renewals(endpoint: AuthClient, key: Arc<ClusterIdentity>, unti
 }
 
 /// Checks that the credential of a consumer that ended its peering is worth nothing any more.
-async fn the_old_credential_is_refused(world: &World, key: &ClusterIdentity, grant: &Grant) -> Result<()> {
+async fn the_old_credential_is_refused(
+    world: &World,
+    key: &ClusterIdentity,
+    grant: &Grant,
+) -> Result<()> {
     let kubeconfig = world.scratch("ended.kubeconfig");
-    let old = client(&world.milan.with_token(&grant.token.0, &kubeconfig).await?.kubeconfig).await?;
-    let path = format!("{RECORDS}/namespaces/{}/shadowpods", tenant_namespace(key.id()));
-    eventually("the old credential is refused", Duration::from_secs(30), || async {
-        let code = send(&old, request("GET", &path, None)?).await;
-        ensure!([401, 403].contains(&code), "it is answered with {code}");
-        Ok(Some(()))
-    })
+    let old = client(
+        &world
+            .milan
+            .with_token(&grant.token.0, &kubeconfig)
+            .await?
+            .kubeconfig,
+    )
+    .await?;
+    let path = format!(
+        "{RECORDS}/namespaces/{}/shadowpods",
+        tenant_namespace(key.id())
+    );
+    eventually(
+        "the old credential is refused",
+        Duration::from_secs(30),
+        || async {
+            let code = send(&old, request("GET", &path, None)?).await;
+            ensure!([401, 403].contains(&code), "it is answered with {code}");
+            Ok(Some(()))
+        },
+    )
     .await
 }
 
@@ -142,10 +216,16 @@ pub async fn nobody_keeps_an_honest_consumer_from_renewing(world: Arc<World>) ->
     show(&without, &under);
     println!("answers to the attackers: {reasons:?}");
     let (renewed, failed) = (under.renewal.count(), under.failed_renewals.len());
-    ensure!(renewed > 0, "rome's credential was renewed {renewed} times, and {failed} times it was not");
+    ensure!(
+        renewed > 0,
+        "rome's credential was renewed {renewed} times, and {failed} times it was not"
+    );
     is_renewed(&world).await?;
 
-    let busy = (Arc::into_inner(busy).context("the consumer is still busy")?, grant);
+    let busy = (
+        Arc::into_inner(busy).context("the consumer is still busy")?,
+        grant,
+    );
     for (key, grant) in granted.iter().chain([&busy]) {
         eventually("the peering is ended", Duration::from_mins(1), || async {
             let answer = endpoint.end_peering(key).await?;
@@ -156,5 +236,9 @@ pub async fn nobody_keeps_an_honest_consumer_from_renewing(world: Arc<World>) ->
         the_old_credential_is_refused(&world, key, grant).await?;
         nothing_is_left(&world.milan, key.id().as_str(), Duration::from_mins(1)).await?;
     }
-    world.milan.liqoctl(&["token", "delete", TOKEN]).await.map(drop)
+    world
+        .milan
+        .liqoctl(&["token", "delete", TOKEN])
+        .await
+        .map(drop)
 }

@@ -9,9 +9,20 @@ use super::*;
 const SECOND: Duration = Duration::from_secs(1);
 
 fn observed(holder: &str, changed_at: Instant) -> Observed {
-    let spec = LeaseSpec { holder_identity: Some(holder.to_owned()), lease_duration_seconds: Some(15), ..LeaseSpec::default() };
-    let lease = Some(Lease { spec: Some(spec), ..Lease::default() });
-    Observed { lease, changed_at: Some(changed_at), ..Observed::default() }
+    let spec = LeaseSpec {
+        holder_identity: Some(holder.to_owned()),
+        lease_duration_seconds: Some(15),
+        ..LeaseSpec::default()
+    };
+    let lease = Some(Lease {
+        spec: Some(spec),
+        ..Lease::default()
+    });
+    Observed {
+        lease,
+        changed_at: Some(changed_at),
+        ..Observed::default()
+    }
 }
 
 #[tokio::test]
@@ -19,16 +30,35 @@ async fn a_holder_that_renews_is_left_alone_and_a_silent_one_is_replaced() {
     let start = Instant::now();
     let seen = observed("other", start);
     assert_eq!(decide(&seen, "me", start), Decision::Wait(POLL_PERIOD));
-    assert_eq!(decide(&seen, "me", start + Duration::from_millis(14_800)), Decision::Wait(Duration::from_millis(200)));
-    assert_eq!(decide(&seen, "me", start + 15 * SECOND), Decision::TakeOrRenew);
+    assert_eq!(
+        decide(&seen, "me", start + Duration::from_millis(14_800)),
+        Decision::Wait(Duration::from_millis(200))
+    );
+    assert_eq!(
+        decide(&seen, "me", start + 15 * SECOND),
+        Decision::TakeOrRenew
+    );
 }
 
 #[tokio::test]
 async fn a_free_or_own_lease_is_taken_and_an_absent_one_made() {
     let now = Instant::now();
     assert_eq!(decide(&observed("", now), "me", now), Decision::TakeOrRenew);
-    assert_eq!(decide(&observed("me", now), "me", now), Decision::TakeOrRenew);
-    assert_eq!(decide(&Observed { changed_at: Some(now), ..Observed::default() }, "me", now), Decision::Create);
+    assert_eq!(
+        decide(&observed("me", now), "me", now),
+        Decision::TakeOrRenew
+    );
+    assert_eq!(
+        decide(
+            &Observed {
+                changed_at: Some(now),
+                ..Observed::default()
+            },
+            "me",
+            now
+        ),
+        Decision::Create
+    );
 }
 
 #[test]
@@ -36,15 +66,23 @@ fn a_holder_ends_before_another_one_starts() {
     for timing in [Timing::ALONE, Timing::WITH_STANDBY, Timing::of_lease(5)] {
         let deadline = timing.renew_deadline();
         assert!(deadline + SECOND <= timing.lease_duration(), "{timing:?}");
-        assert!(timing.renew_period() + timing.request_timeout() < deadline, "{timing:?}: one request that hangs ends it");
+        assert!(
+            timing.renew_period() + timing.request_timeout() < deadline,
+            "{timing:?}: one request that hangs ends it"
+        );
     }
-    assert!(Timing::WITH_STANDBY.takeover_limit() <= 8 * SECOND, "starting the controllers takes another second or two");
+    assert!(
+        Timing::WITH_STANDBY.takeover_limit() <= 8 * SECOND,
+        "starting the controllers takes another second or two"
+    );
 }
 
-/// When a replica that waits takes the lease of a holder that renewed it until `died_at`. Both begin at zero; requests take no time.
+/// When a replica that waits takes the lease of a holder that renewed it until `died_at`. Both
+/// begin at zero; requests take no time.
 fn taken_at(timing: Timing, died_at: Duration, first_poll: Duration) -> Duration {
     let start = Instant::now();
-    let renewals = |until: Duration| until.min(died_at).as_millis() / timing.renew_period().as_millis();
+    let renewals =
+        |until: Duration| until.min(died_at).as_millis() / timing.renew_period().as_millis();
     let seconds = i32::try_from(timing.lease_seconds()).ok();
     let (mut now, mut seen, mut changed_at) = (first_poll, None, start);
     loop {
@@ -52,7 +90,12 @@ fn taken_at(timing: Timing, died_at: Duration, first_poll: Duration) -> Duration
             (seen, changed_at) = (Some(renewals(now)), start + now);
         }
         let mut observed = observed("other", changed_at);
-        observed.lease.as_mut().and_then(|lease| lease.spec.as_mut()).unwrap().lease_duration_seconds = seconds;
+        observed
+            .lease
+            .as_mut()
+            .and_then(|lease| lease.spec.as_mut())
+            .unwrap()
+            .lease_duration_seconds = seconds;
         match decide(&observed, "me", start + now) {
             Decision::Wait(wait) => now += wait,
             _ => return now,
@@ -61,12 +104,16 @@ fn taken_at(timing: Timing, died_at: Duration, first_poll: Duration) -> Duration
 }
 
 #[test]
-fn a_replica_that_waits_takes_over_from_one_that_died_within_the_limit_but_not_before_that_one_gives_up() {
+fn a_replica_that_waits_takes_over_from_one_that_died_within_the_limit_but_not_before_that_one_gives_up()
+ {
     for timing in [Timing::ALONE, Timing::WITH_STANDBY] {
         for died_at in (20_000..24_000).step_by(130).map(Duration::from_millis) {
             for first_poll in (0..1000).step_by(90).map(Duration::from_millis) {
                 let silence = taken_at(timing, died_at, first_poll).saturating_sub(died_at);
-                assert!(silence <= timing.takeover_limit(), "{timing:?}, died at {died_at:?}: {silence:?}");
+                assert!(
+                    silence <= timing.takeover_limit(),
+                    "{timing:?}, died at {died_at:?}: {silence:?}"
+                );
                 assert!(
                     silence + timing.renew_period() > timing.renew_deadline(),
                     "{timing:?}, died at {died_at:?}: {silence:?}"
@@ -93,12 +140,23 @@ impl Server {
             let server = server.clone();
             async move { Ok::<_, Infallible>(server.answer(request).await) }
         });
-        Election::new(Client::new(service, "liqo"), "liqo", "leader", identity, timing, Clock::system())
+        Election::new(
+            Client::new(service, "liqo"),
+            "liqo",
+            "leader",
+            identity,
+            timing,
+            Clock::system(),
+        )
     }
 
     /// When the lease was renewed for the last time.
     fn renewed(&self) -> Timestamp {
-        self.lease.lock().as_ref().unwrap()["spec"]["renewTime"].as_str().unwrap().parse().unwrap()
+        self.lease.lock().as_ref().unwrap()["spec"]["renewTime"]
+            .as_str()
+            .unwrap()
+            .parse()
+            .unwrap()
     }
 
     async fn answer(&self, request: http::Request<Body>) -> http::Response<Body> {
@@ -106,9 +164,15 @@ impl Server {
         let body = request.into_body().collect_bytes().await.unwrap();
         *self.reads.lock() += u32::from(method == http::Method::GET);
         let mut stored = self.lease.lock();
-        let version = |lease: &Value| lease["metadata"]["resourceVersion"].as_str().map(str::to_owned);
+        let version = |lease: &Value| {
+            lease["metadata"]["resourceVersion"]
+                .as_str()
+                .map(str::to_owned)
+        };
         let (code, answer) = match (method, stored.clone()) {
-            _ if *self.is_away.lock() => (503, json!({ "code": 503, "reason": "ServiceUnavailable" })),
+            _ if *self.is_away.lock() => {
+                (503, json!({ "code": 503, "reason": "ServiceUnavailable" }))
+            }
             (http::Method::GET, Some(lease)) => (200, lease),
             (http::Method::GET, None) => (404, json!({ "code": 404, "reason": "NotFound" })),
             (_, before) => {
@@ -119,7 +183,11 @@ impl Server {
                     lease["metadata"]["resourceVersion"] = next.to_string().into();
                     *stored = Some(lease.clone());
                     let holder = lease["spec"]["holderIdentity"].as_str();
-                    match self.loses_answer_to.lock().take_if(|loser| holder == Some(*loser)) {
+                    match self
+                        .loses_answer_to
+                        .lock()
+                        .take_if(|loser| holder == Some(*loser))
+                    {
                         Some(_) => (504, json!({ "code": 504, "reason": "Timeout" })),
                         None => (200, lease),
                     }
@@ -128,7 +196,10 @@ impl Server {
                 }
             }
         };
-        http::Response::builder().status(code).body(Body::from(answer.to_string().into_bytes())).unwrap()
+        http::Response::builder()
+            .status(code)
+            .body(Body::from(answer.to_string().into_bytes()))
+            .unwrap()
     }
 }
 
@@ -141,31 +212,50 @@ async fn acquired(election: &Election) -> (Leadership<'_>, Duration) {
 #[tokio::test]
 async fn a_replica_waits_as_long_as_the_holder_promised_and_knows_whom_it_replaced() {
     let server = Server::default();
-    let (first, second) = (server.election("first", Timing::of_lease(2)), server.election("second", Timing::of_lease(1)));
+    let (first, second) = (
+        server.election("first", Timing::of_lease(2)),
+        server.election("second", Timing::of_lease(1)),
+    );
     let (dead, _) = acquired(&first).await;
-    assert_eq!((dead.replaced(), dead.former_renewal()), (None, None), "nobody led before");
+    assert_eq!(
+        (dead.replaced(), dead.former_renewal()),
+        (None, None),
+        "nobody led before"
+    );
     let renewed = server.renewed();
     let (leadership, took) = acquired(&second).await;
-    assert_eq!((leadership.replaced(), leadership.former_renewal()), (Some("first"), Some(renewed)));
+    assert_eq!(
+        (leadership.replaced(), leadership.former_renewal()),
+        (Some("first"), Some(renewed))
+    );
     assert!(took >= Duration::from_secs(2), "after {took:?}");
 }
 
 #[tokio::test]
 async fn who_was_replaced_is_known_even_if_the_answer_to_the_write_was_lost() {
     let server = Server::default();
-    let (first, second) = (server.election("first", Timing::of_lease(1)), server.election("second", Timing::of_lease(1)));
+    let (first, second) = (
+        server.election("first", Timing::of_lease(1)),
+        server.election("second", Timing::of_lease(1)),
+    );
     let _dead = acquired(&first).await;
     let died = server.renewed();
     *server.loses_answer_to.lock() = Some("second");
     let (mut leadership, _) = acquired(&second).await;
     assert_eq!(*server.loses_answer_to.lock(), None);
-    assert_eq!((leadership.replaced(), leadership.former_renewal()), (Some("first"), Some(died)));
+    assert_eq!(
+        (leadership.replaced(), leadership.former_renewal()),
+        (Some("first"), Some(died))
+    );
     // A renewal replaces nobody.
     let renewed = second.step(&mut leadership.observed).await.unwrap();
     assert_eq!(renewed, Outcome::Held { replaced: None });
     assert_eq!(leadership.former_renewal(), Some(died));
     // A container that starts again has the name of the former one.
-    let (former, again) = (server.renewed(), server.election("second", Timing::of_lease(1)));
+    let (former, again) = (
+        server.renewed(),
+        server.election("second", Timing::of_lease(1)),
+    );
     assert_eq!(acquired(&again).await.0.former_renewal(), Some(former));
 }
 
@@ -176,21 +266,37 @@ async fn a_holder_renews_without_reading_until_somebody_else_writes() {
     let (mut leadership, _) = acquired(&election).await;
     for _ in 0..3 {
         let renewed = election.step(&mut leadership.observed).await.unwrap();
-        assert_eq!((renewed, *server.reads.lock()), (Outcome::Held { replaced: None }, 1));
+        assert_eq!(
+            (renewed, *server.reads.lock()),
+            (Outcome::Held { replaced: None }, 1)
+        );
     }
     // Somebody adds an annotation.
     server.lease.lock().as_mut().unwrap()["metadata"]["resourceVersion"] = "100".into();
-    assert_eq!(election.step(&mut leadership.observed).await.unwrap(), Outcome::Waits(POLL_PERIOD));
+    assert_eq!(
+        election.step(&mut leadership.observed).await.unwrap(),
+        Outcome::Waits(POLL_PERIOD)
+    );
     assert_eq!(leadership.observed.holder(), Some("first"));
-    assert_eq!(election.step(&mut leadership.observed).await.unwrap(), Outcome::Held { replaced: None });
+    assert_eq!(
+        election.step(&mut leadership.observed).await.unwrap(),
+        Outcome::Held { replaced: None }
+    );
     // The answer to a renewal is lost.
     *server.loses_answer_to.lock() = Some("first");
     election.step(&mut leadership.observed).await.unwrap_err();
-    assert_eq!(election.step(&mut leadership.observed).await.unwrap(), Outcome::Held { replaced: None });
+    assert_eq!(
+        election.step(&mut leadership.observed).await.unwrap(),
+        Outcome::Held { replaced: None }
+    );
     // Another replica takes it.
-    let lease = json!({ "metadata": { "resourceVersion": "200" }, "spec": { "holderIdentity": "second" } });
+    let lease =
+        json!({ "metadata": { "resourceVersion": "200" }, "spec": { "holderIdentity": "second" } });
     *server.lease.lock() = Some(lease);
-    assert_eq!(election.step(&mut leadership.observed).await.unwrap(), Outcome::Waits(POLL_PERIOD));
+    assert_eq!(
+        election.step(&mut leadership.observed).await.unwrap(),
+        Outcome::Waits(POLL_PERIOD)
+    );
     assert_eq!(leadership.observed.holder(), Some("second"));
 }
 
@@ -199,11 +305,19 @@ async fn a_holder_whose_lease_was_deleted_or_emptied_goes_on() {
     let server = Server::default();
     let election = server.election("first", Timing::of_lease(2));
     let (mut leadership, _) = acquired(&election).await;
-    for lease in [None, Some(json!({ "metadata": { "resourceVersion": "200" }, "spec": { "holderIdentity": "" } }))] {
+    for lease in [
+        None,
+        Some(json!({ "metadata": { "resourceVersion": "200" }, "spec": { "holderIdentity": "" } })),
+    ] {
         *server.lease.lock() = lease;
         let stop = CancellationToken::new();
         let held_again = async {
-            while server.lease.lock().as_ref().is_none_or(|lease| lease["spec"]["holderIdentity"] != "first") {
+            while server
+                .lease
+                .lock()
+                .as_ref()
+                .is_none_or(|lease| lease["spec"]["holderIdentity"] != "first")
+            {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
             stop.cancel();
@@ -216,7 +330,10 @@ async fn a_holder_whose_lease_was_deleted_or_emptied_goes_on() {
 #[tokio::test]
 async fn a_lease_that_was_given_up_is_taken_before_it_expires_and_nobody_counts_as_dead() {
     let server = Server::default();
-    let (first, second) = (server.election("first", Timing::of_lease(60)), server.election("second", Timing::ALONE));
+    let (first, second) = (
+        server.election("first", Timing::of_lease(60)),
+        server.election("second", Timing::ALONE),
+    );
     let (leadership, _) = acquired(&first).await;
     let gives_up = async {
         tokio::time::sleep(Duration::from_millis(300)).await;
@@ -243,5 +360,8 @@ async fn a_holder_that_cannot_renew_ends_and_a_short_outage_does_not_end_it() {
     };
     let renewing = async { (leadership.renew(&never).await, Instant::now()) };
     let ((still_leads, ended_at), away_since) = tokio::join!(renewing, outages);
-    assert!(!still_leads && ended_at > away_since, "the short outage ended it");
+    assert!(
+        !still_leads && ended_at > away_since,
+        "the short outage ended it"
+    );
 }

@@ -13,7 +13,12 @@ pub(super) struct Lanes<K> {
 
 impl<K> Lanes<K> {
     pub fn new(lane_of: fn(&K) -> String) -> Self {
-        Self { lane_of, by_name: HashMap::new(), turns: VecDeque::new(), len: 0 }
+        Self {
+            lane_of,
+            by_name: HashMap::new(),
+            turns: VecDeque::new(),
+            len: 0,
+        }
     }
 
     pub fn push(&mut self, key: K) {
@@ -60,7 +65,13 @@ mod tests {
         assert_eq!(lanes.pop(), Some(("a", 0)));
         lanes.push(("d", 0));
         let order: Vec<_> = std::iter::from_fn(|| lanes.pop()).collect();
-        assert_eq!(order, [("b", 0), ("c", 0), ("a", 1), ("d", 0), ("a", 2), ("a", 3)]);
-        assert!(lanes.len() == 0 && lanes.by_name.is_empty(), "an empty lane leaves nothing");
+        assert_eq!(
+            order,
+            [("b", 0), ("c", 0), ("a", 1), ("d", 0), ("a", 2), ("a", 3)]
+        );
+        assert!(
+            lanes.len() == 0 && lanes.by_name.is_empty(),
+            "an empty lane leaves nothing"
+        );
     }
 }

@@ -25,17 +25,34 @@ enum Mutation {
     Truncate(Index),
 }
 
-/// Numbers of one, two, four and eight bytes that parsers of lengths get wrong: none, all, the largest positive one, and one more.
+/// Numbers of one, two, four and eight bytes that parsers of lengths get wrong: none, all, the
+/// largest positive one, and one more.
 fn extreme_numbers() -> impl Strategy<Value = Vec<u8>> {
-    let number = prop_oneof![Just(0), Just(u64::MAX), Just(u64::MAX >> 1), Just(1 << 63), Just(1), 0..300_u64];
-    (number, prop::sample::select(vec![1_usize, 2, 4, 8]), any::<bool>()).prop_map(|(number, width, is_big_endian)| {
-        let shifted = if number > u64::from(u32::MAX) { number >> (64 - 8 * width) } else { number };
-        let mut bytes = shifted.to_le_bytes()[..width].to_vec();
-        if is_big_endian {
-            bytes.reverse();
-        }
-        bytes
-    })
+    let number = prop_oneof![
+        Just(0),
+        Just(u64::MAX),
+        Just(u64::MAX >> 1),
+        Just(1 << 63),
+        Just(1),
+        0..300_u64
+    ];
+    (
+        number,
+        prop::sample::select(vec![1_usize, 2, 4, 8]),
+        any::<bool>(),
+    )
+        .prop_map(|(number, width, is_big_endian)| {
+            let shifted = if number > u64::from(u32::MAX) {
+                number >> (64 - 8 * width)
+            } else {
+                number
+            };
+            let mut bytes = shifted.to_le_bytes()[..width].to_vec();
+            if is_big_endian {
+                bytes.reverse();
+            }
+            bytes
+        })
 }
 
 /// Parts of texts that parsers of JSON, of paths and of numbers get wrong.
@@ -71,7 +88,13 @@ fn tokens() -> impl Strategy<Value = Vec<u8>> {
 
 fn mutation() -> impl Strategy<Value = Mutation> {
     let at = any::<Index>;
-    let part = || prop_oneof![extreme_numbers(), tokens(), prop::collection::vec(any::<u8>(), 1..9)];
+    let part = || {
+        prop_oneof![
+            extreme_numbers(),
+            tokens(),
+            prop::collection::vec(any::<u8>(), 1..9)
+        ]
+    };
     prop_oneof![
         4 => (at(), 0..8_u8).prop_map(|(at, bit)| Mutation::FlipBit(at, bit)),
         4 => (at(), part()).prop_map(|(at, bytes)| Mutation::Overwrite(at, bytes)),
@@ -119,17 +142,20 @@ impl Mutation {
 
 /// Bytes of `valid` with a few faults.
 pub fn mutated(valid: impl Strategy<Value = Vec<u8>>) -> impl Strategy<Value = Vec<u8>> {
-    (valid, prop::collection::vec(mutation(), 1..=MAX_MUTATIONS)).prop_map(|(mut bytes, mutations)| {
-        for mutation in mutations {
-            mutation.apply(&mut bytes);
-        }
-        bytes
-    })
+    (valid, prop::collection::vec(mutation(), 1..=MAX_MUTATIONS)).prop_map(
+        |(mut bytes, mutations)| {
+            for mutation in mutations {
+                mutation.apply(&mut bytes);
+            }
+            bytes
+        },
+    )
 }
 
 /// A text of `valid` with a few faults.
 pub fn mutated_text(valid: impl Strategy<Value = String>) -> impl Strategy<Value = String> {
-    mutated(valid.prop_map(String::into_bytes)).prop_map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+    mutated(valid.prop_map(String::into_bytes))
+        .prop_map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
 
 #[cfg(test)]
@@ -143,7 +169,8 @@ mod tests {
     #[test]
     fn most_inputs_differ_from_the_valid_one_and_all_are_bounded() {
         let (changed, longer, shorter) = (Cell::new(0), Cell::new(0), Cell::new(0));
-        let count = |counter: &Cell<u32>, holds: bool| counter.set(counter.get() + u32::from(holds));
+        let count =
+            |counter: &Cell<u32>, holds: bool| counter.set(counter.get() + u32::from(holds));
         TestRunner::default()
             .run(&mutated(Just(b"some valid bytes".to_vec())), |bytes| {
                 prop_assert!(bytes.len() <= MAX_LEN);
@@ -153,7 +180,10 @@ mod tests {
                 Ok(())
             })
             .unwrap();
-        assert!(changed.get() > 128 && longer.get() > 16 && shorter.get() > 16, "{changed:?} {longer:?} {shorter:?}");
+        assert!(
+            changed.get() > 128 && longer.get() > 16 && shorter.get() > 16,
+            "{changed:?} {longer:?} {shorter:?}"
+        );
     }
 
     proptest! {

@@ -14,7 +14,9 @@ pub struct ClusterArgument {
 
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterArgumentError {
-    #[error("{0:?}: after the name of a cluster come :nodes=NUMBER and :fake-nodes=NUMBER, as in rome:nodes=2:fake-nodes=100")]
+    #[error(
+        "{0:?}: after the name of a cluster come :nodes=NUMBER and :fake-nodes=NUMBER, as in rome:nodes=2:fake-nodes=100"
+    )]
     Form(String),
     #[error("{text:?}: a cluster has 1 to {MAX_NODES} real nodes")]
     Nodes { text: String },
@@ -30,14 +32,26 @@ impl FromStr for ClusterArgument {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let mut parts = text.split(':');
         let name = parts.next().unwrap_or_default().to_owned();
-        let mut cluster = Self { name, nodes: None, fake_nodes: None };
+        let mut cluster = Self {
+            name,
+            nodes: None,
+            fake_nodes: None,
+        };
         for part in parts {
-            let number = |source| ClusterArgumentError::Number { text: part.to_owned(), source };
+            let number = |source| ClusterArgumentError::Number {
+                text: part.to_owned(),
+                source,
+            };
             match part.split_once('=') {
                 Some(("nodes", count)) => {
-                    cluster.nodes = Some(nodes(count).map_err(|_| ClusterArgumentError::Nodes { text: part.to_owned() })?);
+                    cluster.nodes =
+                        Some(nodes(count).map_err(|_| ClusterArgumentError::Nodes {
+                            text: part.to_owned(),
+                        })?);
                 }
-                Some(("fake-nodes", count)) => cluster.fake_nodes = Some(count.parse().map_err(number)?),
+                Some(("fake-nodes", count)) => {
+                    cluster.fake_nodes = Some(count.parse().map_err(number)?);
+                }
                 _ => return Err(ClusterArgumentError::Form(part.to_owned())),
             }
         }
@@ -47,8 +61,13 @@ impl FromStr for ClusterArgument {
 
 /// Parses a number of real nodes.
 pub fn nodes(text: &str) -> Result<u8, ClusterArgumentError> {
-    let number = text.parse().ok().filter(|number| (1..=MAX_NODES).contains(number));
-    number.ok_or_else(|| ClusterArgumentError::Nodes { text: text.to_owned() })
+    let number = text
+        .parse()
+        .ok()
+        .filter(|number| (1..=MAX_NODES).contains(number));
+    number.ok_or_else(|| ClusterArgumentError::Nodes {
+        text: text.to_owned(),
+    })
 }
 
 #[cfg(test)]
@@ -61,7 +80,11 @@ mod tests {
         assert!(refused("rome:2").contains("rome:nodes=2:fake-nodes=100"));
         assert!(refused("rome:fake=2").contains("fake-nodes=NUMBER"));
         for text in ["rome:nodes=300", "rome:nodes=0", "rome:nodes=x"] {
-            assert!(refused(text).contains("1 to 128 real nodes"), "{}", refused(text));
+            assert!(
+                refused(text).contains("1 to 128 real nodes"),
+                "{}",
+                refused(text)
+            );
         }
         assert!(refused("rome:fake-nodes=x").contains("fake-nodes=x"));
         assert!(nodes("500").unwrap_err().to_string().contains("1 to 128"));

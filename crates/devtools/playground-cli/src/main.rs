@@ -1,9 +1,11 @@
-//! `liqo-playground`, run as `cargo playground`: Kubernetes clusters on this machine with Liqo installed, peered, and a
-//! demo running. It is for people who try Liqo or work on it; tests use the library directly.
+//! `liqo-playground`, run as `cargo playground`: Kubernetes clusters on this machine with Liqo
+//! installed, peered, and a demo running. It is for people who try Liqo or work on it; tests use
+//! the library directly.
 //!
-//! The library [`liqo_playground`] starts and stops the clusters. This program does with them what a user would type:
-//! install, peer, offload, with the functions of `liqoctl`. It also runs as the supervisor: `up` starts this program
-//! again in the background, where it keeps the clusters' programs running.
+//! The library [`liqo_playground`] starts and stops the clusters. This program does with them what
+//! a user would type: install, peer, offload, with the functions of `liqoctl`. It also runs as the
+//! supervisor: `up` starts this program again in the background, where it keeps the clusters'
+//! programs running.
 //!
 //! ```text
 //!   cargo playground up
@@ -14,9 +16,9 @@
 //!     5. demo       liqoctl::offload, then a Deployment and a Service on all clusters
 //! ```
 //!
-//! `up.rs` has these steps: read it first. `conformance` starts the clusters in the same way, and runs Kubernetes' own
-//! tests there. The other commands show the clusters (`status`, `logs`, `kubeconfig`) or remove them (`down`). For
-//! users: `docs/playground.md`.
+//! `up.rs` has these steps: read it first. `conformance` starts the clusters in the same way, and
+//! runs Kubernetes' own tests there. The other commands show the clusters (`status`, `logs`,
+//! `kubeconfig`) or remove them (`down`). For users: `docs/playground.md`.
 
 mod arguments;
 mod cluster_argument;
@@ -65,17 +67,25 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
             output::print(format, &tests, |tests| tests.join("\n"))
         }
         Command::Conformance(arguments) => {
-            let results = Box::pin(conformance::run(&playground, &arguments, &Progress::new())).await?;
+            let results =
+                Box::pin(conformance::run(&playground, &arguments, &Progress::new())).await?;
             output::print(format, &results, tables::conformance)?;
             let unexplained = results.unexplained();
-            ensure!(unexplained == 0, "docs/kubectl.md does not explain why {unexplained} tests did not pass");
+            ensure!(
+                unexplained == 0,
+                "docs/kubectl.md does not explain why {unexplained} tests did not pass"
+            );
             Ok(())
         }
-        Command::Down => Ok(Progress::new().step("Ending the clusters", playground.down()).await?),
-        Command::Status => {
-            output::print(format, &playground.status().await?, |status| tables::status(status, Paint::for_stdout()))
+        Command::Down => Ok(Progress::new()
+            .step("Ending the clusters", playground.down())
+            .await?),
+        Command::Status => output::print(format, &playground.status().await?, |status| {
+            tables::status(status, Paint::for_stdout())
+        }),
+        Command::Kubeconfig { cluster } => {
+            output::write_out(&playground.kubeconfig(&cluster)?.display().to_string())
         }
-        Command::Kubeconfig { cluster } => output::write_out(&playground.kubeconfig(&cluster)?.display().to_string()),
         Command::Logs { cluster, component } => logs(&playground, &cluster, &component),
     }
 }
@@ -88,7 +98,11 @@ fn open(instance: &str) -> anyhow::Result<Playground> {
 
 fn logs(playground: &Playground, cluster: &str, component: &str) -> anyhow::Result<()> {
     let path = playground.logs(cluster, component)?;
-    let text = std::fs::read(&path)
-        .with_context(|| format!("cannot read {}: is {component} one of `cargo playground status`?", path.display()))?;
+    let text = std::fs::read(&path).with_context(|| {
+        format!(
+            "cannot read {}: is {component} one of `cargo playground status`?",
+            path.display()
+        )
+    })?;
     output::write_out(&String::from_utf8_lossy(&text))
 }

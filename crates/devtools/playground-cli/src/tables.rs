@@ -11,44 +11,93 @@ use crate::{
 
 pub fn up(up: &UpResult) -> String {
     let row = |cluster: &UpCluster| {
-        let id = cluster.cluster_id.clone().unwrap_or_else(|| "no Liqo".to_owned());
-        vec![cluster.name.clone(), id, cluster.virtual_nodes.join(", "), cluster.kubeconfig.display().to_string()]
+        let id = cluster
+            .cluster_id
+            .clone()
+            .unwrap_or_else(|| "no Liqo".to_owned());
+        vec![
+            cluster.name.clone(),
+            id,
+            cluster.virtual_nodes.join(", "),
+            cluster.kubeconfig.display().to_string(),
+        ]
     };
-    let mut text = output::table(&["CLUSTER", "ID", "VIRTUAL NODES", "KUBECONFIG"], up.clusters.iter().map(row));
+    let mut text = output::table(
+        &["CLUSTER", "ID", "VIRTUAL NODES", "KUBECONFIG"],
+        up.clusters.iter().map(row),
+    );
     if !up.demo.is_empty() {
         let has_broker = up.demo.iter().any(|line| line.broker_node.is_some());
         let row = |line: &DemoPod| {
             let there = line.broker_node.clone().unwrap_or_else(|| "-".to_owned());
-            let cells = [Some(line.pod.clone()), Some(line.phase.clone()), Some(line.node.clone()), has_broker.then_some(there)];
-            cells.into_iter().flatten().chain([line.answers.to_string()]).collect()
+            let cells = [
+                Some(line.pod.clone()),
+                Some(line.phase.clone()),
+                Some(line.node.clone()),
+                has_broker.then_some(there),
+            ];
+            cells
+                .into_iter()
+                .flatten()
+                .chain([line.answers.to_string()])
+                .collect()
         };
         let calls: usize = up.demo.iter().map(|line| line.answers).sum();
         let heading = format!("OF {calls} CALLS");
-        let header = ["POD", "STATUS", "NODE"].into_iter().chain(has_broker.then_some("BROKER'S NODE")).chain([heading.as_str()]);
+        let header = ["POD", "STATUS", "NODE"]
+            .into_iter()
+            .chain(has_broker.then_some("BROKER'S NODE"))
+            .chain([heading.as_str()]);
         let header: Vec<&str> = header.collect();
-        text = format!("{text}\n\n{}", output::table(&header, up.demo.iter().map(row)));
+        text = format!(
+            "{text}\n\n{}",
+            output::table(&header, up.demo.iter().map(row))
+        );
     }
     text + "\n\nWorth trying:\n  " + &up.commands.join("\n  ")
 }
 
 pub fn conformance(results: &Conformance) -> String {
     let row = |group: &GroupResult| {
-        vec![group.group.to_string(), group.listed.to_string(), group.run.to_string(), group.passed.to_string()]
+        vec![
+            group.group.to_string(),
+            group.listed.to_string(),
+            group.run.to_string(),
+            group.passed.to_string(),
+        ]
     };
-    let mut blocks = vec![output::table(&["GROUP", "LISTED", "RUN", "PASSED"], results.groups.iter().map(row))];
+    let mut blocks = vec![output::table(
+        &["GROUP", "LISTED", "RUN", "PASSED"],
+        results.groups.iter().map(row),
+    )];
     let pods = results.pods;
-    blocks.push(format!("Of {} pods that the scheduler placed, {} ran on the virtual node.", pods.placed, pods.remote));
+    blocks.push(format!(
+        "Of {} pods that the scheduler placed, {} ran on the virtual node.",
+        pods.placed, pods.remote
+    ));
     if !results.failed.is_empty() {
         // Messages can have many lines.
-        let short = |text: &str| text.lines().next().unwrap_or_default().chars().take(120).collect();
+        let short = |text: &str| {
+            text.lines()
+                .next()
+                .unwrap_or_default()
+                .chars()
+                .take(120)
+                .collect()
+        };
         let row = |test: &FailedTest| {
             let known = test.known.as_deref().unwrap_or("NOT EXPLAINED");
             vec![test.test.clone(), short(&test.message), known.to_owned()]
         };
-        blocks.push(output::table(&["NOT PASSED", "MESSAGE", "ROW OF docs/kubectl.md"], results.failed.iter().map(row)));
+        blocks.push(output::table(
+            &["NOT PASSED", "MESSAGE", "ROW OF docs/kubectl.md"],
+            results.failed.iter().map(row),
+        ));
     }
-    let passed =
-        results.passed_unexpectedly.iter().map(|test| format!("docs/kubectl.md says that this fails, but it passed: {test}"));
+    let passed = results
+        .passed_unexpectedly
+        .iter()
+        .map(|test| format!("docs/kubectl.md says that this fails, but it passed: {test}"));
     blocks.extend(passed);
     blocks.join("\n\n")
 }
@@ -59,7 +108,11 @@ pub fn status(status: &Status, paint: Paint) -> String {
     }
     let mut blocks = Vec::new();
     for cluster in &status.clusters {
-        let ready = if cluster.ready { paint.good("ready") } else { paint.bad("not ready") };
+        let ready = if cluster.ready {
+            paint.good("ready")
+        } else {
+            paint.bad("not ready")
+        };
         let heading = format!(
             "{} {} at {}, kubeconfig {}",
             paint.strong(&cluster.name),
@@ -77,7 +130,10 @@ pub fn status(status: &Status, paint: Paint) -> String {
                 component.last_exit.clone().unwrap_or_default(),
             ]
         });
-        blocks.push(output::table(&["COMPONENT", "STATE", "PID", "RESTARTS", "LAST EXIT"], rows));
+        blocks.push(output::table(
+            &["COMPONENT", "STATE", "PID", "RESTARTS", "LAST EXIT"],
+            rows,
+        ));
     }
     blocks.join("\n\n")
 }
@@ -91,17 +147,40 @@ fn node_table(cluster: &ClusterStatus, paint: Paint) -> String {
     };
     let real = cluster.nodes.iter().map(|status| {
         let node = &status.node;
-        let addresses: Vec<_> =
-            [Some(node.address.to_string()), node.address_v6.map(|address| address.to_string())].into_iter().flatten().collect();
-        vec![node.name.clone(), ready(status.ready), addresses.join(", "), node.network_namespace.clone()]
+        let addresses: Vec<_> = [
+            Some(node.address.to_string()),
+            node.address_v6.map(|address| address.to_string()),
+        ]
+        .into_iter()
+        .flatten()
+        .collect();
+        vec![
+            node.name.clone(),
+            ready(status.ready),
+            addresses.join(", "),
+            node.network_namespace.clone(),
+        ]
     });
     let fake = cluster.fake_nodes;
     let fake = (fake.wanted > 0 || fake.found > 0).then(|| {
         let text = format!("{} of {}", fake.ready, fake.wanted);
-        let whole = cluster.ready && fake.ready == usize::from(fake.wanted) && fake.found == fake.ready;
-        vec!["fake nodes".to_owned(), if whole { paint.good(&text) } else { paint.bad(&text) }, String::new(), String::new()]
+        let whole =
+            cluster.ready && fake.ready == usize::from(fake.wanted) && fake.found == fake.ready;
+        vec![
+            "fake nodes".to_owned(),
+            if whole {
+                paint.good(&text)
+            } else {
+                paint.bad(&text)
+            },
+            String::new(),
+            String::new(),
+        ]
     });
-    output::table(&["NODE", "READY", "ADDRESS", "NETWORK NAMESPACE"], real.chain(fake))
+    output::table(
+        &["NODE", "READY", "ADDRESS", "NETWORK NAMESPACE"],
+        real.chain(fake),
+    )
 }
 
 #[cfg(test)]
@@ -117,17 +196,37 @@ mod tests {
             known: known.map(str::to_owned),
         };
         let results = Conformance {
-            groups: vec![GroupResult { group: Group::Node, listed: 9, run: 7, passed: 5 }],
+            groups: vec![GroupResult {
+                group: Group::Node,
+                listed: 9,
+                run: 7,
+                passed: 5,
+            }],
             failed: vec![failed("a", None), failed("b", Some("no token"))],
             passed_unexpectedly: vec!["c".to_owned()],
-            pods: Pods { placed: 20, remote: 18 },
+            pods: Pods {
+                placed: 20,
+                remote: 18,
+            },
         };
         let text = conformance(&results);
-        let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+        let rows: Vec<Vec<&str>> = text
+            .lines()
+            .map(|line| line.split_whitespace().collect())
+            .collect();
         assert!(rows.contains(&vec!["node", "9", "7", "5"]), "{text}");
-        assert!(rows.contains(&vec!["a", "timed", "out", "NOT", "EXPLAINED"]), "{text}");
-        assert!(rows.contains(&vec!["b", "timed", "out", "no", "token"]), "{text}");
-        assert!(text.contains("20 pods") && text.ends_with("it passed: c"), "{text}");
+        assert!(
+            rows.contains(&vec!["a", "timed", "out", "NOT", "EXPLAINED"]),
+            "{text}"
+        );
+        assert!(
+            rows.contains(&vec!["b", "timed", "out", "no", "token"]),
+            "{text}"
+        );
+        assert!(
+            text.contains("20 pods") && text.ends_with("it passed: c"),
+            "{text}"
+        );
     }
 
     #[test]
@@ -139,11 +238,26 @@ mod tests {
             broker_node: broker_node.map(str::to_owned),
             answers: 5,
         };
-        let shown = |demo| up(&UpResult { clusters: Vec::new(), demo, commands: Vec::new() });
+        let shown = |demo| {
+            up(&UpResult {
+                clusters: Vec::new(),
+                demo,
+                commands: Vec::new(),
+            })
+        };
         assert!(!shown(vec![line("milan", None)]).contains("BROKER'S NODE"));
         let with_broker = shown(vec![line("milan", Some("turin")), line("rome-1", None)]);
-        let rows: Vec<Vec<&str>> = with_broker.lines().map(|line| line.split_whitespace().collect()).collect();
-        assert!(rows.contains(&vec!["a", "Running", "milan", "turin", "5"]), "{with_broker}");
-        assert!(rows.contains(&vec!["a", "Running", "rome-1", "-", "5"]), "{with_broker}");
+        let rows: Vec<Vec<&str>> = with_broker
+            .lines()
+            .map(|line| line.split_whitespace().collect())
+            .collect();
+        assert!(
+            rows.contains(&vec!["a", "Running", "milan", "turin", "5"]),
+            "{with_broker}"
+        );
+        assert!(
+            rows.contains(&vec!["a", "Running", "rome-1", "-", "5"]),
+            "{with_broker}"
+        );
     }
 }

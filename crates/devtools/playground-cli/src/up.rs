@@ -1,4 +1,5 @@
-//! `up`: starts the clusters, installs Liqo, peers the clusters and runs the demo. Run again, it repairs what is broken.
+//! `up`: starts the clusters, installs Liqo, peers the clusters and runs the demo. Run again, it
+//! repairs what is broken.
 
 use std::{
     collections::BTreeMap,
@@ -14,7 +15,10 @@ use kube::{
     api::{Patch, PatchParams},
 };
 use liqo_api::{PeeringPolicy, PodOffloadingStrategy};
-use liqo_playground::{ClusterSpec, DUAL_STACK_SETTINGS, FAKE_NODE, ImageSpec, NODE_KIND_LABEL, Playground, Requirements};
+use liqo_playground::{
+    ClusterSpec, DUAL_STACK_SETTINGS, FAKE_NODE, ImageSpec, NODE_KIND_LABEL, Playground,
+    Requirements,
+};
 use liqoctl::{
     broker,
     cluster::{Access, Cluster, Explained as _},
@@ -79,26 +83,47 @@ impl liqo_playground::Progress for Steps<'_> {
 }
 
 /// Brings everything up, or repairs it.
-pub async fn up(playground: &Playground, arguments: &Up, progress: &Progress) -> anyhow::Result<UpResult> {
+pub async fn up(
+    playground: &Playground,
+    arguments: &Up,
+    progress: &Progress,
+) -> anyhow::Result<UpResult> {
     specs::check(arguments)?;
     // Report what is missing before anything starts.
     let requirements = Requirements::check(&specs::specs(arguments, &[])).await?;
     if !requirements.missing_packages.is_empty() {
-        progress.line(&format!("Debian packages that will be installed: {}", requirements.missing_packages.join(", ")));
+        progress.line(&format!(
+            "Debian packages that will be installed: {}",
+            requirements.missing_packages.join(", ")
+        ));
     }
     // Before anything else runs: if that failed, it would interrupt the installation.
     requirements.install(&Steps(progress)).await?;
-    let present = playground.clusters()?.iter().map(liqo_playground::Cluster::spec).collect::<Result<Vec<_>, _>>()?;
+    let present = playground
+        .clusters()?
+        .iter()
+        .map(liqo_playground::Cluster::spec)
+        .collect::<Result<Vec<_>, _>>()?;
     let specs = specs::specs(arguments, &present);
     // What runs already may not fit the arguments either.
     specs.iter().try_for_each(ClusterSpec::check)?;
     specs::check_broker(arguments, &specs)?;
-    let profile = if arguments.release { Profile::Release } else { Profile::Dev };
+    let profile = if arguments.release {
+        Profile::Release
+    } else {
+        Profile::Dev
+    };
     let build = async {
         if arguments.bare {
             return Ok(None);
         }
-        progress.step(programs::BUILDING, programs::programs(arguments.plugins, profile, progress)).await.map(Some)
+        progress
+            .step(
+                programs::BUILDING,
+                programs::programs(arguments.plugins, profile, progress),
+            )
+            .await
+            .map(Some)
     };
     // Each of the two leaves processors idle at times: while it downloads, and while it links.
     let steps = Steps(progress);
@@ -112,36 +137,75 @@ pub async fn up(playground: &Playground, arguments: &Up, progress: &Progress) ->
     for handle in &handles {
         clusters.push(Cluster::connect(&Access::file(handle.kubeconfig())).await?);
     }
-    let Some(programs) = programs else { return summary(arguments, &clusters, Vec::new()).await };
+    let Some(programs) = programs else {
+        return summary(arguments, &clusters, Vec::new()).await;
+    };
 
-    install_everywhere(playground, &programs, profile, &handles, &clusters, &specs, progress).await?;
+    install_everywhere(
+        playground, &programs, profile, &handles, &clusters, &specs, progress,
+    )
+    .await?;
     let (Some(consumer), false) = (clusters.first(), arguments.bare_peering) else {
         return summary(arguments, &clusters, Vec::new()).await;
     };
     let peerings = specs::peerings(arguments);
     for (index, (cluster, spec)) in clusters.iter().zip(&specs).enumerate() {
-        let providers = peerings.iter().filter(|(consumer, _)| *consumer == index).count();
+        let providers = peerings
+            .iter()
+            .filter(|(consumer, _)| *consumer == index)
+            .count();
         write_policy(cluster, index == 0 && providers > 1, spec).await?;
     }
     for (consumer, provider) in &peerings {
         if arguments.broker.as_ref() == Some(&specs[*provider].name) {
             let lend_on = lend_on(&clusters[*provider], &clusters[*consumer]);
-            progress.step(&format!("Letting {} lend on what it borrows", specs[*provider].name), lend_on).await?;
+            progress
+                .step(
+                    &format!("Letting {} lend on what it borrows", specs[*provider].name),
+                    lend_on,
+                )
+                .await?;
         }
         let step = match consumer {
             0 => format!("Peering with {}", specs[*provider].name),
-            _ => format!("Peering {} with {}", specs[*consumer].name, specs[*provider].name),
+            _ => format!(
+                "Peering {} with {}",
+                specs[*consumer].name, specs[*provider].name
+            ),
         };
-        progress.step(&step, peer_with(&clusters[*consumer], &clusters[*provider])).await?;
+        progress
+            .step(&step, peer_with(&clusters[*consumer], &clusters[*provider]))
+            .await?;
         if arguments.broker.as_ref() == Some(&specs[*provider].name) {
-            let step = format!("Waiting until {} lends only what it borrows", specs[*provider].name);
+            let step = format!(
+                "Waiting until {} lends only what it borrows",
+                specs[*provider].name
+            );
             let news = |text: &str| progress.message(&step, text);
-            progress.step(&step, demo::wait_for_borrowed(&clusters[*consumer], &clusters[*provider], TIMEOUT, news)).await?;
+            progress
+                .step(
+                    &step,
+                    demo::wait_for_borrowed(
+                        &clusters[*consumer],
+                        &clusters[*provider],
+                        TIMEOUT,
+                        news,
+                    ),
+                )
+                .await?;
         }
     }
-    let borrowed = peerings.iter().filter(|(consumer, _)| *consumer == 0).count();
-    let mut demo = progress.step(DEMO_STEP, run_demo(consumer, borrowed + 1, progress)).await?;
-    let broker = arguments.broker.as_ref().and_then(|broker| specs.iter().position(|spec| spec.name == *broker));
+    let borrowed = peerings
+        .iter()
+        .filter(|(consumer, _)| *consumer == 0)
+        .count();
+    let mut demo = progress
+        .step(DEMO_STEP, run_demo(consumer, borrowed + 1, progress))
+        .await?;
+    let broker = arguments
+        .broker
+        .as_ref()
+        .and_then(|broker| specs.iter().position(|spec| spec.name == *broker));
     if let Some(broker) = broker {
         demo::add_broker_nodes(&mut demo, consumer, &clusters[broker]).await?;
     }
@@ -150,24 +214,52 @@ pub async fn up(playground: &Playground, arguments: &Up, progress: &Progress) ->
 
 /// Peers one cluster with another, and waits for its virtual node.
 async fn peer_with(consumer: &Cluster, provider: &Cluster) -> anyhow::Result<()> {
-    let options = peer::Options { name: None, request: peer::Request::AsBefore, granularity: None, timeout: TIMEOUT, wait: true };
-    peer::peer(consumer, peer::Source::Remote(provider.clone()), &options, &Progress::silent()).await?;
+    let options = peer::Options {
+        name: None,
+        request: peer::Request::AsBefore,
+        granularity: None,
+        timeout: TIMEOUT,
+        wait: true,
+    };
+    peer::peer(
+        consumer,
+        peer::Source::Remote(provider.clone()),
+        &options,
+        &Progress::silent(),
+    )
+    .await?;
     demo::wait_for_virtual_node(consumer, provider, TIMEOUT).await
 }
 
 /// Lets the broker lend to this customer what it borrows, as `liqoctl broker enable` does.
 async fn lend_on(lender: &Cluster, customer: &Cluster) -> anyhow::Result<()> {
-    let customers = Some(broker::Customers::These(vec![customer.installed().await?.id.to_string()]));
-    let wanted = broker::Wanted { policy: broker::change::DEFAULT_POLICY.to_owned(), customers, ..broker::Wanted::default() };
+    let customers = Some(broker::Customers::These(vec![
+        customer.installed().await?.id.to_string(),
+    ]));
+    let wanted = broker::Wanted {
+        policy: broker::change::DEFAULT_POLICY.to_owned(),
+        customers,
+        ..broker::Wanted::default()
+    };
     let plan = broker::plan_enabling(lender, &wanted).await?;
-    if plan.is_needed() { broker::enable(lender, &plan).await } else { Ok(()) }
+    if plan.is_needed() {
+        broker::enable(lender, &plan).await
+    } else {
+        Ok(())
+    }
 }
 
 /// Where metrics-server runs; nothing if it runs nowhere.
 fn metrics_line(specs: &[ClusterSpec]) -> Option<String> {
-    let measured: Vec<&str> = specs.iter().filter(|spec| spec.metrics).map(|spec| spec.name.as_str()).collect();
+    let measured: Vec<&str> = specs
+        .iter()
+        .filter(|spec| spec.metrics)
+        .map(|spec| spec.name.as_str())
+        .collect();
     let clusters = measured.join(", ");
-    (!measured.is_empty()).then(|| format!("metrics-server runs in {clusters}: `kubectl top nodes` works within a minute"))
+    (!measured.is_empty()).then(|| {
+        format!("metrics-server runs in {clusters}: `kubectl top nodes` works within a minute")
+    })
 }
 
 /// Loads Liqo's images into all clusters and installs Liqo there.
@@ -182,36 +274,59 @@ async fn install_everywhere(
 ) -> anyhow::Result<()> {
     let manager = image_of(&programs[MANAGER], &default_image(), profile)?;
     // liqo-fabric runs nft to configure the node's kernel.
-    let fabric = ImageSpec { programs: vec!["nft".to_owned()], ..image_of(&programs[FABRIC], &default_fabric_image(), profile)? };
-    let plugins = programs.iter().filter(|(name, _)| ![MANAGER, FABRIC].contains(&name.as_str()));
+    let fabric = ImageSpec {
+        programs: vec!["nft".to_owned()],
+        ..image_of(&programs[FABRIC], &default_fabric_image(), profile)?
+    };
+    let plugins = programs
+        .iter()
+        .filter(|(name, _)| ![MANAGER, FABRIC].contains(&name.as_str()));
     let plugins = plugins.map(|(name, program)| ImageSpec::new(plugin_image(name), program));
     let images: Vec<ImageSpec> = plugins.chain([manager.clone(), fabric.clone()]).collect();
     let loads = images.iter().map(|image| playground.load_image(image));
-    progress.step("Loading Liqo's images", try_join_all(loads)).await?;
+    progress
+        .step("Loading Liqo's images", try_join_all(loads))
+        .await?;
     let installs = clusters.iter().zip(specs).zip(handles);
-    let installs = installs.map(|((cluster, spec), handle)| install_in(cluster, spec, handle, [&manager, &fabric]));
-    progress.step("Installing Liqo", try_join_all(installs)).await.map(drop)
+    let installs = installs
+        .map(|((cluster, spec), handle)| install_in(cluster, spec, handle, [&manager, &fabric]));
+    progress
+        .step("Installing Liqo", try_join_all(installs))
+        .await
+        .map(drop)
 }
 
-async fn run_demo(consumer: &Cluster, clusters: usize, progress: &Progress) -> anyhow::Result<Vec<DemoPod>> {
+async fn run_demo(
+    consumer: &Cluster,
+    clusters: usize,
+    progress: &Progress,
+) -> anyhow::Result<Vec<DemoPod>> {
     demo::ensure_namespace(consumer).await?;
     let strategy = Some(PodOffloadingStrategy::LocalAndRemote);
-    let options = offload::Options { strategy, timeout: TIMEOUT, ..offload::Options::default() };
+    let options = offload::Options {
+        strategy,
+        timeout: TIMEOUT,
+        ..offload::Options::default()
+    };
     offload::offload(consumer, demo::NAMESPACE, &options, &Progress::silent()).await?;
-    demo::run(consumer, clusters, TIMEOUT, |text| progress.message(DEMO_STEP, text)).await
+    demo::run(consumer, clusters, TIMEOUT, |text| {
+        progress.message(DEMO_STEP, text);
+    })
+    .await
 }
 
 /// Completes the default `PeeringPolicy`. Fields that somebody else set stay as they are.
 ///
-/// With `transit` the providers reach each other through this cluster. Fake nodes become a pool of their own: a pod that must really run can
-/// avoid the virtual node that stands for them.
+/// With `transit` the providers reach each other through this cluster. Fake nodes become a pool of
+/// their own: a pod that must really run can avoid the virtual node that stands for them.
 async fn write_policy(cluster: &Cluster, transit: bool, spec: &ClusterSpec) -> anyhow::Result<()> {
     let mut wanted = json!({});
     if transit {
         wanted["network"] = json!({ "transit": true });
     }
     if specs::lends_two_pools(spec) {
-        wanted["provide"] = json!({ "granularity": { "by": "NodeLabel", "label": NODE_KIND_LABEL } });
+        wanted["provide"] =
+            json!({ "granularity": { "by": "NodeLabel", "label": NODE_KIND_LABEL } });
     }
     if wanted == json!({}) {
         return Ok(());
@@ -223,7 +338,14 @@ async fn write_policy(cluster: &Cluster, transit: bool, spec: &ClusterSpec) -> a
         "metadata": { "name": "default" },
         "spec": wanted,
     });
-    match api.patch("default", &PatchParams::apply("liqoctl-playground"), &Patch::Apply(&policy)).await {
+    match api
+        .patch(
+            "default",
+            &PatchParams::apply("liqoctl-playground"),
+            &Patch::Apply(&policy),
+        )
+        .await
+    {
         Err(kube::Error::Api(status)) if status.is_conflict() => Ok(()),
         written => written.map(drop).doing("write the default PeeringPolicy"),
     }
@@ -237,53 +359,103 @@ async fn install_in(
 ) -> anyhow::Result<install::Installed> {
     let name = &spec.name;
     // Liqo's pods would seem to run on a fake node.
-    let avoid_nodes = (spec.fake_nodes.count > 0).then(|| [(NODE_KIND_LABEL.to_owned(), FAKE_NODE.to_owned())].into());
+    let avoid_nodes = (spec.fake_nodes.count > 0)
+        .then(|| [(NODE_KIND_LABEL.to_owned(), FAKE_NODE.to_owned())].into());
     let [image, fabric_image] = images.map(|image| Some(image.reference.clone()));
-    let base = if spec.dual_stack { Settings::parse(&DUAL_STACK_SETTINGS)? } else { Settings::default() };
+    let base = if spec.dual_stack {
+        Settings::parse(&DUAL_STACK_SETTINGS)?
+    } else {
+        Settings::default()
+    };
     // Nothing else runs in these clusters, and most of them do not enforce NetworkPolicies.
     let lend_without_network_policies = Some(true);
     let key_directory = Some(handle.key_directory().display().to_string());
     let cluster_name = Some(name.clone());
-    let settings =
-        Settings { cluster_name, image, fabric_image, key_directory, avoid_nodes, lend_without_network_policies, ..base };
-    let options = install::Options { settings, allow_no_policies: false, timeout: TIMEOUT };
-    let installed =
-        Box::pin(install::install(cluster, &options, &Progress::silent())).await.with_context(|| format!("in cluster {name}"))?;
+    let settings = Settings {
+        cluster_name,
+        image,
+        fabric_image,
+        key_directory,
+        avoid_nodes,
+        lend_without_network_policies,
+        ..base
+    };
+    let options = install::Options {
+        settings,
+        allow_no_policies: false,
+        timeout: TIMEOUT,
+    };
+    let installed = Box::pin(install::install(cluster, &options, &Progress::silent()))
+        .await
+        .with_context(|| format!("in cluster {name}"))?;
     match &installed.warning {
         Some(warning) => bail!("in cluster {name}: {warning}"),
         None => Ok(installed),
     }
 }
 
-async fn summary(arguments: &Up, clusters: &[Cluster], demo: Vec<DemoPod>) -> anyhow::Result<UpResult> {
+async fn summary(
+    arguments: &Up,
+    clusters: &[Cluster],
+    demo: Vec<DemoPod>,
+) -> anyhow::Result<UpResult> {
     let mut shown = Vec::new();
     for (cluster, argument) in clusters.iter().zip(&arguments.clusters) {
         shown.push(UpCluster {
             name: argument.name.clone(),
             kubeconfig: cluster.access.kubeconfig.clone().unwrap_or_default(),
-            cluster_id: cluster.config().await?.and_then(|config| Some(config.status?.cluster_id?.to_string())),
-            virtual_nodes: evict::virtual_nodes(cluster).await?.into_iter().map(|node| node.name).collect(),
+            cluster_id: cluster
+                .config()
+                .await?
+                .and_then(|config| Some(config.status?.cluster_id?.to_string())),
+            virtual_nodes: evict::virtual_nodes(cluster)
+                .await?
+                .into_iter()
+                .map(|node| node.name)
+                .collect(),
         });
     }
     let mut commands = commands(&shown, &demo);
     commands.extend(broker_commands(arguments, &shown));
-    Ok(UpResult { clusters: shown, demo, commands })
+    Ok(UpResult {
+        clusters: shown,
+        demo,
+        commands,
+    })
 }
 
 fn commands(clusters: &[UpCluster], demo: &[DemoPod]) -> Vec<String> {
-    let Some(first) = clusters.first() else { return Vec::new() };
+    let Some(first) = clusters.first() else {
+        return Vec::new();
+    };
     let export = format!("export KUBECONFIG={}", first.kubeconfig.display());
-    let remote = demo.iter().find(|line| first.virtual_nodes.contains(&line.node));
-    let local = demo.iter().find(|line| !first.virtual_nodes.contains(&line.node));
+    let remote = demo
+        .iter()
+        .find(|line| first.virtual_nodes.contains(&line.node));
+    let local = demo
+        .iter()
+        .find(|line| !first.virtual_nodes.contains(&line.node));
     let Some(pod) = remote.or(local).map(|line| &line.pod) else {
         let mut commands = vec![export, "kubectl get pods --all-namespaces".to_owned()];
         if first.cluster_id.is_some() {
             commands.push("cargo liqoctl status".to_owned());
-            let ours =
-                |node: &String, name: &str| node.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'));
-            let peered = |other: &&UpCluster| first.virtual_nodes.iter().any(|node| ours(node, &other.name));
+            let ours = |node: &String, name: &str| {
+                node.strip_prefix(name)
+                    .is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+            };
+            let peered = |other: &&UpCluster| {
+                first
+                    .virtual_nodes
+                    .iter()
+                    .any(|node| ours(node, &other.name))
+            };
             let others = clusters.iter().skip(1).filter(|other| !peered(other));
-            commands.extend(others.map(|other| format!("cargo liqoctl peer --remote-kubeconfig {}", other.kubeconfig.display())));
+            commands.extend(others.map(|other| {
+                format!(
+                    "cargo liqoctl peer --remote-kubeconfig {}",
+                    other.kubeconfig.display()
+                )
+            }));
         }
         return commands;
     };
@@ -304,20 +476,36 @@ fn commands(clusters: &[UpCluster], demo: &[DemoPod]) -> Vec<String> {
 
 /// Commands that show a broker, and where the pods really run.
 fn broker_commands(arguments: &Up, clusters: &[UpCluster]) -> Vec<String> {
-    let kubeconfig = |number: usize| clusters.get(number).map(|cluster| cluster.kubeconfig.display().to_string());
-    let Some((broker, provider)) = arguments.broker.as_ref().and(specs::peerings(arguments).first().copied()) else {
+    let kubeconfig = |number: usize| {
+        clusters
+            .get(number)
+            .map(|cluster| cluster.kubeconfig.display().to_string())
+    };
+    let Some((broker, provider)) = arguments
+        .broker
+        .as_ref()
+        .and(specs::peerings(arguments).first().copied())
+    else {
         return Vec::new();
     };
-    let status = kubeconfig(broker).map(|path| format!("cargo liqoctl --kubeconfig {path} broker status"));
-    let pods = kubeconfig(provider).map(|path| format!("kubectl --kubeconfig {path} get pods -A -o wide -l liqo.io/consumer-id"));
+    let status =
+        kubeconfig(broker).map(|path| format!("cargo liqoctl --kubeconfig {path} broker status"));
+    let pods = kubeconfig(provider).map(|path| {
+        format!("kubectl --kubeconfig {path} get pods -A -o wide -l liqo.io/consumer-id")
+    });
     status.into_iter().chain(pods).collect()
 }
 
-/// The image of a program. Its name contains the program's profile, and its digest: the same program is not loaded or rolled out twice.
+/// The image of a program. Its name contains the program's profile, and its digest: the same
+/// program is not loaded or rolled out twice.
 fn image_of(program: &Path, name: &str, profile: Profile) -> anyhow::Result<ImageSpec> {
-    let bytes = std::fs::read(program).with_context(|| format!("cannot read {}", program.display()))?;
+    let bytes =
+        std::fs::read(program).with_context(|| format!("cannot read {}", program.display()))?;
     let digest = HEXLOWER.encode(&Sha256::digest(&bytes));
-    Ok(ImageSpec::new(format!("{name}-{}-{}", profile.name(), &digest[..12]), program))
+    Ok(ImageSpec::new(
+        format!("{name}-{}-{}", profile.name(), &digest[..12]),
+        program,
+    ))
 }
 
 /// The image of a plugin, with the name that its manifests use.
@@ -334,10 +522,21 @@ mod tests {
 
     #[test]
     fn the_clusters_with_metrics_server_are_named() {
-        let measured = |name: &str, metrics| ClusterSpec { metrics, ..ClusterSpec::new(name) };
+        let measured = |name: &str, metrics| ClusterSpec {
+            metrics,
+            ..ClusterSpec::new(name)
+        };
         assert_eq!(metrics_line(&[measured("rome", false)]), None);
-        let line = metrics_line(&[measured("rome", true), measured("milan", false), measured("turin", true)]).unwrap();
-        assert!(line.starts_with("metrics-server runs in rome, turin:"), "{line}");
+        let line = metrics_line(&[
+            measured("rome", true),
+            measured("milan", false),
+            measured("turin", true),
+        ])
+        .unwrap();
+        assert!(
+            line.starts_with("metrics-server runs in rome, turin:"),
+            "{line}"
+        );
     }
 
     fn two() -> [UpCluster; 2] {
@@ -348,16 +547,34 @@ mod tests {
                 cluster_id: Some("x".into()),
                 virtual_nodes: vec!["milan".into()],
             },
-            UpCluster { name: "milan".into(), kubeconfig: "/m".into(), cluster_id: Some("y".into()), virtual_nodes: Vec::new() },
+            UpCluster {
+                name: "milan".into(),
+                kubeconfig: "/m".into(),
+                cluster_id: Some("y".into()),
+                virtual_nodes: Vec::new(),
+            },
         ]
     }
 
     #[test]
     fn the_commands_skip_existing_peerings_and_work_with_only_local_pods() {
-        let local = DemoPod { pod: "a".into(), node: "rome-1".into(), phase: "Running".into(), broker_node: None, answers: 5 };
+        let local = DemoPod {
+            pod: "a".into(),
+            node: "rome-1".into(),
+            phase: "Running".into(),
+            broker_node: None,
+            answers: 5,
+        };
         let for_local_pods = commands(&two(), &[local]);
-        assert!(for_local_pods[2].ends_with("logs a") && for_local_pods.len() == 6, "{for_local_pods:?}");
-        let offered = |clusters: &[UpCluster]| commands(clusters, &[]).iter().any(|command| command.contains("liqoctl peer"));
+        assert!(
+            for_local_pods[2].ends_with("logs a") && for_local_pods.len() == 6,
+            "{for_local_pods:?}"
+        );
+        let offered = |clusters: &[UpCluster]| {
+            commands(clusters, &[])
+                .iter()
+                .any(|command| command.contains("liqoctl peer"))
+        };
         let mut unpeered = two();
         unpeered[0].virtual_nodes.clear();
         assert_eq!((offered(&two()), offered(&unpeered)), (false, true));
@@ -366,17 +583,30 @@ mod tests {
     #[test]
     fn a_broker_has_commands_that_show_where_the_pods_run() {
         let parse = |arguments: &[&str]| {
-            let all = [&["liqo-playground", "up", "--clusters", "rome,milan,turin"], arguments].concat();
-            let Command::Up(up) = Arguments::try_parse_from(all).unwrap().command else { unreachable!() };
+            let all = [
+                &["liqo-playground", "up", "--clusters", "rome,milan,turin"],
+                arguments,
+            ]
+            .concat();
+            let Command::Up(up) = Arguments::try_parse_from(all).unwrap().command else {
+                unreachable!()
+            };
             up
         };
         let [rome, milan] = two();
-        let turin = UpCluster { name: "turin".into(), kubeconfig: "/t".into(), ..milan.clone() };
+        let turin = UpCluster {
+            name: "turin".into(),
+            kubeconfig: "/t".into(),
+            ..milan.clone()
+        };
         let clusters = [rome, milan, turin];
         assert!(broker_commands(&parse(&[]), &clusters).is_empty());
         let commands = broker_commands(&parse(&["--broker", "milan"]), &clusters);
         assert_eq!(commands[0], "cargo liqoctl --kubeconfig /m broker status");
-        assert!(commands[1].starts_with("kubectl --kubeconfig /t get pods"), "{commands:?}");
+        assert!(
+            commands[1].starts_with("kubectl --kubeconfig /t get pods"),
+            "{commands:?}"
+        );
     }
 
     #[test]
@@ -392,6 +622,9 @@ mod tests {
         let commands = commands(&clusters, &[line("a", "rome-1"), line("b", "milan")]);
         assert_eq!(commands.len(), 6);
         assert!(commands[2].ends_with("logs b"), "{commands:?}");
-        assert!(commands[4].ends_with("exec a -- wget -qO- http://hello.demo"), "{commands:?}");
+        assert!(
+            commands[4].ends_with("exec a -- wget -qO- http://hello.demo"),
+            "{commands:?}"
+        );
     }
 }

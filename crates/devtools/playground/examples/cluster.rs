@@ -1,6 +1,8 @@
-//! Clusters by hand: `cluster up INSTANCE CLUSTER[:NODES[:FAKE_NODES]]...`, `cluster status INSTANCE`,
-//! `cluster load INSTANCE CLUSTER REFERENCE PROGRAM`, `cluster restart INSTANCE CLUSTER COMPONENT`,
-//! `cluster stop-node|start-node INSTANCE CLUSTER NODE`, `cluster scale INSTANCE CLUSTER FAKE_NODES`, `cluster down INSTANCE`.
+//! Clusters by hand: `cluster up INSTANCE CLUSTER[:NODES[:FAKE_NODES]]...`,
+//! `cluster status INSTANCE`, `cluster load INSTANCE CLUSTER REFERENCE PROGRAM`,
+//! `cluster restart INSTANCE CLUSTER COMPONENT`,
+//! `cluster stop-node|start-node INSTANCE CLUSTER NODE`,
+//! `cluster scale INSTANCE CLUSTER FAKE_NODES`, `cluster down INSTANCE`.
 
 use std::error::Error;
 
@@ -34,36 +36,57 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let open = |instance: &str| -> Result<Playground, Box<dyn Error>> {
-        Ok(Playground::open(instance)?.supervised_by(Supervision::Detached(std::env::current_exe()?)))
+        Ok(Playground::open(instance)?
+            .supervised_by(Supervision::Detached(std::env::current_exe()?)))
     };
     match arguments.as_slice() {
         ["up", instance, clusters @ ..] => {
             let spec = |text: &&str| {
                 let mut parts = text.split(':');
                 let name = parts.next().unwrap_or_default();
-                let (nodes, fake_nodes) = (parts.next().unwrap_or("1"), parts.next().unwrap_or("0"));
-                let spec = ClusterSpec { nodes: nodes.parse()?, ..ClusterSpec::new(name) };
+                let (nodes, fake_nodes) =
+                    (parts.next().unwrap_or("1"), parts.next().unwrap_or("0"));
+                let spec = ClusterSpec {
+                    nodes: nodes.parse()?,
+                    ..ClusterSpec::new(name)
+                };
                 Ok::<_, std::num::ParseIntError>(spec.with_fake_nodes(fake_nodes.parse()?))
             };
             let specs = clusters.iter().map(spec).collect::<Result<Vec<_>, _>>()?;
-            for cluster in open(instance)?.up(&specs, &Printed(std::time::Instant::now())).await? {
+            for cluster in open(instance)?
+                .up(&specs, &Printed(std::time::Instant::now()))
+                .await?
+            {
                 println!("export KUBECONFIG={}", cluster.kubeconfig().display());
             }
         }
         ["down", instance] => open(instance)?.down().await?,
-        ["status", instance] => println!("{}", serde_json::to_string_pretty(&open(instance)?.status().await?)?),
+        ["status", instance] => println!(
+            "{}",
+            serde_json::to_string_pretty(&open(instance)?.status().await?)?
+        ),
         ["load", instance, cluster, reference, program] => {
-            open(instance)?.cluster(cluster)?.load_image(&ImageSpec::new(*reference, *program)).await?;
+            open(instance)?
+                .cluster(cluster)?
+                .load_image(&ImageSpec::new(*reference, *program))
+                .await?;
         }
         ["restart", instance, cluster, component] => {
             let cluster = open(instance)?.cluster(cluster)?;
             cluster.stop(component).await?;
             cluster.start(component).await?;
         }
-        ["stop-node", instance, cluster, node] => open(instance)?.cluster(cluster)?.stop_node(node).await?,
-        ["start-node", instance, cluster, node] => open(instance)?.cluster(cluster)?.start_node(node).await?,
+        ["stop-node", instance, cluster, node] => {
+            open(instance)?.cluster(cluster)?.stop_node(node).await?;
+        }
+        ["start-node", instance, cluster, node] => {
+            open(instance)?.cluster(cluster)?.start_node(node).await?;
+        }
         ["scale", instance, cluster, fake_nodes] => {
-            open(instance)?.cluster(cluster)?.scale_fake_nodes(fake_nodes.parse()?).await?;
+            open(instance)?
+                .cluster(cluster)?
+                .scale_fake_nodes(fake_nodes.parse()?)
+                .await?;
         }
         _ => return Err("see the commands at the top of this example".into()),
     }

@@ -34,7 +34,8 @@ pub(crate) fn position(log: &Path) -> Result<u64> {
     Ok(fs::metadata(log).map_err(Error::file("read", log))?.len())
 }
 
-/// The writes behind this position. If the API server has rotated the log since, the rest of the previous file comes first.
+/// The writes behind this position. If the API server has rotated the log since, the rest of the
+/// previous file comes first.
 pub(crate) fn since(log: &Path, position: u64) -> Result<Vec<Write>> {
     if self::position(log)? >= position {
         return Ok(parse(&read_from(log, position)?));
@@ -50,8 +51,17 @@ pub(crate) fn since(log: &Path, position: u64) -> Result<Vec<Write>> {
 /// The newest rotated file: `audit-TIME.log`, where later times sort later.
 fn previous(log: &Path) -> Option<PathBuf> {
     let prefix = format!("{}-", log.file_stem()?.to_str()?);
-    let files = fs::read_dir(log.parent()?).ok()?.flatten().map(|entry| entry.path());
-    files.filter(|path| path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(&prefix))).max()
+    let files = fs::read_dir(log.parent()?)
+        .ok()?
+        .flatten()
+        .map(|entry| entry.path());
+    files
+        .filter(|path| {
+            path.file_name()
+                .and_then(|name| name.to_str())
+                .is_some_and(|name| name.starts_with(&prefix))
+        })
+        .max()
 }
 
 fn read_from(log: &Path, position: u64) -> Result<String> {
@@ -102,16 +112,35 @@ mod tests {
         );
         let writes = parse(log);
         assert_eq!(writes.len(), 1);
-        assert_eq!((writes[0].resource.as_str(), writes[0].subresource.as_str(), writes[0].code), ("pods", "status", 200));
+        assert_eq!(
+            (
+                writes[0].resource.as_str(),
+                writes[0].subresource.as_str(),
+                writes[0].code
+            ),
+            ("pods", "status", 200)
+        );
     }
 
     #[test]
     fn writes_behind_a_position_are_found_after_a_rotation_too() {
-        let directory = std::env::temp_dir().join(format!("liqo-playground-audit-{}", std::process::id()));
+        let directory =
+            std::env::temp_dir().join(format!("liqo-playground-audit-{}", std::process::id()));
         fs::create_dir_all(&directory).unwrap();
         let log = directory.join("audit.log");
-        let line = |verb: &str| format!("{}\n", serde_json::json!({ "stage": "ResponseComplete", "verb": verb }));
-        let verbs = |position: u64| since(&log, position).unwrap().into_iter().map(|write| write.verb).collect::<Vec<_>>();
+        let line = |verb: &str| {
+            format!(
+                "{}\n",
+                serde_json::json!({ "stage": "ResponseComplete", "verb": verb })
+            )
+        };
+        let verbs = |position: u64| {
+            since(&log, position)
+                .unwrap()
+                .into_iter()
+                .map(|write| write.verb)
+                .collect::<Vec<_>>()
+        };
         fs::write(&log, line("create")).unwrap();
         let position = position(&log).unwrap();
         assert_eq!(verbs(position), Vec::<String>::new());

@@ -83,15 +83,19 @@ impl Cluster {
         self.layout.kubeconfig()
     }
 
-    /// A directory for the keys of this cluster's gateways. All nodes of a machine share its file system, and nodes of two playgrounds may
-    /// have the same name.
+    /// A directory for the keys of this cluster's gateways. All nodes of a machine share its file
+    /// system, and nodes of two playgrounds may have the same name.
     pub fn key_directory(&self) -> PathBuf {
         self.layout.keys()
     }
 
-    /// Certificate and key with which the kubelet of the first node serves, for pods that need any certificate.
+    /// Certificate and key with which the kubelet of the first node serves, for pods that need any
+    /// certificate.
     pub fn serving_certificate(&self) -> [PathBuf; 2] {
-        ["crt", "key"].map(|part| self.layout.pki(&format!("{}-server.{part}", self.layout.nodes[0].name)))
+        ["crt", "key"].map(|part| {
+            self.layout
+                .pki(&format!("{}-server.{part}", self.layout.nodes[0].name))
+        })
     }
 
     /// A client with all rights.
@@ -122,12 +126,17 @@ impl Cluster {
     /// The command lines of its components, by name.
     pub fn command_lines(&self) -> BTreeMap<String, Vec<String>> {
         let definitions = preparation::read_definitions(&self.layout).into_iter();
-        definitions.map(|definition| (definition.component, definition.command)).collect()
+        definitions
+            .map(|definition| (definition.component, definition.command))
+            .collect()
     }
 
     /// The processes of all its components and pods.
     pub fn processes(&self) -> Vec<Process> {
-        processes::of_cluster(&self.layout).into_iter().filter_map(Process::of).collect()
+        processes::of_cluster(&self.layout)
+            .into_iter()
+            .filter_map(Process::of)
+            .collect()
     }
 
     /// Loads an image on every real node. Nodes that are added later do not have it.
@@ -136,35 +145,59 @@ impl Cluster {
     }
 
     pub(crate) async fn load_archive(&self, archive: &image::Archive) -> Result<()> {
-        try_join_all(self.layout.nodes.iter().map(|node| image::import(node, archive))).await.map(drop)
+        try_join_all(
+            self.layout
+                .nodes
+                .iter()
+                .map(|node| image::import(node, archive)),
+        )
+        .await
+        .map(drop)
     }
 
     /// The specification of the last `up`, with the current number of fake nodes.
     pub fn spec(&self) -> Result<ClusterSpec> {
-        let missing = || Error::NoSuchCluster { instance: self.instance.name.clone(), name: self.name().to_owned() };
+        let missing = || Error::NoSuchCluster {
+            instance: self.instance.name.clone(),
+            name: self.name().to_owned(),
+        };
         let state = self.instance.read_state()?.ok_or_else(missing)?;
-        state.clusters.into_iter().map(|cluster| cluster.spec).find(|spec| spec.name == self.name()).ok_or_else(missing)
+        state
+            .clusters
+            .into_iter()
+            .map(|cluster| cluster.spec)
+            .find(|spec| spec.name == self.name())
+            .ok_or_else(missing)
     }
 
-    /// Ends everything on a real node at once, as if its machine had lost its power. Its link goes down first, so nobody is told. It stays so until
-    /// [`Cluster::start_node`] or the next `up`. With the first node the control plane goes, too.
+    /// Ends everything on a real node at once, as if its machine had lost its power. Its link goes
+    /// down first, so nobody is told. It stays so until [`Cluster::start_node`] or the next `up`.
+    /// With the first node the control plane goes, too.
     pub async fn stop_node(&self, node: &str) -> Result<()> {
         nodes::power_off(&self.instance, &self.layout, self.layout.node(node)?).await
     }
 
-    /// Starts a node that was stopped, and returns when its programs run; it becomes ready soon after.
+    /// Starts a node that was stopped, and returns when its programs run; it becomes ready soon
+    /// after.
     pub async fn start_node(&self, node: &str) -> Result<()> {
         nodes::power_on(&self.instance, &self.layout, self.layout.node(node)?).await
     }
 
-    /// Adds fake nodes, or removes the last ones with the pods on them, until there are `count`; returns when all are ready. The cluster must have
-    /// been brought up with at least one: then kwok runs already, and no program restarts.
+    /// Adds fake nodes, or removes the last ones with the pods on them, until there are `count`;
+    /// returns when all are ready. The cluster must have been brought up with at least one: then
+    /// kwok runs already, and no program restarts.
     pub async fn scale_fake_nodes(&self, count: u16) -> Result<()> {
         let _lock = InstanceLock::take(&self.instance).await?;
-        let has_kwok = self.components().await?.iter().any(|status| status.component == KWOK);
+        let has_kwok = self
+            .components()
+            .await?
+            .iter()
+            .any(|status| status.component == KWOK);
         let mut spec = self.spec()?;
         if !has_kwok {
-            return Err(Error::NoFakeNodes { cluster: self.name().to_owned() });
+            return Err(Error::NoFakeNodes {
+                cluster: self.name().to_owned(),
+            });
         }
         spec.fake_nodes.count = count;
         let client = self.client().await?;
@@ -177,13 +210,26 @@ impl Cluster {
                 .for_each(|cluster| cluster.spec = spec.clone());
             self.instance.write_state(&state)?;
         }
-        let ready = || async { fake_nodes::are_ready(self.name(), &client, count).await.then_some(()) };
-        nodes::wait(&self.instance, &self.layout, "fake nodes", 180 + u64::from(count) / 20, ready).await
+        let ready = || async {
+            fake_nodes::are_ready(self.name(), &client, count)
+                .await
+                .then_some(())
+        };
+        nodes::wait(
+            &self.instance,
+            &self.layout,
+            "fake nodes",
+            180 + u64::from(count) / 20,
+            ready,
+        )
+        .await
     }
 
     /// The names of the fake nodes that it should have.
     pub fn fake_nodes(&self) -> Result<Vec<String>> {
-        Ok((1..=self.spec()?.fake_nodes.count).map(|number| fake_nodes::name(self.name(), number)).collect())
+        Ok((1..=self.spec()?.fake_nodes.count)
+            .map(|number| fake_nodes::name(self.name(), number))
+            .collect())
     }
 
     /// Sets a label of a fake node; without a value, removes it.
@@ -191,47 +237,67 @@ impl Cluster {
         fake_nodes::label(self.name(), &self.client().await?, node, key, value).await
     }
 
-    /// Sets capacity and allocatable of a fake node until the next `up`. Resources that are not named are removed.
-    pub async fn set_fake_node_resources(&self, node: &str, resources: &ResourceList) -> Result<()> {
+    /// Sets capacity and allocatable of a fake node until the next `up`. Resources that are not
+    /// named are removed.
+    pub async fn set_fake_node_resources(
+        &self,
+        node: &str,
+        resources: &ResourceList,
+    ) -> Result<()> {
         fake_nodes::set_resources(self.name(), &self.client().await?, node, resources).await
     }
 
     /// The states of its components.
     pub async fn components(&self) -> Result<Vec<ComponentStatus>> {
         match supervisor::ask(&self.instance, &Request::Status).await? {
-            Response::Status { components, .. } => {
-                Ok(components.into_iter().filter(|component| component.cluster == self.name()).collect())
-            }
+            Response::Status { components, .. } => Ok(components
+                .into_iter()
+                .filter(|component| component.cluster == self.name())
+                .collect()),
             _ => Ok(Vec::new()),
         }
     }
 
     /// Stops a component with SIGTERM; it stays stopped until [`Cluster::start`].
     pub async fn stop(&self, component: &str) -> Result<()> {
-        let request = Request::Stop { cluster: self.name().to_owned(), component: component.to_owned() };
+        let request = Request::Stop {
+            cluster: self.name().to_owned(),
+            component: component.to_owned(),
+        };
         supervisor::ask(&self.instance, &request).await.map(drop)
     }
 
     /// Starts a component that was stopped, and returns when it runs.
     pub async fn start(&self, component: &str) -> Result<()> {
-        let request = Request::Start { cluster: self.name().to_owned(), component: component.to_owned() };
+        let request = Request::Start {
+            cluster: self.name().to_owned(),
+            component: component.to_owned(),
+        };
         supervisor::ask(&self.instance, &request).await.map(drop)
     }
 
     /// Kills a component with SIGKILL; the supervisor starts it again after a moment.
     pub async fn kill(&self, component: &str) -> Result<()> {
-        let running =
-            self.components().await?.into_iter().find(|status| status.component == component).and_then(|status| status.pid);
+        let running = self
+            .components()
+            .await?
+            .into_iter()
+            .find(|status| status.component == component)
+            .and_then(|status| status.pid);
         let Some(pid) = running else {
             let reason = format!("{component} of cluster {} does not run", self.name());
-            return Err(Error::Refused { instance: self.instance.name.clone(), reason });
+            return Err(Error::Refused {
+                instance: self.instance.name.clone(),
+                reason,
+            });
         };
         processes::signal(pid, Signal::KILL);
         Ok(())
     }
 
-    /// Gives the API server a certificate of its second CA, or of the first one again. If that changes something, kills it; the supervisor
-    /// starts it again. The cluster's own programs verify both certificates, pods do after [`Cluster::publish_cas`].
+    /// Gives the API server a certificate of its second CA, or of the first one again. If that
+    /// changes something, kills it; the supervisor starts it again. The cluster's own programs
+    /// verify both certificates, pods do after [`Cluster::publish_cas`].
     pub async fn use_next_ca(&self, next: bool) -> Result<()> {
         if pki::uses_next_ca(&self.layout)? == next {
             return Ok(());
@@ -240,8 +306,8 @@ impl Cluster {
         self.kill("kube-apiserver").await
     }
 
-    /// Publishes the CA certificates in the `ConfigMap` `kube-root-ca.crt` of all namespaces: those of both CAs, or of the first one.
-    /// Restarts the kube-controller-manager for that.
+    /// Publishes the CA certificates in the `ConfigMap` `kube-root-ca.crt` of all namespaces: those
+    /// of both CAs, or of the first one. Restarts the kube-controller-manager for that.
     pub async fn publish_cas(&self, both: bool) -> Result<()> {
         pki::publish(&self.layout, both)?;
         self.kill("kube-controller-manager").await
@@ -257,7 +323,8 @@ impl Cluster {
         processes::signal_cluster(&self.layout, Signal::CONT);
     }
 
-    /// Cuts all nodes off from the other clusters, from this machine and from each other; pods on one node still reach each other.
+    /// Cuts all nodes off from the other clusters, from this machine and from each other; pods on
+    /// one node still reach each other.
     pub async fn partition(&self) -> Result<()> {
         self.set_links(false).await
     }

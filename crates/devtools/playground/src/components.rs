@@ -38,22 +38,38 @@ pub(crate) const KWOK: &str = "kwok";
 
 /// All programs of a cluster, in the order in which they start.
 pub(crate) fn definitions(cluster: &ClusterLayout, programs: &Programs) -> Vec<Definition> {
-    let control_plane = |component: &str, needs_api: bool, program: &Path, flags: Vec<String>| Definition {
-        cluster: cluster.name.clone(),
-        component: component.to_owned(),
-        command: command(program, flags),
-        log: cluster.log(component),
-        namespace: cluster.nodes[0].namespace.clone(),
-        namespace_inode: 0,
-        needs_api,
-        needs_file: None,
-        processors: cluster.spec.processors,
-    };
+    let control_plane =
+        |component: &str, needs_api: bool, program: &Path, flags: Vec<String>| Definition {
+            cluster: cluster.name.clone(),
+            component: component.to_owned(),
+            command: command(program, flags),
+            log: cluster.log(component),
+            namespace: cluster.nodes[0].namespace.clone(),
+            namespace_inode: 0,
+            needs_api,
+            needs_file: None,
+            processors: cluster.spec.processors,
+        };
     let mut all = vec![
         control_plane("etcd", false, &programs.etcd, etcd(cluster)),
-        control_plane("kube-apiserver", false, &programs.kube_apiserver, kube_apiserver(cluster)),
-        control_plane("kube-controller-manager", true, &programs.kube_controller_manager, kube_controller_manager(cluster)),
-        control_plane("kube-scheduler", true, &programs.kube_scheduler, kube_scheduler(cluster)),
+        control_plane(
+            "kube-apiserver",
+            false,
+            &programs.kube_apiserver,
+            kube_apiserver(cluster),
+        ),
+        control_plane(
+            "kube-controller-manager",
+            true,
+            &programs.kube_controller_manager,
+            kube_controller_manager(cluster),
+        ),
+        control_plane(
+            "kube-scheduler",
+            true,
+            &programs.kube_scheduler,
+            kube_scheduler(cluster),
+        ),
     ];
     if let (Some(program), true) = (&programs.kwok, cluster.has_fake_nodes()) {
         all.push(control_plane(KWOK, true, program, kwok(cluster)));
@@ -74,21 +90,39 @@ pub(crate) fn definitions(cluster: &ClusterLayout, programs: &Programs) -> Vec<D
             }
         };
         let kubelet = on_node("kubelet", true, &programs.kubelet, kubelet(cluster, node));
-        all.push(on_node("containerd", false, &programs.containerd, vec![flag("config", node.dir.join("containerd.toml"))]));
+        all.push(on_node(
+            "containerd",
+            false,
+            &programs.containerd,
+            vec![flag("config", node.dir.join("containerd.toml"))],
+        ));
         // A kubelet that finds no pod network tries again only after seconds.
-        all.push(Definition { needs_file: Some(node.cni_file()), ..kubelet });
-        all.push(on_node("kube-proxy", true, &programs.kube_proxy, kube_proxy(cluster, node)));
+        all.push(Definition {
+            needs_file: Some(node.cni_file()),
+            ..kubelet
+        });
+        all.push(on_node(
+            "kube-proxy",
+            true,
+            &programs.kube_proxy,
+            kube_proxy(cluster, node),
+        ));
         if let (Some(program), true) = (&programs.kube_router, cluster.spec.network_policies) {
             let kube_router = on_node(KUBE_ROUTER, true, program, kube_router(cluster, node));
             // It exits if its node does not exist yet.
-            all.push(Definition { needs_file: Some(node.cni_file()), ..kube_router });
+            all.push(Definition {
+                needs_file: Some(node.cni_file()),
+                ..kube_router
+            });
         }
     }
     all
 }
 
 fn command(program: &Path, flags: Vec<String>) -> Vec<String> {
-    std::iter::once(program.display().to_string()).chain(flags).collect()
+    std::iter::once(program.display().to_string())
+        .chain(flags)
+        .collect()
 }
 
 fn flag(name: &str, path: impl AsRef<Path>) -> String {
@@ -132,7 +166,10 @@ fn kube_apiserver(cluster: &ClusterLayout) -> Vec<String> {
         flag("audit-policy-file", cluster.dir.join("audit-policy.json")),
         flag("audit-log-path", cluster.audit_log()),
         format!("--service-cluster-ip-range={}", cluster.service_ranges()),
-        format!("--service-account-issuer=https://kubernetes.default.svc.{}", cluster.spec.cluster_domain),
+        format!(
+            "--service-account-issuer=https://kubernetes.default.svc.{}",
+            cluster.spec.cluster_domain
+        ),
     ];
     flags.extend(
         [
@@ -181,13 +218,20 @@ fn kube_controller_manager(cluster: &ClusterLayout) -> Vec<String> {
     );
     // The first flag is valid only with one family, the other two only with both.
     let sizes: &[&str] = if cluster.spec.dual_stack {
-        &["--node-cidr-mask-size-ipv4=24", "--node-cidr-mask-size-ipv6=64"]
+        &[
+            "--node-cidr-mask-size-ipv4=24",
+            "--node-cidr-mask-size-ipv6=64",
+        ]
     } else {
         &["--node-cidr-mask-size=24"]
     };
     flags.extend(sizes.iter().map(|size| (*size).to_owned()));
-    // The pod range is too small for many fake nodes, which need no ranges; real nodes have theirs already.
-    flags.push(format!("--allocate-node-cidrs={}", !cluster.has_fake_nodes()));
+    // The pod range is too small for many fake nodes, which need no ranges; real nodes have theirs
+    // already.
+    flags.push(format!(
+        "--allocate-node-cidrs={}",
+        !cluster.has_fake_nodes()
+    ));
     if let Some(seconds) = cluster.spec.node_grace_seconds {
         flags.push(format!("--node-monitor-grace-period={seconds}s"));
         flags.push("--node-monitor-period=1s".to_owned());
@@ -197,7 +241,10 @@ fn kube_controller_manager(cluster: &ClusterLayout) -> Vec<String> {
 }
 
 fn kwok(cluster: &ClusterLayout) -> Vec<String> {
-    let mut flags = vec![flag("kubeconfig", cluster.dir.join("kwok.kubeconfig")), flag("config", cluster.dir.join("kwok.yaml"))];
+    let mut flags = vec![
+        flag("kubeconfig", cluster.dir.join("kwok.kubeconfig")),
+        flag("config", cluster.dir.join("kwok.yaml")),
+    ];
     flags.extend(kwok::flags(&cluster.spec));
     flags
 }
@@ -217,7 +264,10 @@ fn kube_scheduler(cluster: &ClusterLayout) -> Vec<String> {
 
 fn raised_client_limits(cluster: &ClusterLayout) -> Vec<String> {
     if cluster.spec.raised_client_limits || cluster.has_fake_nodes() {
-        vec!["--kube-api-qps=1000".to_owned(), "--kube-api-burst=2000".to_owned()]
+        vec![
+            "--kube-api-qps=1000".to_owned(),
+            "--kube-api-burst=2000".to_owned(),
+        ]
     } else {
         Vec::new()
     }
@@ -262,7 +312,14 @@ fn kube_router(cluster: &ClusterLayout, node: &NodeLayout) -> Vec<String> {
         format!("--service-cluster-ip-range={}", cluster.service_ranges()),
     ];
     flags.extend(
-        ["--run-router=false", "--run-service-proxy=false", "--enable-cni=false", "--health-port=0", "--v=1"].map(str::to_owned),
+        [
+            "--run-router=false",
+            "--run-service-proxy=false",
+            "--enable-cni=false",
+            "--health-port=0",
+            "--v=1",
+        ]
+        .map(str::to_owned),
     );
     flags
 }
@@ -276,7 +333,9 @@ mod tests {
     };
 
     fn all(nodes: Vec<u8>, spec: ClusterSpec) -> Vec<Definition> {
-        let layout = Instance::new("test").unwrap().layout(7, &ClusterState { spec, nodes });
+        let layout = Instance::new("test")
+            .unwrap()
+            .layout(7, &ClusterState { spec, nodes });
         let program = PathBuf::from("/bin/true");
         let programs = Programs {
             etcd: program.clone(),
@@ -304,34 +363,70 @@ mod tests {
 
     #[test]
     fn a_second_node_adds_only_the_programs_of_a_node() {
-        let names: Vec<_> = all(vec![10, 11], rome()).into_iter().map(|definition| definition.component).collect();
+        let names: Vec<_> = all(vec![10, 11], rome())
+            .into_iter()
+            .map(|definition| definition.component)
+            .collect();
         assert_eq!(
             names[4..],
-            ["containerd", "kubelet", "kube-proxy", "containerd@rome-2", "kubelet@rome-2", "kube-proxy@rome-2"]
+            [
+                "containerd",
+                "kubelet",
+                "kube-proxy",
+                "containerd@rome-2",
+                "kubelet@rome-2",
+                "kube-proxy@rome-2"
+            ]
         );
     }
 
     #[test]
     fn client_limits_are_raised_on_request_and_for_fake_nodes_only() {
-        let raised = |spec| all(vec![10], spec).iter().filter(|definition| has_flag(definition, "--kube-api-qps=1000")).count();
+        let raised = |spec| {
+            all(vec![10], spec)
+                .iter()
+                .filter(|definition| has_flag(definition, "--kube-api-qps=1000"))
+                .count()
+        };
         assert_eq!(raised(rome()), 0);
-        assert_eq!(raised(ClusterSpec { raised_client_limits: true, ..rome() }), 2);
+        assert_eq!(
+            raised(ClusterSpec {
+                raised_client_limits: true,
+                ..rome()
+            }),
+            2
+        );
         assert_eq!(raised(rome().with_fake_nodes(1)), 2);
     }
 
     #[test]
     fn kwok_runs_only_where_there_are_fake_nodes() {
-        let named = |spec| all(vec![10, 11], spec).into_iter().filter(|definition| definition.component == KWOK).count();
+        let named = |spec| {
+            all(vec![10, 11], spec)
+                .into_iter()
+                .filter(|definition| definition.component == KWOK)
+                .count()
+        };
         assert_eq!(named(rome()), 0);
         assert_eq!(named(rome().with_fake_nodes(100)), 1);
     }
 
     #[test]
     fn policies_are_enforced_on_each_node_on_request() {
-        let named =
-            |spec| all(vec![10, 11], spec).into_iter().filter(|definition| definition.component.starts_with(KUBE_ROUTER)).count();
+        let named = |spec| {
+            all(vec![10, 11], spec)
+                .into_iter()
+                .filter(|definition| definition.component.starts_with(KUBE_ROUTER))
+                .count()
+        };
         assert_eq!(named(rome()), 0);
-        assert_eq!(named(ClusterSpec { network_policies: true, ..rome() }), 2);
+        assert_eq!(
+            named(ClusterSpec {
+                network_policies: true,
+                ..rome()
+            }),
+            2
+        );
     }
 
     #[test]
@@ -343,23 +438,53 @@ mod tests {
 
     #[test]
     fn the_programs_of_a_cluster_with_both_families_get_both_ranges() {
-        let both = all(vec![10], ClusterSpec { dual_stack: true, ..rome() });
+        let both = all(
+            vec![10],
+            ClusterSpec {
+                dual_stack: true,
+                ..rome()
+            },
+        );
         let ranges = |name: &str| {
             let flag = format!("--{name}=");
-            let found = both.iter().flat_map(|definition| &definition.command).filter(|argument| argument.starts_with(&flag));
-            found.map(|argument| argument[flag.len()..].to_owned()).collect::<Vec<_>>()
+            let found = both
+                .iter()
+                .flat_map(|definition| &definition.command)
+                .filter(|argument| argument.starts_with(&flag));
+            found
+                .map(|argument| argument[flag.len()..].to_owned())
+                .collect::<Vec<_>>()
         };
-        assert_eq!(ranges("service-cluster-ip-range"), ["10.96.0.0/12,fd00:10:96::/112"; 2]);
-        assert_eq!(ranges("cluster-cidr"), ["10.244.0.0/16,fd00:10:244::/48"; 2]);
+        assert_eq!(
+            ranges("service-cluster-ip-range"),
+            ["10.96.0.0/12,fd00:10:96::/112"; 2]
+        );
+        assert_eq!(
+            ranges("cluster-cidr"),
+            ["10.244.0.0/16,fd00:10:244::/48"; 2]
+        );
         assert_eq!(ranges("node-ip"), ["172.30.7.10,fd00:172:30:7::10"]);
-        assert_eq!((ranges("node-cidr-mask-size").len(), ranges("node-cidr-mask-size-ipv6")), (0, vec!["64".to_owned()]));
-        assert!(has_flag(&all(vec![10], rome())[2], "--cluster-cidr=10.244.0.0/16"), "a cluster with one family has one range");
+        assert_eq!(
+            (
+                ranges("node-cidr-mask-size").len(),
+                ranges("node-cidr-mask-size-ipv6")
+            ),
+            (0, vec!["64".to_owned()])
+        );
+        assert!(
+            has_flag(&all(vec![10], rome())[2], "--cluster-cidr=10.244.0.0/16"),
+            "a cluster with one family has one range"
+        );
     }
 
     #[test]
     fn the_api_server_checks_the_certificates_of_kubelets() {
         let definitions = all(vec![10], rome());
         let flags = &definitions[1].command;
-        assert!(flags.iter().any(|flag| flag.starts_with("--kubelet-certificate-authority=")));
+        assert!(
+            flags
+                .iter()
+                .any(|flag| flag.starts_with("--kubelet-certificate-authority="))
+        );
     }
 }

@@ -61,11 +61,24 @@ disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.internal.v1.
     )
 }
 
-/// The pod network of one node: its own bridge. Nothing is masqueraded here, so pod addresses stay visible between the nodes.
+/// The pod network of one node: its own bridge. Nothing is masqueraded here, so pod addresses stay
+/// visible between the nodes.
 pub(crate) fn cni(node: &NodeLayout, pod_ranges: &[String], facts: &HostFacts) -> Value {
-    let ranges: Vec<_> = pod_ranges.iter().map(|range| json!([{ "subnet": range }])).collect();
-    let everywhere = |range: &String| if range.contains(':') { "::/0" } else { "0.0.0.0/0" };
-    let routes: Vec<_> = pod_ranges.iter().map(|range| json!({ "dst": everywhere(range) })).collect();
+    let ranges: Vec<_> = pod_ranges
+        .iter()
+        .map(|range| json!([{ "subnet": range }]))
+        .collect();
+    let everywhere = |range: &String| {
+        if range.contains(':') {
+            "::/0"
+        } else {
+            "0.0.0.0/0"
+        }
+    };
+    let routes: Vec<_> = pod_ranges
+        .iter()
+        .map(|range| json!({ "dst": everywhere(range) }))
+        .collect();
     let mut plugins = vec![json!({
         "type": "bridge", "bridge": "cni0", "isGateway": true, "ipMasq": false, "hairpinMode": true,
         "ipam": {
@@ -89,7 +102,11 @@ pub(crate) fn masquerade(spec: &ClusterSpec, node: &NodeLayout) -> String {
         )
     };
     let v4 = of_family("ip", &spec.pod_range(), "224.0.0.0/4");
-    if node.address_v6.is_some() { v4 + &of_family("ip6", &spec.pod_range_v6(), "ff00::/8") } else { v4 }
+    if node.address_v6.is_some() {
+        v4 + &of_family("ip6", &spec.pod_range_v6(), "ff00::/8")
+    } else {
+        v4
+    }
 }
 
 /// The kubelet's configuration.
@@ -119,7 +136,8 @@ pub(crate) fn kubelet(cluster: &ClusterLayout, node: &NodeLayout) -> Value {
         "failSwapOn": false,
         "makeIPTablesUtilChains": false,
         "oomScoreAdj": 0,
-        // Turns errors about sysctls and OOM scores, which root in a container may not set, into warnings.
+        // Turns errors about sysctls and OOM scores, which root in a container may not set, into
+        // warnings.
         "featureGates": { "KubeletInUserNamespace": true },
         // Imported images cannot be pulled again, and a developer's disk is often nearly full.
         "imageGCHighThresholdPercent": 100,
@@ -150,7 +168,13 @@ pub(crate) fn audit_policy() -> Value {
 }
 
 /// A kubeconfig for one of the cluster's certificates. It embeds them, so the file can be copied.
-pub(crate) fn kubeconfig(cluster: &ClusterLayout, user: &str, ca: &str, certificate: &str, key: &str) -> Value {
+pub(crate) fn kubeconfig(
+    cluster: &ClusterLayout,
+    user: &str,
+    ca: &str,
+    certificate: &str,
+    key: &str,
+) -> Value {
     let encode = |text: &str| data_encoding::BASE64.encode(text.as_bytes());
     json!({
         "apiVersion": "v1",
@@ -191,26 +215,42 @@ mod tests {
     use crate::layout::{ClusterState, Instance};
 
     fn cluster() -> ClusterLayout {
-        let state = ClusterState { spec: ClusterSpec::new("rome"), nodes: vec![10, 11] };
+        let state = ClusterState {
+            spec: ClusterSpec::new("rome"),
+            nodes: vec![10, 11],
+        };
         Instance::new("test").unwrap().layout(7, &state)
     }
 
     fn facts() -> HostFacts {
-        HostFacts { cni_plugins: "/usr/lib/cni".to_owned(), snapshotter: "overlayfs", iptables: false }
+        HostFacts {
+            cni_plugins: "/usr/lib/cni".to_owned(),
+            snapshotter: "overlayfs",
+            iptables: false,
+        }
     }
 
     #[test]
     fn two_kubelets_share_no_cgroup_root() {
         let cluster = cluster();
-        let roots: Vec<_> = cluster.nodes.iter().map(|node| kubelet(&cluster, node)["cgroupRoot"].clone()).collect();
+        let roots: Vec<_> = cluster
+            .nodes
+            .iter()
+            .map(|node| kubelet(&cluster, node)["cgroupRoot"].clone())
+            .collect();
         assert_eq!(roots, ["/lp-test-rome-1", "/lp-test-rome-2"]);
     }
 
     #[test]
     fn containerd_keeps_everything_in_the_directory_of_its_node() {
         let text = containerd(&cluster().nodes[0], &facts());
-        let paths = text.split('"').filter(|part| part.starts_with('/')).filter(|path| *path != "/usr/lib/cni");
-        let outside: Vec<_> = paths.filter(|path| !path.starts_with("/var/lib/liqo-playground/test/rome/rome-1/")).collect();
+        let paths = text
+            .split('"')
+            .filter(|part| part.starts_with('/'))
+            .filter(|path| *path != "/usr/lib/cni");
+        let outside: Vec<_> = paths
+            .filter(|path| !path.starts_with("/var/lib/liqo-playground/test/rome/rome-1/"))
+            .collect();
         assert_eq!(outside, Vec::<&str>::new());
     }
 
@@ -218,9 +258,22 @@ mod tests {
     fn the_port_map_plugin_is_omitted_without_iptables() {
         let node = &cluster().nodes[0];
         let ranges = ["10.244.0.0/24".to_owned()];
-        let with = cni(node, &ranges, &HostFacts { iptables: true, ..facts() });
+        let with = cni(
+            node,
+            &ranges,
+            &HostFacts {
+                iptables: true,
+                ..facts()
+            },
+        );
         assert_eq!(with["plugins"].as_array().unwrap().len(), 2);
-        assert_eq!(cni(node, &ranges, &facts())["plugins"].as_array().unwrap().len(), 1);
+        assert_eq!(
+            cni(node, &ranges, &facts())["plugins"]
+                .as_array()
+                .unwrap()
+                .len(),
+            1
+        );
     }
 
     #[test]
@@ -228,14 +281,23 @@ mod tests {
         let ranges = ["10.244.3.0/24", "fd00:10:244:3::/64"].map(str::to_owned);
         let written = cni(&cluster().nodes[0], &ranges, &facts());
         let ipam = &written["plugins"][0]["ipam"];
-        assert_eq!(ipam["ranges"], json!([[{ "subnet": "10.244.3.0/24" }], [{ "subnet": "fd00:10:244:3::/64" }]]));
-        assert_eq!(ipam["routes"], json!([{ "dst": "0.0.0.0/0" }, { "dst": "::/0" }]));
+        assert_eq!(
+            ipam["ranges"],
+            json!([[{ "subnet": "10.244.3.0/24" }], [{ "subnet": "fd00:10:244:3::/64" }]])
+        );
+        assert_eq!(
+            ipam["routes"],
+            json!([{ "dst": "0.0.0.0/0" }, { "dst": "::/0" }])
+        );
     }
 
     #[test]
     fn cluster_info_contains_no_user() {
         let info = cluster_info(&cluster(), "CA");
-        assert_eq!(info["clusters"][0]["cluster"]["server"], "https://172.30.7.10:6443");
+        assert_eq!(
+            info["clusters"][0]["cluster"]["server"],
+            "https://172.30.7.10:6443"
+        );
         assert!(info["users"].is_null());
     }
 }

@@ -46,12 +46,18 @@ pub(crate) fn name(cluster: &str, number: u16) -> String {
 
 /// The number in the name of one of our fake nodes. Users may have created others.
 fn number(cluster: &str, name: &str) -> Option<u16> {
-    let number = name.strip_prefix(cluster)?.strip_prefix("-fake-")?.parse().ok()?;
+    let number = name
+        .strip_prefix(cluster)?
+        .strip_prefix("-fake-")?
+        .parse()
+        .ok()?;
     (self::name(cluster, number) == name).then_some(number)
 }
 
 pub(crate) fn is_fake(node: &Node) -> bool {
-    node.labels().get(NODE_KIND_LABEL).is_some_and(|kind| kind == FAKE_NODE)
+    node.labels()
+        .get(NODE_KIND_LABEL)
+        .is_some_and(|kind| kind == FAKE_NODE)
 }
 
 fn fake() -> ListParams {
@@ -59,12 +65,19 @@ fn fake() -> ListParams {
 }
 
 fn plan(cluster: &str, wanted: &FakeNodes, present: &[Node]) -> Plan {
-    let mut ours: BTreeMap<u16, &Node> =
-        present.iter().filter(|node| is_fake(node)).filter_map(|node| Some((number(cluster, &node.name_any())?, node))).collect();
+    let mut ours: BTreeMap<u16, &Node> = present
+        .iter()
+        .filter(|node| is_fake(node))
+        .filter_map(|node| Some((number(cluster, &node.name_any())?, node)))
+        .collect();
     let surplus = ours.split_off(&(wanted.count.saturating_add(1)));
     let update = ours.values().filter_map(|present| {
-        let patches = (specification_patch(present, wanted.taint), status_patch(present, &wanted.resources));
-        (patches.0.is_some() || patches.1.is_some()).then(|| (present.name_any(), patches.0, patches.1))
+        let patches = (
+            specification_patch(present, wanted.taint),
+            status_patch(present, &wanted.resources),
+        );
+        (patches.0.is_some() || patches.1.is_some())
+            .then(|| (present.name_any(), patches.0, patches.1))
     });
     Plan {
         update: update.collect(),
@@ -79,7 +92,11 @@ fn plan(cluster: &str, wanted: &FakeNodes, present: &[Node]) -> Plan {
 fn node(cluster: &str, number: u16, wanted: &FakeNodes) -> Value {
     let name = name(cluster, number);
     let address = Ipv4Addr::from(FIRST_FAKE_ADDRESS + u32::from(number));
-    let architecture = if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" };
+    let architecture = if cfg!(target_arch = "aarch64") {
+        "arm64"
+    } else {
+        "amd64"
+    };
     json!({
         "apiVersion": "v1",
         "kind": "Node",
@@ -111,12 +128,20 @@ fn taint() -> Value {
 
 /// Adds or removes our taint; other taints stay.
 fn specification_patch(present: &Node, tainted: bool) -> Option<Value> {
-    let taints = present.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default();
+    let taints = present
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.taints.clone())
+        .unwrap_or_default();
     let is_ours = |key: &str| key == NODE_KIND_LABEL;
     if taints.iter().any(|taint| is_ours(&taint.key)) == tainted {
         return None;
     }
-    let mut kept: Vec<Value> = taints.iter().filter(|taint| !is_ours(&taint.key)).map(|taint| json!(taint)).collect();
+    let mut kept: Vec<Value> = taints
+        .iter()
+        .filter(|taint| !is_ours(&taint.key))
+        .map(|taint| json!(taint))
+        .collect();
     kept.extend(tainted.then(taint));
     Some(json!({ "spec": { "taints": kept } }))
 }
@@ -127,7 +152,12 @@ fn status_patch(present: &Node, wanted: &ResourceList) -> Option<Value> {
         return None;
     }
     let mut resources = json!(wanted);
-    for name in status.capacity.iter().chain(&status.allocatable).flat_map(BTreeMap::keys) {
+    for name in status
+        .capacity
+        .iter()
+        .chain(&status.allocatable)
+        .flat_map(BTreeMap::keys)
+    {
         if !wanted.contains(name) {
             resources[name] = Value::Null;
         }
@@ -140,41 +170,66 @@ fn capacity(status: &NodeStatus) -> ResourceList {
 }
 
 fn allocatable(status: &NodeStatus) -> ResourceList {
-    serde_json::from_value(json!(status.allocatable.clone().unwrap_or_default())).unwrap_or_default()
+    serde_json::from_value(json!(status.allocatable.clone().unwrap_or_default()))
+        .unwrap_or_default()
 }
 
 /// Creates, changes and removes fake nodes until they are as wanted. kwok then makes them ready.
 pub(crate) async fn ensure(cluster: &str, client: &Client, wanted: &FakeNodes) -> Result<()> {
     let nodes: Api<Node> = Api::all(client.clone());
-    let present = nodes.list(&fake()).await.map_err(Error::kubernetes("list the fake nodes", cluster))?;
+    let present = nodes
+        .list(&fake())
+        .await
+        .map_err(Error::kubernetes("list the fake nodes", cluster))?;
     let plan = plan(cluster, wanted, &present.items);
     remove(cluster, client, &plan.remove).await?;
     let each = |object: Value| {
         let nodes = nodes.clone();
         async move {
-            let failed = || Error::kubernetes(format!("create node {}", object["metadata"]["name"]), cluster);
-            let node: Node = serde_json::from_value(object.clone()).map_err(kube::Error::SerdeError).map_err(failed())?;
+            let failed = || {
+                Error::kubernetes(
+                    format!("create node {}", object["metadata"]["name"]),
+                    cluster,
+                )
+            };
+            let node: Node = serde_json::from_value(object.clone())
+                .map_err(kube::Error::SerdeError)
+                .map_err(failed())?;
             match nodes.create(&PostParams::default(), &node).await {
                 Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(()),
                 created => created.map(drop).map_err(failed()),
             }
         }
     };
-    stream::iter(plan.create).map(each).buffer_unordered(AT_ONCE).try_collect::<()>().await?;
+    stream::iter(plan.create)
+        .map(each)
+        .buffer_unordered(AT_ONCE)
+        .try_collect::<()>()
+        .await?;
     let each = |(name, specification, status): (String, Option<Value>, Option<Value>)| {
         let nodes = nodes.clone();
         async move {
             let failed = || Error::kubernetes(format!("change node {name}"), cluster);
             if let Some(patch) = specification {
-                nodes.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await.map_err(failed())?;
+                nodes
+                    .patch(&name, &PatchParams::default(), &Patch::Merge(patch))
+                    .await
+                    .map_err(failed())?;
             }
             if let Some(patch) = status {
-                nodes.patch_status(&name, &PatchParams::default(), &Patch::Merge(patch)).await.map_err(failed())?;
+                nodes
+                    .patch_status(&name, &PatchParams::default(), &Patch::Merge(patch))
+                    .await
+                    .map_err(failed())?;
             }
             Ok(())
         }
     };
-    stream::iter(plan.update).map(each).buffer_unordered(AT_ONCE).try_collect().await
+    stream::iter(plan.update)
+        .map(each)
+        .buffer_unordered(AT_ONCE)
+        .try_collect()
+        .await
 }
 
 /// Removes node objects, then their pods: no kubelet will end these.
@@ -190,12 +245,22 @@ pub(crate) async fn remove(cluster: &str, client: &Client, names: &[String]) -> 
             gone(nodes.delete(&name, &DeleteParams::default()).await).map_err(failed)
         }
     };
-    stream::iter(names.to_vec()).map(each).buffer_unordered(AT_ONCE).try_collect::<()>().await?;
-    // Until the scheduler notices, it may bind more pods there, which the controller manager would remove only after a minute.
+    stream::iter(names.to_vec())
+        .map(each)
+        .buffer_unordered(AT_ONCE)
+        .try_collect::<()>()
+        .await?;
+    // Until the scheduler notices, it may bind more pods there, which the controller manager would
+    // remove only after a minute.
     let deleted = Instant::now();
     loop {
-        let each = |name: String| async move { delete_pods(cluster, client, &name, 0, |_| true).await };
-        let found: Vec<usize> = stream::iter(names.to_vec()).map(each).buffer_unordered(AT_ONCE).try_collect().await?;
+        let each =
+            |name: String| async move { delete_pods(cluster, client, &name, 0, |_| true).await };
+        let found: Vec<usize> = stream::iter(names.to_vec())
+            .map(each)
+            .buffer_unordered(AT_ONCE)
+            .try_collect()
+            .await?;
         if found.into_iter().all(|count| count == 0) && deleted.elapsed() > SCHEDULER_LAG {
             return Ok(());
         }
@@ -213,11 +278,21 @@ pub(crate) async fn delete_pods(
 ) -> Result<usize> {
     let all: Api<Pod> = Api::all(client.clone());
     let on_node = ListParams::default().fields(&format!("spec.nodeName={node}"));
-    let pods = all.list(&on_node).await.map_err(Error::kubernetes(format!("list the pods of {node}"), cluster))?;
-    let parameters = DeleteParams { grace_period_seconds: Some(seconds), ..DeleteParams::default() };
+    let pods = all.list(&on_node).await.map_err(Error::kubernetes(
+        format!("list the pods of {node}"),
+        cluster,
+    ))?;
+    let parameters = DeleteParams {
+        grace_period_seconds: Some(seconds),
+        ..DeleteParams::default()
+    };
     // A pod without grace period left waits for a finalizer of somebody else.
     let has_time = |pod: &Pod| pod.metadata.deletion_grace_period_seconds != Some(0);
-    let chosen: Vec<_> = pods.items.iter().filter(|pod| has_time(pod) && chosen(pod)).collect();
+    let chosen: Vec<_> = pods
+        .items
+        .iter()
+        .filter(|pod| has_time(pod) && chosen(pod))
+        .collect();
     for pod in &chosen {
         let pods: Api<Pod> = Api::namespaced(client.clone(), &pod.namespace().unwrap_or_default());
         let failed = Error::kubernetes(format!("delete pod {} of {node}", pod.name_any()), cluster);
@@ -235,42 +310,77 @@ fn gone<T>(deleted: kube::Result<T>) -> kube::Result<()> {
 
 /// How many fake nodes a cluster has, and how many of them are ready.
 pub(crate) fn count(cluster: &str, nodes: &[Node]) -> (usize, usize) {
-    let ours = nodes.iter().filter(|node| is_fake(node) && number(cluster, &node.name_any()).is_some());
-    ours.fold((0, 0), |(found, ready), node| (found + 1, ready + usize::from(is_ready(node))))
+    let ours = nodes
+        .iter()
+        .filter(|node| is_fake(node) && number(cluster, &node.name_any()).is_some());
+    ours.fold((0, 0), |(found, ready), node| {
+        (found + 1, ready + usize::from(is_ready(node)))
+    })
 }
 
 pub(crate) async fn are_ready(cluster: &str, client: &Client, wanted: u16) -> bool {
     // From the API server's cache, because this is called repeatedly.
     let nodes: Api<Node> = Api::all(client.clone());
     let listed = nodes.list(&fake().match_any()).await;
-    listed.is_ok_and(|nodes| count(cluster, &nodes.items) == (usize::from(wanted), usize::from(wanted)))
+    listed.is_ok_and(|nodes| {
+        count(cluster, &nodes.items) == (usize::from(wanted), usize::from(wanted))
+    })
 }
 
 pub(crate) fn is_ready(node: &Node) -> bool {
-    let conditions = node.status.iter().filter_map(|status| status.conditions.as_ref()).flatten();
-    conditions.filter(|condition| condition.type_ == "Ready").any(|condition| condition.status == "True")
+    let conditions = node
+        .status
+        .iter()
+        .filter_map(|status| status.conditions.as_ref())
+        .flatten();
+    conditions
+        .filter(|condition| condition.type_ == "Ready")
+        .any(|condition| condition.status == "True")
 }
 
 /// Sets a label of a fake node, or removes it if there is no value.
-pub(crate) async fn label(cluster: &str, client: &Client, name: &str, key: &str, value: Option<&str>) -> Result<()> {
+pub(crate) async fn label(
+    cluster: &str,
+    client: &Client,
+    name: &str,
+    key: &str,
+    value: Option<&str>,
+) -> Result<()> {
     let nodes: Api<Node> = Api::all(client.clone());
     require_fake(cluster, &nodes, name).await?;
     let patch = Patch::Merge(json!({ "metadata": { "labels": { key: value } } }));
     let written = nodes.patch(name, &PatchParams::default(), &patch).await;
-    written.map(drop).map_err(Error::kubernetes(format!("label node {name}"), cluster))
+    written
+        .map(drop)
+        .map_err(Error::kubernetes(format!("label node {name}"), cluster))
 }
 
 /// Sets the resources of a fake node. Resources that are not named are removed.
-pub(crate) async fn set_resources(cluster: &str, client: &Client, name: &str, wanted: &ResourceList) -> Result<()> {
+pub(crate) async fn set_resources(
+    cluster: &str,
+    client: &Client,
+    name: &str,
+    wanted: &ResourceList,
+) -> Result<()> {
     let nodes: Api<Node> = Api::all(client.clone());
     let node = require_fake(cluster, &nodes, name).await?;
-    let Some(patch) = status_patch(&node, wanted) else { return Ok(()) };
-    let written = nodes.patch_status(name, &PatchParams::default(), &Patch::Merge(patch)).await;
-    written.map(drop).map_err(Error::kubernetes(format!("set the resources of node {name}"), cluster))
+    let Some(patch) = status_patch(&node, wanted) else {
+        return Ok(());
+    };
+    let written = nodes
+        .patch_status(name, &PatchParams::default(), &Patch::Merge(patch))
+        .await;
+    written.map(drop).map_err(Error::kubernetes(
+        format!("set the resources of node {name}"),
+        cluster,
+    ))
 }
 
 async fn require_fake(cluster: &str, nodes: &Api<Node>, name: &str) -> Result<Node> {
-    let found = nodes.get_opt(name).await.map_err(Error::kubernetes(format!("read node {name}"), cluster))?;
+    let found = nodes
+        .get_opt(name)
+        .await
+        .map_err(Error::kubernetes(format!("read node {name}"), cluster))?;
     found.filter(is_fake).ok_or_else(|| Error::NoSuchNode {
         cluster: cluster.to_owned(),
         kind: "fake node",
@@ -284,25 +394,42 @@ mod tests {
     use crate::spec::fake_node_resources;
 
     fn wanted(count: u16) -> FakeNodes {
-        FakeNodes { count, ..FakeNodes::default() }
+        FakeNodes {
+            count,
+            ..FakeNodes::default()
+        }
     }
 
     fn present(count: u16, wanted: &FakeNodes) -> Vec<Node> {
-        (1..=count).map(|number| serde_json::from_value(node("rome", number, wanted)).unwrap()).collect()
+        (1..=count)
+            .map(|number| serde_json::from_value(node("rome", number, wanted)).unwrap())
+            .collect()
     }
 
     #[test]
     fn fake_nodes_that_are_as_wanted_do_not_change() {
-        let with = FakeNodes { resources: fake_node_resources(["nvidia.com/gpu=8".parse().unwrap()]), taint: true, count: 3 };
+        let with = FakeNodes {
+            resources: fake_node_resources(["nvidia.com/gpu=8".parse().unwrap()]),
+            taint: true,
+            count: 3,
+        };
         assert_eq!(plan("rome", &with, &present(3, &with)), Plan::default());
     }
 
     #[test]
     fn surplus_nodes_are_removed_from_the_end_and_gaps_are_filled() {
         let nodes = present(5, &wanted(5));
-        assert_eq!(plan("rome", &wanted(3), &nodes).remove, ["rome-fake-4", "rome-fake-5"]);
+        assert_eq!(
+            plan("rome", &wanted(3), &nodes).remove,
+            ["rome-fake-4", "rome-fake-5"]
+        );
         let plan = plan("rome", &wanted(5), &[&nodes[..1], &nodes[2..4]].concat());
-        assert!(plan.create.iter().map(|node| &node["metadata"]["name"]).eq(["rome-fake-2", "rome-fake-5"]));
+        assert!(
+            plan.create
+                .iter()
+                .map(|node| &node["metadata"]["name"])
+                .eq(["rome-fake-2", "rome-fake-5"])
+        );
         assert!(plan.remove.is_empty());
     }
 
@@ -317,7 +444,13 @@ mod tests {
 
     #[test]
     fn a_resource_that_is_no_longer_wanted_is_removed() {
-        let nodes = present(1, &FakeNodes { resources: fake_node_resources(["nvidia.com/gpu=8".parse().unwrap()]), ..wanted(1) });
+        let nodes = present(
+            1,
+            &FakeNodes {
+                resources: fake_node_resources(["nvidia.com/gpu=8".parse().unwrap()]),
+                ..wanted(1)
+            },
+        );
         let plan = plan("rome", &wanted(1), &nodes);
         let status = plan.update[0].2.as_ref().unwrap();
         assert!(status["status"]["allocatable"]["nvidia.com/gpu"].is_null());
@@ -330,17 +463,31 @@ mod tests {
         let mut nodes = present(1, &wanted(1));
         let foreign = json!([{ "key": "node.kubernetes.io/unreachable", "effect": "NoSchedule" }]);
         nodes[0].spec.as_mut().unwrap().taints = serde_json::from_value(foreign).unwrap();
-        let with = plan("rome", &FakeNodes { taint: true, ..wanted(1) }, &nodes);
+        let with = plan(
+            "rome",
+            &FakeNodes {
+                taint: true,
+                ..wanted(1)
+            },
+            &nodes,
+        );
         let taints = with.update[0].1.as_ref().unwrap()["spec"]["taints"].clone();
         assert_eq!(taints.as_array().unwrap().len(), 2);
         nodes[0].spec.as_mut().unwrap().taints = serde_json::from_value(taints).unwrap();
         let without = plan("rome", &wanted(1), &nodes);
-        assert_eq!(without.update[0].1.as_ref().unwrap()["spec"]["taints"].as_array().unwrap().len(), 1);
+        assert_eq!(
+            without.update[0].1.as_ref().unwrap()["spec"]["taints"]
+                .as_array()
+                .unwrap()
+                .len(),
+            1
+        );
     }
 
     #[test]
     fn no_two_fake_nodes_share_an_address() {
-        let address = |number| node("rome", number, &wanted(1))["status"]["addresses"][0]["address"].clone();
+        let address =
+            |number| node("rome", number, &wanted(1))["status"]["addresses"][0]["address"].clone();
         assert_eq!(address(1), "198.18.0.1");
         assert_eq!(address(u16::MAX), "198.18.255.255");
     }

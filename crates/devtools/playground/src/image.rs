@@ -1,7 +1,9 @@
-//! Container images without a registry and without a builder: an OCI archive is a tar of a few JSON documents and one layer.
+//! Container images without a registry and without a builder: an OCI archive is a tar of a few JSON
+//! documents and one layer.
 //!
-//! The layer holds a program, the shared libraries that `ldd` names, and the few files that every program expects. The same input gives the
-//! same bytes, so an image that is already loaded is recognised by its digest.
+//! The layer holds a program, the shared libraries that `ldd` names, and the few files that every
+//! program expects. The same input gives the same bytes, so an image that is already loaded is
+//! recognised by its digest.
 
 use std::{
     collections::BTreeSet,
@@ -22,7 +24,8 @@ use crate::{
 
 /// The image that holds a pod's namespaces open.
 pub const PAUSE: &str = "localhost/pause:1";
-/// A shell and the usual small programs. Its `wget` crashes when it is given `-T`: `timeout 3 wget` works.
+/// A shell and the usual small programs. Its `wget` crashes when it is given `-T`: `timeout 3 wget`
+/// works.
 pub const BUSYBOX: &str = "localhost/busybox:1";
 /// The cluster's name server.
 pub(crate) const COREDNS: &str = "localhost/coredns:1.12.4";
@@ -34,7 +37,8 @@ pub const NONROOT: u32 = 65532;
 /// The content of an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImageSpec {
-    /// Its full name, with a registry part and a tag other than `latest`, or the kubelet would pull it: `localhost/liqo/fabric:dev`.
+    /// Its full name, with a registry part and a tag other than `latest`, or the kubelet would pull
+    /// it: `localhost/liqo/fabric:dev`.
     pub reference: String,
     /// The program on this machine.
     pub program: PathBuf,
@@ -85,8 +89,14 @@ pub(crate) struct Archive {
 
 /// Builds the archive of an image.
 pub(crate) async fn archive(spec: &ImageSpec) -> Result<Archive> {
-    let failed = |reason: String| Error::Image { reference: spec.reference.clone(), reason };
-    let name = spec.program.file_name().ok_or_else(|| failed(format!("{} is no file", spec.program.display())))?;
+    let failed = |reason: String| Error::Image {
+        reference: spec.reference.clone(),
+        reason,
+    };
+    let name = spec
+        .program
+        .file_name()
+        .ok_or_else(|| failed(format!("{} is no file", spec.program.display())))?;
     let entrypoint = match &spec.place {
         Some(place) => place.trim_start_matches('/').to_owned(),
         None => format!("usr/bin/{}", name.to_string_lossy()),
@@ -94,12 +104,21 @@ pub(crate) async fn archive(spec: &ImageSpec) -> Result<Archive> {
     let mut files = vec![(entrypoint.clone(), spec.program.clone())];
     let mut libraries = shared_libraries(&spec.program).await;
     for name in &spec.programs {
-        let found = search(name, &search_path()).ok_or_else(|| failed(format!("there is no program {name} on this machine")))?;
+        let found = search(name, &search_path())
+            .ok_or_else(|| failed(format!("there is no program {name} on this machine")))?;
         libraries.extend(shared_libraries(&found).await);
         files.push((format!("usr/sbin/{name}"), found));
     }
-    files.extend(libraries.into_iter().map(|library| (library.trim_start_matches('/').to_owned(), library.into())));
-    files.extend(spec.files.iter().map(|(place, source)| (place.trim_start_matches('/').to_owned(), source.clone())));
+    files.extend(
+        libraries
+            .into_iter()
+            .map(|library| (library.trim_start_matches('/').to_owned(), library.into())),
+    );
+    files.extend(
+        spec.files
+            .iter()
+            .map(|(place, source)| (place.trim_start_matches('/').to_owned(), source.clone())),
+    );
     let spec = spec.clone();
     // Reading and hashing takes seconds and must not block other tasks.
     let built = tokio::task::spawn_blocking(move || build(&spec, &entrypoint, files)).await;
@@ -107,14 +126,23 @@ pub(crate) async fn archive(spec: &ImageSpec) -> Result<Archive> {
 }
 
 fn build(spec: &ImageSpec, entrypoint: &str, files: Vec<(String, PathBuf)>) -> Result<Archive> {
-    let failed = |reason: String| Error::Image { reference: spec.reference.clone(), reason };
+    let failed = |reason: String| Error::Image {
+        reference: spec.reference.clone(),
+        reason,
+    };
     let mut contents = Vec::new();
     for (place, source) in files {
-        let bytes = fs::read(&source).map_err(|error| failed(format!("cannot read {}: {error}", source.display())))?;
+        let bytes = fs::read(&source)
+            .map_err(|error| failed(format!("cannot read {}: {error}", source.display())))?;
         contents.push((place, bytes));
     }
-    let layer = layer(&contents, &spec.links).map_err(|error| failed(format!("cannot write its layer: {error}")))?;
-    let environment = [vec!["PATH=/usr/sbin:/usr/bin:/sbin:/bin".to_owned()], spec.environment.clone()].concat();
+    let layer = layer(&contents, &spec.links)
+        .map_err(|error| failed(format!("cannot write its layer: {error}")))?;
+    let environment = [
+        vec!["PATH=/usr/sbin:/usr/bin:/sbin:/bin".to_owned()],
+        spec.environment.clone(),
+    ]
+    .concat();
     let command = [vec![format!("/{entrypoint}")], spec.arguments.clone()].concat();
     let config = json!({
         "architecture": architecture(),
@@ -128,7 +156,8 @@ fn build(spec: &ImageSpec, entrypoint: &str, files: Vec<(String, PathBuf)>) -> R
         },
         "rootfs": { "type": "layers", "diff_ids": [digest(&layer)] },
     });
-    assemble(&spec.reference, &config, &layer).map_err(|error| failed(format!("cannot write its archive: {error}")))
+    assemble(&spec.reference, &config, &layer)
+        .map_err(|error| failed(format!("cannot write its archive: {error}")))
 }
 
 /// The libraries and the loader that `ldd` names. A static program has none.
@@ -138,7 +167,11 @@ async fn shared_libraries(program: &Path) -> BTreeSet<String> {
 }
 
 fn parse_ldd(printed: &str) -> BTreeSet<String> {
-    let last_path = |line: &str| line.split_whitespace().rfind(|word| word.starts_with('/')).map(str::to_owned);
+    let last_path = |line: &str| {
+        line.split_whitespace()
+            .rfind(|word| word.starts_with('/'))
+            .map(str::to_owned)
+    };
     printed.lines().filter_map(last_path).collect()
 }
 
@@ -163,19 +196,39 @@ fn layer(files: &[(String, Vec<u8>)], links: &[(String, String)]) -> std::io::Re
         ("usr", 0o755),
         ("usr/bin", 0o755),
     ];
-    let mut directories: BTreeSet<String> = fixed.iter().map(|(name, _)| (*name).to_owned()).collect();
-    let places =
-        files.iter().map(|(place, _)| place.as_str()).chain(links.iter().map(|(place, _)| place.trim_start_matches('/')));
-    directories.extend(places.flat_map(|place| Path::new(place).ancestors().skip(1).map(|path| path.display().to_string())));
+    let mut directories: BTreeSet<String> =
+        fixed.iter().map(|(name, _)| (*name).to_owned()).collect();
+    let places = files
+        .iter()
+        .map(|(place, _)| place.as_str())
+        .chain(links.iter().map(|(place, _)| place.trim_start_matches('/')));
+    directories.extend(places.flat_map(|place| {
+        Path::new(place)
+            .ancestors()
+            .skip(1)
+            .map(|path| path.display().to_string())
+    }));
     for directory in directories.iter().filter(|directory| !directory.is_empty()) {
-        let mode = fixed.iter().find(|(name, _)| name == directory).map_or(0o755, |(_, mode)| *mode);
-        append(&mut tar, EntryType::Directory, &format!("{directory}/"), mode, &[])?;
+        let mode = fixed
+            .iter()
+            .find(|(name, _)| name == directory)
+            .map_or(0o755, |(_, mode)| *mode);
+        append(
+            &mut tar,
+            EntryType::Directory,
+            &format!("{directory}/"),
+            mode,
+            &[],
+        )?;
     }
-    let passwd = format!("root:x:0:0:root:/:/bin/sh\nnonroot:x:{NONROOT}:{NONROOT}:nonroot:/:/bin/sh\n");
+    let passwd =
+        format!("root:x:0:0:root:/:/bin/sh\nnonroot:x:{NONROOT}:{NONROOT}:nonroot:/:/bin/sh\n");
     let group = format!("root:x:0:\nnonroot:x:{NONROOT}:\n");
-    for (name, text) in
-        [("etc/group", group.as_str()), ("etc/nsswitch.conf", "hosts: files dns\n"), ("etc/passwd", passwd.as_str())]
-    {
+    for (name, text) in [
+        ("etc/group", group.as_str()),
+        ("etc/nsswitch.conf", "hosts: files dns\n"),
+        ("etc/passwd", passwd.as_str()),
+    ] {
         append(&mut tar, EntryType::Regular, name, 0o644, text.as_bytes())?;
     }
     for (place, bytes) in files {
@@ -199,7 +252,13 @@ fn header(kind: EntryType, mode: u32, size: usize) -> Header {
     header
 }
 
-fn append(tar: &mut Builder<Vec<u8>>, kind: EntryType, path: &str, mode: u32, bytes: &[u8]) -> std::io::Result<()> {
+fn append(
+    tar: &mut Builder<Vec<u8>>,
+    kind: EntryType,
+    path: &str,
+    mode: u32,
+    bytes: &[u8],
+) -> std::io::Result<()> {
     let mut header = header(kind, mode, bytes.len());
     tar.append_data(&mut header, path, Cursor::new(bytes))
 }
@@ -217,12 +276,34 @@ fn assemble(reference: &str, config: &Value, layer: &[u8]) -> std::io::Result<Ar
     named["annotations"] = json!({ "io.containerd.image.name": reference });
     let index = json!({ "schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json", "manifests": [named] });
     let mut tar = Builder::new(Vec::new());
-    append(&mut tar, EntryType::Regular, "oci-layout", 0o644, br#"{"imageLayoutVersion":"1.0.0"}"#)?;
-    append(&mut tar, EntryType::Regular, "index.json", 0o644, index.to_string().as_bytes())?;
+    append(
+        &mut tar,
+        EntryType::Regular,
+        "oci-layout",
+        0o644,
+        br#"{"imageLayoutVersion":"1.0.0"}"#,
+    )?;
+    append(
+        &mut tar,
+        EntryType::Regular,
+        "index.json",
+        0o644,
+        index.to_string().as_bytes(),
+    )?;
     for blob in [config.as_slice(), manifest.as_slice(), layer] {
-        append(&mut tar, EntryType::Regular, &format!("blobs/{}", digest(blob).replace(':', "/")), 0o644, blob)?;
+        append(
+            &mut tar,
+            EntryType::Regular,
+            &format!("blobs/{}", digest(blob).replace(':', "/")),
+            0o644,
+            blob,
+        )?;
     }
-    Ok(Archive { reference: reference.to_owned(), digest: digest(&manifest), bytes: tar.into_inner()? })
+    Ok(Archive {
+        reference: reference.to_owned(),
+        digest: digest(&manifest),
+        bytes: tar.into_inner()?,
+    })
 }
 
 fn descriptor(media_type: &str, blob: &[u8]) -> Value {
@@ -231,38 +312,64 @@ fn descriptor(media_type: &str, blob: &[u8]) -> Value {
 
 /// ring's hash is fast even in debug builds, and images have a hundred megabytes.
 fn digest(blob: &[u8]) -> String {
-    format!("sha256:{}", data_encoding::HEXLOWER.encode(ring::digest::digest(&ring::digest::SHA256, blob).as_ref()))
+    format!(
+        "sha256:{}",
+        data_encoding::HEXLOWER.encode(ring::digest::digest(&ring::digest::SHA256, blob).as_ref())
+    )
 }
 
 /// Imports the image into a node's containerd, unless it is already there.
 pub(crate) async fn import(node: &NodeLayout, archive: &Archive) -> Result<()> {
     let socket = node.containerd_socket().display().to_string();
     let ctr = ["--address", &socket, "--namespace", "k8s.io", "images"];
-    let known = run("ctr", &[&ctr[..], &["list", &format!("name=={}", archive.reference)]].concat()).await?;
+    let known = run(
+        "ctr",
+        &[&ctr[..], &["list", &format!("name=={}", archive.reference)]].concat(),
+    )
+    .await?;
     if known.contains(&archive.digest) {
         return Ok(());
     }
-    let file = node.dir.join(format!("{}.tar", archive.digest.replace(':', "-")));
+    let file = node
+        .dir
+        .join(format!("{}.tar", archive.digest.replace(':', "-")));
     fs::write(&file, &archive.bytes).map_err(Error::file("write", &file))?;
-    let result = run("ctr", &[&ctr[..], &["import", &file.display().to_string()]].concat()).await;
+    let result = run(
+        "ctr",
+        &[&ctr[..], &["import", &file.display().to_string()]].concat(),
+    )
+    .await;
     fs::remove_file(&file).map_err(Error::file("remove", &file))?;
     result.map(drop)
 }
 
 /// The images that every cluster needs, and that of metrics-server if one of them runs it.
-pub(crate) async fn base_images(coredns: &Path, metrics_server: Option<&Path>) -> Result<Vec<Archive>> {
+pub(crate) async fn base_images(
+    coredns: &Path,
+    metrics_server: Option<&Path>,
+) -> Result<Vec<Archive>> {
     let busybox = PathBuf::from("/bin/busybox");
-    let pause = ImageSpec { arguments: vec!["sleep".to_owned(), "infinity".to_owned()], ..ImageSpec::new(PAUSE, &busybox) };
+    let pause = ImageSpec {
+        arguments: vec!["sleep".to_owned(), "infinity".to_owned()],
+        ..ImageSpec::new(PAUSE, &busybox)
+    };
     let applets = run("busybox", &["--list"]).await?;
     let link = |applet: &str| (format!("/bin/{applet}"), "/usr/bin/busybox".to_owned());
     let shell = ImageSpec {
         arguments: Vec::new(),
-        links: applets.lines().filter(|applet| *applet != "busybox").map(link).collect(),
+        links: applets
+            .lines()
+            .filter(|applet| *applet != "busybox")
+            .map(link)
+            .collect(),
         user: 0,
         ..ImageSpec::new(BUSYBOX, &busybox)
     };
     // Port 53.
-    let dns = ImageSpec { user: 0, ..ImageSpec::new(COREDNS, coredns) };
+    let dns = ImageSpec {
+        user: 0,
+        ..ImageSpec::new(COREDNS, coredns)
+    };
     let metrics = metrics_server.map(|program| ImageSpec::new(METRICS_SERVER, program));
     let mut images = Vec::new();
     for spec in [pause, shell, dns].iter().chain(&metrics) {
@@ -283,14 +390,20 @@ mod tests {
             let mut entry = entry.unwrap();
             let mut content = Vec::new();
             entry.read_to_end(&mut content).unwrap();
-            (entry.path().unwrap().display().to_string(), (entry.header().clone(), content))
+            (
+                entry.path().unwrap().display().to_string(),
+                (entry.header().clone(), content),
+            )
         };
         tar.entries().unwrap().map(read).collect()
     }
 
     fn example() -> Archive {
-        let layer =
-            layer(&[("usr/bin/x".to_owned(), b"program".to_vec())], &[("/bin/y".to_owned(), "/usr/bin/x".to_owned())]).unwrap();
+        let layer = layer(
+            &[("usr/bin/x".to_owned(), b"program".to_vec())],
+            &[("/bin/y".to_owned(), "/usr/bin/x".to_owned())],
+        )
+        .unwrap();
         let config = json!({ "rootfs": { "diff_ids": [digest(&layer)] } });
         assemble("localhost/x:1", &config, &layer).unwrap()
     }
@@ -299,9 +412,19 @@ mod tests {
     fn every_digest_of_an_archive_leads_to_its_blob() {
         let archive = example();
         let files = unpack(&archive.bytes);
-        let blob = |value: &Value| files[&format!("blobs/{}", value["digest"].as_str().unwrap().replace(':', "/"))].1.clone();
+        let blob = |value: &Value| {
+            files[&format!(
+                "blobs/{}",
+                value["digest"].as_str().unwrap().replace(':', "/")
+            )]
+                .1
+                .clone()
+        };
         let index: Value = serde_json::from_slice(&files["index.json"].1).unwrap();
-        assert_eq!(index["manifests"][0]["annotations"]["io.containerd.image.name"], "localhost/x:1");
+        assert_eq!(
+            index["manifests"][0]["annotations"]["io.containerd.image.name"],
+            "localhost/x:1"
+        );
         assert_eq!(index["manifests"][0]["digest"], archive.digest);
         let manifest: Value = serde_json::from_slice(&blob(&index["manifests"][0])).unwrap();
         let config: Value = serde_json::from_slice(&blob(&manifest["config"])).unwrap();
@@ -317,18 +440,27 @@ mod tests {
 
     #[test]
     fn a_layer_has_the_program_and_a_temporary_directory_for_everybody() {
-        let layer =
-            layer(&[("usr/bin/x".to_owned(), b"program".to_vec())], &[("/bin/y".to_owned(), "/usr/bin/x".to_owned())]).unwrap();
+        let layer = layer(
+            &[("usr/bin/x".to_owned(), b"program".to_vec())],
+            &[("/bin/y".to_owned(), "/usr/bin/x".to_owned())],
+        )
+        .unwrap();
         let files = unpack(&layer);
         assert_eq!(files["tmp/"].0.mode().unwrap(), 0o1777);
         assert_eq!(files["usr/bin/x"].1, b"program");
-        assert_eq!(files["bin/y"].0.link_name().unwrap().unwrap(), Path::new("/usr/bin/x"));
+        assert_eq!(
+            files["bin/y"].0.link_name().unwrap().unwrap(),
+            Path::new("/usr/bin/x")
+        );
     }
 
     #[test]
     fn libraries_and_the_loader_are_named_by_ldd() {
         let printed = "\tlinux-vdso.so.1 (0x00007ffd)\n\tlibc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x00007f)\n\t/lib64/ld-linux-x86-64.so.2 (0x00007f)\n";
-        let expected = ["/lib/x86_64-linux-gnu/libc.so.6", "/lib64/ld-linux-x86-64.so.2"];
+        let expected = [
+            "/lib/x86_64-linux-gnu/libc.so.6",
+            "/lib64/ld-linux-x86-64.so.2",
+        ];
         assert!(parse_ldd(printed).iter().eq(expected));
         assert!(parse_ldd("\tstatically linked\n").is_empty());
     }

@@ -1,8 +1,9 @@
-//! Real Kubernetes clusters on this machine, as a library. It needs Linux and root. It does not install Liqo.
+//! Real Kubernetes clusters on this machine, as a library. It needs Linux and root. It does not
+//! install Liqo.
 //!
-//! A playground is a few clusters on one network. Each runs the programs of Kubernetes itself, and pods are real
-//! containers. A node is a network namespace, a cgroup and a directory, without a virtual machine or a container engine
-//! around it.
+//! A playground is a few clusters on one network. Each runs the programs of Kubernetes itself, and
+//! pods are real containers. A node is a network namespace, a cgroup and a directory, without a
+//! virtual machine or a container engine around it.
 //!
 //! ```text
 //!   network namespace rome-1              network namespace milan-1
@@ -17,21 +18,24 @@
 //!                           └──── bridge lp-INSTANCE ─────────────┘       172.30.x.0/24, the host is .1
 //! ```
 //!
-//! All clusters use the same pod and service ranges, so overlap is the normal case. Clusters and the host reach each
-//! node, its API server and its node ports by the node's address on the bridge. A cluster may also have IPv6, several
-//! nodes, and thousands of fake nodes: objects whose kubelets kwok simulates, where pods become ready without running.
+//! All clusters use the same pod and service ranges, so overlap is the normal case. Clusters and
+//! the host reach each node, its API server and its node ports by the node's address on the bridge.
+//! A cluster may also have IPv6, several nodes, and thousands of fake nodes: objects whose kubelets
+//! kwok simulates, where pods become ready without running.
 //!
-//! [`Playground::up`] creates what is missing, removes surplus nodes and leaves everything else alone, so it also
-//! repairs. [`Playground::down`] finds everything by names and marks that begin with the instance's name, so it works
-//! after any crash. Between them one supervisor is the parent of all programs: it restarts those that exit, and
-//! remembers why. Tests can disturb a [`Cluster`]: stop components, power off a node, freeze the cluster or cut it off.
-//! Instances do not see each other: the user's own is called `liqo`, tests use other names.
+//! [`Playground::up`] creates what is missing, removes surplus nodes and leaves everything else
+//! alone, so it also repairs. [`Playground::down`] finds everything by names and marks that begin
+//! with the instance's name, so it works after any crash. Between them one supervisor is the parent
+//! of all programs: it restarts those that exit, and remembers why. Tests can disturb a
+//! [`Cluster`]: stop components, power off a node, freeze the cluster or cut it off. Instances do
+//! not see each other: the user's own is called `liqo`, tests use other names.
 //!
-//! Programs come from PATH or from `$KUBEBUILDER_ASSETS`, or are built once from their Go modules into the user's cache
-//! directory. [`ImageSpec`] builds images from programs on this machine, so no registry is needed.
+//! Programs come from PATH or from `$KUBEBUILDER_ASSETS`, or are built once from their Go modules
+//! into the user's cache directory. [`ImageSpec`] builds images from programs on this machine, so
+//! no registry is needed.
 //!
-//! `cargo playground`, the scenarios in `tests/` and tests of several crates use it. See `examples/cluster.rs` for how
-//! to call it, and `playground.rs` for what `up` does.
+//! `cargo playground`, the scenarios in `tests/` and tests of several crates use it. See
+//! `examples/cluster.rs` for how to call it, and `playground.rs` for what `up` does.
 
 mod api;
 mod audit;
@@ -67,7 +71,8 @@ mod wait;
 
 pub use audit::Write;
 pub use binaries::{
-    KubernetesTests, etcd, has_kubernetes_tests, helm_3_and_4, kube_apiserver, kubectl, kubernetes_tests, wireguard_go,
+    KubernetesTests, etcd, has_kubernetes_tests, helm_3_and_4, kube_apiserver, kubectl,
+    kubernetes_tests, wireguard_go,
 };
 pub use cluster::{Cluster, NodeInfo};
 pub use error::{Error, Result};

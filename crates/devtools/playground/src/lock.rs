@@ -1,4 +1,5 @@
-//! Locks: one `up` or `down` at a time for each instance, and one process that installs or builds programs.
+//! Locks: one `up` or `down` at a time for each instance, and one process that installs or builds
+//! programs.
 
 use std::{
     fs::{self, File},
@@ -30,7 +31,11 @@ impl InstanceLock {
             if let Some(directory) = path.parent() {
                 fs::create_dir_all(directory).map_err(Error::file("create", directory))?;
             }
-            let file = File::options().create(true).append(true).open(&path).map_err(Error::file("open", &path))?;
+            let file = File::options()
+                .create(true)
+                .append(true)
+                .open(&path)
+                .map_err(Error::file("open", &path))?;
             // The previous holder may have removed the file that we just locked.
             if file.try_lock().is_ok() && is_same(&file, &path) {
                 return Ok(Self { _file: file, path });
@@ -49,7 +54,8 @@ impl InstanceLock {
     }
 }
 
-/// Held by who installs packages or builds programs; the kernel releases it when it is dropped, or the process dies.
+/// Held by who installs packages or builds programs; the kernel releases it when it is dropped, or
+/// the process dies.
 #[derive(Debug)]
 pub(crate) struct CacheLock {
     _file: File,
@@ -61,7 +67,11 @@ impl CacheLock {
         let directory = program::cache();
         fs::create_dir_all(&directory).map_err(Error::file("create", &directory))?;
         let path = directory.join(".lock");
-        let file = File::options().create(true).append(true).open(&path).map_err(Error::file("open", &path))?;
+        let file = File::options()
+            .create(true)
+            .append(true)
+            .open(&path)
+            .map_err(Error::file("open", &path))?;
         while file.try_lock().is_err() {
             tokio::time::sleep(POLL_INTERVAL).await;
         }
@@ -70,7 +80,11 @@ impl CacheLock {
 }
 
 fn is_same(file: &File, path: &std::path::Path) -> bool {
-    let inode = |metadata: std::io::Result<fs::Metadata>| metadata.ok().map(|metadata| (metadata.dev(), metadata.ino()));
+    let inode = |metadata: std::io::Result<fs::Metadata>| {
+        metadata
+            .ok()
+            .map(|metadata| (metadata.dev(), metadata.ino()))
+    };
     let (held, named) = (inode(file.metadata()), inode(fs::metadata(path)));
     held.is_some() && held == named
 }

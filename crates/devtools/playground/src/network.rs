@@ -32,32 +32,48 @@ pub(crate) fn namespace_inode(namespace: &str) -> Result<u64> {
 pub(crate) async fn choose_subnet(instance: &Instance) -> Result<u8> {
     let routes = run("ip", &["-j", "-4", "route", "show", "table", "all"]).await?;
     let routes: Value = serde_json::from_str(&routes).unwrap_or_default();
-    let destinations: Vec<_> = routes.as_array().into_iter().flatten().filter_map(|route| route["dst"].as_str()).collect();
-    free_subnet(&instance.name, &destinations).ok_or_else(|| Error::NoSubnet { instance: instance.name.clone() })
+    let destinations: Vec<_> = routes
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|route| route["dst"].as_str())
+        .collect();
+    free_subnet(&instance.name, &destinations).ok_or_else(|| Error::NoSubnet {
+        instance: instance.name.clone(),
+    })
 }
 
-/// The search starts at a number derived from the name, so two instances that start at the same time rarely collide.
+/// The search starts at a number derived from the name, so two instances that start at the same
+/// time rarely collide.
 fn free_subnet(instance: &str, destinations: &[&str]) -> Option<u8> {
-    let start = instance.bytes().fold(0u8, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte));
-    (0..=255u8).map(|step| start.wrapping_add(step)).find(|octet| !destinations.iter().any(|route| touches(route, *octet)))
+    let start = instance
+        .bytes()
+        .fold(0u8, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte));
+    (0..=255u8)
+        .map(|step| start.wrapping_add(step))
+        .find(|octet| !destinations.iter().any(|route| touches(route, *octet)))
 }
 
 /// Whether a route's destination overlaps 172.30.`octet`.0/24. The default route touches nothing.
 fn touches(destination: &str, octet: u8) -> bool {
     let (address, length) = destination.split_once('/').unwrap_or((destination, "32"));
-    let (Ok(address), Ok(length)) = (address.parse::<Ipv4Addr>(), length.parse::<u32>()) else { return false };
+    let (Ok(address), Ok(length)) = (address.parse::<Ipv4Addr>(), length.parse::<u32>()) else {
+        return false;
+    };
     let shift = 32 - length.clamp(1, 24);
     (u32::from(address) >> shift) == (u32::from(gateway(octet)) >> shift)
 }
 
-/// Sends packets between pods of one node through the packet filter, which translates replies of Services back.
+/// Sends packets between pods of one node through the packet filter, which translates replies of
+/// Services back.
 async fn ensure_bridge_filter() -> Result<()> {
     const SWITCH: &str = "/proc/sys/net/bridge/bridge-nf-call-iptables";
     if Path::new(SWITCH).exists() {
         return Ok(());
     }
     run("modprobe", &["br_netfilter"]).await?;
-    // Each network namespace has its own switches, initially on. The nodes need them; other bridges of this machine must not change.
+    // Each network namespace has its own switches, initially on. The nodes need them; other bridges
+    // of this machine must not change.
     for switch in [SWITCH, "/proc/sys/net/bridge/bridge-nf-call-ip6tables"] {
         std::fs::write(switch, "0").map_err(Error::file("write", switch.as_ref()))?;
     }
@@ -71,26 +87,50 @@ pub(crate) async fn ensure_bridge(instance: &Instance, subnet: u8, dual_stack: b
     if !links().await?.contains(&bridge) {
         run("ip", &["link", "add", &bridge, "type", "bridge"]).await?;
     }
-    run("ip", &["address", "replace", &format!("{}/24", gateway(subnet)), "dev", &bridge]).await?;
+    run(
+        "ip",
+        &[
+            "address",
+            "replace",
+            &format!("{}/24", gateway(subnet)),
+            "dev",
+            &bridge,
+        ],
+    )
+    .await?;
     if dual_stack {
         let switch = format!("/proc/sys/net/ipv6/conf/{bridge}/disable_ipv6");
         std::fs::write(&switch, "0").map_err(Error::file("write", switch.as_ref()))?;
-        run("ip", &["address", "replace", &format!("{}/64", gateway_v6(subnet)), "dev", &bridge, "nodad"]).await?;
+        run(
+            "ip",
+            &[
+                "address",
+                "replace",
+                &format!("{}/64", gateway_v6(subnet)),
+                "dev",
+                &bridge,
+                "nodad",
+            ],
+        )
+        .await?;
     }
     run("ip", &["link", "set", &bridge, "up"]).await?;
     Ok(())
 }
 
-/// Enables IPv6 and its forwarding in a node's namespace, without duplicate address detection: addresses are unique here.
+/// Enables IPv6 and its forwarding in a node's namespace, without duplicate address detection:
+/// addresses are unique here.
 const WITH_IPV6: &str = "cd /proc/sys/net/ipv6/conf; for which in all default; do echo 0 > $which/disable_ipv6; echo 0 > $which/accept_dad; done; \
     echo 1 > all/forwarding; echo 1 > /proc/sys/net/bridge/bridge-nf-call-ip6tables";
 
-/// Creates a node's namespace and link if they are missing, and repairs their content. Returns whether the namespace is new.
+/// Creates a node's namespace and link if they are missing, and repairs their content. Returns
+/// whether the namespace is new.
 pub(crate) async fn ensure_node(cluster: &ClusterLayout, node: &NodeLayout) -> Result<bool> {
     let namespace = &node.namespace;
     let missing = !namespaces().await?.contains(namespace);
     if missing {
-        // Programs that still run may hold an earlier namespace without a name, and with it the other end of the link.
+        // Programs that still run may hold an earlier namespace without a name, and with it the
+        // other end of the link.
         if links().await?.contains(&node.link) {
             run("ip", &["link", "delete", &node.link]).await?;
         }
@@ -102,9 +142,20 @@ pub(crate) async fn ensure_node(cluster: &ClusterLayout, node: &NodeLayout) -> R
         run("nsenter", &[&within, "sh", "-ec", WITH_IPV6]).await?;
     }
     if !links().await?.contains(&node.link) {
-        run("ip", &["link", "add", &node.link, "type", "veth", "peer", "name", "eth0", "netns", namespace]).await?;
+        run(
+            "ip",
+            &[
+                "link", "add", &node.link, "type", "veth", "peer", "name", "eth0", "netns",
+                namespace,
+            ],
+        )
+        .await?;
     }
-    run("ip", &["link", "set", &node.link, "master", &cluster.bridge, "up"]).await?;
+    run(
+        "ip",
+        &["link", "set", &node.link, "master", &cluster.bridge, "up"],
+    )
+    .await?;
     let mut inside = vec![
         "link set lo up".to_owned(),
         format!("address replace {}/24 dev eth0", node.address),
@@ -115,24 +166,49 @@ pub(crate) async fn ensure_node(cluster: &ClusterLayout, node: &NodeLayout) -> R
         inside.push(format!("address replace {address}/64 dev eth0 nodad"));
         inside.push(format!("route replace default via {}", cluster.gateway_v6));
     }
-    run_with_input("ip", &["-netns", namespace, "-batch", "-"], &inside.join("\n")).await?;
+    run_with_input(
+        "ip",
+        &["-netns", namespace, "-batch", "-"],
+        &inside.join("\n"),
+    )
+    .await?;
     // /proc/sys/net shows the namespace of the process that opens it.
     let script = "echo 1 > /proc/sys/net/ipv4/ip_forward; echo 1 > /proc/sys/net/bridge/bridge-nf-call-iptables; nft -f -";
-    run_with_input("nsenter", &[&within, "sh", "-ec", script], &masquerade(&cluster.spec, node)).await?;
+    run_with_input(
+        "nsenter",
+        &[&within, "sh", "-ec", script],
+        &masquerade(&cluster.spec, node),
+    )
+    .await?;
     Ok(missing)
 }
 
-/// Whether kube-router has written all its rules into a node's kernel. The rule that accepts permitted packets comes last.
+/// Whether kube-router has written all its rules into a node's kernel. The rule that accepts
+/// permitted packets comes last.
 pub(crate) async fn enforces_policies(node: &NodeLayout) -> Option<()> {
     let within = format!("--net={}", namespace_file(&node.namespace));
-    let rules = run("nsenter", &[&within, "iptables", "-w", "-S", "KUBE-ROUTER-FORWARD"]).await.ok()?;
+    let rules = run(
+        "nsenter",
+        &[&within, "iptables", "-w", "-S", "KUBE-ROUTER-FORWARD"],
+    )
+    .await
+    .ok()?;
     rules.contains("-j ACCEPT").then_some(())
 }
 
 /// Adds routes to the pod ranges through the addresses of their nodes.
 pub(crate) async fn route_pods(from: &NodeLayout, ranges: &[(String, IpAddr)]) -> Result<()> {
-    let routes: Vec<_> = ranges.iter().map(|(range, node)| format!("route replace {range} via {node}")).collect();
-    run_with_input("ip", &["-netns", &from.namespace, "-batch", "-"], &routes.join("\n")).await.map(drop)
+    let routes: Vec<_> = ranges
+        .iter()
+        .map(|(range, node)| format!("route replace {range} via {node}"))
+        .collect();
+    run_with_input(
+        "ip",
+        &["-netns", &from.namespace, "-batch", "-"],
+        &routes.join("\n"),
+    )
+    .await
+    .map(drop)
 }
 
 pub(crate) async fn is_there(node: &NodeLayout) -> Result<bool> {
@@ -143,23 +219,64 @@ pub(crate) async fn is_there(node: &NodeLayout) -> Result<bool> {
 pub(crate) async fn forget_node(from: &NodeLayout, gone: IpAddr) -> Result<()> {
     let family = if gone.is_ipv4() { "-4" } else { "-6" };
     // The command fails if there is nothing to remove; that is fine.
-    let _ = run("ip", &[family, "-netns", &from.namespace, "route", "flush", "via", &gone.to_string()]).await;
-    let left = run("ip", &[family, "-netns", &from.namespace, "-j", "route", "show", "via", &gone.to_string()]).await?;
+    let _ = run(
+        "ip",
+        &[
+            family,
+            "-netns",
+            &from.namespace,
+            "route",
+            "flush",
+            "via",
+            &gone.to_string(),
+        ],
+    )
+    .await;
+    let left = run(
+        "ip",
+        &[
+            family,
+            "-netns",
+            &from.namespace,
+            "-j",
+            "route",
+            "show",
+            "via",
+            &gone.to_string(),
+        ],
+    )
+    .await?;
     if names(&left, "dst")?.is_empty() {
         return Ok(());
     }
-    Err(Error::Damaged { path: namespace_file(&from.namespace).into(), reason: format!("it still has routes to {gone}") })
+    Err(Error::Damaged {
+        path: namespace_file(&from.namespace).into(),
+        reason: format!("it still has routes to {gone}"),
+    })
 }
 
 /// Packets to these ranges are rejected at once instead of being lost.
 pub(crate) async fn refuse(from: &NodeLayout, ranges: &[&str]) -> Result<()> {
-    let routes: Vec<_> = ranges.iter().map(|range| format!("route replace unreachable {range}")).collect();
-    run_with_input("ip", &["-netns", &from.namespace, "-batch", "-"], &routes.join("\n")).await.map(drop)
+    let routes: Vec<_> = ranges
+        .iter()
+        .map(|range| format!("route replace unreachable {range}"))
+        .collect();
+    run_with_input(
+        "ip",
+        &["-netns", &from.namespace, "-batch", "-"],
+        &routes.join("\n"),
+    )
+    .await
+    .map(drop)
 }
 
 /// Takes a node's link down or up.
 pub(crate) async fn set_link(node: &NodeLayout, up: bool) -> Result<()> {
-    run("ip", &["link", "set", &node.link, if up { "up" } else { "down" }]).await?;
+    run(
+        "ip",
+        &["link", "set", &node.link, if up { "up" } else { "down" }],
+    )
+    .await?;
     Ok(())
 }
 
@@ -173,11 +290,16 @@ pub(crate) async fn remove_node(node: &NodeLayout) -> Result<()> {
 
 /// Removes all links and namespaces of an instance.
 pub(crate) async fn remove(instance: &Instance) -> Result<()> {
-    for namespace in namespaces().await?.into_iter().filter(|name| name.starts_with(&instance.prefix())) {
+    for namespace in namespaces()
+        .await?
+        .into_iter()
+        .filter(|name| name.starts_with(&instance.prefix()))
+    {
         run("ip", &["netns", "delete", &namespace]).await?;
     }
     if namespaces().await?.is_empty() {
-        // `ip netns` mounts the directory of the namespaces on itself and leaves it so. A namespace that appears now keeps it busy.
+        // `ip netns` mounts the directory of the namespaces on itself and leaves it so. A namespace
+        // that appears now keeps it busy.
         let _ = unmount("/run/netns", UnmountFlags::empty());
         let _ = std::fs::remove_dir("/run/netns");
     }
@@ -207,9 +329,16 @@ fn names(json: &str, key: &str) -> Result<HashSet<String>> {
     if json.trim().is_empty() {
         return Ok(HashSet::new());
     }
-    let damaged = |error: serde_json::Error| Error::Damaged { path: "output of ip -j".into(), reason: error.to_string() };
+    let damaged = |error: serde_json::Error| Error::Damaged {
+        path: "output of ip -j".into(),
+        reason: error.to_string(),
+    };
     let list: Vec<Value> = serde_json::from_str(json).map_err(damaged)?;
-    Ok(list.iter().filter_map(|entry| entry[key].as_str()).map(str::to_owned).collect())
+    Ok(list
+        .iter()
+        .filter_map(|entry| entry[key].as_str())
+        .map(str::to_owned)
+        .collect())
 }
 
 #[cfg(test)]

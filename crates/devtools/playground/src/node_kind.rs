@@ -1,6 +1,7 @@
 //! The label that tells real nodes from fake ones.
 
-/// Every node of a playground has this label. It is also the key of the taint of fake nodes, and kwok's own label for its nodes.
+/// Every node of a playground has this label. It is also the key of the taint of fake nodes, and
+/// kwok's own label for its nodes.
 pub const NODE_KIND_LABEL: &str = "kwok.x-k8s.io/node";
 /// Value of [`NODE_KIND_LABEL`] on nodes that are only objects.
 pub const FAKE_NODE: &str = "fake";

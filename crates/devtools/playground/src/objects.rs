@@ -35,7 +35,10 @@ const REAL_NODE_ANNOTATION: &str = "liqo-playground/real-node";
 
 /// Applies all objects. Objects that are already as wanted do not change.
 pub(crate) async fn apply(cluster: &ClusterLayout, client: &Client, ca: &str) -> Result<()> {
-    let writer = Writer { cluster: &cluster.name, client };
+    let writer = Writer {
+        cluster: &cluster.name,
+        client,
+    };
     writer
         .cluster_wide::<ClusterRoleBinding>(
             "playground-kubelet-api",
@@ -46,7 +49,13 @@ pub(crate) async fn apply(cluster: &ClusterLayout, client: &Client, ca: &str) ->
         )
         .await?;
     let kubeconfig = format!("{:#}\n", cluster_info(cluster, ca));
-    writer.namespaced::<ConfigMap>("kube-public", "cluster-info", json!({ "data": { "kubeconfig": kubeconfig } })).await?;
+    writer
+        .namespaced::<ConfigMap>(
+            "kube-public",
+            "cluster-info",
+            json!({ "data": { "kubeconfig": kubeconfig } }),
+        )
+        .await?;
     writer.namespaced::<Role>("kube-public", "cluster-info", json!({
         "rules": [{ "apiGroups": [""], "resources": ["configmaps"], "resourceNames": ["cluster-info"], "verbs": ["get"] }],
     })).await?;
@@ -69,12 +78,17 @@ pub(crate) async fn apply(cluster: &ClusterLayout, client: &Client, ca: &str) ->
     name_server(&writer, cluster).await
 }
 
-/// Serves `metrics.k8s.io`, for `kubectl top` and autoscalers. It asks all kubelets every ten seconds, the shortest interval that it allows.
+/// Serves `metrics.k8s.io`, for `kubectl top` and autoscalers. It asks all kubelets every ten
+/// seconds, the shortest interval that it allows.
 async fn metrics_server(writer: &Writer<'_>) -> Result<()> {
     const NAME: &str = "metrics-server";
-    let (labels, account) =
-        (json!({ "k8s-app": NAME }), json!({ "kind": "ServiceAccount", "name": NAME, "namespace": "kube-system" }));
-    writer.namespaced::<ServiceAccount>("kube-system", NAME, json!({})).await?;
+    let (labels, account) = (
+        json!({ "k8s-app": NAME }),
+        json!({ "kind": "ServiceAccount", "name": NAME, "namespace": "kube-system" }),
+    );
+    writer
+        .namespaced::<ServiceAccount>("kube-system", NAME, json!({}))
+        .await?;
     writer
         .cluster_wide::<ClusterRole>(
             "system:metrics-server",
@@ -86,16 +100,26 @@ async fn metrics_server(writer: &Writer<'_>) -> Result<()> {
             }),
         )
         .await?;
-    for (binding, role) in
-        [("system:metrics-server", "system:metrics-server"), ("metrics-server:system:auth-delegator", "system:auth-delegator")]
-    {
+    for (binding, role) in [
+        ("system:metrics-server", "system:metrics-server"),
+        (
+            "metrics-server:system:auth-delegator",
+            "system:auth-delegator",
+        ),
+    ] {
         let body = json!({ "roleRef": role_ref("ClusterRole", role), "subjects": [account] });
-        writer.cluster_wide::<ClusterRoleBinding>(binding, body).await?;
+        writer
+            .cluster_wide::<ClusterRoleBinding>(binding, body)
+            .await?;
     }
     let reader = json!({ "roleRef": role_ref("Role", "extension-apiserver-authentication-reader"), "subjects": [account] });
-    writer.namespaced::<RoleBinding>("kube-system", "metrics-server-auth-reader", reader).await?;
+    writer
+        .namespaced::<RoleBinding>("kube-system", "metrics-server-auth-reader", reader)
+        .await?;
     let service = json!({ "spec": { "selector": labels, "ports": [{ "name": "https", "port": 443, "targetPort": "https" }] } });
-    writer.namespaced::<Service>("kube-system", NAME, service).await?;
+    writer
+        .namespaced::<Service>("kube-system", NAME, service)
+        .await?;
     writer.namespaced::<Deployment>("kube-system", NAME, json!({
         "metadata": { "labels": labels },
         "spec": {
@@ -157,12 +181,17 @@ async fn kube_router(writer: &Writer<'_>) -> Result<()> {
         )
         .await?;
     let binding = json!({ "roleRef": role_ref("ClusterRole", "playground-kube-router"), "subjects": [user(KUBE_ROUTER_USER)] });
-    writer.cluster_wide::<ClusterRoleBinding>("playground-kube-router", binding).await
+    writer
+        .cluster_wide::<ClusterRoleBinding>("playground-kube-router", binding)
+        .await
 }
 
 /// The rights that kwok needs for nodes and their pods.
 pub(crate) async fn apply_kwok(cluster: &ClusterLayout, client: &Client) -> Result<()> {
-    let writer = Writer { cluster: &cluster.name, client };
+    let writer = Writer {
+        cluster: &cluster.name,
+        client,
+    };
     writer.cluster_wide::<ClusterRole>("playground-kwok", json!({
         "rules": [
             { "apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch"] },
@@ -173,32 +202,74 @@ pub(crate) async fn apply_kwok(cluster: &ClusterLayout, client: &Client) -> Resu
         ],
     })).await?;
     let binding = json!({ "roleRef": role_ref("ClusterRole", "playground-kwok"), "subjects": [user(KWOK_USER)] });
-    writer.cluster_wide::<ClusterRoleBinding>("playground-kwok", binding).await
+    writer
+        .cluster_wide::<ClusterRoleBinding>("playground-kwok", binding)
+        .await
 }
 
-/// Creates the real nodes before their kubelets start, so their pod ranges are set by then, and removes nodes that are gone. It sets the
-/// labels that a kubelet may not set itself. Returns the pod ranges of each node, in the order of the nodes.
-pub(crate) async fn ensure_nodes(cluster: &ClusterLayout, client: &Client) -> Result<Vec<Vec<String>>> {
+/// Creates the real nodes before their kubelets start, so their pod ranges are set by then, and
+/// removes nodes that are gone. It sets the labels that a kubelet may not set itself. Returns the
+/// pod ranges of each node, in the order of the nodes.
+pub(crate) async fn ensure_nodes(
+    cluster: &ClusterLayout,
+    client: &Client,
+) -> Result<Vec<Vec<String>>> {
     let nodes: Api<Node> = Api::all(client.clone());
-    let present = nodes.list(&ListParams::default()).await.map_err(Error::kubernetes("list the nodes", &cluster.name))?.items;
+    let present = nodes
+        .list(&ListParams::default())
+        .await
+        .map_err(Error::kubernetes("list the nodes", &cluster.name))?
+        .items;
     let is_gone = |node: &&Node| {
-        node.annotations().contains_key(REAL_NODE_ANNOTATION) && cluster.nodes.iter().all(|wanted| wanted.name != node.name_any())
+        node.annotations().contains_key(REAL_NODE_ANNOTATION)
+            && cluster
+                .nodes
+                .iter()
+                .all(|wanted| wanted.name != node.name_any())
     };
-    let gone: Vec<String> = present.iter().filter(is_gone).map(ResourceExt::name_any).collect();
+    let gone: Vec<String> = present
+        .iter()
+        .filter(is_gone)
+        .map(ResourceExt::name_any)
+        .collect();
     fake_nodes::remove(&cluster.name, client, &gone).await?;
 
-    let ranges_of = |node: &Node| node.spec.as_ref().and_then(|spec| spec.pod_cidrs.clone()).unwrap_or_default();
-    let mut taken: Vec<String> = present.iter().filter(|node| !is_gone(node)).flat_map(ranges_of).collect();
-    let writer = Writer { cluster: &cluster.name, client };
+    let ranges_of = |node: &Node| {
+        node.spec
+            .as_ref()
+            .and_then(|spec| spec.pod_cidrs.clone())
+            .unwrap_or_default()
+    };
+    let mut taken: Vec<String> = present
+        .iter()
+        .filter(|node| !is_gone(node))
+        .flat_map(ranges_of)
+        .collect();
+    let writer = Writer {
+        cluster: &cluster.name,
+        client,
+    };
     let mut ranges = Vec::new();
     for node in &cluster.nodes {
-        let own = present.iter().find(|present| present.name_any() == node.name).map(ranges_of);
-        // The controller manager takes seconds to assign ranges, and has too few for many nodes; it keeps ranges that are set.
-        let free = || free_pod_range(&cluster.spec, &taken).map(|third| pod_ranges(&cluster.spec, third));
-        let of_node = own.filter(|own| !own.is_empty()).or_else(free).ok_or_else(|| Error::ClusterSpec {
-            cluster: cluster.name.clone(),
-            reason: format!("no part of {} is left for node {}: ask for fewer nodes", cluster.spec.pod_range(), node.name),
-        })?;
+        let own = present
+            .iter()
+            .find(|present| present.name_any() == node.name)
+            .map(ranges_of);
+        // The controller manager takes seconds to assign ranges, and has too few for many nodes; it
+        // keeps ranges that are set.
+        let free =
+            || free_pod_range(&cluster.spec, &taken).map(|third| pod_ranges(&cluster.spec, third));
+        let of_node = own
+            .filter(|own| !own.is_empty())
+            .or_else(free)
+            .ok_or_else(|| Error::ClusterSpec {
+                cluster: cluster.name.clone(),
+                reason: format!(
+                    "no part of {} is left for node {}: ask for fewer nodes",
+                    cluster.spec.pod_range(),
+                    node.name
+                ),
+            })?;
         let mut labels = json!({ NODE_KIND_LABEL: REAL_NODE });
         if node.first {
             labels["node-role.kubernetes.io/control-plane"] = json!("");
@@ -219,37 +290,62 @@ fn pod_range(spec: &ClusterSpec, number: u8) -> String {
     format!("10.{}.{number}.0/24", spec.pod_octet)
 }
 
-/// The first node's number whose range no node has. Only the lower half of the cluster's range is for real nodes.
+/// The first node's number whose range no node has. Only the lower half of the cluster's range is
+/// for real nodes.
 fn free_pod_range(spec: &ClusterSpec, taken: &[String]) -> Option<u8> {
     (0..MAX_NODES).find(|number| !taken.contains(&pod_range(spec, *number)))
 }
 
-/// The ranges of a node: 10.244.12.0/24, and with both families the /64 with the same number, `fd00:10:244:c::/64`. The controller manager
-/// numbers ranges in the same way.
+/// The ranges of a node: 10.244.12.0/24, and with both families the /64 with the same number,
+/// `fd00:10:244:c::/64`. The controller manager numbers ranges in the same way.
 fn pod_ranges(spec: &ClusterSpec, number: u8) -> Vec<String> {
-    let begin = spec.pod_range_v6().split_once('/').and_then(|(begin, _)| begin.parse::<Ipv6Addr>().ok());
+    let begin = spec
+        .pod_range_v6()
+        .split_once('/')
+        .and_then(|(begin, _)| begin.parse::<Ipv6Addr>().ok());
     let ipv6 = begin.filter(|_| spec.dual_stack).map(|begin| {
         let [first, second, range, ..] = begin.segments();
-        format!("{}/64", Ipv6Addr::new(first, second, range, number.into(), 0, 0, 0, 0))
+        format!(
+            "{}/64",
+            Ipv6Addr::new(first, second, range, number.into(), 0, 0, 0, 0)
+        )
     });
-    std::iter::once(pod_range(spec, number)).chain(ipv6).collect()
+    std::iter::once(pod_range(spec, number))
+        .chain(ipv6)
+        .collect()
 }
 
 /// Cordons a node, deletes its pods, and waits some seconds for them to end.
-pub(crate) async fn drain(cluster: &ClusterLayout, client: &Client, node: &NodeLayout) -> Result<()> {
+pub(crate) async fn drain(
+    cluster: &ClusterLayout,
+    client: &Client,
+    node: &NodeLayout,
+) -> Result<()> {
     const SECONDS: u32 = 5;
     let nodes: Api<Node> = Api::all(client.clone());
-    // An earlier version may have created the node without the annotation by which `up` finds nodes to remove.
+    // An earlier version may have created the node without the annotation by which `up` finds nodes
+    // to remove.
     let cordon = json!({ "metadata": { "annotations": { REAL_NODE_ANNOTATION: "" } }, "spec": { "unschedulable": true } });
     let cordon = Patch::Merge(cordon);
-    match nodes.patch(&node.name, &PatchParams::default(), &cordon).await {
+    match nodes
+        .patch(&node.name, &PatchParams::default(), &cordon)
+        .await
+    {
         Err(kube::Error::Api(status)) if status.is_not_found() => return Ok(()),
-        cordoned => cordoned.map_err(Error::kubernetes(format!("cordon node {}", node.name), &cluster.name))?,
+        cordoned => cordoned.map_err(Error::kubernetes(
+            format!("cordon node {}", node.name),
+            &cluster.name,
+        ))?,
     };
     fake_nodes::delete_pods(&cluster.name, client, &node.name, SECONDS, is_drained).await?;
     let pods: Api<Pod> = Api::all(client.clone());
     let on_node = ListParams::default().fields(&format!("spec.nodeName={}", node.name));
-    let empty = || async { pods.list(&on_node).await.is_ok_and(|pods| !pods.items.iter().any(is_drained)).then_some(()) };
+    let empty = || async {
+        pods.list(&on_node)
+            .await
+            .is_ok_and(|pods| !pods.items.iter().any(is_drained))
+            .then_some(())
+    };
     // Pods that do not end in time end with the node.
     let _ = poll(Duration::from_secs(u64::from(SECONDS) * 2), empty).await;
     Ok(())
@@ -257,7 +353,9 @@ pub(crate) async fn drain(cluster: &ClusterLayout, client: &Client, node: &NodeL
 
 /// A `DaemonSet` would create its pod again at once.
 fn is_drained(pod: &Pod) -> bool {
-    pod.owner_references().iter().all(|owner| owner.kind != "DaemonSet")
+    pod.owner_references()
+        .iter()
+        .all(|owner| owner.kind != "DaemonSet")
 }
 /// The configuration of a name server for this domain.
 fn corefile(domain: &str) -> String {
@@ -282,7 +380,9 @@ fn corefile(domain: &str) -> String {
 async fn name_server(writer: &Writer<'_>, cluster: &ClusterLayout) -> Result<()> {
     let nodes = cluster.nodes.len();
     let labels = json!({ "k8s-app": "kube-dns" });
-    writer.namespaced::<ServiceAccount>("kube-system", "coredns", json!({})).await?;
+    writer
+        .namespaced::<ServiceAccount>("kube-system", "coredns", json!({}))
+        .await?;
     writer.cluster_wide::<ClusterRole>("system:coredns", json!({
         "rules": [
             { "apiGroups": [""], "resources": ["endpoints", "services", "pods", "namespaces"], "verbs": ["list", "watch"] },
@@ -299,7 +399,9 @@ async fn name_server(writer: &Writer<'_>, cluster: &ClusterLayout) -> Result<()>
         )
         .await?;
     let configuration = json!({ "data": { "Corefile": corefile(&cluster.spec.cluster_domain) } });
-    writer.namespaced::<ConfigMap>("kube-system", "coredns", configuration).await?;
+    writer
+        .namespaced::<ConfigMap>("kube-system", "coredns", configuration)
+        .await?;
     writer
         .namespaced::<Service>(
             "kube-system",
@@ -317,8 +419,7 @@ async fn name_server(writer: &Writer<'_>, cluster: &ClusterLayout) -> Result<()>
             }),
         )
         .await?;
-    let probe =
-        |path: &str, port: u16| json!({ "httpGet": { "path": path, "port": port }, "periodSeconds": 2, "timeoutSeconds": 2 });
+    let probe = |path: &str, port: u16| json!({ "httpGet": { "path": path, "port": port }, "periodSeconds": 2, "timeoutSeconds": 2 });
     writer.namespaced::<Deployment>("kube-system", "coredns", json!({
         "metadata": { "labels": labels },
         "spec": {
@@ -375,16 +476,28 @@ struct Writer<'a> {
 impl Writer<'_> {
     async fn cluster_wide<K>(&self, name: &str, object: Value) -> Result<()>
     where
-        K: Resource<DynamicType = (), Scope = k8s_openapi::ClusterResourceScope> + DeserializeOwned + Clone + std::fmt::Debug,
+        K: Resource<DynamicType = (), Scope = k8s_openapi::ClusterResourceScope>
+            + DeserializeOwned
+            + Clone
+            + std::fmt::Debug,
     {
-        self.apply::<K>(&Api::all(self.client.clone()), name, object).await
+        self.apply::<K>(&Api::all(self.client.clone()), name, object)
+            .await
     }
 
     async fn namespaced<K>(&self, namespace: &str, name: &str, object: Value) -> Result<()>
     where
-        K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope> + DeserializeOwned + Clone + std::fmt::Debug,
+        K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
+            + DeserializeOwned
+            + Clone
+            + std::fmt::Debug,
     {
-        self.apply::<K>(&Api::namespaced(self.client.clone(), namespace), name, object).await
+        self.apply::<K>(
+            &Api::namespaced(self.client.clone(), namespace),
+            name,
+            object,
+        )
+        .await
     }
 
     async fn apply<K>(&self, api: &Api<K>, name: &str, mut object: Value) -> Result<()>
@@ -396,7 +509,10 @@ impl Writer<'_> {
         object["metadata"]["name"] = json!(name);
         let parameters = PatchParams::apply("liqo-playground").force();
         let written = api.patch(name, &parameters, &Patch::Apply(object)).await;
-        written.map(drop).map_err(Error::kubernetes(format!("write {} {name}", K::kind(&())), self.cluster))
+        written.map(drop).map_err(Error::kubernetes(
+            format!("write {} {name}", K::kind(&())),
+            self.cluster,
+        ))
     }
 }
 
@@ -406,26 +522,57 @@ mod tests {
 
     #[test]
     fn the_name_server_answers_for_the_domain_of_the_cluster() {
-        assert!(corefile("rome.example").contains("\n    kubernetes rome.example in-addr.arpa ip6.arpa {\n"));
+        assert!(
+            corefile("rome.example")
+                .contains("\n    kubernetes rome.example in-addr.arpa ip6.arpa {\n")
+        );
     }
 
     #[test]
     fn a_node_gets_the_first_range_that_no_other_has() {
-        let taken = |ranges: &[&str]| ranges.iter().map(|range| (*range).to_owned()).collect::<Vec<_>>();
+        let taken = |ranges: &[&str]| {
+            ranges
+                .iter()
+                .map(|range| (*range).to_owned())
+                .collect::<Vec<_>>()
+        };
         let rome = ClusterSpec::new("rome");
         assert_eq!(free_pod_range(&rome, &[]), Some(0));
-        assert_eq!(free_pod_range(&rome, &taken(&["10.244.0.0/24", "10.244.2.0/24"])), Some(1));
-        let all: Vec<_> = (0..=255).map(|third| format!("10.244.{third}.0/24")).collect();
+        assert_eq!(
+            free_pod_range(&rome, &taken(&["10.244.0.0/24", "10.244.2.0/24"])),
+            Some(1)
+        );
+        let all: Vec<_> = (0..=255)
+            .map(|third| format!("10.244.{third}.0/24"))
+            .collect();
         assert_eq!(free_pod_range(&rome, &all[..127]), Some(127));
         assert_eq!(free_pod_range(&rome, &all), None);
     }
 
     #[test]
     fn a_node_with_both_families_has_a_second_range_of_the_same_number() {
-        let both = ClusterSpec { dual_stack: true, ..ClusterSpec::new("rome") };
-        assert_eq!(pod_ranges(&both, 12), ["10.244.12.0/24", "fd00:10:244:c::/64"]);
+        let both = ClusterSpec {
+            dual_stack: true,
+            ..ClusterSpec::new("rome")
+        };
+        assert_eq!(
+            pod_ranges(&both, 12),
+            ["10.244.12.0/24", "fd00:10:244:c::/64"]
+        );
         assert_eq!(pod_ranges(&both, 0), ["10.244.0.0/24", "fd00:10:244::/64"]);
-        assert_eq!(pod_ranges(&ClusterSpec { pod_octet: 245, ..both }, 1), ["10.245.1.0/24", "fd00:10:245:1::/64"]);
-        assert_eq!(pod_ranges(&ClusterSpec::new("rome"), 12), ["10.244.12.0/24"]);
+        assert_eq!(
+            pod_ranges(
+                &ClusterSpec {
+                    pod_octet: 245,
+                    ..both
+                },
+                1
+            ),
+            ["10.245.1.0/24", "fd00:10:245:1::/64"]
+        );
+        assert_eq!(
+            pod_ranges(&ClusterSpec::new("rome"), 12),
+            ["10.244.12.0/24"]
+        );
     }
 }

@@ -1,13 +1,15 @@
-//! The certificates of a cluster. They never expire: these clusters are short-lived, and tests move the clock.
+//! The certificates of a cluster. They never expire: these clusters are short-lived, and tests move
+//! the clock.
 //!
-//! The API server's certificate may come from a second CA, to see what others do when it changes. The programs of the cluster trust both
-//! from the beginning; pods and other clusters learn of the second one when it is published.
+//! The API server's certificate may come from a second CA, to see what others do when it changes.
+//! The programs of the cluster trust both from the beginning; pods and other clusters learn of the
+//! second one when it is published.
 
 use std::{fs, os::unix::fs::OpenOptionsExt, path::Path};
 
 use rcgen::{
-    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose,
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
+    Issuer, KeyPair, KeyUsagePurpose,
 };
 
 use crate::{
@@ -29,13 +31,25 @@ struct Leaf {
 }
 
 impl Leaf {
-    fn client(file: impl Into<String>, common_name: impl Into<String>, organization: Option<&'static str>) -> Self {
-        Self { file: file.into(), issuer: "ca", common_name: common_name.into(), organization, alternative_names: Vec::new() }
+    fn client(
+        file: impl Into<String>,
+        common_name: impl Into<String>,
+        organization: Option<&'static str>,
+    ) -> Self {
+        Self {
+            file: file.into(),
+            issuer: "ca",
+            common_name: common_name.into(),
+            organization,
+            alternative_names: Vec::new(),
+        }
     }
 }
 
 fn addresses(node: &NodeLayout) -> impl Iterator<Item = String> {
-    node.addresses().into_iter().map(|address| address.to_string())
+    node.addresses()
+        .into_iter()
+        .map(|address| address.to_string())
 }
 
 /// The certificate of the API server.
@@ -52,7 +66,10 @@ fn api_server(cluster: &ClusterLayout, file: &str, issuer: &'static str) -> Leaf
     .map(str::to_owned);
     Leaf {
         issuer,
-        alternative_names: names.into_iter().chain(addresses(&cluster.nodes[0])).collect(),
+        alternative_names: names
+            .into_iter()
+            .chain(addresses(&cluster.nodes[0]))
+            .collect(),
         ..Leaf::client(file, "kube-apiserver", None)
     }
 }
@@ -61,8 +78,15 @@ fn leaves(cluster: &ClusterLayout) -> Vec<Leaf> {
     let mut leaves = vec![
         api_server(cluster, "apiserver", "ca"),
         api_server(cluster, "next-apiserver", "next-ca"),
-        Leaf::client("apiserver-kubelet-client", "kube-apiserver-kubelet-client", None),
-        Leaf { issuer: "front-proxy-ca", ..Leaf::client("front-proxy-client", "front-proxy-client", None) },
+        Leaf::client(
+            "apiserver-kubelet-client",
+            "kube-apiserver-kubelet-client",
+            None,
+        ),
+        Leaf {
+            issuer: "front-proxy-ca",
+            ..Leaf::client("front-proxy-client", "front-proxy-client", None)
+        },
         Leaf::client("admin", "kubernetes-admin", Some("system:masters")),
         Leaf::client("controller-manager", "system:kube-controller-manager", None),
         Leaf::client("scheduler", "system:kube-scheduler", None),
@@ -76,10 +100,16 @@ fn leaves(cluster: &ClusterLayout) -> Vec<Leaf> {
     }
     for node in &cluster.nodes {
         let name = format!("system:node:{}", node.name);
-        leaves.push(Leaf::client(format!("{}-client", node.name), &name, Some("system:nodes")));
+        leaves.push(Leaf::client(
+            format!("{}-client", node.name),
+            &name,
+            Some("system:nodes"),
+        ));
         leaves.push(Leaf {
             // The API server dials the address, so that one must be in the certificate.
-            alternative_names: std::iter::once(node.name.clone()).chain(addresses(node)).collect(),
+            alternative_names: std::iter::once(node.name.clone())
+                .chain(addresses(node))
+                .collect(),
             ..Leaf::client(format!("{}-server", node.name), &name, Some("system:nodes"))
         });
     }
@@ -93,9 +123,17 @@ pub(crate) fn issue(cluster: &ClusterLayout) -> Result<()> {
     for authority in ["ca", "next-ca", "front-proxy-ca"] {
         if !cluster.pki(&format!("{authority}.crt")).exists() {
             let key = generate(authority)?;
-            let certificate = authority_params(&cluster.name, authority).self_signed(&key).map_err(failed(authority))?;
-            write_secret(&cluster.pki(&format!("{authority}.key")), &key.serialize_pem())?;
-            write(&cluster.pki(&format!("{authority}.crt")), &certificate.pem())?;
+            let certificate = authority_params(&cluster.name, authority)
+                .self_signed(&key)
+                .map_err(failed(authority))?;
+            write_secret(
+                &cluster.pki(&format!("{authority}.key")),
+                &key.serialize_pem(),
+            )?;
+            write(
+                &cluster.pki(&format!("{authority}.crt")),
+                &certificate.pem(),
+            )?;
         }
     }
     if !cluster.pki("sa.pub").exists() {
@@ -112,8 +150,13 @@ pub(crate) fn issue(cluster: &ClusterLayout) -> Result<()> {
         let issuer_key = KeyPair::from_pem(&issuer_key).map_err(failed(leaf.issuer))?;
         let issuer = Issuer::new(authority_params(&cluster.name, leaf.issuer), issuer_key);
         let key = generate(&leaf.common_name)?;
-        let signed = leaf_params(&leaf)?.signed_by(&key, &issuer).map_err(failed(&leaf.common_name))?;
-        write_secret(&cluster.pki(&format!("{}.key", leaf.file)), &key.serialize_pem())?;
+        let signed = leaf_params(&leaf)?
+            .signed_by(&key, &issuer)
+            .map_err(failed(&leaf.common_name))?;
+        write_secret(
+            &cluster.pki(&format!("{}.key", leaf.file)),
+            &key.serialize_pem(),
+        )?;
         // The certificate is written last: where it exists, its key exists, too.
         write(&certificate, &signed.pem())?;
     }
@@ -137,14 +180,22 @@ pub(crate) fn certify_api_server(cluster: &ClusterLayout, next: bool) -> Result<
         return issue(cluster);
     }
     for file in ["apiserver.key", "apiserver.crt"] {
-        crate::files::write(&cluster.pki(file), &read(&cluster.pki(&format!("next-{file}")))?)?;
+        crate::files::write(
+            &cluster.pki(file),
+            &read(&cluster.pki(&format!("next-{file}")))?,
+        )?;
     }
     Ok(())
 }
 
-/// Writes the CA certificates that pods verify the API server with: those of both CAs, or of the first one.
+/// Writes the CA certificates that pods verify the API server with: those of both CAs, or of the
+/// first one.
 pub(crate) fn publish(cluster: &ClusterLayout, both: bool) -> Result<()> {
-    let certificates = if both { trusted(cluster)? } else { read(&cluster.pki("ca.crt"))? };
+    let certificates = if both {
+        trusted(cluster)?
+    } else {
+        read(&cluster.pki("ca.crt"))?
+    };
     crate::files::write(&cluster.pki("root-ca.crt"), &certificates)
 }
 
@@ -152,16 +203,24 @@ fn authority_params(cluster: &str, authority: &str) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = distinguished_name(&format!("{cluster}-{authority}"), None);
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::CrlSign];
+    params.key_usages = vec![
+        KeyUsagePurpose::KeyCertSign,
+        KeyUsagePurpose::DigitalSignature,
+        KeyUsagePurpose::CrlSign,
+    ];
     params
 }
 
 fn leaf_params(leaf: &Leaf) -> Result<CertificateParams> {
-    let mut params = CertificateParams::new(leaf.alternative_names.clone()).map_err(failed(&leaf.common_name))?;
+    let mut params = CertificateParams::new(leaf.alternative_names.clone())
+        .map_err(failed(&leaf.common_name))?;
     params.distinguished_name = distinguished_name(&leaf.common_name, leaf.organization);
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-    let usage =
-        if leaf.alternative_names.is_empty() { ExtendedKeyUsagePurpose::ClientAuth } else { ExtendedKeyUsagePurpose::ServerAuth };
+    let usage = if leaf.alternative_names.is_empty() {
+        ExtendedKeyUsagePurpose::ClientAuth
+    } else {
+        ExtendedKeyUsagePurpose::ServerAuth
+    };
     params.extended_key_usages = vec![usage];
     params.use_authority_key_identifier_extension = true;
     Ok(params)
@@ -181,7 +240,10 @@ fn generate(subject: &str) -> Result<KeyPair> {
 }
 
 fn failed(subject: &str) -> impl FnOnce(rcgen::Error) -> Error {
-    move |source| Error::Certificate { subject: subject.to_owned(), source }
+    move |source| Error::Certificate {
+        subject: subject.to_owned(),
+        source,
+    }
 }
 
 fn read(path: &Path) -> Result<String> {
@@ -194,7 +256,13 @@ fn write(path: &Path, text: &str) -> Result<()> {
 
 fn write_secret(path: &Path, text: &str) -> Result<()> {
     let mut options = fs::OpenOptions::new();
-    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(path).map_err(Error::file("write", path))?;
+    let mut file = options
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(path)
+        .map_err(Error::file("write", path))?;
     std::io::Write::write_all(&mut file, text.as_bytes()).map_err(Error::file("write", path))
 }
 
@@ -207,25 +275,44 @@ mod tests {
     };
 
     fn cluster(nodes: Vec<u8>) -> ClusterLayout {
-        let state = ClusterState { spec: ClusterSpec::new("rome"), nodes };
+        let state = ClusterState {
+            spec: ClusterSpec::new("rome"),
+            nodes,
+        };
         Instance::new("test").unwrap().layout(7, &state)
     }
 
     #[test]
     fn every_node_gets_a_server_certificate_for_its_address() {
         let leaves = leaves(&cluster(vec![10, 12]));
-        let second = leaves.iter().find(|leaf| leaf.file == "rome-2-server").unwrap();
+        let second = leaves
+            .iter()
+            .find(|leaf| leaf.file == "rome-2-server")
+            .unwrap();
         assert_eq!(second.common_name, "system:node:rome-2");
         assert!(second.alternative_names.contains(&"172.30.7.12".to_owned()));
     }
 
     #[test]
     fn the_api_server_has_a_name_in_the_domain_of_the_cluster() {
-        let spec = ClusterSpec { cluster_domain: "rome.example".to_owned(), ..ClusterSpec::new("rome") };
-        let layout = Instance::new("test").unwrap().layout(7, &ClusterState { spec, nodes: vec![10] });
+        let spec = ClusterSpec {
+            cluster_domain: "rome.example".to_owned(),
+            ..ClusterSpec::new("rome")
+        };
+        let layout = Instance::new("test").unwrap().layout(
+            7,
+            &ClusterState {
+                spec,
+                nodes: vec![10],
+            },
+        );
         let leaves = leaves(&layout);
         let api_server = leaves.iter().find(|leaf| leaf.file == "apiserver").unwrap();
-        assert!(api_server.alternative_names.contains(&"kubernetes.default.svc.rome.example".to_owned()));
+        assert!(
+            api_server
+                .alternative_names
+                .contains(&"kubernetes.default.svc.rome.example".to_owned())
+        );
     }
 
     #[test]
@@ -239,7 +326,9 @@ mod tests {
 
     #[test]
     fn only_the_admin_is_a_master() {
-        let masters = leaves(&cluster(vec![10])).into_iter().filter(|leaf| leaf.organization == Some("system:masters"));
+        let masters = leaves(&cluster(vec![10]))
+            .into_iter()
+            .filter(|leaf| leaf.organization == Some("system:masters"));
         assert_eq!(masters.map(|leaf| leaf.file).collect::<Vec<_>>(), ["admin"]);
     }
 }

@@ -33,9 +33,11 @@ use crate::{
 /// Who keeps the programs running.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Supervision {
-    /// A thread of this process: the clusters' programs end with it, and the next `up` or `down` removes what they leave.
+    /// A thread of this process: the clusters' programs end with it, and the next `up` or `down`
+    /// removes what they leave.
     ThisProcess,
-    /// A separate process of this program, which outlives this one. The program must act on [`crate::supervised_instance`].
+    /// A separate process of this program, which outlives this one. The program must act on
+    /// [`crate::supervised_instance`].
     Detached(PathBuf),
 }
 
@@ -90,28 +92,50 @@ pub struct Playground {
 impl Playground {
     /// A playground by its name: 1 to 8 lower-case letters and digits. This starts nothing.
     pub fn open(instance: &str) -> Result<Self> {
-        Ok(Self { instance: Instance::new(instance)?, supervision: Supervision::ThisProcess })
+        Ok(Self {
+            instance: Instance::new(instance)?,
+            supervision: Supervision::ThisProcess,
+        })
     }
 
     /// The same playground with another supervision.
     #[must_use]
     pub fn supervised_by(self, supervision: Supervision) -> Self {
-        Self { supervision, ..self }
+        Self {
+            supervision,
+            ..self
+        }
     }
 
-    /// Installs and builds what these clusters need on this machine, and starts nothing. Says which programs of another patch level are used.
-    /// [`Self::up`] does the same, silently.
-    pub async fn provide_programs(&self, specs: &[ClusterSpec], progress: &dyn Progress) -> Result<()> {
-        self.programs(specs, progress, |line| progress.line(&line)).await.map(drop)
+    /// Installs and builds what these clusters need on this machine, and starts nothing. Says which
+    /// programs of another patch level are used. [`Self::up`] does the same, silently.
+    pub async fn provide_programs(
+        &self,
+        specs: &[ClusterSpec],
+        progress: &dyn Progress,
+    ) -> Result<()> {
+        self.programs(specs, progress, |line| progress.line(&line))
+            .await
+            .map(drop)
     }
 
-    async fn programs(&self, specs: &[ClusterSpec], progress: &dyn Progress, say: impl FnMut(String)) -> Result<Programs> {
-        let present = self.clusters()?.into_iter().map(|cluster| cluster.layout.spec);
+    async fn programs(
+        &self,
+        specs: &[ClusterSpec],
+        progress: &dyn Progress,
+        say: impl FnMut(String),
+    ) -> Result<Programs> {
+        let present = self
+            .clusters()?
+            .into_iter()
+            .map(|cluster| cluster.layout.spec);
         let all: Vec<ClusterSpec> = present.chain(specs.iter().cloned()).collect();
         let requirements = Requirements::check(&all).await?;
         requirements.install(progress).await?;
         let containerd = binaries::search("containerd", &binaries::search_path());
-        let containerd = containerd.ok_or_else(|| Error::MissingPrograms { programs: "containerd".to_owned() })?;
+        let containerd = containerd.ok_or_else(|| Error::MissingPrograms {
+            programs: "containerd".to_owned(),
+        })?;
         let extras = Extras {
             fake_nodes: all.iter().any(|spec| spec.fake_nodes.count > 0),
             network_policies: all.iter().any(|spec| spec.network_policies),
@@ -120,8 +144,8 @@ impl Playground {
         binaries::provide(containerd, extras, progress, say).await
     }
 
-    /// Brings up the clusters that are not up, repairs those that are damaged, and returns handles on all that were asked for. Other clusters
-    /// of the instance stay.
+    /// Brings up the clusters that are not up, repairs those that are damaged, and returns handles
+    /// on all that were asked for. Other clusters of the instance stay.
     pub async fn up(&self, specs: &[ClusterSpec], progress: &dyn Progress) -> Result<Vec<Cluster>> {
         let programs = self.programs(specs, progress, drop).await?;
         let root = &self.instance.root;
@@ -131,7 +155,11 @@ impl Playground {
         let state = self.want(specs, progress).await?;
         let facts = requirements::host_facts(root)?;
         requirements::ensure_inotify_instances();
-        let layouts: Vec<_> = state.clusters.iter().map(|cluster| self.instance.layout(state.subnet, cluster)).collect();
+        let layouts: Vec<_> = state
+            .clusters
+            .iter()
+            .map(|cluster| self.instance.layout(state.subnet, cluster))
+            .collect();
 
         progress.started("network");
         let dual_stack = layouts.iter().any(|cluster| cluster.spec.dual_stack);
@@ -150,19 +178,32 @@ impl Playground {
 
         self.ensure_supervisor().await?;
         self.start_what_was_stopped().await?;
-        let control_planes = try_join_all(layouts.iter().map(|cluster| self.bring_up_control_plane(cluster, progress)));
-        let (clients, images) =
-            try_join(control_planes, image::base_images(&programs.coredns, programs.metrics_server.as_deref())).await?;
+        let control_planes = try_join_all(
+            layouts
+                .iter()
+                .map(|cluster| self.bring_up_control_plane(cluster, progress)),
+        );
+        let (clients, images) = try_join(
+            control_planes,
+            image::base_images(&programs.coredns, programs.metrics_server.as_deref()),
+        )
+        .await?;
         let all: Vec<_> = layouts
             .iter()
             .zip(&clients)
-            .map(|(cluster, client)| Nodes { instance: &self.instance, cluster, client, progress })
+            .map(|(cluster, client)| Nodes {
+                instance: &self.instance,
+                cluster,
+                client,
+                progress,
+            })
             .collect();
         try_join_all(all.iter().map(|nodes| nodes.bring_up(&facts, &images))).await?;
         specs.iter().map(|spec| self.cluster(&spec.name)).collect()
     }
 
-    /// Ends everything and removes everything except the cached programs. Works after any crash, and if nothing exists.
+    /// Ends everything and removes everything except the cached programs. Works after any crash,
+    /// and if nothing exists.
     pub async fn down(&self) -> Result<()> {
         if !rustix::process::geteuid().is_root() {
             return Err(Error::NotRoot);
@@ -177,16 +218,31 @@ impl Playground {
 
     /// A handle on a cluster that is up.
     pub fn cluster(&self, name: &str) -> Result<Cluster> {
-        let missing = || Error::NoSuchCluster { instance: self.instance.name.clone(), name: name.to_owned() };
+        let missing = || Error::NoSuchCluster {
+            instance: self.instance.name.clone(),
+            name: name.to_owned(),
+        };
         let state = self.instance.read_state()?.ok_or_else(missing)?;
-        let cluster = state.clusters.iter().find(|cluster| cluster.spec.name == name).ok_or_else(missing)?;
-        Ok(Cluster { instance: self.instance.clone(), layout: self.instance.layout(state.subnet, cluster) })
+        let cluster = state
+            .clusters
+            .iter()
+            .find(|cluster| cluster.spec.name == name)
+            .ok_or_else(missing)?;
+        Ok(Cluster {
+            instance: self.instance.clone(),
+            layout: self.instance.layout(state.subnet, cluster),
+        })
     }
 
     /// Handles on all clusters.
     pub fn clusters(&self) -> Result<Vec<Cluster>> {
-        let Some(state) = self.instance.read_state()? else { return Ok(Vec::new()) };
-        let handle = |cluster| Cluster { instance: self.instance.clone(), layout: self.instance.layout(state.subnet, cluster) };
+        let Some(state) = self.instance.read_state()? else {
+            return Ok(Vec::new());
+        };
+        let handle = |cluster| Cluster {
+            instance: self.instance.clone(),
+            layout: self.instance.layout(state.subnet, cluster),
+        };
         Ok(state.clusters.iter().map(handle).collect())
     }
 
@@ -203,13 +259,23 @@ impl Playground {
     /// Builds an image and loads it on every real node of all clusters.
     pub async fn load_image(&self, spec: &image::ImageSpec) -> Result<()> {
         let archive = image::archive(spec).await?;
-        try_join_all(self.clusters()?.iter().map(|cluster| cluster.load_archive(&archive))).await.map(drop)
+        try_join_all(
+            self.clusters()?
+                .iter()
+                .map(|cluster| cluster.load_archive(&archive)),
+        )
+        .await
+        .map(drop)
     }
 
     /// The status of everything, also of parts that do not work.
     pub async fn status(&self) -> Result<Status> {
-        let (supervisor, components) = match supervisor::ask(&self.instance, &Request::Status).await {
-            Ok(Response::Status { supervisor, components }) => (Some(supervisor), components),
+        let (supervisor, components) = match supervisor::ask(&self.instance, &Request::Status).await
+        {
+            Ok(Response::Status {
+                supervisor,
+                components,
+            }) => (Some(supervisor), components),
             _ => (None, Vec::new()),
         };
         let mut clusters = Vec::new();
@@ -224,15 +290,29 @@ impl Playground {
                 Some(client) if ready => nodes::list(client).await,
                 _ => None,
             };
-            let is_ready =
-                |name: &str| Some(known.as_ref()?.iter().any(|node| node.name_any() == name && fake_nodes::is_ready(node)));
-            let node_status = |node: NodeInfo| NodeStatus { ready: is_ready(&node.name), node };
-            let (found, ready_fakes) = known.as_ref().map_or((0, 0), |nodes| fake_nodes::count(&layout.name, nodes));
+            let is_ready = |name: &str| {
+                Some(
+                    known
+                        .as_ref()?
+                        .iter()
+                        .any(|node| node.name_any() == name && fake_nodes::is_ready(node)),
+                )
+            };
+            let node_status = |node: NodeInfo| NodeStatus {
+                ready: is_ready(&node.name),
+                node,
+            };
+            let (found, ready_fakes) = known
+                .as_ref()
+                .map_or((0, 0), |nodes| fake_nodes::count(&layout.name, nodes));
             let of_cluster = |definition: Definition| {
-                let known = components
-                    .iter()
-                    .find(|status| (&status.cluster, &status.component) == (&definition.cluster, &definition.component));
-                known.cloned().unwrap_or_else(|| ComponentStatus::new(&definition, ComponentState::Unsupervised))
+                let known = components.iter().find(|status| {
+                    (&status.cluster, &status.component)
+                        == (&definition.cluster, &definition.component)
+                });
+                known.cloned().unwrap_or_else(|| {
+                    ComponentStatus::new(&definition, ComponentState::Unsupervised)
+                })
             };
             clusters.push(ClusterStatus {
                 name: layout.name.clone(),
@@ -240,23 +320,38 @@ impl Playground {
                 kubeconfig: layout.kubeconfig(),
                 ready,
                 nodes: cluster.nodes().into_iter().map(node_status).collect(),
-                fake_nodes: FakeNodesStatus { wanted: layout.spec.fake_nodes.count, found, ready: ready_fakes },
-                components: preparation::read_definitions(layout).into_iter().map(of_cluster).collect(),
+                fake_nodes: FakeNodesStatus {
+                    wanted: layout.spec.fake_nodes.count,
+                    found,
+                    ready: ready_fakes,
+                },
+                components: preparation::read_definitions(layout)
+                    .into_iter()
+                    .map(of_cluster)
+                    .collect(),
             });
         }
-        Ok(Status { instance: self.instance.name.clone(), supervisor, clusters })
+        Ok(Status {
+            instance: self.instance.name.clone(),
+            supervisor,
+            clusters,
+        })
     }
 
     /// Removes surplus nodes and stores the wanted state.
     async fn want(&self, specs: &[ClusterSpec], progress: &dyn Progress) -> Result<InstanceState> {
         let mut state = match self.instance.read_state()? {
             Some(state) => state,
-            None => InstanceState { subnet: network::choose_subnet(&self.instance).await?, clusters: Vec::new() },
+            None => InstanceState {
+                subnet: network::choose_subnet(&self.instance).await?,
+                clusters: Vec::new(),
+            },
         };
         // Refuse invalid specifications before removing anything.
         let mut wanted = state.clone();
         wanted.want(&self.instance.name, specs)?;
-        // They stay in the stored state until they are gone, so after a crash the next `up` removes them.
+        // They stay in the stored state until they are gone, so after a crash the next `up` removes
+        // them.
         for (cluster, surplus) in state.surplus(&self.instance, specs) {
             nodes::take_away(&self.instance, &cluster, &surplus, progress).await?;
         }
@@ -266,19 +361,38 @@ impl Playground {
     }
 
     async fn start_what_was_stopped(&self) -> Result<()> {
-        let Response::Status { components, .. } = supervisor::ask(&self.instance, &Request::Status).await? else { return Ok(()) };
-        let stopped = components.into_iter().filter(|status| status.state == ComponentState::Stopped);
+        let Response::Status { components, .. } =
+            supervisor::ask(&self.instance, &Request::Status).await?
+        else {
+            return Ok(());
+        };
+        let stopped = components
+            .into_iter()
+            .filter(|status| status.state == ComponentState::Stopped);
         // In parallel, because some wait for others.
-        let start = |status: ComponentStatus| Request::Start { cluster: status.cluster, component: status.component };
+        let start = |status: ComponentStatus| Request::Start {
+            cluster: status.cluster,
+            component: status.component,
+        };
         let requests: Vec<_> = stopped.map(start).collect();
-        try_join_all(requests.iter().map(|request| supervisor::ask(&self.instance, request))).await.map(drop)
+        try_join_all(
+            requests
+                .iter()
+                .map(|request| supervisor::ask(&self.instance, request)),
+        )
+        .await
+        .map(drop)
     }
 
     async fn ensure_supervisor(&self) -> Result<()> {
-        if supervisor::ask(&self.instance, &Request::Reload).await.is_ok() {
+        if supervisor::ask(&self.instance, &Request::Reload)
+            .await
+            .is_ok()
+        {
             return Ok(());
         }
-        // A supervisor that does not answer or understand would disturb its successor. Its programs end with it.
+        // A supervisor that does not answer or understand would disturb its successor. Its programs
+        // end with it.
         processes::kill_supervisor(&self.instance);
         match &self.supervision {
             Supervision::ThisProcess => drop(supervisor::start_thread(&self.instance)?),
@@ -287,19 +401,36 @@ impl Playground {
         let answers = || async { supervisor::ask(&self.instance, &Request::Status).await.ok() };
         if poll(Duration::from_mins(1), answers).await.is_none() {
             let reason = format!("see {}", self.instance.supervisor_log().display());
-            return Err(Error::NoSupervisor { instance: self.instance.name.clone(), reason });
+            return Err(Error::NoSupervisor {
+                instance: self.instance.name.clone(),
+                reason,
+            });
         }
         Ok(())
     }
 
-    async fn bring_up_control_plane(&self, cluster: &ClusterLayout, progress: &dyn Progress) -> Result<Client> {
+    async fn bring_up_control_plane(
+        &self,
+        cluster: &ClusterLayout,
+        progress: &dyn Progress,
+    ) -> Result<Client> {
         let step = format!("{}: control plane", cluster.name);
         progress.started(&step);
         let client = api::client(&cluster.name, &cluster.kubeconfig()).await?;
-        nodes::wait(&self.instance, cluster, "API server", 300, || async { api::is_ready(&client).await.then_some(()) }).await?;
+        nodes::wait(&self.instance, cluster, "API server", 300, || async {
+            api::is_ready(&client).await.then_some(())
+        })
+        .await?;
         let namespaces: Api<Namespace> = Api::all(client.clone());
         let kube_public = || async { namespaces.get_opt("kube-public").await.ok().flatten() };
-        nodes::wait(&self.instance, cluster, "namespace kube-public", 120, kube_public).await?;
+        nodes::wait(
+            &self.instance,
+            cluster,
+            "namespace kube-public",
+            120,
+            kube_public,
+        )
+        .await?;
         objects::apply(cluster, &client, &read(&cluster.pki("ca.crt"))?).await?;
         progress.finished(&step);
         Ok(client)

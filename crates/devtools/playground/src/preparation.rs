@@ -14,7 +14,11 @@ use crate::{
 };
 
 /// Writes all files that a cluster's programs read.
-pub(crate) fn prepare(cluster: &ClusterLayout, programs: &Programs, facts: &HostFacts) -> Result<()> {
+pub(crate) fn prepare(
+    cluster: &ClusterLayout,
+    programs: &Programs,
+    facts: &HostFacts,
+) -> Result<()> {
     for directory in ["etcd", "logs", "pki"] {
         make_directory(&cluster.dir.join(directory))?;
     }
@@ -25,7 +29,10 @@ pub(crate) fn prepare(cluster: &ClusterLayout, programs: &Programs, facts: &Host
     let ca = pki::trusted(cluster)?;
     let kubeconfig = |path: &Path, file: &str| {
         let pem = |suffix: &str| read(&cluster.pki(&format!("{file}.{suffix}")));
-        write_json(path, &configuration::kubeconfig(cluster, file, &ca, &pem("crt")?, &pem("key")?))
+        write_json(
+            path,
+            &configuration::kubeconfig(cluster, file, &ca, &pem("crt")?, &pem("key")?),
+        )
     };
     kubeconfig(&cluster.kubeconfig(), "admin")?;
     for user in ["controller-manager", "scheduler", "kube-proxy"] {
@@ -38,15 +45,30 @@ pub(crate) fn prepare(cluster: &ClusterLayout, programs: &Programs, facts: &Host
     if cluster.spec.network_policies {
         kubeconfig(&cluster.dir.join("kube-router.kubeconfig"), "kube-router")?;
     }
-    write_json(&cluster.dir.join("audit-policy.json"), &configuration::audit_policy())?;
+    write_json(
+        &cluster.dir.join("audit-policy.json"),
+        &configuration::audit_policy(),
+    )?;
     for node in &cluster.nodes {
         for directory in ["kubelet", "pod-logs", "volume-plugins", "cni"] {
             make_directory(&node.dir.join(directory))?;
         }
-        kubeconfig(&node.dir.join("kubelet.kubeconfig"), &format!("{}-client", node.name))?;
-        write(&node.dir.join("containerd.toml"), &configuration::containerd(node, facts))?;
-        write(&node.dir.join("resolv.conf"), "# Nothing is upstream of a playground.\n")?;
-        write_json(&node.dir.join("kubelet.json"), &configuration::kubelet(cluster, node))?;
+        kubeconfig(
+            &node.dir.join("kubelet.kubeconfig"),
+            &format!("{}-client", node.name),
+        )?;
+        write(
+            &node.dir.join("containerd.toml"),
+            &configuration::containerd(node, facts),
+        )?;
+        write(
+            &node.dir.join("resolv.conf"),
+            "# Nothing is upstream of a playground.\n",
+        )?;
+        write_json(
+            &node.dir.join("kubelet.json"),
+            &configuration::kubelet(cluster, node),
+        )?;
     }
     let mut definitions = components::definitions(cluster, programs);
     for definition in &mut definitions {
@@ -69,5 +91,8 @@ pub(crate) fn retire(cluster: &ClusterLayout, nodes: &[NodeLayout]) -> Result<()
 }
 
 fn write_definitions(cluster: &ClusterLayout, definitions: Vec<Definition>) -> Result<()> {
-    write_json(&cluster.components_file(), &serde_json::to_value(definitions).unwrap_or_default())
+    write_json(
+        &cluster.components_file(),
+        &serde_json::to_value(definitions).unwrap_or_default(),
+    )
 }

@@ -38,7 +38,8 @@ pub struct Requirements {
 }
 
 impl Requirements {
-    /// Fails if these clusters cannot run on this machine; the error says what to do. Changes nothing.
+    /// Fails if these clusters cannot run on this machine; the error says what to do. Changes
+    /// nothing.
     pub async fn check(specs: &[ClusterSpec]) -> Result<Self> {
         if !cfg!(target_os = "linux") {
             return Err(Error::NotLinux);
@@ -49,24 +50,37 @@ impl Requirements {
         let path = search_path();
         let absent = |(program, _): &&(&str, &str)| search(program, &path).is_none();
         let policies = specs.iter().any(|spec| spec.network_policies);
-        let wanted = PACKAGES.iter().chain(POLICY_PACKAGES.iter().filter(|_| policies));
-        let mut missing: Vec<_> = wanted.filter(absent).map(|(_, package)| (*package).to_owned()).collect();
+        let wanted = PACKAGES
+            .iter()
+            .chain(POLICY_PACKAGES.iter().filter(|_| policies));
+        let mut missing: Vec<_> = wanted
+            .filter(absent)
+            .map(|(_, package)| (*package).to_owned())
+            .collect();
         if cni_directory().is_none() {
             missing.push(CNI_PACKAGE.to_owned());
         }
         missing.dedup();
         if !missing.is_empty() && search("apt-get", &path).is_none() {
-            return Err(Error::MissingPrograms { programs: missing.join(", ") });
+            return Err(Error::MissingPrograms {
+                programs: missing.join(", "),
+            });
         }
         binaries::check().await?;
-        Ok(Self { missing_packages: missing })
+        Ok(Self {
+            missing_packages: missing,
+        })
     }
 
     /// The programs that images are made of, each with the Debian package that has it.
     pub fn of_programs(programs: &[(&str, &str)]) -> Self {
         let path = search_path();
-        let absent = programs.iter().filter(|(program, _)| search(program, &path).is_none());
-        Self { missing_packages: absent.map(|(_, package)| (*package).to_owned()).collect() }
+        let absent = programs
+            .iter()
+            .filter(|(program, _)| search(program, &path).is_none());
+        Self {
+            missing_packages: absent.map(|(_, package)| (*package).to_owned()).collect(),
+        }
     }
 
     /// Installs the missing packages.
@@ -74,13 +88,23 @@ impl Requirements {
         if self.missing_packages.is_empty() {
             return Ok(());
         }
-        // apt-get fails while another one works, and does nothing if that has installed the same packages.
+        // apt-get fails while another one works, and does nothing if that has installed the same
+        // packages.
         let _lock = CacheLock::take().await?;
-        let step = format!("installing Debian packages {}", self.missing_packages.join(", "));
+        let step = format!(
+            "installing Debian packages {}",
+            self.missing_packages.join(", ")
+        );
         progress.started(&step);
         run("apt-get", &["update", "--quiet"]).await?;
-        let mut arguments =
-            vec!["DEBIAN_FRONTEND=noninteractive", "apt-get", "install", "--yes", "--quiet", "--no-install-recommends"];
+        let mut arguments = vec![
+            "DEBIAN_FRONTEND=noninteractive",
+            "apt-get",
+            "install",
+            "--yes",
+            "--quiet",
+            "--no-install-recommends",
+        ];
         arguments.extend(self.missing_packages.iter().map(String::as_str));
         run("env", &arguments).await?;
         progress.finished(&step);
@@ -89,18 +113,23 @@ impl Requirements {
 }
 
 fn cni_directory() -> Option<&'static str> {
-    CNI_DIRECTORIES
-        .into_iter()
-        .find(|directory| Path::new(directory).join("bridge").is_file() && Path::new(directory).join("host-local").is_file())
+    CNI_DIRECTORIES.into_iter().find(|directory| {
+        Path::new(directory).join("bridge").is_file()
+            && Path::new(directory).join("host-local").is_file()
+    })
 }
 
-/// Minimum number of inotify instances for root. A cluster uses about twenty; beyond the kernel's default of 128 kubelets exit.
+/// Minimum number of inotify instances for root. A cluster uses about twenty; beyond the kernel's
+/// default of 128 kubelets exit.
 const INOTIFY_INSTANCES: u32 = 1024;
 
-/// Raises the limit of inotify instances if it is too low for several clusters. If that fails, kubelets report what they lack.
+/// Raises the limit of inotify instances if it is too low for several clusters. If that fails,
+/// kubelets report what they lack.
 pub(crate) fn ensure_inotify_instances() {
     const LIMIT: &str = "/proc/sys/fs/inotify/max_user_instances";
-    let current = std::fs::read_to_string(LIMIT).ok().and_then(|text| text.trim().parse::<u32>().ok());
+    let current = std::fs::read_to_string(LIMIT)
+        .ok()
+        .and_then(|text| text.trim().parse::<u32>().ok());
     if current.is_some_and(|current| current < INOTIFY_INSTANCES)
         && let Err(error) = std::fs::write(LIMIT, INOTIFY_INSTANCES.to_string())
     {
@@ -110,7 +139,9 @@ pub(crate) fn ensure_inotify_instances() {
 
 /// Facts about this machine that configuration files depend on.
 pub(crate) fn host_facts(state_directory: &Path) -> Result<HostFacts> {
-    let plugins = cni_directory().ok_or_else(|| Error::MissingPrograms { programs: CNI_PACKAGE.to_owned() })?;
+    let plugins = cni_directory().ok_or_else(|| Error::MissingPrograms {
+        programs: CNI_PACKAGE.to_owned(),
+    })?;
     Ok(HostFacts {
         cni_plugins: plugins.to_owned(),
         snapshotter: configuration::snapshotter(state_directory),

@@ -12,10 +12,22 @@ pub(crate) async fn run<S: AsRef<OsStr>>(program: &str, arguments: &[S]) -> Resu
 }
 
 /// Like [`run`], with text on its standard input.
-pub(crate) async fn run_with_input<S: AsRef<OsStr>>(program: &str, arguments: &[S], input: &str) -> Result<String> {
-    let failed = |source| Error::Run { program: program.to_owned(), source };
+pub(crate) async fn run_with_input<S: AsRef<OsStr>>(
+    program: &str,
+    arguments: &[S],
+    input: &str,
+) -> Result<String> {
+    let failed = |source| Error::Run {
+        program: program.to_owned(),
+        source,
+    };
     let mut command = Command::new(program);
-    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+    command
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true);
     let mut child = command.spawn().map_err(failed)?;
     if let Some(mut stdin) = child.stdin.take() {
         // A program that ends without reading its input explains that by its exit status.
@@ -25,7 +37,10 @@ pub(crate) async fn run_with_input<S: AsRef<OsStr>>(program: &str, arguments: &[
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
-    let arguments: Vec<_> = arguments.iter().map(|argument| argument.as_ref().to_string_lossy()).collect();
+    let arguments: Vec<_> = arguments
+        .iter()
+        .map(|argument| argument.as_ref().to_string_lossy())
+        .collect();
     Err(Error::Command {
         command: format!("{program} {}", arguments.join(" ")),
         status: output.status.to_string(),
@@ -35,6 +50,10 @@ pub(crate) async fn run_with_input<S: AsRef<OsStr>>(program: &str, arguments: &[
 
 /// The end of a text, as one line.
 pub(crate) fn last_lines(text: &str, count: usize) -> String {
-    let lines: Vec<_> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let lines: Vec<_> = text
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+        .collect();
     lines[lines.len().saturating_sub(count)..].join("; ")
 }

@@ -1,8 +1,10 @@
-//! Keeps the programs of an instance running: one process, or one thread, that is their parent and restarts them when they exit.
+//! Keeps the programs of an instance running: one process, or one thread, that is their parent and
+//! restarts them when they exit.
 //!
-//! It reads the programs from the `components.json` of each cluster, and reads again when told so through a socket. Its programs end with it,
-//! however it ends: each has a parent-death signal, which is tied to the thread that started the program. So everything here runs on
-//! one thread, which lives as long as the supervisor.
+//! It reads the programs from the `components.json` of each cluster, and reads again when told so
+//! through a socket. Its programs end with it, however it ends: each has a parent-death signal,
+//! which is tied to the thread that started the program. So everything here runs on one thread,
+//! which lives as long as the supervisor.
 
 use std::{
     collections::BTreeMap,
@@ -38,7 +40,8 @@ use crate::{
 const SUPERVISE: &str = "LIQO_PLAYGROUND_SUPERVISE";
 /// Time between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_secs(10);
-/// The longest start or stop. Most programs wait for the API server of their cluster, which a busy machine starts in a minute.
+/// The longest start or stop. Most programs wait for the API server of their cluster, which a busy
+/// machine starts in a minute.
 const LIMIT: Duration = Duration::from_mins(3);
 const MIN_PAUSE: Duration = Duration::from_millis(500);
 const MAX_PAUSE: Duration = Duration::from_secs(10);
@@ -110,12 +113,18 @@ pub(crate) enum Request {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Response {
     Done,
-    Status { supervisor: i32, components: Vec<ComponentStatus> },
-    Refused { reason: String },
+    Status {
+        supervisor: i32,
+        components: Vec<ComponentStatus>,
+    },
+    Refused {
+        reason: String,
+    },
 }
 
-/// The instance that this process should supervise, if it was started for that. A program that starts detached supervisors calls this first in
-/// `main`, and calls [`run_supervisor`] with the result.
+/// The instance that this process should supervise, if it was started for that. A program that
+/// starts detached supervisors calls this first in `main`, and calls [`run_supervisor`] with the
+/// result.
 pub fn supervised_instance() -> Option<String> {
     std::env::var(SUPERVISE).ok()
 }
@@ -133,7 +142,9 @@ pub fn run_supervisor(instance: &str) -> Result<()> {
 /// Starts a supervisor as a separate process that outlives this one.
 pub(crate) fn start_detached(instance: &Instance, program: &std::path::Path) -> Result<()> {
     let log = open_log(&instance.supervisor_log())?;
-    let errors = log.try_clone().map_err(Error::file("open", &instance.supervisor_log()))?;
+    let errors = log
+        .try_clone()
+        .map_err(Error::file("open", &instance.supervisor_log()))?;
     let spawned = std::process::Command::new(program)
         .env(SUPERVISE, &instance.name)
         .env(MARK, processes::supervisor_mark(instance))
@@ -142,40 +153,64 @@ pub(crate) fn start_detached(instance: &Instance, program: &std::path::Path) -> 
         .stdout(log)
         .stderr(errors)
         .spawn();
-    spawned.map(drop).map_err(|source| Error::Run { program: program.display().to_string(), source })
+    spawned.map(drop).map_err(|source| Error::Run {
+        program: program.display().to_string(),
+        source,
+    })
 }
 
 /// Starts a supervisor as a thread of this process.
 pub(crate) fn start_thread(instance: &Instance) -> Result<std::thread::JoinHandle<()>> {
     let socket = instance.supervisor_socket();
     let _ = fs::remove_file(&socket);
-    let listener = std::os::unix::net::UnixListener::bind(&socket).map_err(Error::file("listen on", &socket))?;
-    listener.set_nonblocking(true).map_err(Error::file("listen on", &socket))?;
+    let listener = std::os::unix::net::UnixListener::bind(&socket)
+        .map_err(Error::file("listen on", &socket))?;
+    listener
+        .set_nonblocking(true)
+        .map_err(Error::file("listen on", &socket))?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|source| Error::Run { program: "supervisor".to_owned(), source })?;
+        .map_err(|source| Error::Run {
+            program: "supervisor".to_owned(),
+            source,
+        })?;
     let root = instance.clone();
     let body = move || runtime.block_on(supervise(root, listener));
     std::thread::Builder::new()
         .name("supervisor".to_owned())
         .spawn(body)
-        .map_err(|source| Error::Run { program: "supervisor".to_owned(), source })
+        .map_err(|source| Error::Run {
+            program: "supervisor".to_owned(),
+            source,
+        })
 }
 
 /// Sends one command and waits for the answer.
 pub(crate) async fn ask(instance: &Instance, request: &Request) -> Result<Response> {
-    let failed = |reason: String| Error::NoSupervisor { instance: instance.name.clone(), reason };
+    let failed = |reason: String| Error::NoSupervisor {
+        instance: instance.name.clone(),
+        reason,
+    };
     let talk = async {
         let mut stream = UnixStream::connect(instance.supervisor_socket()).await?;
-        stream.write_all(format!("{}\n", serde_json::to_string(request)?).as_bytes()).await?;
+        stream
+            .write_all(format!("{}\n", serde_json::to_string(request)?).as_bytes())
+            .await?;
         let mut line = String::new();
         BufReader::new(stream).read_line(&mut line).await?;
         std::io::Result::Ok(serde_json::from_str(&line)?)
     };
-    let limit = if matches!(request, Request::Start { .. } | Request::Stop { .. }) { LIMIT + GRACE } else { GRACE * 3 };
+    let limit = if matches!(request, Request::Start { .. } | Request::Stop { .. }) {
+        LIMIT + GRACE
+    } else {
+        GRACE * 3
+    };
     match tokio::time::timeout(limit, talk).await {
-        Ok(Ok(Response::Refused { reason })) => Err(Error::Refused { instance: instance.name.clone(), reason }),
+        Ok(Ok(Response::Refused { reason })) => Err(Error::Refused {
+            instance: instance.name.clone(),
+            reason,
+        }),
         Ok(Ok(response)) => Ok(response),
         Ok(Err(error)) => Err(failed(error.to_string())),
         Err(_) => Err(failed("no answer".to_owned())),
@@ -200,7 +235,9 @@ struct Supervised {
 type Components = Arc<Mutex<BTreeMap<(String, String), Supervised>>>;
 
 async fn supervise(instance: Instance, listener: std::os::unix::net::UnixListener) {
-    let Ok(listener) = UnixListener::from_std(listener) else { return };
+    let Ok(listener) = UnixListener::from_std(listener) else {
+        return;
+    };
     let components = Components::default();
     let (end, mut ended) = mpsc::channel(1);
     if let Err(error) = reload(&instance, &components).await {
@@ -216,7 +253,12 @@ async fn supervise(instance: Instance, listener: std::os::unix::net::UnixListene
     }
 }
 
-async fn serve(instance: Instance, components: Components, stream: UnixStream, end: mpsc::Sender<()>) {
+async fn serve(
+    instance: Instance,
+    components: Components,
+    stream: UnixStream,
+    end: mpsc::Sender<()>,
+) {
     let mut stream = BufReader::new(stream);
     let mut line = String::new();
     if stream.read_line(&mut line).await.is_err() {
@@ -226,10 +268,15 @@ async fn serve(instance: Instance, components: Components, stream: UnixStream, e
     let ending = matches!(request, Ok(Request::Shutdown));
     let response = match request {
         Ok(request) => answer(&instance, &components, request).await,
-        Err(error) => Response::Refused { reason: format!("unknown command: {error}") },
+        Err(error) => Response::Refused {
+            reason: format!("unknown command: {error}"),
+        },
     };
     let response = serde_json::to_string(&response).unwrap_or_default();
-    let _ = stream.get_mut().write_all(format!("{response}\n").as_bytes()).await;
+    let _ = stream
+        .get_mut()
+        .write_all(format!("{response}\n").as_bytes())
+        .await;
     if ending {
         let _ = end.send(()).await;
     }
@@ -238,18 +285,41 @@ async fn serve(instance: Instance, components: Components, stream: UnixStream, e
 async fn answer(instance: &Instance, components: &Components, request: Request) -> Response {
     match request {
         Request::Status => {
-            let components = components.lock().values().map(|supervised| supervised.status.borrow().clone()).collect();
-            Response::Status { supervisor: std::process::id().cast_signed(), components }
+            let components = components
+                .lock()
+                .values()
+                .map(|supervised| supervised.status.borrow().clone())
+                .collect();
+            Response::Status {
+                supervisor: std::process::id().cast_signed(),
+                components,
+            }
         }
         Request::Reload => match reload(instance, components).await {
             Ok(()) => Response::Done,
-            Err(error) => Response::Refused { reason: error.to_string() },
+            Err(error) => Response::Refused {
+                reason: error.to_string(),
+            },
         },
         Request::Stop { cluster, component } => {
-            set(components, cluster, component, DesiredState::Stopped, ComponentState::Stopped).await
+            set(
+                components,
+                cluster,
+                component,
+                DesiredState::Stopped,
+                ComponentState::Stopped,
+            )
+            .await
         }
         Request::Start { cluster, component } => {
-            set(components, cluster, component, DesiredState::Running, ComponentState::Running).await
+            set(
+                components,
+                cluster,
+                component,
+                DesiredState::Running,
+                ComponentState::Running,
+            )
+            .await
         }
         Request::Shutdown => {
             let all = std::mem::take(&mut *components.lock());
@@ -267,15 +337,26 @@ async fn set(
     state: ComponentState,
 ) -> Response {
     let key = (cluster, component);
-    let found = components.lock().get(&key).map(|supervised| (supervised.wanted.clone(), supervised.status.clone()));
+    let found = components
+        .lock()
+        .get(&key)
+        .map(|supervised| (supervised.wanted.clone(), supervised.status.clone()));
     let Some((sender, mut status)) = found else {
-        return Response::Refused { reason: format!("cluster {} has no component {}", key.0, key.1) };
+        return Response::Refused {
+            reason: format!("cluster {} has no component {}", key.0, key.1),
+        };
     };
     sender.send_replace(wanted);
-    let reached = tokio::time::timeout(LIMIT, status.wait_for(|status| status.state == state)).await;
+    let reached =
+        tokio::time::timeout(LIMIT, status.wait_for(|status| status.state == state)).await;
     match reached {
         Ok(Ok(_)) => Response::Done,
-        _ => Response::Refused { reason: format!("{} of cluster {} did not become {state:?}; see its log", key.1, key.0) },
+        _ => Response::Refused {
+            reason: format!(
+                "{} of cluster {} did not become {state:?}; see its log",
+                key.1, key.0
+            ),
+        },
     }
 }
 
@@ -289,12 +370,16 @@ async fn reload(instance: &Instance, components: &Components) -> Result<()> {
             .filter(|(key, old)| wanted.get(*key) != Some(&old.definition))
             .map(|(key, _)| key.clone())
             .collect();
-        keys.into_iter().filter_map(|key| components.remove(&key)).collect()
+        keys.into_iter()
+            .filter_map(|key| components.remove(&key))
+            .collect()
     };
     end_all(outdated, DesiredState::Stopped).await;
     let mut components = components.lock();
     for (key, definition) in wanted {
-        components.entry(key).or_insert_with(|| start(instance, definition));
+        components
+            .entry(key)
+            .or_insert_with(|| start(instance, definition));
     }
     Ok(())
 }
@@ -316,22 +401,40 @@ fn read_definitions(instance: &Instance) -> Result<BTreeMap<(String, String), De
         let path = cluster.path().join("components.json");
         let Ok(text) = fs::read(&path) else { continue };
         let definitions: Vec<Definition> =
-            serde_json::from_slice(&text).map_err(|error| Error::Damaged { path, reason: error.to_string() })?;
-        all.extend(
-            definitions.into_iter().map(|definition| ((definition.cluster.clone(), definition.component.clone()), definition)),
-        );
+            serde_json::from_slice(&text).map_err(|error| Error::Damaged {
+                path,
+                reason: error.to_string(),
+            })?;
+        all.extend(definitions.into_iter().map(|definition| {
+            (
+                (definition.cluster.clone(), definition.component.clone()),
+                definition,
+            )
+        }));
     }
     Ok(all)
 }
 
 fn start(instance: &Instance, definition: Definition) -> Supervised {
     let (wanted, changes) = watch::channel(DesiredState::Running);
-    let (report, status) = watch::channel(ComponentStatus::new(&definition, ComponentState::Waiting));
-    let task = tokio::spawn(keep_running(instance.clone(), definition.clone(), changes, report));
-    Supervised { definition, wanted, status, task }
+    let (report, status) =
+        watch::channel(ComponentStatus::new(&definition, ComponentState::Waiting));
+    let task = tokio::spawn(keep_running(
+        instance.clone(),
+        definition.clone(),
+        changes,
+        report,
+    ));
+    Supervised {
+        definition,
+        wanted,
+        status,
+        task,
+    }
 }
 
-/// Runs one program and restarts it when it exits. Returns when the program should be killed, or when the sender is gone.
+/// Runs one program and restarts it when it exits. Returns when the program should be killed, or
+/// when the sender is gone.
 async fn keep_running(
     instance: Instance,
     definition: Definition,
@@ -363,7 +466,9 @@ async fn keep_running(
         let exit = match spawn(&instance, &definition) {
             Ok(mut child) => {
                 let pid = child.id().map(u32::cast_signed);
-                report.send_modify(|status| (status.state, status.pid) = (ComponentState::Running, pid));
+                report.send_modify(|status| {
+                    (status.state, status.pid) = (ComponentState::Running, pid);
+                });
                 tokio::select! {
                     exit = child.wait() => Some(exit.map_or_else(|error| error.to_string(), describe)),
                     outcome = changes.changed() => {
@@ -376,15 +481,27 @@ async fn keep_running(
             Err(error) => Some(error.to_string()),
         };
         let Some(exit) = exit else {
-            report.send_modify(|status| (status.pid, status.last_exit) = (None, Some("stopped on request".to_owned())));
+            report.send_modify(|status| {
+                (status.pid, status.last_exit) = (None, Some("stopped on request".to_owned()));
+            });
             continue;
         };
-        tracing::warn!(cluster = definition.cluster, component = definition.component, exit, "component exited");
+        tracing::warn!(
+            cluster = definition.cluster,
+            component = definition.component,
+            exit,
+            "component exited"
+        );
         report.send_modify(|status| {
-            (status.state, status.pid, status.last_exit) = (ComponentState::Restarting, None, Some(exit));
+            (status.state, status.pid, status.last_exit) =
+                (ComponentState::Restarting, None, Some(exit));
             status.restarts += 1;
         });
-        pause = if began.elapsed() > MAX_PAUSE { MIN_PAUSE } else { (pause * 2).min(MAX_PAUSE) };
+        pause = if began.elapsed() > MAX_PAUSE {
+            MIN_PAUSE
+        } else {
+            (pause * 2).min(MAX_PAUSE)
+        };
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
             outcome = changes.changed() => if outcome.is_err() { return },
@@ -393,7 +510,11 @@ async fn keep_running(
 }
 
 async fn is_startable(instance: &Instance, definition: &Definition) {
-    while definition.needs_file.as_ref().is_some_and(|file| !file.exists()) {
+    while definition
+        .needs_file
+        .as_ref()
+        .is_some_and(|file| !file.exists())
+    {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     if !definition.needs_api {
@@ -412,33 +533,54 @@ async fn is_startable(instance: &Instance, definition: &Definition) {
 
 fn spawn(instance: &Instance, definition: &Definition) -> Result<Child> {
     let log = open_log(&definition.log)?;
-    let errors = log.try_clone().map_err(Error::file("open", &definition.log))?;
+    let errors = log
+        .try_clone()
+        .map_err(Error::file("open", &definition.log))?;
     let mut command = Command::new("nsenter");
     command
         .arg(format!("--net={}", namespace_file(&definition.namespace)))
-        // Each program gets a session of its own, as from an init system: Ctrl-C in the terminal of a test must not reach it, and a kernel that
-        // divides the processors between sessions (autogroup) must not take all control planes for one program.
+        // Each program gets a session of its own, as from an init system: Ctrl-C in the terminal of
+        // a test must not reach it, and a kernel that divides the processors between sessions
+        // (autogroup) must not take all control planes for one program.
         .args(["--", "setsid", "setpriv", "--pdeathsig", "KILL", "--"])
         .args(&definition.command)
         .env_clear()
         .env("PATH", binaries::search_path())
-        .env(MARK, format!("{}/{}/{}", instance.name, definition.cluster, definition.component))
-        // Many clusters share few cores here, and the garbage collector of Go takes less processor time if it may use more memory.
+        .env(
+            MARK,
+            format!(
+                "{}/{}/{}",
+                instance.name, definition.cluster, definition.component
+            ),
+        )
+        // Many clusters share few cores here, and the garbage collector of Go takes less processor
+        // time if it may use more memory.
         .env("GOGC", "300")
-        .envs(definition.processors.map(|count| ("GOMAXPROCS", count.to_string())))
+        .envs(
+            definition
+                .processors
+                .map(|count| ("GOMAXPROCS", count.to_string())),
+        )
         .current_dir("/")
         .stdin(Stdio::null())
         .stdout(log)
         .stderr(errors)
         .kill_on_drop(true);
-    command.spawn().map_err(|source| Error::Run { program: definition.component.clone(), source })
+    command.spawn().map_err(|source| Error::Run {
+        program: definition.component.clone(),
+        source,
+    })
 }
 
 fn open_log(path: &std::path::Path) -> Result<File> {
     if fs::metadata(path).is_ok_and(|metadata| metadata.len() > LOG_LIMIT) {
         let _ = fs::rename(path, path.with_extension("log.old"));
     }
-    OpenOptions::new().create(true).append(true).open(path).map_err(Error::file("open", path))
+    OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(path)
+        .map_err(Error::file("open", path))
 }
 
 async fn end(child: &mut Child, wanted: DesiredState) {

@@ -17,13 +17,17 @@ use crate::{
     network, processes,
 };
 
-/// Where `liqo-fabric` stores the keys of gateways, unless it is installed with [`ClusterLayout::keys`].
+/// Where `liqo-fabric` stores the keys of gateways, unless it is installed with
+/// [`ClusterLayout::keys`].
 const KEYS: &str = "/var/lib/liqo";
 const SHIM_BUNDLES: &str = "run/io.containerd.runtime.v2.task/k8s.io";
 
 /// The supervisor must have ended before, or it would restart its programs.
 pub(crate) async fn remove(instance: &Instance) -> Result<()> {
-    let nodes: Vec<_> = files::entries(&instance.root).into_iter().flat_map(|cluster| files::entries(&cluster)).collect();
+    let nodes: Vec<_> = files::entries(&instance.root)
+        .into_iter()
+        .flat_map(|cluster| files::entries(&cluster))
+        .collect();
     let sockets: Vec<_> = nodes.iter().flat_map(|node| shim_sockets(node)).collect();
     processes::kill_all(&instance.name, || processes::of_instance(instance)).await?;
     unmount_below(&instance.root)?;
@@ -65,10 +69,13 @@ fn remove_files(root: &Path, sockets: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
-/// Removes files whose paths are fixed: sockets of shims, results of CNI plugins, links to logs of containers, the socket for device plugins.
+/// Removes files whose paths are fixed: sockets of shims, results of CNI plugins, links to logs of
+/// containers, the socket for device plugins.
 fn remove_strays(root: &Path) -> Result<()> {
     for result in files::entries(Path::new("/var/lib/cni/results")) {
-        if fs::read_to_string(&result).is_ok_and(|text| text.contains(&format!("{}/", root.display()))) {
+        if fs::read_to_string(&result)
+            .is_ok_and(|text| text.contains(&format!("{}/", root.display())))
+        {
             files::remove(&result)?;
         }
     }
@@ -79,7 +86,9 @@ fn remove_strays(root: &Path) -> Result<()> {
     }
     let devices = Path::new("/var/lib/kubelet/device-plugins/kubelet.sock");
     // All kubelets of a machine share this socket. If nobody listens on it, nobody needs it.
-    if UnixStream::connect(devices).is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused) {
+    if UnixStream::connect(devices)
+        .is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused)
+    {
         files::remove(devices)?;
     }
     for emptied in [
@@ -98,11 +107,19 @@ fn remove_strays(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Removes the key of the node's gateway, unless a node of the same name in another playground uses it.
+/// Removes the key of the node's gateway, unless a node of the same name in another playground uses
+/// it.
 fn remove_key(node: &Path) -> Result<()> {
-    let (Some(name), Some(playgrounds)) = (node.file_name(), node.ancestors().nth(3)) else { return Ok(()) };
-    let clusters = files::entries(playgrounds).into_iter().flat_map(|instance| files::entries(&instance));
-    if clusters.map(|cluster| cluster.join(name)).any(|other| other != node && other.exists()) {
+    let (Some(name), Some(playgrounds)) = (node.file_name(), node.ancestors().nth(3)) else {
+        return Ok(());
+    };
+    let clusters = files::entries(playgrounds)
+        .into_iter()
+        .flat_map(|instance| files::entries(&instance));
+    if clusters
+        .map(|cluster| cluster.join(name))
+        .any(|other| other != node && other.exists())
+    {
         return Ok(());
     }
     files::remove(&Path::new(KEYS).join(format!("{}.key", name.display())))
@@ -111,11 +128,15 @@ fn remove_key(node: &Path) -> Result<()> {
 fn shim_sockets(node: &Path) -> Vec<PathBuf> {
     let bundles = files::entries(&node.join(SHIM_BUNDLES)).into_iter();
     let addresses = bundles.filter_map(|bundle| fs::read_to_string(bundle.join("address")).ok());
-    let sockets = addresses.filter_map(|address| address.trim().strip_prefix("unix://").map(PathBuf::from));
-    sockets.filter(|socket| socket.starts_with("/run/containerd/s")).collect()
+    let sockets =
+        addresses.filter_map(|address| address.trim().strip_prefix("unix://").map(PathBuf::from));
+    sockets
+        .filter(|socket| socket.starts_with("/run/containerd/s"))
+        .collect()
 }
 
-/// Unmounts everything below a directory before it is removed: a mount may be a directory of the host.
+/// Unmounts everything below a directory before it is removed: a mount may be a directory of the
+/// host.
 fn unmount_below(root: &Path) -> Result<()> {
     // Mounts may be stacked, and one round shows only the topmost.
     for _ in 0..10 {
@@ -132,7 +153,11 @@ fn unmount_below(root: &Path) -> Result<()> {
         }
     }
     let path = root.to_owned();
-    Err(Error::File { action: "unmount", path, source: std::io::Error::other("something mounts again and again below it") })
+    Err(Error::File {
+        action: "unmount",
+        path,
+        source: std::io::Error::other("something mounts again and again below it"),
+    })
 }
 
 pub(crate) fn mounts_below(root: &Path) -> Vec<PathBuf> {
@@ -144,7 +169,10 @@ pub(crate) fn mounts_below(root: &Path) -> Vec<PathBuf> {
 
 fn parse_mounts(mountinfo: &str, root: &Path) -> Vec<PathBuf> {
     let points = mountinfo.lines().filter_map(|line| line.split(' ').nth(4));
-    points.map(|point| PathBuf::from(point.replace("\\040", " "))).filter(|point| point.starts_with(root)).collect()
+    points
+        .map(|point| PathBuf::from(point.replace("\\040", " ")))
+        .filter(|point| point.starts_with(root))
+        .collect()
 }
 
 #[cfg(test)]
@@ -155,6 +183,9 @@ mod tests {
     fn mounts_of_other_instances_stay() {
         let mountinfo = "36 35 98:0 / /var/lib/liqo-playground/liqo/rome/a rw - ext4 a b\n37 35 98:0 / /var/lib/liqo-playground/liqo2/rome rw - ext4 a b\n38 35 98:0 / / rw - ext4 a b\n";
         let below = parse_mounts(mountinfo, Path::new("/var/lib/liqo-playground/liqo"));
-        assert_eq!(below, [PathBuf::from("/var/lib/liqo-playground/liqo/rome/a")]);
+        assert_eq!(
+            below,
+            [PathBuf::from("/var/lib/liqo-playground/liqo/rome/a")]
+        );
     }
 }

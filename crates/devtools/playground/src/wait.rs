@@ -6,7 +6,10 @@ use std::{
 };
 
 /// Calls `attempt` until it returns something or the time is over.
-pub(crate) async fn poll<T, F: Future<Output = Option<T>>>(limit: Duration, attempt: impl Fn() -> F) -> Option<T> {
+pub(crate) async fn poll<T, F: Future<Output = Option<T>>>(
+    limit: Duration,
+    attempt: impl Fn() -> F,
+) -> Option<T> {
     let deadline = Instant::now() + limit;
     loop {
         if let Some(found) = attempt().await {

@@ -43,10 +43,12 @@ pub struct Faults {
     pub lost_requests: u32,
     /// The request is done, and its answer never arrives.
     pub lost_answers: u32,
-    /// The request arrives, but only after up to `lateness`, even if its sender has ended meanwhile.
+    /// The request arrives, but only after up to `lateness`, even if its sender has ended
+    /// meanwhile.
     pub late_requests: u32,
     pub lateness: Duration,
-    /// The API server refuses: 429, 500, 503 or, for a change of an object that somebody else changes at the same moment, 409.
+    /// The API server refuses: 429, 500, 503 or, for a change of an object that somebody else
+    /// changes at the same moment, 409.
     pub refusals: u32,
     /// A watch ends, in the middle of an event; counted in events.
     pub broken_watches: u32,
@@ -88,7 +90,13 @@ impl Link {
     }
 
     pub fn client(&self, server: &ApiServer, user: User) -> Client {
-        Client::new(OverLink { link: self.clone(), connection: server.connection(user) }, "default")
+        Client::new(
+            OverLink {
+                link: self.clone(),
+                connection: server.connection(user),
+            },
+            "default",
+        )
     }
 
     pub fn faults(&self) -> Faults {
@@ -144,7 +152,13 @@ impl Link {
     }
 
     async fn delay(&self) {
-        let delay = self.draw(|draws, faults| if faults.delay.is_zero() { Duration::ZERO } else { draws.up_to(faults.delay) });
+        let delay = self.draw(|draws, faults| {
+            if faults.delay.is_zero() {
+                Duration::ZERO
+            } else {
+                draws.up_to(faults.delay)
+            }
+        });
         if !delay.is_zero() {
             tokio::time::sleep(delay).await;
         }
@@ -185,10 +199,15 @@ fn refusal(code: StatusCode, reason: &str) -> Response<Carried> {
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": "simulated", "reason": reason,
         "code": code.as_u16(),
     });
-    let body = Full::new(Bytes::from(status.to_string())).map_err(|never: Infallible| match never {}).boxed_unsync();
+    let body = Full::new(Bytes::from(status.to_string()))
+        .map_err(|never: Infallible| match never {})
+        .boxed_unsync();
     let mut response = Response::new(body);
     *response.status_mut() = code;
-    response.headers_mut().insert(header::CONTENT_TYPE, http::HeaderValue::from_static("application/json"));
+    response.headers_mut().insert(
+        header::CONTENT_TYPE,
+        http::HeaderValue::from_static("application/json"),
+    );
     response
 }
 
@@ -201,9 +220,15 @@ struct OverLink {
 }
 
 impl OverLink {
-    async fn carry(mut self, mut request: http::Request<Body>) -> Result<Response<Carried>, BoxError> {
+    async fn carry(
+        mut self,
+        mut request: http::Request<Body>,
+    ) -> Result<Response<Carried>, BoxError> {
         let link = self.link.clone();
-        let is_watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
+        let is_watch = request
+            .uri()
+            .query()
+            .is_some_and(|query| query.contains("watch=true"));
         link.delay().await;
         if link.way() != Way::Open || link.fails("request lost", |faults| faults.lost_requests) {
             return Err(link.silence().await);
@@ -238,7 +263,11 @@ impl OverLink {
             return Err(link.silence().await);
         }
         let (parts, body) = answer.into_parts();
-        let body = if is_watch { watched(link, body) } else { body.map_err(|never| match never {}).boxed_unsync() };
+        let body = if is_watch {
+            watched(link, body)
+        } else {
+            body.map_err(|never| match never {}).boxed_unsync()
+        };
         Ok(Response::from_parts(parts, body))
     }
 }
@@ -257,7 +286,9 @@ fn watched(link: Link, body: Answered) -> Carried {
         }
         Some((Ok(Frame::data(data)), Some((link, frames))))
     });
-    BodyExt::boxed_unsync(StreamBody::new(Box::pin(late) as Pin<Box<dyn Stream<Item = _> + Send>>))
+    BodyExt::boxed_unsync(StreamBody::new(
+        Box::pin(late) as Pin<Box<dyn Stream<Item = _> + Send>>
+    ))
 }
 
 impl Service<http::Request<Body>> for OverLink {

@@ -1,6 +1,11 @@
-//! A controller whose connection to the API server is bad: it sees late what happens, hears of its own writes or not, and is refused.
+//! A controller whose connection to the API server is bad: it sees late what happens, hears of its
+//! own writes or not, and is refused.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a failed step fails the test")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a failed step fails the test"
+)]
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -27,7 +32,10 @@ const BAD: Faults = Faults {
 };
 
 fn start() -> ApiServer {
-    let (base, started) = (Timestamp::from_second(1_800_000_000).unwrap(), Instant::now());
+    let (base, started) = (
+        Timestamp::from_second(1_800_000_000).unwrap(),
+        Instant::now(),
+    );
     ApiServer::seeded(1, move || base + started.elapsed())
 }
 
@@ -36,25 +44,42 @@ fn api(client: Client) -> Api<ConfigMap> {
 }
 
 fn config_map(name: &str, number: u32) -> ConfigMap {
-    serde_json::from_value(json!({ "metadata": { "name": name }, "data": { "number": number.to_string() } })).unwrap()
+    serde_json::from_value(
+        json!({ "metadata": { "name": name }, "data": { "number": number.to_string() } }),
+    )
+    .unwrap()
 }
 
 /// What exists, by name.
 async fn stored(server: &ApiServer) -> BTreeMap<String, Option<BTreeMap<String, String>>> {
-    let all = api(server.client(User::administrator())).list(&ListParams::default()).await.unwrap();
-    all.items.into_iter().map(|object| (object.name_any(), object.data)).collect()
+    let all = api(server.client(User::administrator()))
+        .list(&ListParams::default())
+        .await
+        .unwrap();
+    all.items
+        .into_iter()
+        .map(|object| (object.name_any(), object.data))
+        .collect()
 }
 
 /// Follows all `ConfigMap`s, and returns what it knows.
 fn follow(client: Client) -> reflector::Store<ConfigMap> {
     let (store, writer) = reflector::store();
-    let stream = watcher(api(client), watcher::Config::default()).default_backoff().reflect(writer);
+    let stream = watcher(api(client), watcher::Config::default())
+        .default_backoff()
+        .reflect(writer);
     tokio::spawn(stream.for_each(|_| std::future::ready(())));
     store
 }
 
-fn known(store: &reflector::Store<ConfigMap>) -> BTreeMap<String, Option<BTreeMap<String, String>>> {
-    store.state().iter().map(|object| (object.name_any(), object.data.clone())).collect()
+fn known(
+    store: &reflector::Store<ConfigMap>,
+) -> BTreeMap<String, Option<BTreeMap<String, String>>> {
+    store
+        .state()
+        .iter()
+        .map(|object| (object.name_any(), object.data.clone()))
+        .collect()
 }
 
 /// Tries until it is done. Who wrote may have heard nothing of it.
@@ -63,9 +88,14 @@ async fn write(api: &Api<ConfigMap>, name: &str, number: u32) {
         let outcome = match api.get_opt(name).await {
             Ok(Some(mut object)) => {
                 object.data = config_map(name, number).data;
-                api.replace(name, &PostParams::default(), &object).await.map(drop)
+                api.replace(name, &PostParams::default(), &object)
+                    .await
+                    .map(drop)
             }
-            Ok(None) => api.create(&PostParams::default(), &config_map(name, number)).await.map(drop),
+            Ok(None) => api
+                .create(&PostParams::default(), &config_map(name, number))
+                .await
+                .map(drop),
             Err(error) => Err(error),
         };
         if outcome.is_ok() {
@@ -78,7 +108,10 @@ async fn write(api: &Api<ConfigMap>, name: &str, number: u32) {
 #[tokio::test(start_paused = true)]
 async fn a_watch_over_a_bad_link_knows_everything_in_the_end() {
     let server = start();
-    let fragile = Faults { broken_watches: 400, ..BAD };
+    let fragile = Faults {
+        broken_watches: 400,
+        ..BAD
+    };
     let (writing, watching) = (Link::new(2, BAD), Link::new(3, fragile));
     let store = follow(watching.client(&server, User::administrator()));
     let writer = api(writing.client(&server, User::administrator()));
@@ -92,7 +125,12 @@ async fn a_watch_over_a_bad_link_knows_everything_in_the_end() {
         }
     }
     let faults = |link: &Link| link.counts().into_values().sum::<u64>();
-    assert!(faults(&writing) > 10 && faults(&watching) > 3, "{:?} {:?}", writing.counts(), watching.counts());
+    assert!(
+        faults(&writing) > 10 && faults(&watching) > 3,
+        "{:?} {:?}",
+        writing.counts(),
+        watching.counts()
+    );
     watching.set_faults(Faults::default());
     tokio::time::sleep(Duration::from_mins(10)).await;
     assert_eq!(known(&store), stored(&server).await);
@@ -120,9 +158,19 @@ async fn a_partition_hides_changes_until_it_heals() {
 #[tokio::test(start_paused = true)]
 async fn a_dead_process_writes_nothing_and_is_told_nothing() {
     let server = start();
-    let slow = Link::new(5, Faults { delay: Duration::from_secs(2), ..Faults::default() });
+    let slow = Link::new(
+        5,
+        Faults {
+            delay: Duration::from_secs(2),
+            ..Faults::default()
+        },
+    );
     let client = api(slow.client(&server, User::administrator()));
-    let asked = tokio::spawn(async move { client.create(&PostParams::default(), &config_map("a", 1)).await });
+    let asked = tokio::spawn(async move {
+        client
+            .create(&PostParams::default(), &config_map("a", 1))
+            .await
+    });
     tokio::task::yield_now().await;
     slow.end();
     slow.heal();

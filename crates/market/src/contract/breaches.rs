@@ -21,7 +21,12 @@ pub struct Finding {
 
 impl Finding {
     pub fn new(by: Party, kind: BreachKind, object: &str, message: impl Into<String>) -> Self {
-        Self { by, kind, object: object.to_owned(), message: text(&message.into()) }
+        Self {
+            by,
+            kind,
+            object: object.to_owned(),
+            message: text(&message.into()),
+        }
     }
 }
 
@@ -30,7 +35,8 @@ pub fn text(message: &str) -> String {
     message.chars().take(MAX_CONTRACT_MESSAGE_LEN).collect()
 }
 
-/// Whether a breach of this kind is over when it is no longer found. The others are facts that stay.
+/// Whether a breach of this kind is over when it is no longer found. The others are facts that
+/// stay.
 fn passes(kind: BreachKind) -> bool {
     match kind {
         BreachKind::CapacityMissing
@@ -43,29 +49,56 @@ fn passes(kind: BreachKind) -> bool {
     }
 }
 
-/// The list after these findings. Kinds in `unknown` could not be looked at now, so that their breaches last. A list that needs no
-/// change stays the same.
-pub fn update(listed: &[Breach], found: &[Finding], unknown: &[BreachKind], now: Timestamp) -> Vec<Breach> {
+/// The list after these findings. Kinds in `unknown` could not be looked at now, so that their
+/// breaches last. A list that needs no change stays the same.
+pub fn update(
+    listed: &[Breach],
+    found: &[Finding],
+    unknown: &[BreachKind],
+    now: Timestamp,
+) -> Vec<Breach> {
     let time = Time(whole_seconds(now));
     let same = |breach: &Breach, finding: &Finding| {
-        (breach.by, breach.kind, breach.object.as_str()) == (finding.by, finding.kind, finding.object.as_str())
+        (breach.by, breach.kind, breach.object.as_str())
+            == (finding.by, finding.kind, finding.object.as_str())
     };
     let mut all: Vec<Breach> = listed.to_vec();
-    for breach in all.iter_mut().filter(|breach| breach.until.is_none() && passes(breach.kind)) {
+    for breach in all
+        .iter_mut()
+        .filter(|breach| breach.until.is_none() && passes(breach.kind))
+    {
         if !unknown.contains(&breach.kind) && !found.iter().any(|finding| same(breach, finding)) {
             breach.until = Some(time.clone());
         }
     }
     for finding in found {
-        if all.iter().any(|breach| breach.until.is_none() && same(breach, finding)) {
+        if all
+            .iter()
+            .any(|breach| breach.until.is_none() && same(breach, finding))
+        {
             continue;
         }
-        let Finding { by, kind, object, message } = finding.clone();
-        all.push(Breach { by, kind, object, time: time.clone(), until: None, message });
+        let Finding {
+            by,
+            kind,
+            object,
+            message,
+        } = finding.clone();
+        all.push(Breach {
+            by,
+            kind,
+            object,
+            time: time.clone(),
+            until: None,
+            message,
+        });
     }
     // Old ones go first; those that last stay as long as there is room.
     while all.len() > MAX_BREACHES {
-        let oldest = all.iter().position(|breach| breach.until.is_some()).unwrap_or_default();
+        let oldest = all
+            .iter()
+            .position(|breach| breach.until.is_some())
+            .unwrap_or_default();
         all.remove(oldest);
     }
     all
@@ -73,7 +106,9 @@ pub fn update(listed: &[Breach], found: &[Finding], unknown: &[BreachKind], now:
 
 /// The breaches of one side that last.
 pub fn lasting(breaches: &[Breach], by: Party) -> impl Iterator<Item = &Breach> {
-    breaches.iter().filter(move |breach| breach.by == by && breach.until.is_none())
+    breaches
+        .iter()
+        .filter(move |breach| breach.by == by && breach.until.is_none())
 }
 
 /// The condition `Honoured`, from what both sides found.
@@ -82,8 +117,15 @@ pub fn honoured(of_provider: &[Breach], of_consumer: &[Breach]) -> DesiredCondit
     let mut open: Vec<&&Breach> = all.iter().filter(|breach| breach.until.is_none()).collect();
     open.sort_by_key(|breach| breach.time.0);
     if let Some(newest) = open.last() {
-        let more = if open.len() > 1 { format!("; {} breaches last", open.len()) } else { String::new() };
-        let message = format!("by the {}, {}: {}{more}", newest.by, newest.object, newest.message);
+        let more = if open.len() > 1 {
+            format!("; {} breaches last", open.len())
+        } else {
+            String::new()
+        };
+        let message = format!(
+            "by the {}, {}: {}{more}",
+            newest.by, newest.object, newest.message
+        );
         return DesiredCondition::no(HONOURED, newest.kind.as_str(), message);
     }
     let message = match all.len() {
@@ -94,23 +136,41 @@ pub fn honoured(of_provider: &[Breach], of_consumer: &[Breach]) -> DesiredCondit
     DesiredCondition::yes(HONOURED, "Honoured", message)
 }
 
-/// Problems that this process saw, each with its begin. One that lasts for less than the tolerance is no breach.
+/// Problems that this process saw, each with its begin. One that lasts for less than the tolerance
+/// is no breach.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Doubts(BTreeMap<(BreachKind, String), Timestamp>);
 
 impl Doubts {
-    /// Keeps the findings that last for longer than the tolerance. Returns the time at which the next one does.
-    pub fn confirm(&mut self, found: &[Finding], now: Timestamp) -> (Vec<Finding>, Option<Timestamp>) {
+    /// Keeps the findings that last for longer than the tolerance. Returns the time at which the
+    /// next one does.
+    pub fn confirm(
+        &mut self,
+        found: &[Finding],
+        now: Timestamp,
+    ) -> (Vec<Finding>, Option<Timestamp>) {
         let key = |finding: &Finding| (finding.kind, finding.object.clone());
-        self.0.retain(|known, since| *since <= now && found.iter().any(|finding| key(finding) == *known));
+        self.0.retain(|known, since| {
+            *since <= now && found.iter().any(|finding| key(finding) == *known)
+        });
         for finding in found {
             self.0.entry(key(finding)).or_insert(now);
         }
         let due = |finding: &Finding| {
-            self.0.get(&key(finding)).and_then(|since| since.saturating_add(super::TOLERANCE).ok()).unwrap_or(Timestamp::MAX)
+            self.0
+                .get(&key(finding))
+                .and_then(|since| since.saturating_add(super::TOLERANCE).ok())
+                .unwrap_or(Timestamp::MAX)
         };
         let next = found.iter().map(due).filter(|due| *due > now).min();
-        (found.iter().filter(|finding| due(finding) <= now).cloned().collect(), next)
+        (
+            found
+                .iter()
+                .filter(|finding| due(finding) <= now)
+                .cloned()
+                .collect(),
+            next,
+        )
     }
 }
 
@@ -122,7 +182,12 @@ mod tests {
     use crate::contract::fixtures::at;
 
     fn missing(pool: &str) -> Finding {
-        Finding::new(Party::Provider, BreachKind::CapacityMissing, pool, "cpu: 2 of 4")
+        Finding::new(
+            Party::Provider,
+            BreachKind::CapacityMissing,
+            pool,
+            "cpu: 2 of 4",
+        )
     }
 
     #[test]
@@ -139,17 +204,31 @@ mod tests {
     #[test]
     fn a_breach_that_cannot_be_looked_at_lasts() {
         let first = update(&[], &[missing("default")], &[], at(10));
-        assert_eq!(update(&first, &[], &[BreachKind::CapacityMissing], at(30)), first);
+        assert_eq!(
+            update(&first, &[], &[BreachKind::CapacityMissing], at(30)),
+            first
+        );
     }
 
     #[test]
     fn a_notice_that_was_too_short_stays_a_fact() {
-        let finding = Finding::new(Party::Provider, BreachKind::NoticeTooShort, "default", "10 s instead of 300 s");
+        let finding = Finding::new(
+            Party::Provider,
+            BreachKind::NoticeTooShort,
+            "default",
+            "10 s instead of 300 s",
+        );
         let listed = update(&[], &[finding], &[], at(10));
         assert_eq!(update(&listed, &[], &[], at(30)), listed);
         let condition = honoured(&[], &listed);
-        assert_eq!((condition.status, condition.reason.as_str()), (Some(false), "NoticeTooShort"));
-        assert_eq!(condition.message, "by the provider, default: 10 s instead of 300 s");
+        assert_eq!(
+            (condition.status, condition.reason.as_str()),
+            (Some(false), "NoticeTooShort")
+        );
+        assert_eq!(
+            condition.message,
+            "by the provider, default: 10 s instead of 300 s"
+        );
     }
 
     #[test]
@@ -158,24 +237,42 @@ mod tests {
         let first = update(&[], &[missing("default")], &[], at(10));
         assert_eq!(honoured(&first, &[]).status, Some(false));
         let over = update(&first, &[], &[], at(30));
-        assert_eq!((honoured(&over, &[]).status, honoured(&over, &[]).message), (Some(true), "one breach is over".to_owned()));
+        assert_eq!(
+            (honoured(&over, &[]).status, honoured(&over, &[]).message),
+            (Some(true), "one breach is over".to_owned())
+        );
     }
 
     #[test]
     fn what_is_wrong_for_less_than_the_tolerance_is_no_breach() {
         let mut doubts = Doubts::default();
-        assert_eq!(doubts.confirm(&[missing("a")], at(0)), (vec![], Some(at(300))));
-        assert_eq!(doubts.confirm(&[missing("a")], at(299)), (vec![], Some(at(300))));
+        assert_eq!(
+            doubts.confirm(&[missing("a")], at(0)),
+            (vec![], Some(at(300)))
+        );
+        assert_eq!(
+            doubts.confirm(&[missing("a")], at(299)),
+            (vec![], Some(at(300)))
+        );
         assert_eq!(doubts.confirm(&[], at(299)), (vec![], None));
-        assert_eq!(doubts.confirm(&[missing("a")], at(400)), (vec![], Some(at(700))));
-        assert_eq!(doubts.confirm(&[missing("a")], at(700)), (vec![missing("a")], None));
+        assert_eq!(
+            doubts.confirm(&[missing("a")], at(400)),
+            (vec![], Some(at(700)))
+        );
+        assert_eq!(
+            doubts.confirm(&[missing("a")], at(700)),
+            (vec![missing("a")], None)
+        );
     }
 
     #[test]
     fn a_clock_that_is_set_back_starts_the_tolerance_again() {
         let mut doubts = Doubts::default();
         doubts.confirm(&[missing("a")], at(1000));
-        assert_eq!(doubts.confirm(&[missing("a")], at(0)), (vec![], Some(at(300))));
+        assert_eq!(
+            doubts.confirm(&[missing("a")], at(0)),
+            (vec![], Some(at(300)))
+        );
     }
 
     proptest! {

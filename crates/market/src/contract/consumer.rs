@@ -1,15 +1,17 @@
-//! The consumer's side: reads what a provider proposes, signs it where policy and persons agree, and keeps a copy.
+//! The consumer's side: reads what a provider proposes, signs it where policy and persons agree,
+//! and keeps a copy.
 //!
-//! What this cluster signed once stays signed: a policy that changes later ends a contract only where a person says so.
+//! What this cluster signed once stays signed: a policy that changes later ends a contract only
+//! where a person says so.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::Timestamp;
 use liqo_api::conditions::{self, DesiredCondition};
 use liqo_api::{
-    Accept, AcceptContract, Claimed, ClusterId, Commitment, Consume, Contract, ContractAnswer, ContractDecision, ContractEnd,
-    ContractPhase, ContractSpec, ContractStatus, ContractTerms, EndCause, EndRequest, OnBreach, Party, PriceList, ResourceOffer,
-    Time,
+    Accept, AcceptContract, Claimed, ClusterId, Commitment, Consume, Contract, ContractAnswer,
+    ContractDecision, ContractEnd, ContractPhase, ContractSpec, ContractStatus, ContractTerms,
+    EndCause, EndRequest, OnBreach, Party, PriceList, ResourceOffer, Time,
 };
 use liqo_signing::ClusterIdentity;
 
@@ -67,7 +69,9 @@ impl ContractAction {
     /// The name of the copy that it writes.
     pub fn copy(&self) -> Option<&str> {
         match self {
-            Self::ApplyCopy(name, _) | Self::AnswerCopy(name, _) | Self::DeleteCopy { name, .. } => Some(name),
+            Self::ApplyCopy(name, _)
+            | Self::AnswerCopy(name, _)
+            | Self::DeleteCopy { name, .. } => Some(name),
             Self::Answer(..) => None,
         }
     }
@@ -117,23 +121,59 @@ enum Verdict {
 pub fn judge(view: &ContractView, doubts: &mut BTreeMap<String, Doubts>) -> ContractJudgement {
     let mut judgement = ContractJudgement::default();
     doubts.retain(|name, _| view.contracts.contains_key(name));
-    let mut read: Vec<&Arc<ContractAtProvider>> = view.contracts.values().filter(|record| !record.deleting).collect();
-    // What is in force comes first: nothing else is signed beside it. New ones never push out what this cluster knows.
-    read.sort_by_key(|record| view.copies.get(&record.name).map_or(2, |copy| u8::from(!view.is_in_force(copy))));
+    let mut read: Vec<&Arc<ContractAtProvider>> = view
+        .contracts
+        .values()
+        .filter(|record| !record.deleting)
+        .collect();
+    // What is in force comes first: nothing else is signed beside it. New ones never push out what
+    // this cluster knows.
+    read.sort_by_key(|record| {
+        view.copies
+            .get(&record.name)
+            .map_or(2, |copy| u8::from(!view.is_in_force(copy)))
+    });
     for record in read.into_iter().take(MAX_CONTRACTS) {
-        view.judge_one(record, doubts.entry(record.name.clone()).or_default(), &mut judgement);
+        view.judge_one(
+            record,
+            doubts.entry(record.name.clone()).or_default(),
+            &mut judgement,
+        );
     }
-    let is_there = |name: &String| view.contracts.get(name).is_some_and(|record| !record.deleting);
-    for (name, copy) in view.copies.iter().filter(|(name, copy)| !is_there(name) && !copy.deleting) {
-        judgement.actions.extend(view.removed_at_provider(name, copy));
+    let is_there = |name: &String| {
+        view.contracts
+            .get(name)
+            .is_some_and(|record| !record.deleting)
+    };
+    for (name, copy) in view
+        .copies
+        .iter()
+        .filter(|(name, copy)| !is_there(name) && !copy.deleting)
+    {
+        judgement
+            .actions
+            .extend(view.removed_at_provider(name, copy));
     }
-    let ended = view.copies.iter().filter_map(|(name, copy)| Some((name.as_str(), copy.spec.ended.as_ref()?.at.0)));
+    let ended = view
+        .copies
+        .iter()
+        .filter_map(|(name, copy)| Some((name.as_str(), copy.spec.ended.as_ref()?.at.0)));
     let mut old = superfluous(ended, view.now);
     // What was spent stays with the newest copy, so that one never goes.
-    let in_force = view.copies.values().filter(|copy| copy.spec.in_force_since.is_some() && !copy.deleting);
-    let heir = in_force.max_by_key(|copy| (!old.contains(&copy.name), copy.created, &copy.name)).map(|copy| copy.name.clone());
+    let in_force = view
+        .copies
+        .values()
+        .filter(|copy| copy.spec.in_force_since.is_some() && !copy.deleting);
+    let heir = in_force
+        .max_by_key(|copy| (!old.contains(&copy.name), copy.created, &copy.name))
+        .map(|copy| copy.name.clone());
     old.retain(|name| !view.contracts.contains_key(name) && Some(name) != heir.as_ref());
-    judgement.actions.extend(old.into_iter().map(|name| ContractAction::DeleteCopy { name, heir: heir.clone() }));
+    judgement
+        .actions
+        .extend(old.into_iter().map(|name| ContractAction::DeleteCopy {
+            name,
+            heir: heir.clone(),
+        }));
     judgement
 }
 
@@ -143,25 +183,52 @@ impl ContractView<'_> {
         copy.signed().is_some() && !copy.is_over(self.now)
     }
 
-    /// The latest end of other contracts that are in force, or that the provider may still put in force after the fact.
+    /// The latest end of other contracts that are in force, or that the provider may still put in
+    /// force after the fact.
     fn end_before(&self, name: &str) -> Option<Timestamp> {
-        let counts = |copy: &ContractCopy| copy.spec.in_force_since.is_some() || copy.signed().is_some();
-        let others = self.copies.values().filter(|copy| copy.name != name && counts(copy));
-        others.filter_map(|copy| Some(copy.spec.ended.as_ref()?.at.0)).max()
+        let counts =
+            |copy: &ContractCopy| copy.spec.in_force_since.is_some() || copy.signed().is_some();
+        let others = self
+            .copies
+            .values()
+            .filter(|copy| copy.name != name && counts(copy));
+        others
+            .filter_map(|copy| Some(copy.spec.ended.as_ref()?.at.0))
+            .max()
     }
 
-    fn judge_one(&self, record: &ContractAtProvider, doubts: &mut Doubts, judgement: &mut ContractJudgement) {
+    fn judge_one(
+        &self,
+        record: &ContractAtProvider,
+        doubts: &mut Doubts,
+        judgement: &mut ContractJudgement,
+    ) {
         let name = &record.name;
         let copy = self.copies.get(name).map(Arc::as_ref);
-        // What this cluster answered is in its own copy. A signature that only the provider shows may be of an earlier peering.
+        // What this cluster answered is in its own copy. A signature that only the provider shows
+        // may be of an earlier peering.
         let nothing = ContractStatus::default();
         let known = copy.map_or(&nothing, |copy| &copy.status);
-        let mut status = ContractStatus { breaches: known.breaches.clone(), ..ContractStatus::default() };
-        let current = record.current.as_ref().ok().map(|terms| &terms.document).filter(|document| self.is_ours(&document.terms));
+        let mut status = ContractStatus {
+            breaches: known.breaches.clone(),
+            ..ContractStatus::default()
+        };
+        let current = record
+            .current
+            .as_ref()
+            .ok()
+            .map(|terms| &terms.document)
+            .filter(|document| self.is_ours(&document.terms));
         let own = current.and_then(|document| self.own_signature(known, document));
         let signed = current.filter(|_| own.is_some());
         let has_follower = judgement.in_force.is_some();
-        let known_here = Known { copy, signed: own, not_before: self.end_before(name), has_follower, now: self.now };
+        let known_here = Known {
+            copy,
+            signed: own,
+            not_before: self.end_before(name),
+            has_follower,
+            now: self.now,
+        };
         // An end that the copy has stays, whatever the provider says.
         let spec = copied(&known_here, record);
         let sight = Sight {
@@ -184,7 +251,8 @@ impl ContractView<'_> {
             .chain(spec.ended.as_ref().map(|end| end.at.0))
             .filter(|time| *time > self.now)
             .min();
-        let bound = copy.filter(|copy| copy.spec.in_force_since.is_some() && copy.signed().is_some());
+        let bound =
+            copy.filter(|copy| copy.spec.in_force_since.is_some() && copy.signed().is_some());
         let own = OwnView {
             known,
             signed,
@@ -194,7 +262,8 @@ impl ContractView<'_> {
             in_force: judgement.in_force.as_ref(),
         };
         let stance = self.answer(record, &own, &mut status);
-        let is_in_force = matches!(stance, Stance::Signed { .. }) || bound.is_some_and(|_| !own.is_over(self.now));
+        let is_in_force = matches!(stance, Stance::Signed { .. })
+            || bound.is_some_and(|_| !own.is_over(self.now));
         if is_in_force && judgement.in_force.is_none() {
             judgement.in_force = Some((name.clone(), spec.ended.as_ref().map(|end| end.at.0)));
         }
@@ -203,20 +272,33 @@ impl ContractView<'_> {
         status.conditions = with_condition(&known.conditions, &honoured, self.now);
         // What the provider changed without our signature is not in it, so the evidence stays.
         if copy.is_none_or(|copy| copy.spec != spec) && !copy.is_some_and(|copy| copy.deleting) {
-            judgement.actions.push(ContractAction::ApplyCopy(name.clone(), Box::new(spec)));
+            judgement
+                .actions
+                .push(ContractAction::ApplyCopy(name.clone(), Box::new(spec)));
         }
         if copy.is_none_or(|copy| copy.status != status) {
-            judgement.actions.push(ContractAction::AnswerCopy(name.clone(), status.clone()));
+            judgement
+                .actions
+                .push(ContractAction::AnswerCopy(name.clone(), status.clone()));
         }
-        let answer = ContractStatus { signed: None, pending_signed: None, ..status };
+        let answer = ContractStatus {
+            signed: None,
+            pending_signed: None,
+            ..status
+        };
         if !record.status.says(&answer) {
-            judgement.actions.push(ContractAction::Answer(name.clone(), answer));
+            judgement
+                .actions
+                .push(ContractAction::Answer(name.clone(), answer));
         }
     }
 
     /// Time of this cluster's signature under a document, as its own copy says.
     fn own_signature(&self, known: &ContractStatus, document: &Document) -> Option<Timestamp> {
-        let all = [(&known.signature, &known.signed), (&known.pending_signature, &known.pending_signed)];
+        let all = [
+            (&known.signature, &known.signed),
+            (&known.pending_signature, &known.pending_signed),
+        ];
         let (_, time) = all.into_iter().find(|(signature, _)| {
             let signature = signature.as_ref();
             signature.is_some_and(|signature| document.check(signature).is_ok())
@@ -225,22 +307,50 @@ impl ContractView<'_> {
     }
 
     /// Fills in phase, message, signatures and the wish to end.
-    fn answer(&self, record: &ContractAtProvider, own: &OwnView<'_>, status: &mut ContractStatus) -> Stance {
-        let OwnView { known, signed, bound, ended, in_force, .. } = *own;
+    fn answer(
+        &self,
+        record: &ContractAtProvider,
+        own: &OwnView<'_>,
+        status: &mut ContractStatus,
+    ) -> Stance {
+        let OwnView {
+            known,
+            signed,
+            bound,
+            ended,
+            in_force,
+            ..
+        } = *own;
         let sign = |document: &Document| {
             let time = self.own_signature(known, document).unwrap_or(self.now);
-            (Some(document.countersign(self.identity)), Some(Time(whole_seconds(time))))
+            (
+                Some(document.countersign(self.identity)),
+                Some(Time(whole_seconds(time))),
+            )
         };
         if let Some(document) = signed {
             (status.signature, status.signed) = sign(document);
         } else if bound.is_some() {
             // What the provider shows instead changes nothing.
-            let ContractStatus { signature, signed, pending_signature, pending_signed, .. } = known.clone();
-            *status = ContractStatus { signature, signed, pending_signature, pending_signed, ..std::mem::take(status) };
+            let ContractStatus {
+                signature,
+                signed,
+                pending_signature,
+                pending_signed,
+                ..
+            } = known.clone();
+            *status = ContractStatus {
+                signature,
+                signed,
+                pending_signature,
+                pending_signed,
+                ..std::mem::take(status)
+            };
         }
         if own.is_over(self.now) {
             status.phase = ContractPhase::Ended;
-            status.message = ended.map(|end| text(&format!("ended by the {}: {}", end.by, end.reason)));
+            status.message =
+                ended.map(|end| text(&format!("ended by the {}: {}", end.by, end.reason)));
             return Stance::Over;
         }
         let current = match &record.current {
@@ -248,19 +358,29 @@ impl ContractView<'_> {
             Err(error) => return refuse(status, error.clone(), false),
         };
         if !self.is_ours(&current.terms) {
-            return refuse(status, "the contract is between other clusters".to_owned(), false);
+            return refuse(
+                status,
+                "the contract is between other clusters".to_owned(),
+                false,
+            );
         }
         status.end_requested = self.end_request(record, own, status);
         if signed.is_none() {
             if ended.is_some() {
-                return refuse(status, "the provider ends it before it was signed".to_owned(), false);
+                return refuse(
+                    status,
+                    "the provider ends it before it was signed".to_owned(),
+                    false,
+                );
             }
             if bound.is_some() {
                 let why = "its terms replace those in force without an amendment".to_owned();
                 return refuse(status, why, false);
             }
             let verdict = beside(in_force).or_else(|| self.defect(&record.name, &current.terms));
-            let verdict = verdict.unwrap_or_else(|| self.verdict(&record.name, current, None, current.terms.start.0));
+            let verdict = verdict.unwrap_or_else(|| {
+                self.verdict(&record.name, current, None, current.terms.start.0)
+            });
             match verdict {
                 Verdict::Ask(why) => {
                     status.phase = ContractPhase::AwaitingDecision;
@@ -277,10 +397,22 @@ impl ContractView<'_> {
         }
         status.phase = ContractPhase::InForce;
         status.message = self.amendment(record, current, own, status);
-        let pools = current.terms.pools.iter().map(|pool| pool.name.clone()).collect();
+        let pools = current
+            .terms
+            .pools
+            .iter()
+            .map(|pool| pool.name.clone())
+            .collect();
         // Nothing is recorded before that, and its terms may still be replaced without notice.
-        let waits = || (!own.counts).then(|| "the provider has not said yet since when the contract is in force".to_owned());
-        Stance::Signed { pools, no_new_pods: self.no_new_pods(record, status).or_else(waits) }
+        let waits = || {
+            (!own.counts).then(|| {
+                "the provider has not said yet since when the contract is in force".to_owned()
+            })
+        };
+        Stance::Signed {
+            pools,
+            no_new_pods: self.no_new_pods(record, status).or_else(waits),
+        }
     }
 
     /// Signs the amendment if it is acceptable. Returns what a person should know about it.
@@ -303,10 +435,13 @@ impl ContractView<'_> {
         let follows = self.is_ours(&pending.terms)
             && pending.terms.contract == current.terms.contract
             && pending.terms.previous.as_deref() == Some(current.digest.as_str())
-            && (pending.terms.peering == current.terms.peering || pending.terms.peering.as_deref() == Some(self.peering))
+            && (pending.terms.peering == current.terms.peering
+                || pending.terms.peering.as_deref() == Some(self.peering))
             && version > current.terms.version;
         if !follows {
-            return Some(format!("version {version} is not signed: it does not follow the version in force"));
+            return Some(format!(
+                "version {version} is not signed: it does not follow the version in force"
+            ));
         }
         let base = current.terms.end.as_ref().map_or(self.now, |end| end.0);
         // What was signed stays signed until it counts.
@@ -322,8 +457,12 @@ impl ContractView<'_> {
                 status.pending_signed = Some(Time(whole_seconds(time)));
                 None
             }
-            Verdict::Ask(why) | Verdict::Wait(why) => Some(text(&format!("version {version}: {why}"))),
-            Verdict::Refuse { why, .. } => Some(text(&format!("version {version} is not signed: {why}"))),
+            Verdict::Ask(why) | Verdict::Wait(why) => {
+                Some(text(&format!("version {version}: {why}")))
+            }
+            Verdict::Refuse { why, .. } => {
+                Some(text(&format!("version {version} is not signed: {why}")))
+            }
         }
     }
 
@@ -333,34 +472,77 @@ impl ContractView<'_> {
 
     /// Refuses terms that are not a new contract of this peering, whatever policy and persons say.
     fn defect(&self, name: &str, terms: &ContractTerms) -> Option<Verdict> {
-        let refuse = |why: String| Some(Verdict::Refuse { why, by_person: false });
+        let refuse = |why: String| {
+            Some(Verdict::Refuse {
+                why,
+                by_person: false,
+            })
+        };
         match terms.peering.as_deref() {
             Some(peering) if peering == self.peering => {}
             Some(_) => return refuse("it is of another peering".to_owned()),
-            None => return refuse("it names no peering: the provider has an older version of Liqo".to_owned()),
+            None => {
+                return refuse(
+                    "it names no peering: the provider has an older version of Liqo".to_owned(),
+                );
+            }
         }
         if Contract::name_of(&terms.contract) != name {
-            return refuse(format!("it has the name of another contract: its ID is {}", terms.contract));
+            return refuse(format!(
+                "it has the name of another contract: its ID is {}",
+                terms.contract
+            ));
         }
-        if terms.start.0.saturating_sub(TOLERANCE).is_ok_and(|start| start > self.now) {
+        if terms
+            .start
+            .0
+            .saturating_sub(TOLERANCE)
+            .is_ok_and(|start| start > self.now)
+        {
             return refuse(format!("it begins at {}, in the future", terms.start.0));
         }
         // The newest copy never goes, so a contract whose copy is gone does not come back.
-        let others = self.copies.values().filter(|copy| copy.name != name && copy.spec.in_force_since.is_some());
-        let starts = others.filter_map(|copy| Some((copy.current.as_ref().ok()?.document.terms.start.0, &copy.name)));
+        let others = self
+            .copies
+            .values()
+            .filter(|copy| copy.name != name && copy.spec.in_force_since.is_some());
+        let starts = others.filter_map(|copy| {
+            Some((
+                copy.current.as_ref().ok()?.document.terms.start.0,
+                &copy.name,
+            ))
+        });
         let (_, newer) = starts.max().filter(|(start, _)| *start > terms.start.0)?;
         refuse(format!("it is older than {newer}, which is known here"))
     }
 
-    /// `replaced`: the terms in force, if these are an amendment. `base`: when the period of these terms begins.
-    fn verdict(&self, name: &str, document: &Document, replaced: Option<&ContractTerms>, base: Timestamp) -> Verdict {
-        let refuse = |why: &str| Verdict::Refuse { why: why.to_owned(), by_person: false };
-        let decision = self.decisions.get(name).filter(|decision| decision.is_about(&document.digest));
+    /// `replaced`: the terms in force, if these are an amendment. `base`: when the period of these
+    /// terms begins.
+    fn verdict(
+        &self,
+        name: &str,
+        document: &Document,
+        replaced: Option<&ContractTerms>,
+        base: Timestamp,
+    ) -> Verdict {
+        let refuse = |why: &str| Verdict::Refuse {
+            why: why.to_owned(),
+            by_person: false,
+        };
+        let decision = self
+            .decisions
+            .get(name)
+            .filter(|decision| decision.is_about(&document.digest));
         let decision = decision.map(|decision| decision.decision);
         if matches!(decision, Some(ContractAnswer::Refuse | ContractAnswer::End)) {
-            return Verdict::Refuse { why: "the user refused it".to_owned(), by_person: true };
+            return Verdict::Refuse {
+                why: "the user refused it".to_owned(),
+                by_person: true,
+            };
         }
-        let Some(consume) = self.consume else { return refuse("no PeeringPolicy of the consumer selects this provider") };
+        let Some(consume) = self.consume else {
+            return refuse("no PeeringPolicy of the consumer selects this provider");
+        };
         if consume.accept == Accept::Never {
             return refuse("the consumer's PeeringPolicy accepts nothing from here");
         }
@@ -368,7 +550,10 @@ impl ContractView<'_> {
             return refuse(&why);
         }
         // Whoever ended a contract with this provider wants to be asked about the next one.
-        let ended_another = self.decisions.iter().any(|(other, one)| one.decision == ContractAnswer::End && other != name);
+        let ended_another = self
+            .decisions
+            .iter()
+            .any(|(other, one)| one.decision == ContractAnswer::End && other != name);
         let asks = || {
             let always = ended_another || consume.contract.accept == AcceptContract::Manual;
             let why = always.then(|| "the contract requires a decision by the user".to_owned());
@@ -380,40 +565,86 @@ impl ContractView<'_> {
         }
     }
 
-    fn end_request(&self, record: &ContractAtProvider, own: &OwnView<'_>, status: &ContractStatus) -> Option<EndRequest> {
+    fn end_request(
+        &self,
+        record: &ContractAtProvider,
+        own: &OwnView<'_>,
+        status: &ContractStatus,
+    ) -> Option<EndRequest> {
         if own.ended.is_some() || own.signed.is_none() {
             return None;
         }
-        if let Some(decision) = self.decisions.get(&record.name).filter(|decision| decision.decision == ContractAnswer::End) {
-            let reason = decision.reason.clone().unwrap_or_else(|| "a person at the consumer ends it".to_owned());
-            return Some(EndRequest { cause: EndCause::Requested, reason });
+        if let Some(decision) = self
+            .decisions
+            .get(&record.name)
+            .filter(|decision| decision.decision == ContractAnswer::End)
+        {
+            let reason = decision
+                .reason
+                .clone()
+                .unwrap_or_else(|| "a person at the consumer ends it".to_owned());
+            return Some(EndRequest {
+                cause: EndCause::Requested,
+                reason,
+            });
         }
-        let ends = self.consume.is_some_and(|consume| consume.contract.on_breach == OnBreach::EndWithNotice);
-        let breach = lasting(&status.breaches, Party::Provider).next().filter(|_| ends)?;
-        Some(EndRequest { cause: EndCause::Breach, reason: text(&format!("{}: {}", breach.kind.as_str(), breach.message)) })
+        let ends = self
+            .consume
+            .is_some_and(|consume| consume.contract.on_breach == OnBreach::EndWithNotice);
+        let breach = lasting(&status.breaches, Party::Provider)
+            .next()
+            .filter(|_| ends)?;
+        Some(EndRequest {
+            cause: EndCause::Breach,
+            reason: text(&format!("{}: {}", breach.kind.as_str(), breach.message)),
+        })
     }
 
     fn no_new_pods(&self, record: &ContractAtProvider, status: &ContractStatus) -> Option<String> {
-        let refuses = self.consume.is_some_and(|consume| consume.contract.on_breach != OnBreach::Warn);
-        let own =
-            lasting(&status.breaches, Party::Provider).chain(lasting(&record.spec.unverified().breaches, Party::Provider)).next();
-        own.filter(|_| refuses)
-            .map(|breach| format!("the provider broke the contract ({}): {}", breach.kind.as_str(), breach.message))
+        let refuses = self
+            .consume
+            .is_some_and(|consume| consume.contract.on_breach != OnBreach::Warn);
+        let own = lasting(&status.breaches, Party::Provider)
+            .chain(lasting(&record.spec.unverified().breaches, Party::Provider))
+            .next();
+        own.filter(|_| refuses).map(|breach| {
+            format!(
+                "the provider broke the contract ({}): {}",
+                breach.kind.as_str(),
+                breach.message
+            )
+        })
     }
 
-    /// Actions on the copy of a contract that is gone at the provider. It is over: nothing is recorded under it any more.
+    /// Actions on the copy of a contract that is gone at the provider. It is over: nothing is
+    /// recorded under it any more.
     fn removed_at_provider(&self, name: &str, copy: &ContractCopy) -> Vec<ContractAction> {
         let status = copy.status.clone();
         if copy.spec.in_force_since.is_none() {
-            return vec![ContractAction::DeleteCopy { name: name.to_owned(), heir: None }];
+            return vec![ContractAction::DeleteCopy {
+                name: name.to_owned(),
+                heir: None,
+            }];
         }
         let mut actions = Vec::new();
         let reason = "the provider removed it";
         if copy.spec.ended.is_none() {
             let now = Time(whole_seconds(self.now));
             let (by, cause, reason) = (Party::Provider, EndCause::Removed, reason.to_owned());
-            let ended = Some(ContractEnd { by, cause, announced: now.clone(), at: now, reason });
-            actions.push(ContractAction::ApplyCopy(name.to_owned(), Box::new(ContractSpec { ended, ..copy.spec.clone() })));
+            let ended = Some(ContractEnd {
+                by,
+                cause,
+                announced: now.clone(),
+                at: now,
+                reason,
+            });
+            actions.push(ContractAction::ApplyCopy(
+                name.to_owned(),
+                Box::new(ContractSpec {
+                    ended,
+                    ..copy.spec.clone()
+                }),
+            ));
         }
         if status.phase == ContractPhase::Ended {
             return actions;
@@ -423,7 +654,14 @@ impl ContractView<'_> {
         let honoured = honoured(&copy.spec.breaches, &breaches);
         let conditions = with_condition(&status.conditions, &honoured, self.now);
         let message = Some(reason.to_owned());
-        let status = ContractStatus { phase: ContractPhase::Ended, message, breaches, conditions, end_requested: None, ..status };
+        let status = ContractStatus {
+            phase: ContractPhase::Ended,
+            message,
+            breaches,
+            conditions,
+            end_requested: None,
+            ..status
+        };
         actions.push(ContractAction::AnswerCopy(name.to_owned(), status));
         actions
     }
@@ -451,14 +689,21 @@ impl OwnView<'_> {
     }
 }
 
-/// Keeps this cluster from signing a contract next to the one in force: each pod would be charged under both.
+/// Keeps this cluster from signing a contract next to the one in force: each pod would be charged
+/// under both.
 fn beside(in_force: Option<&(String, Option<Timestamp>)>) -> Option<Verdict> {
     let (name, end) = in_force?;
     if let Some(end) = end {
-        return Some(Verdict::Wait(format!("{name} is in force until {end}, and the next contract begins then")));
+        return Some(Verdict::Wait(format!(
+            "{name} is in force until {end}, and the next contract begins then"
+        )));
     }
-    let why = format!("{name} with the same provider is in force, and there is one contract at a time");
-    Some(Verdict::Refuse { why, by_person: false })
+    let why =
+        format!("{name} with the same provider is in force, and there is one contract at a time");
+    Some(Verdict::Refuse {
+        why,
+        by_person: false,
+    })
 }
 
 fn refuse(status: &mut ContractStatus, why: String, by_person: bool) -> Stance {
@@ -467,9 +712,14 @@ fn refuse(status: &mut ContractStatus, why: String, by_person: bool) -> Stance {
     Stance::Refused { why, by_person }
 }
 
-fn with_condition(current: &[liqo_api::Condition], wanted: &DesiredCondition, now: Timestamp) -> Vec<liqo_api::Condition> {
+fn with_condition(
+    current: &[liqo_api::Condition],
+    wanted: &DesiredCondition,
+    now: Timestamp,
+) -> Vec<liqo_api::Condition> {
     let now = whole_seconds(now);
-    conditions::decide(current, std::slice::from_ref(wanted), now).unwrap_or_else(|| current.to_vec())
+    conditions::decide(current, std::slice::from_ref(wanted), now)
+        .unwrap_or_else(|| current.to_vec())
 }
 
 /// The limit of our policy that terms exceed, in words.
@@ -477,52 +727,89 @@ fn beyond_limits(terms: &ContractTerms, consume: &Consume, base: Timestamp) -> O
     let limits = &consume.contract;
     if let Some(most) = limits.max_period_seconds {
         let Some(end) = &terms.end else {
-            return Some(format!("it has no end, and the consumer's PeeringPolicy accepts at most {most} s"));
+            return Some(format!(
+                "it has no end, and the consumer's PeeringPolicy accepts at most {most} s"
+            ));
         };
         let seconds = end.0.duration_since(base).as_secs();
         if seconds > i64::from(most) {
-            return Some(format!("it lasts {seconds} s, and the consumer's PeeringPolicy accepts at most {most} s"));
+            return Some(format!(
+                "it lasts {seconds} s, and the consumer's PeeringPolicy accepts at most {most} s"
+            ));
         }
     }
     let guaranteed = terms.total();
-    let excess =
-        guaranteed.iter().find(|(name, amount)| limits.max_resources.contains(name) && *amount > limits.max_resources.get(name));
+    let excess = guaranteed.iter().find(|(name, amount)| {
+        limits.max_resources.contains(name) && *amount > limits.max_resources.get(name)
+    });
     if let Some((name, amount)) = excess.filter(|_| terms.commitment == Commitment::Guaranteed) {
         let most = limits.max_resources.get(name);
-        return Some(format!("it guarantees {amount} of {name}, and the consumer's PeeringPolicy accepts at most {most}"));
+        return Some(format!(
+            "it guarantees {amount} of {name}, and the consumer's PeeringPolicy accepts at most {most}"
+        ));
     }
     let most = consume.max_prices.as_ref()?;
-    terms.prices.iter().find_map(|(pool, prices)| Some(format!("pool {pool}: {}", too_expensive(prices, most)?)))
+    terms
+        .prices
+        .iter()
+        .find_map(|(pool, prices)| Some(format!("pool {pool}: {}", too_expensive(prices, most)?)))
 }
 
-/// Reason why a person has to decide on the costs of terms: the policy has no limit for them, and they are higher than before.
-fn unlimited_costs(terms: &ContractTerms, replaced: Option<&ContractTerms>, most: Option<&PriceList>) -> Option<String> {
+/// Reason why a person has to decide on the costs of terms: the policy has no limit for them, and
+/// they are higher than before.
+fn unlimited_costs(
+    terms: &ContractTerms,
+    replaced: Option<&ContractTerms>,
+    most: Option<&PriceList>,
+) -> Option<String> {
     let has_limit = |charge: &Charged| {
         let most = most.filter(|most| most.currency == charge.currency);
         most.is_some_and(|most| most.rates.get(charge.resource).is_some())
     };
     let costs_that_before = |charge: &Charged| {
-        let before = replaced.and_then(|terms| terms.prices.get(charge.pool)).filter(|list| list.currency == charge.currency);
-        before.and_then(|list| list.rates.get(charge.resource)).is_some_and(|before| charge.rate <= before)
+        let before = replaced
+            .and_then(|terms| terms.prices.get(charge.pool))
+            .filter(|list| list.currency == charge.currency);
+        before
+            .and_then(|list| list.rates.get(charge.resource))
+            .is_some_and(|before| charge.rate <= before)
     };
     let unlimited = charged(terms).find(|charge| !has_limit(charge) && !costs_that_before(charge));
-    if let Some(Charged { pool, resource, rate, currency }) = unlimited {
+    if let Some(Charged {
+        pool,
+        resource,
+        rate,
+        currency,
+    }) = unlimited
+    {
         return Some(format!(
             "{resource} of pool {pool} costs {rate} {currency}, and the consumer's PeeringPolicy has no limit for it (maxPrices), \
              so the user has to decide"
         ));
     }
-    let basis = |terms: &ContractTerms| (terms.limits.charge, terms.limits.default_limit_percentage);
-    let changes = replaced.is_some_and(|replaced| basis(replaced) != basis(terms)) && charged(terms).next().is_some();
-    changes.then(|| "it changes which amounts of a pod are charged, so the user has to decide".to_owned())
+    let basis =
+        |terms: &ContractTerms| (terms.limits.charge, terms.limits.default_limit_percentage);
+    let changes = replaced.is_some_and(|replaced| basis(replaced) != basis(terms))
+        && charged(terms).next().is_some();
+    changes.then(|| {
+        "it changes which amounts of a pod are charged, so the user has to decide".to_owned()
+    })
 }
 
 /// Whether a dearer amendment counts before the notice is over.
 fn too_soon(current: &ContractTerms, next: &ContractTerms) -> Option<Verdict> {
-    let (delay, notice) = (next.counts_after_seconds.unwrap_or_default(), current.notice_seconds);
+    let (delay, notice) = (
+        next.counts_after_seconds.unwrap_or_default(),
+        current.notice_seconds,
+    );
     let what = dearer(current, next).filter(|_| delay < notice)?;
-    let why = format!("it counts after {delay} s, and the notice is {notice} s, although it costs more: {what}");
-    Some(Verdict::Refuse { why, by_person: false })
+    let why = format!(
+        "it counts after {delay} s, and the notice is {notice} s, although it costs more: {what}"
+    );
+    Some(Verdict::Refuse {
+        why,
+        by_person: false,
+    })
 }
 
 /// The price that is above the limit, in words.
@@ -538,9 +825,13 @@ fn too_expensive(prices: &PriceList, most: &PriceList) -> Option<String> {
         ));
     }
     let mut rates = prices.rates.iter();
-    let (name, rate, limit) =
-        rates.find_map(|(name, rate)| Some((name, rate, most.rates.get(name)?)).filter(|(_, rate, limit)| rate > limit))?;
-    Some(format!("{name} costs {rate} {}, and the consumer's PeeringPolicy accepts at most {limit}", prices.currency))
+    let (name, rate, limit) = rates.find_map(|(name, rate)| {
+        Some((name, rate, most.rates.get(name)?)).filter(|(_, rate, limit)| rate > limit)
+    })?;
+    Some(format!(
+        "{name} costs {rate} {}, and the consumer's PeeringPolicy accepts at most {limit}",
+        prices.currency
+    ))
 }
 
 #[cfg(test)]

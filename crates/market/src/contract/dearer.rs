@@ -1,7 +1,8 @@
 //! Whether a version of a contract costs more than the one that it replaces.
 //!
-//! A provider may change prices, but pods run when it does, and somebody pays for them. So a dearer version counts only after the notice
-//! of the version that it replaces, from the consumer's signature on.
+//! A provider may change prices, but pods run when it does, and somebody pays for them. So a dearer
+//! version counts only after the notice of the version that it replaces, from the consumer's
+//! signature on.
 
 use jiff::Timestamp;
 use liqo_api::{ContractTerms, Money};
@@ -11,14 +12,24 @@ use super::after;
 /// Describes what costs more under the next terms; `None` if nothing does.
 pub fn dearer(now: &ContractTerms, next: &ContractTerms) -> Option<String> {
     let raised = charged(next).find_map(|charge| {
-        let before = now.prices.get(charge.pool).filter(|list| list.currency == charge.currency);
+        let before = now
+            .prices
+            .get(charge.pool)
+            .filter(|list| list.currency == charge.currency);
         let before = before.and_then(|list| list.rates.get(charge.resource));
         let is_raised = before.is_none_or(|before| charge.rate > before);
         let before = before.map_or_else(|| "nothing".to_owned(), |before| before.to_string());
-        let Charged { pool, resource, rate, currency } = charge;
-        is_raised.then(|| format!("{resource} of pool {pool} costs {rate} {currency}, and {before} now"))
+        let Charged {
+            pool,
+            resource,
+            rate,
+            currency,
+        } = charge;
+        is_raised
+            .then(|| format!("{resource} of pool {pool} costs {rate} {currency}, and {before} now"))
     });
-    let basis = |terms: &ContractTerms| (terms.limits.charge, terms.limits.default_limit_percentage);
+    let basis =
+        |terms: &ContractTerms| (terms.limits.charge, terms.limits.default_limit_percentage);
     let counts_more = || {
         let changes = basis(now) != basis(next) && charged(next).next().is_some();
         changes.then(|| "it changes which amounts of a pod are charged".to_owned())
@@ -39,14 +50,24 @@ pub struct Charged<'a> {
 pub fn charged(terms: &ContractTerms) -> impl Iterator<Item = Charged<'_>> {
     terms.prices.iter().flat_map(|(pool, list)| {
         let rates = list.rates.iter().filter(|(_, rate)| !rate.is_zero());
-        rates.map(|(resource, rate)| Charged { pool, resource, rate, currency: &list.currency })
+        rates.map(|(resource, rate)| Charged {
+            pool,
+            resource,
+            rate,
+            currency: &list.currency,
+        })
     })
 }
 
-/// Time from which terms count that replace others: after their delay, at the latest when the period of the others is over.
+/// Time from which terms count that replace others: after their delay, at the latest when the
+/// period of the others is over.
 pub fn counts_from(signed: Timestamp, replaced: &ContractTerms, next: &ContractTerms) -> Timestamp {
     let delayed = after(signed, next.counts_after_seconds.unwrap_or_default());
-    replaced.end.as_ref().map_or(delayed, |end| delayed.min(end.0)).max(signed)
+    replaced
+        .end
+        .as_ref()
+        .map_or(delayed, |end| delayed.min(end.0))
+        .max(signed)
 }
 
 #[cfg(test)]
@@ -58,10 +79,18 @@ mod tests {
     use super::*;
     use crate::contract::fixtures::{Parties, at, terms};
 
-    #[allow(clippy::needless_pass_by_value, reason = "JSON literals are written in place")]
+    #[allow(
+        clippy::needless_pass_by_value,
+        reason = "JSON literals are written in place"
+    )]
     fn priced(currency: &str, rates: serde_json::Value) -> ContractTerms {
-        let list = serde_json::from_value(serde_json::json!({ "currency": currency, "rates": rates })).unwrap();
-        ContractTerms { prices: BTreeMap::from([("default".to_owned(), list)]), ..terms(&Parties::known()) }
+        let list =
+            serde_json::from_value(serde_json::json!({ "currency": currency, "rates": rates }))
+                .unwrap();
+        ContractTerms {
+            prices: BTreeMap::from([("default".to_owned(), list)]),
+            ..terms(&Parties::known())
+        }
     }
 
     #[test]
@@ -70,16 +99,26 @@ mod tests {
         let now = priced("EUR", json!({ "cpu": "0.04" }));
         let is_dearer = |next: &ContractTerms| dearer(&now, next).is_some();
         assert!(
-            !is_dearer(&now) && !is_dearer(&priced("EUR", json!({ "cpu": "0.03" }))) && !is_dearer(&terms(&Parties::known()))
+            !is_dearer(&now)
+                && !is_dearer(&priced("EUR", json!({ "cpu": "0.03" })))
+                && !is_dearer(&terms(&Parties::known()))
         );
-        assert!(is_dearer(&priced("EUR", json!({ "cpu": "0.05" }))) && is_dearer(&priced("USD", json!({ "cpu": "0.01" }))));
-        assert!(is_dearer(&priced("EUR", json!({ "cpu": "0.04", "pods": "0.000000001" }))));
+        assert!(
+            is_dearer(&priced("EUR", json!({ "cpu": "0.05" })))
+                && is_dearer(&priced("USD", json!({ "cpu": "0.01" })))
+        );
+        assert!(is_dearer(&priced(
+            "EUR",
+            json!({ "cpu": "0.04", "pods": "0.000000001" })
+        )));
         assert!(
             !is_dearer(&priced("EUR", json!({ "cpu": "0.04", "pods": "0" })))
                 && !is_dearer(&priced("USD", json!({ "cpu": "0" })))
         );
         let mut another_pool = now.clone();
-        another_pool.prices.insert("gold".to_owned(), now.prices["default"].clone());
+        another_pool
+            .prices
+            .insert("gold".to_owned(), now.prices["default"].clone());
         assert!(is_dearer(&another_pool));
         let mut limits = now.clone();
         limits.limits.charge = Charge::Limits;
@@ -96,10 +135,22 @@ mod tests {
     #[test]
     fn a_version_counts_after_its_delay_or_when_the_period_before_is_over() {
         let now = terms(&Parties::known());
-        let delayed = ContractTerms { counts_after_seconds: Some(300), ..now.clone() };
-        let ending = ContractTerms { end: Some(Time(at(2100))), ..now.clone() };
+        let delayed = ContractTerms {
+            counts_after_seconds: Some(300),
+            ..now.clone()
+        };
+        let ending = ContractTerms {
+            end: Some(Time(at(2100))),
+            ..now.clone()
+        };
         assert_eq!(counts_from(at(2000), &now, &now), at(2000));
         assert_eq!(counts_from(at(2000), &now, &delayed), at(2300));
-        assert_eq!((counts_from(at(2000), &ending, &delayed), counts_from(at(2200), &ending, &delayed)), (at(2100), at(2200)));
+        assert_eq!(
+            (
+                counts_from(at(2000), &ending, &delayed),
+                counts_from(at(2200), &ending, &delayed)
+            ),
+            (at(2100), at(2200))
+        );
     }
 }

@@ -7,7 +7,9 @@ use serde_json::Value;
 /// Reason to reject a document.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum DocumentError {
-    #[error("the contract is longer than {MAX_CONTRACT_LEN} bytes: fewer pools, or fewer prices, make it shorter")]
+    #[error(
+        "the contract is longer than {MAX_CONTRACT_LEN} bytes: fewer pools, or fewer prices, make it shorter"
+    )]
     TooLong,
     #[error("the contract's document is no signed envelope: {0}")]
     NoEnvelope(String),
@@ -15,7 +17,9 @@ pub enum DocumentError {
     Envelope(EnvelopeError),
     #[error("the contract's terms cannot be read: {0}")]
     Unreadable(String),
-    #[error("the contract's terms say something that this version of Liqo does not understand: update Liqo to sign them")]
+    #[error(
+        "the contract's terms say something that this version of Liqo does not understand: update Liqo to sign them"
+    )]
     NotUnderstood,
     #[error("the contract names {named} as its provider, but {signer} signed it")]
     OtherProvider { named: ClusterId, signer: ClusterId },
@@ -26,7 +30,11 @@ pub enum DocumentError {
 /// Whoever writes terms knows the limit of a contract, and not that of an envelope.
 impl From<EnvelopeError> for DocumentError {
     fn from(error: EnvelopeError) -> Self {
-        if error == EnvelopeError::TooLarge { Self::TooLong } else { Self::Envelope(error) }
+        if error == EnvelopeError::TooLarge {
+            Self::TooLong
+        } else {
+            Self::Envelope(error)
+        }
     }
 }
 
@@ -44,19 +52,30 @@ pub struct Document {
 
 impl Document {
     /// Signs terms as their provider. Returns the text that is stored.
-    pub fn compose(identity: &ClusterIdentity, terms: &ContractTerms) -> Result<String, DocumentError> {
-        let payload = serde_json::to_vec(terms).map_err(|error| DocumentError::Unreadable(error.to_string()))?;
+    pub fn compose(
+        identity: &ClusterIdentity,
+        terms: &ContractTerms,
+    ) -> Result<String, DocumentError> {
+        let payload = serde_json::to_vec(terms)
+            .map_err(|error| DocumentError::Unreadable(error.to_string()))?;
         let envelope = Envelope::sign(identity, CONTRACT_PAYLOAD, &payload)?;
-        let text = serde_json::to_string(&envelope).map_err(|error| DocumentError::NoEnvelope(error.to_string()))?;
-        if text.len() > MAX_CONTRACT_LEN { Err(DocumentError::TooLong) } else { Ok(text) }
+        let text = serde_json::to_string(&envelope)
+            .map_err(|error| DocumentError::NoEnvelope(error.to_string()))?;
+        if text.len() > MAX_CONTRACT_LEN {
+            Err(DocumentError::TooLong)
+        } else {
+            Ok(text)
+        }
     }
 
-    /// Reads a stored text. Only the provider may have signed it, and every word of it must be understood.
+    /// Reads a stored text. Only the provider may have signed it, and every word of it must be
+    /// understood.
     pub fn read(text: &str) -> Result<Self, DocumentError> {
         if text.len() > MAX_CONTRACT_LEN {
             return Err(DocumentError::TooLong);
         }
-        let envelope: Envelope = serde_json::from_str(text).map_err(|error| DocumentError::NoEnvelope(short(&error)))?;
+        let envelope: Envelope =
+            serde_json::from_str(text).map_err(|error| DocumentError::NoEnvelope(short(&error)))?;
         let verified = envelope.verify(CONTRACT_PAYLOAD)?;
         let unreadable = |error: serde_json::Error| DocumentError::Unreadable(short(&error));
         let value: Value = serde_json::from_slice(&verified.payload).map_err(unreadable)?;
@@ -66,30 +85,60 @@ impl Document {
             return Err(DocumentError::NotUnderstood);
         }
         if terms.provider != verified.signer {
-            return Err(DocumentError::OtherProvider { named: terms.provider, signer: verified.signer });
+            return Err(DocumentError::OtherProvider {
+                named: terms.provider,
+                signer: verified.signer,
+            });
         }
-        Ok(Self { digest: digest(&verified.payload), envelope, payload: verified.payload, terms })
+        Ok(Self {
+            digest: digest(&verified.payload),
+            envelope,
+            payload: verified.payload,
+            terms,
+        })
     }
 
     /// Signs the same bytes as the consumer.
     pub fn countersign(&self, identity: &ClusterIdentity) -> ContractSignature {
-        let Signature { keyid, sig, public_key } = Signature::over(identity, CONTRACT_PAYLOAD, &self.payload);
-        ContractSignature { version: self.terms.version, keyid, public_key: public_key.unwrap_or_default(), sig }
+        let Signature {
+            keyid,
+            sig,
+            public_key,
+        } = Signature::over(identity, CONTRACT_PAYLOAD, &self.payload);
+        ContractSignature {
+            version: self.terms.version,
+            keyid,
+            public_key: public_key.unwrap_or_default(),
+            sig,
+        }
     }
 
     /// The document with both signatures.
     pub fn with(&self, signature: &ContractSignature) -> Envelope {
-        let ContractSignature { keyid, public_key, sig, .. } = signature.clone();
-        self.envelope.with(Signature { keyid, sig, public_key: Some(public_key) })
+        let ContractSignature {
+            keyid,
+            public_key,
+            sig,
+            ..
+        } = signature.clone();
+        self.envelope.with(Signature {
+            keyid,
+            sig,
+            public_key: Some(public_key),
+        })
     }
 
     /// Checks that provider and consumer signed the same bytes.
     pub fn check(&self, signature: &ContractSignature) -> Result<(), DocumentError> {
         if signature.version != self.terms.version {
-            return Err(DocumentError::OtherVersion { signed: signature.version, version: self.terms.version });
+            return Err(DocumentError::OtherVersion {
+                signed: signature.version,
+                version: self.terms.version,
+            });
         }
         let signers = [&self.terms.provider, &self.terms.consumer];
-        self.with(signature).verify_signed_by(CONTRACT_PAYLOAD, &signers)?;
+        self.with(signature)
+            .verify_signed_by(CONTRACT_PAYLOAD, &signers)?;
         Ok(())
     }
 }
@@ -114,7 +163,11 @@ mod tests {
         assert_eq!(document.terms, terms(&parties));
         let signature = document.countersign(&parties.consumer);
         assert_eq!(document.check(&signature), Ok(()));
-        assert_eq!(serde_json::to_string(&document.envelope).unwrap(), text, "the stored text is the envelope");
+        assert_eq!(
+            serde_json::to_string(&document.envelope).unwrap(),
+            text,
+            "the stored text is the envelope"
+        );
     }
 
     #[test]
@@ -123,17 +176,39 @@ mod tests {
         let document = parties.document(&terms(&parties));
         let stranger = ClusterIdentity::generate().unwrap();
         assert!(document.check(&document.countersign(&stranger)).is_err());
-        let other = ContractSignature { version: 2, ..document.countersign(&parties.consumer) };
-        assert_eq!(document.check(&other), Err(DocumentError::OtherVersion { signed: 2, version: 1 }));
-        let next = parties.document(&ContractTerms { version: 2, ..terms(&parties) });
-        assert!(document.check(&ContractSignature { version: 1, ..next.countersign(&parties.consumer) }).is_err());
+        let other = ContractSignature {
+            version: 2,
+            ..document.countersign(&parties.consumer)
+        };
+        assert_eq!(
+            document.check(&other),
+            Err(DocumentError::OtherVersion {
+                signed: 2,
+                version: 1
+            })
+        );
+        let next = parties.document(&ContractTerms {
+            version: 2,
+            ..terms(&parties)
+        });
+        assert!(
+            document
+                .check(&ContractSignature {
+                    version: 1,
+                    ..next.countersign(&parties.consumer)
+                })
+                .is_err()
+        );
     }
 
     #[test]
     fn nobody_proposes_terms_in_the_name_of_another_provider() {
         let parties = Parties::new();
         let text = Document::compose(&parties.consumer, &terms(&parties)).unwrap();
-        assert!(matches!(Document::read(&text), Err(DocumentError::OtherProvider { .. })));
+        assert!(matches!(
+            Document::read(&text),
+            Err(DocumentError::OtherProvider { .. })
+        ));
     }
 
     #[test]
@@ -141,8 +216,16 @@ mod tests {
         let parties = Parties::new();
         let mut value = serde_json::to_value(terms(&parties)).unwrap();
         value["penalty"] = serde_json::json!("1000 EUR");
-        let envelope = Envelope::sign(&parties.provider, CONTRACT_PAYLOAD, &serde_json::to_vec(&value).unwrap()).unwrap();
-        assert_eq!(Document::read(&serde_json::to_string(&envelope).unwrap()), Err(DocumentError::NotUnderstood));
+        let envelope = Envelope::sign(
+            &parties.provider,
+            CONTRACT_PAYLOAD,
+            &serde_json::to_vec(&value).unwrap(),
+        )
+        .unwrap();
+        assert_eq!(
+            Document::read(&serde_json::to_string(&envelope).unwrap()),
+            Err(DocumentError::NotUnderstood)
+        );
     }
 
     #[test]
@@ -151,8 +234,13 @@ mod tests {
         // The second is also longer than an envelope may be.
         for classes in [500, 2000] {
             let mut long = terms(&parties);
-            long.classes.storage = (0..classes).map(|number| format!("a-long-name-of-a-storage-class-{number}")).collect();
-            assert_eq!(Document::compose(&parties.provider, &long), Err(DocumentError::TooLong));
+            long.classes.storage = (0..classes)
+                .map(|number| format!("a-long-name-of-a-storage-class-{number}"))
+                .collect();
+            assert_eq!(
+                Document::compose(&parties.provider, &long),
+                Err(DocumentError::TooLong)
+            );
         }
     }
 

@@ -1,13 +1,15 @@
 //! Finds duties that the other side, or this side itself, does not fulfil.
 //!
-//! The consumer judges only what it saw itself: a notice only if it was connected for longer than the tolerance when the notice came,
-//! because otherwise it does not know when the provider announced it.
+//! The consumer judges only what it saw itself: a notice only if it was connected for longer than
+//! the tolerance when the notice came, because otherwise it does not know when the provider
+//! announced it.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::Timestamp;
 use liqo_api::{
-    BreachKind, Claimed, Commitment, ContractEnd, ContractSpec, ContractTerms, EndCause, Party, ResourceList, ResourceOffer, Time,
+    BreachKind, Claimed, Commitment, ContractEnd, ContractSpec, ContractTerms, EndCause, Party,
+    ResourceList, ResourceOffer, Time,
 };
 
 use super::{
@@ -23,22 +25,37 @@ pub const CONTRACT: &str = "contract";
 /// Promised amounts that an offer lacks, in words; `None` if it has all of them.
 pub fn missing(promised: &ResourceList, offered: Option<&ResourceList>) -> Option<String> {
     let amount = |name: &str| offered.map(|list| list.get(name)).unwrap_or_default();
-    let short = promised.iter().filter(|(name, promised)| amount(name) < *promised);
-    let words: Vec<String> = short.map(|(name, promised)| format!("{} of {promised} {name}", amount(name))).collect();
+    let short = promised
+        .iter()
+        .filter(|(name, promised)| amount(name) < *promised);
+    let words: Vec<String> = short
+        .map(|(name, promised)| format!("{} of {promised} {name}", amount(name)))
+        .collect();
     (!words.is_empty()).then(|| format!("it offers only {}", words.join(", ")))
 }
 
 /// Whether the provider ends guaranteed amounts before the date that it promised.
 pub fn ended_early(terms: &ContractTerms, end: &ContractEnd) -> Option<Finding> {
-    let promised = &terms.end.as_ref().filter(|_| terms.commitment == Commitment::Guaranteed)?.0;
+    let promised = &terms
+        .end
+        .as_ref()
+        .filter(|_| terms.commitment == Commitment::Guaranteed)?
+        .0;
     let by_provider = end.by == Party::Provider && end.cause != EndCause::Breach;
-    let message = || format!("it ends at {}, and the amounts are guaranteed until {promised}", end.at.0);
-    (by_provider && is_before(end.at.0, *promised)).then(|| by_provider_finding(BreachKind::EndedEarly, CONTRACT, message()))
+    let message = || {
+        format!(
+            "it ends at {}, and the amounts are guaranteed until {promised}",
+            end.at.0
+        )
+    };
+    (by_provider && is_before(end.at.0, *promised))
+        .then(|| by_provider_finding(BreachKind::EndedEarly, CONTRACT, message()))
 }
 
 /// Whether a time is earlier than another one by more than clocks differ.
 fn is_before(time: Timestamp, limit: Timestamp) -> bool {
-    time.saturating_add(TOLERANCE).is_ok_and(|time| time < limit)
+    time.saturating_add(TOLERANCE)
+        .is_ok_and(|time| time < limit)
 }
 
 fn by_provider_finding(kind: BreachKind, object: &str, message: String) -> Finding {
@@ -80,21 +97,31 @@ impl Sight<'_> {
     }
 
     fn shown_offers(&self) -> impl Iterator<Item = (&String, &ResourceOffer)> {
-        self.offers.iter().map(|(pool, offer)| (pool, offer.unverified()))
+        self.offers
+            .iter()
+            .map(|(pool, offer)| (pool, offer.unverified()))
     }
 
     fn is_over(&self) -> bool {
-        self.shown().ended.as_ref().is_some_and(|end| end.at.0 <= self.now)
+        self.shown()
+            .ended
+            .as_ref()
+            .is_some_and(|end| end.at.0 <= self.now)
     }
 
     pub fn findings(&self) -> Findings {
-        let mut findings = Findings { certain: self.terms(), ..Findings::default() };
+        let mut findings = Findings {
+            certain: self.terms(),
+            ..Findings::default()
+        };
         let ended = self.shown().ended.as_ref();
         let Some(signed) = self.signed.filter(|_| !self.is_over()) else {
             findings.unknown = vec![BreachKind::CapacityMissing, BreachKind::PriceDiffers];
             return findings;
         };
-        findings.certain.extend(ended.and_then(|end| ended_early(&signed.terms, end)));
+        findings
+            .certain
+            .extend(ended.and_then(|end| ended_early(&signed.terms, end)));
         findings.certain.extend(self.prices(&signed.terms));
         if ended.is_none() {
             findings.doubtful = self.amounts(&signed.terms);
@@ -112,26 +139,47 @@ impl Sight<'_> {
     fn terms(&self) -> Vec<Finding> {
         let mut found = Vec::new();
         let mut differs = |what: &str, difference: String| {
-            found.push(by_provider_finding(BreachKind::TermsDiffer, what, difference));
+            found.push(by_provider_finding(
+                BreachKind::TermsDiffer,
+                what,
+                difference,
+            ));
         };
         match &self.record.current {
             Ok(current) if current.document.terms != self.shown().terms => {
-                differs(CONTRACT, difference(&current.document.terms, &self.shown().terms));
+                differs(
+                    CONTRACT,
+                    difference(&current.document.terms, &self.shown().terms),
+                );
             }
             Ok(_) => {}
             Err(error) => differs(CONTRACT, error.clone()),
         }
         let pending = self.record.amendment().zip(self.shown().pending.as_ref());
-        if let Some((read, pending)) = pending.filter(|(read, pending)| read.document.terms != pending.terms) {
-            differs("amendment", difference(&read.document.terms, &pending.terms));
+        if let Some((read, pending)) =
+            pending.filter(|(read, pending)| read.document.terms != pending.terms)
+        {
+            differs(
+                "amendment",
+                difference(&read.document.terms, &pending.terms),
+            );
         }
-        let was_signed = self.copy.is_some_and(|copy| copy.spec.in_force_since.is_some());
+        let was_signed = self
+            .copy
+            .is_some_and(|copy| copy.spec.in_force_since.is_some());
         // A copy that this cluster lost is no breach of the provider.
-        let acts = was_signed || (self.shown().in_force_since.is_some() && self.record.signed().is_none());
+        let acts =
+            was_signed || (self.shown().in_force_since.is_some() && self.record.signed().is_none());
         if self.signed.is_none() && acts && self.record.current.is_ok() && !self.is_over() {
-            let message =
-                format!("the provider's terms are version {}, which this cluster did not sign", self.shown().terms.version);
-            found.push(by_provider_finding(BreachKind::TermsNotSigned, CONTRACT, message));
+            let message = format!(
+                "the provider's terms are version {}, which this cluster did not sign",
+                self.shown().terms.version
+            );
+            found.push(by_provider_finding(
+                BreachKind::TermsNotSigned,
+                CONTRACT,
+                message,
+            ));
         }
         found
     }
@@ -144,80 +192,163 @@ impl Sight<'_> {
 
     fn prices(&self, terms: &ContractTerms) -> Vec<Finding> {
         let differing = self.shown_offers().filter(|(pool, offer)| {
-            let same_version = offer.spec.contract.as_ref().is_some_and(|contract| contract.version == terms.version);
-            self.is_under(offer) && same_version && offer.spec.prices.as_ref() != terms.prices.get(*pool)
+            let same_version = offer
+                .spec
+                .contract
+                .as_ref()
+                .is_some_and(|contract| contract.version == terms.version);
+            self.is_under(offer)
+                && same_version
+                && offer.spec.prices.as_ref() != terms.prices.get(*pool)
         });
-        let text = |prices: Option<&liqo_api::PriceList>| prices.map_or_else(|| "no price".to_owned(), ToString::to_string);
+        let text = |prices: Option<&liqo_api::PriceList>| {
+            prices.map_or_else(|| "no price".to_owned(), ToString::to_string)
+        };
         let finding = |(pool, offer): (&String, &ResourceOffer)| {
-            let message =
-                format!("the offer says {}, the contract {}", text(offer.spec.prices.as_ref()), text(terms.prices.get(pool)));
+            let message = format!(
+                "the offer says {}, the contract {}",
+                text(offer.spec.prices.as_ref()),
+                text(terms.prices.get(pool))
+            );
             by_provider_finding(BreachKind::PriceDiffers, pool, message)
         };
         differing.map(finding).collect()
     }
 
     fn amounts(&self, terms: &ContractTerms) -> Vec<Finding> {
-        let guaranteed = terms.pools.iter().filter(|_| terms.commitment == Commitment::Guaranteed);
+        let guaranteed = terms
+            .pools
+            .iter()
+            .filter(|_| terms.commitment == Commitment::Guaranteed);
         let finding = |pool: &liqo_api::ContractPool| {
-            let offered = self.shown_offer(&pool.name).map(|offer| &offer.spec.resource_quota.hard);
-            Some(by_provider_finding(BreachKind::CapacityMissing, &pool.name, missing(&pool.resources, offered)?))
+            let offered = self
+                .shown_offer(&pool.name)
+                .map(|offer| &offer.spec.resource_quota.hard);
+            Some(by_provider_finding(
+                BreachKind::CapacityMissing,
+                &pool.name,
+                missing(&pool.resources, offered)?,
+            ))
         };
         guaranteed.filter_map(finding).collect()
     }
 
-    /// Whether the provider takes something back too early. Only an announcement that is new counts.
+    /// Whether the provider takes something back too early. Only an announcement that is new
+    /// counts.
     fn notices(&self, terms: &ContractTerms) -> Vec<Finding> {
         let due = after(self.now, terms.notice_seconds);
         let mut found = Vec::new();
-        let copies = self.offer_copies.iter().filter(|(_, copy)| self.is_under(copy) && copy.spec.withdrawal_timestamp.is_none());
+        let copies = self
+            .offer_copies
+            .iter()
+            .filter(|(_, copy)| self.is_under(copy) && copy.spec.withdrawal_timestamp.is_none());
         for (pool, copy) in copies {
             let offer = self.shown_offer(pool);
             let times = |offer: &ResourceOffer| {
-                let reclaim = offer.spec.reclaim_timestamp.clone().filter(|_| copy.spec.reclaim_timestamp.is_none());
-                let drain = offer.spec.drain_timestamp.clone().filter(|_| copy.spec.drain_timestamp.is_none());
-                offer.spec.withdrawal_timestamp.clone().into_iter().chain(reclaim).chain(drain).min_by_key(|time| time.0)
+                let reclaim = offer
+                    .spec
+                    .reclaim_timestamp
+                    .clone()
+                    .filter(|_| copy.spec.reclaim_timestamp.is_none());
+                let drain = offer
+                    .spec
+                    .drain_timestamp
+                    .clone()
+                    .filter(|_| copy.spec.drain_timestamp.is_none());
+                offer
+                    .spec
+                    .withdrawal_timestamp
+                    .clone()
+                    .into_iter()
+                    .chain(reclaim)
+                    .chain(drain)
+                    .min_by_key(|time| time.0)
             };
             let message = match offer.map(times) {
-                None if self.shown().ended.is_none() => "the offer went without a notice".to_owned(),
-                Some(Some(Time(end))) if is_before(end, due) && !self.ends_as_agreed(terms, end) => {
-                    format!("it takes back at {end} what it announces at {}: the notice is {} s", self.now, terms.notice_seconds)
+                None if self.shown().ended.is_none() => {
+                    "the offer went without a notice".to_owned()
+                }
+                Some(Some(Time(end)))
+                    if is_before(end, due) && !self.ends_as_agreed(terms, end) =>
+                {
+                    format!(
+                        "it takes back at {end} what it announces at {}: the notice is {} s",
+                        self.now, terms.notice_seconds
+                    )
                 }
                 _ => continue,
             };
-            found.push(by_provider_finding(BreachKind::NoticeTooShort, pool, message));
+            found.push(by_provider_finding(
+                BreachKind::NoticeTooShort,
+                pool,
+                message,
+            ));
         }
         found
     }
 
     /// Whether a time is the end that the terms name, or one that this cluster asked for.
     fn ends_as_agreed(&self, terms: &ContractTerms, time: Timestamp) -> bool {
-        let by_terms = terms.end.as_ref().is_some_and(|end| !is_before(time, end.0));
-        by_terms || self.shown().ended.as_ref().is_some_and(|end| end.by == Party::Consumer)
+        let by_terms = terms
+            .end
+            .as_ref()
+            .is_some_and(|end| !is_before(time, end.0));
+        by_terms
+            || self
+                .shown()
+                .ended
+                .as_ref()
+                .is_some_and(|end| end.by == Party::Consumer)
     }
 
     fn notice_of_end(&self, terms: &ContractTerms) -> Option<Finding> {
         let known = self.copy.is_none_or(|copy| copy.spec.ended.is_some());
         let end = self.shown().ended.as_ref().filter(|_| !known)?;
-        let is_short = is_before(end.at.0, after(self.now, terms.notice_seconds)) && !self.ends_as_agreed(terms, end.at.0);
-        let message = || format!("it ends at {}, announced at {}: the notice is {} s", end.at.0, self.now, terms.notice_seconds);
+        let is_short = is_before(end.at.0, after(self.now, terms.notice_seconds))
+            && !self.ends_as_agreed(terms, end.at.0);
+        let message = || {
+            format!(
+                "it ends at {}, announced at {}: the notice is {} s",
+                end.at.0, self.now, terms.notice_seconds
+            )
+        };
         is_short.then(|| by_provider_finding(BreachKind::NoticeTooShort, CONTRACT, message()))
     }
 }
 
 /// A contract that both signed is gone at the provider.
 pub fn removed() -> Finding {
-    by_provider_finding(BreachKind::NoticeTooShort, CONTRACT, "the provider removed the contract without a notice".to_owned())
+    by_provider_finding(
+        BreachKind::NoticeTooShort,
+        CONTRACT,
+        "the provider removed the contract without a notice".to_owned(),
+    )
 }
 
 /// Names the fields in which two lists of terms differ.
 pub fn difference(signed: &ContractTerms, shown: &ContractTerms) -> String {
-    let fields =
-        |terms: &ContractTerms| serde_json::to_value(terms).ok().and_then(|value| value.as_object().cloned()).unwrap_or_default();
+    let fields = |terms: &ContractTerms| {
+        serde_json::to_value(terms)
+            .ok()
+            .and_then(|value| value.as_object().cloned())
+            .unwrap_or_default()
+    };
     let (signed, shown) = (fields(signed), fields(shown));
     let names: std::collections::BTreeSet<&String> = signed.keys().chain(shown.keys()).collect();
-    let text = |value: Option<&serde_json::Value>| value.map_or_else(|| "nothing".to_owned(), ToString::to_string);
-    let differing = names.into_iter().filter(|name| signed.get(*name) != shown.get(*name));
-    let words: Vec<String> =
-        differing.map(|name| format!("{name} is {} instead of {}", text(shown.get(name)), text(signed.get(name)))).collect();
+    let text = |value: Option<&serde_json::Value>| {
+        value.map_or_else(|| "nothing".to_owned(), ToString::to_string)
+    };
+    let differing = names
+        .into_iter()
+        .filter(|name| signed.get(*name) != shown.get(*name));
+    let words: Vec<String> = differing
+        .map(|name| {
+            format!(
+                "{name} is {} instead of {}",
+                text(shown.get(name)),
+                text(signed.get(name))
+            )
+        })
+        .collect();
     words.join("; ")
 }

@@ -1,13 +1,13 @@
-//! Contracts for tests, also of other crates. It is no feature of this crate: cargo would compile all that uses it twice, for programs and
-//! for tests.
+//! Contracts for tests, also of other crates. It is no feature of this crate: cargo would compile
+//! all that uses it twice, for programs and for tests.
 #![allow(clippy::unwrap_used, clippy::missing_panics_doc, reason = "tests")]
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::Timestamp;
 use liqo_api::{
-    Charge, Claimed, Commitment, Contract, ContractClasses, ContractLimits, ContractPool, ContractSpec, ContractStatus,
-    ContractTerms, DEFAULT_POOL, PodSecurity, Renewal, Time,
+    Charge, Claimed, Commitment, Contract, ContractClasses, ContractLimits, ContractPool,
+    ContractSpec, ContractStatus, ContractTerms, DEFAULT_POOL, PodSecurity, Renewal, Time,
 };
 use liqo_signing::ClusterIdentity;
 
@@ -29,14 +29,25 @@ impl Parties {
     /// Two new identities.
     #[allow(clippy::new_without_default, reason = "each call makes others")]
     pub fn new() -> Self {
-        Self { provider: ClusterIdentity::generate().unwrap(), consumer: ClusterIdentity::generate().unwrap() }
+        Self {
+            provider: ClusterIdentity::generate().unwrap(),
+            consumer: ClusterIdentity::generate().unwrap(),
+        }
     }
 
     /// The same in each call.
     pub fn known() -> Self {
         static KNOWN: std::sync::OnceLock<[Vec<u8>; 2]> = std::sync::OnceLock::new();
-        let new = || [Self::new().provider.pkcs8().to_vec(), Self::new().consumer.pkcs8().to_vec()];
-        let [provider, consumer] = KNOWN.get_or_init(new).each_ref().map(|key| ClusterIdentity::from_pkcs8(key).unwrap());
+        let new = || {
+            [
+                Self::new().provider.pkcs8().to_vec(),
+                Self::new().consumer.pkcs8().to_vec(),
+            ]
+        };
+        let [provider, consumer] = KNOWN
+            .get_or_init(new)
+            .each_ref()
+            .map(|key| ClusterIdentity::from_pkcs8(key).unwrap());
         Self { provider, consumer }
     }
 
@@ -70,7 +81,10 @@ impl Parties {
         let signature = self.document(terms).countersign(&self.consumer);
         contract.spec.countersignature = Some(signature.clone());
         contract.spec.in_force_since = Some(terms.start.clone());
-        contract.status = Some(ContractStatus { signature: Some(signature), ..ContractStatus::default() });
+        contract.status = Some(ContractStatus {
+            signature: Some(signature),
+            ..ContractStatus::default()
+        });
         contract
     }
 }

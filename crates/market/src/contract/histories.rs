@@ -1,6 +1,7 @@
-//! Random histories of an honest consumer and a provider that lies: it writes whatever it likes into its objects, and has kept every
-//! document and every signature that it ever saw. A model notes what the consumer signs, and when. After each event, the consumer's copies
-//! price nothing else.
+//! Random histories of an honest consumer and a provider that lies: it writes whatever it likes
+//! into its objects, and has kept every document and every signature that it ever saw. A model
+//! notes what the consumer signs, and when. After each event, the consumer's copies price nothing
+//! else.
 
 use std::{
     cell::RefCell,
@@ -10,8 +11,8 @@ use std::{
 
 use jiff::Timestamp;
 use liqo_api::{
-    Charge, Consume, Contract, ContractAnswer, ContractDecision, ContractEnd, ContractSpec, ContractStatus, ContractTerms,
-    EarlierTerms, EndCause, Party, PriceList, ProposedTerms, Time,
+    Charge, Consume, Contract, ContractAnswer, ContractDecision, ContractEnd, ContractSpec,
+    ContractStatus, ContractTerms, EarlierTerms, EndCause, Party, PriceList, ProposedTerms, Time,
 };
 use proptest::{collection::vec, option, prelude::*};
 
@@ -29,14 +30,16 @@ use crate::receipt::contract::metered;
 /// Action of the provider on one of its contracts, or an event at the consumer.
 #[derive(Clone, Debug)]
 enum Event {
-    /// The provider proposes a contract with an ID and a price, for a peering: this one, the one before, or none.
+    /// The provider proposes a contract with an ID and a price, for a peering: this one, the one
+    /// before, or none.
     Propose {
         id: u8,
         price: u8,
         peering: u8,
         starts: i64,
     },
-    /// It proposes an amendment of what it shows: a price, a delay, whether it names the version before it.
+    /// It proposes an amendment of what it shows: a price, a delay, whether it names the version
+    /// before it.
     Amend {
         id: u8,
         price: u8,
@@ -85,7 +88,8 @@ enum Event {
     Wipe(u8),
     /// The consumer's manager carries out only so many writes, and starts again.
     Crashes(u8),
-    /// The consumer's person accepts everything that is proposed, ends everything, or takes that back.
+    /// The consumer's person accepts everything that is proposed, ends everything, or takes that
+    /// back.
     Person(Option<bool>),
     /// The consumer's policy has this limit.
     Limit(Option<u8>),
@@ -144,7 +148,10 @@ struct World {
 }
 
 fn priced(price: u8) -> BTreeMap<String, PriceList> {
-    let list = serde_json::from_value(serde_json::json!({ "currency": "EUR", "rates": { "cpu": price.to_string() } })).unwrap();
+    let list = serde_json::from_value(
+        serde_json::json!({ "currency": "EUR", "rates": { "cpu": price.to_string() } }),
+    )
+    .unwrap();
     BTreeMap::from([("default".to_owned(), list)])
 }
 
@@ -201,8 +208,14 @@ impl World {
     fn propose(&mut self, event: &Event) {
         let moved = |seconds: i64| self.moved(seconds);
         match *event {
-            Event::Propose { id, price, peering, starts } => {
-                let peering = [Some(self.peering), self.peering.checked_sub(1), None][usize::from(peering)];
+            Event::Propose {
+                id,
+                price,
+                peering,
+                starts,
+            } => {
+                let peering =
+                    [Some(self.peering), self.peering.checked_sub(1), None][usize::from(peering)];
                 let terms = ContractTerms {
                     contract: id_of(id),
                     prices: priced(price),
@@ -211,12 +224,23 @@ impl World {
                     ..terms(&self.parties)
                 };
                 let proposal = self.parties.proposal(&terms);
-                self.contracts.insert(Contract::name_of(&terms.contract), proposal);
+                self.contracts
+                    .insert(Contract::name_of(&terms.contract), proposal);
             }
-            Event::Amend { id, price, delay, follows, limits, ends } => {
+            Event::Amend {
+                id,
+                price,
+                delay,
+                follows,
+                limits,
+                ends,
+            } => {
                 let end = ends.map(|ends| moved(ends.into()));
                 let proposed = moved(0);
-                let Some(current) = self.contract(id).and_then(|contract| Document::read(&contract.spec.document).ok()) else {
+                let Some(current) = self
+                    .contract(id)
+                    .and_then(|contract| Document::read(&contract.spec.document).ok())
+                else {
                     return;
                 };
                 let mut next = ContractTerms {
@@ -231,7 +255,13 @@ impl World {
                     next.limits.charge = Charge::Limits;
                 }
                 let document = Document::compose(&self.parties.provider, &next).unwrap();
-                let pending = ProposedTerms { document, terms: next, proposed, countersignature: None, signed: None };
+                let pending = ProposedTerms {
+                    document,
+                    terms: next,
+                    proposed,
+                    countersignature: None,
+                    signed: None,
+                };
                 if let Some(contract) = self.contract(id) {
                     contract.spec.pending = Some(pending);
                 }
@@ -247,43 +277,79 @@ impl World {
             Event::Propose { .. } | Event::Amend { .. } => self.propose(event),
             Event::Promote { id, since } => {
                 let since = moved(since);
-                let Some(contract) = self.contract(id) else { return };
-                let Some(pending) = contract.spec.pending.take() else { return };
-                contract.spec.countersignature = contract.status.as_ref().and_then(|status| status.pending_signature.clone());
+                let Some(contract) = self.contract(id) else {
+                    return;
+                };
+                let Some(pending) = contract.spec.pending.take() else {
+                    return;
+                };
+                contract.spec.countersignature = contract
+                    .status
+                    .as_ref()
+                    .and_then(|status| status.pending_signature.clone());
                 (contract.spec.document, contract.spec.terms) = (pending.document, pending.terms);
                 contract.spec.in_force_since = Some(since);
             }
             Event::Since { id, since } => {
                 let since = since.map(moved);
                 if let Some(contract) = self.contract(id) {
-                    contract.spec.countersignature = contract.status.as_ref().and_then(|status| status.signature.clone());
+                    contract.spec.countersignature = contract
+                        .status
+                        .as_ref()
+                        .and_then(|status| status.signature.clone());
                     contract.spec.in_force_since = since;
                 }
             }
             Event::Earlier { id, price, since } => {
                 let (digest, since, prices) = ("d".repeat(64), moved(since), priced(price));
                 if let Some(contract) = self.contract(id) {
-                    contract.spec.earlier.push(EarlierTerms { version: 1, digest, since, prices });
+                    contract.spec.earlier.push(EarlierTerms {
+                        version: 1,
+                        digest,
+                        since,
+                        prices,
+                    });
                 }
             }
             Event::End { id, at } => {
                 let (announced, end) = (moved(0), at.map(moved));
                 if let Some(contract) = self.contract(id) {
-                    let (by, cause, reason) = (Party::Provider, EndCause::PeriodOver, "r".to_owned());
-                    contract.spec.ended = end.map(|at| ContractEnd { by, cause, announced, at, reason });
+                    let (by, cause, reason) =
+                        (Party::Provider, EndCause::PeriodOver, "r".to_owned());
+                    contract.spec.ended = end.map(|at| ContractEnd {
+                        by,
+                        cause,
+                        announced,
+                        at,
+                        reason,
+                    });
                 }
             }
             Event::Swap { id, document } => {
-                let Some(other) = self.seen.get(usize::from(document) % self.seen.len().max(1)).cloned() else { return };
+                let Some(other) = self
+                    .seen
+                    .get(usize::from(document) % self.seen.len().max(1))
+                    .cloned()
+                else {
+                    return;
+                };
                 if let Some(contract) = self.contract(id) {
-                    (contract.spec.document, contract.spec.terms) = (other.spec.document, other.spec.terms);
+                    (contract.spec.document, contract.spec.terms) =
+                        (other.spec.document, other.spec.terms);
                     contract.spec.countersignature = other.spec.countersignature;
                     contract.status = other.status;
                 }
             }
             Event::Restore { seen } => {
-                let Some(old) = self.seen.get(usize::from(seen) % self.seen.len().max(1)).cloned() else { return };
-                self.contracts.insert(old.metadata.name.clone().unwrap(), old);
+                let Some(old) = self
+                    .seen
+                    .get(usize::from(seen) % self.seen.len().max(1))
+                    .cloned()
+                else {
+                    return;
+                };
+                self.contracts
+                    .insert(old.metadata.name.clone().unwrap(), old);
             }
             Event::Readable { id, price } => {
                 if let Some(contract) = self.contract(id) {
@@ -299,8 +365,21 @@ impl World {
             Event::Crashes(_) => self.doubts.clear(),
             Event::Person(None) => self.decisions.clear(),
             Event::Person(Some(accepts)) => {
-                let decision = if accepts { ContractAnswer::Accept } else { ContractAnswer::End };
-                let decided = |name: &String| (name.clone(), ContractDecision { decision, terms: None, reason: None });
+                let decision = if accepts {
+                    ContractAnswer::Accept
+                } else {
+                    ContractAnswer::End
+                };
+                let decided = |name: &String| {
+                    (
+                        name.clone(),
+                        ContractDecision {
+                            decision,
+                            terms: None,
+                            reason: None,
+                        },
+                    )
+                };
                 self.decisions = self.contracts.keys().map(decided).collect();
             }
             Event::Limit(most) => self.limit(most),
@@ -316,9 +395,19 @@ impl World {
 
     /// The consumer judges, and carries out at most so many writes.
     fn judge(&mut self, writes: usize) -> Result<bool, TestCaseError> {
-        let at_provider = |contract: &Contract| Arc::new(ContractCopy::clone(&self.record(contract)).into_at_provider());
-        let contracts = self.contracts.iter().map(|(name, contract)| (name.clone(), at_provider(contract))).collect();
-        let copies = self.copies.iter().map(|(name, contract)| (name.clone(), self.record(contract))).collect();
+        let at_provider = |contract: &Contract| {
+            Arc::new(ContractCopy::clone(&self.record(contract)).into_at_provider())
+        };
+        let contracts = self
+            .contracts
+            .iter()
+            .map(|(name, contract)| (name.clone(), at_provider(contract)))
+            .collect();
+        let copies = self
+            .copies
+            .iter()
+            .map(|(name, contract)| (name.clone(), self.record(contract)))
+            .collect();
         let peering = self.peering.to_string();
         let view = ContractView {
             identity: &self.parties.consumer,
@@ -339,7 +428,10 @@ impl World {
         for action in actions.into_iter().take(writes) {
             match action {
                 ContractAction::ApplyCopy(name, spec) => {
-                    let created = self.copies.get(&name).and_then(|copy| copy.metadata.creation_timestamp.clone());
+                    let created = self
+                        .copies
+                        .get(&name)
+                        .and_then(|copy| copy.metadata.creation_timestamp.clone());
                     let mut copy = Contract::new(&name, ContractSpec::clone(&spec));
                     copy.metadata.creation_timestamp = created.or(Some(Time(self.now)));
                     copy.status = self.copies.get(&name).and_then(|copy| copy.status.clone());
@@ -370,33 +462,75 @@ impl World {
 
     /// Notes what the consumer signs now for the first time in this peering, and whether it may.
     fn note(&mut self, name: &str, status: &ContractStatus) -> Result<(), TestCaseError> {
-        let Some(contract) = self.contracts.get(name) else { return Ok(()) };
-        let texts = [Some(&contract.spec.document), contract.spec.pending.as_ref().map(|pending| &pending.document)];
-        for document in texts.into_iter().flatten().filter_map(|text| Document::read(text).ok()) {
+        let Some(contract) = self.contracts.get(name) else {
+            return Ok(());
+        };
+        let texts = [
+            Some(&contract.spec.document),
+            contract
+                .spec
+                .pending
+                .as_ref()
+                .map(|pending| &pending.document),
+        ];
+        for document in texts
+            .into_iter()
+            .flatten()
+            .filter_map(|text| Document::read(text).ok())
+        {
             let signatures = [&status.signature, &status.pending_signature];
-            let is_signed = signatures.into_iter().flatten().any(|signature| document.check(signature).is_ok());
+            let is_signed = signatures
+                .into_iter()
+                .flatten()
+                .any(|signature| document.check(signature).is_ok());
             if !is_signed || self.signed.contains_key(&document.digest) {
                 continue;
             }
-            let (terms, accepted) = (&document.terms, self.decisions.get(name).map(|decision| decision.decision));
-            prop_assert_eq!(&terms.peering, &Some(self.peering.to_string()), "of another peering");
+            let (terms, accepted) = (
+                &document.terms,
+                self.decisions.get(name).map(|decision| decision.decision),
+            );
+            prop_assert_eq!(
+                &terms.peering,
+                &Some(self.peering.to_string()),
+                "of another peering"
+            );
             // What follows terms that it did not sign is judged like a first proposal.
-            let before = terms.previous.as_ref().and_then(|digest| self.signed.get(digest)).map(|(_, terms)| terms);
+            let before = terms
+                .previous
+                .as_ref()
+                .and_then(|digest| self.signed.get(digest))
+                .map(|(_, terms)| terms);
             let rate = |terms: &ContractTerms| terms.prices["default"].rates.get("cpu").unwrap();
-            let most = self.consume.max_prices.as_ref().and_then(|most| most.rates.get("cpu"));
+            let most = self
+                .consume
+                .max_prices
+                .as_ref()
+                .and_then(|most| most.rates.get("cpu"));
             let is_within = most.is_some_and(|most| rate(terms) <= most);
-            let is_no_more = before.is_some_and(|before| rate(terms) <= rate(before)) && most.is_none();
-            let by_person = accepted == Some(ContractAnswer::Accept) && most.is_none_or(|most| rate(terms) <= most);
-            prop_assert!(is_within || is_no_more || by_person || rate(terms).is_zero(), "nobody accepted this price");
+            let is_no_more =
+                before.is_some_and(|before| rate(terms) <= rate(before)) && most.is_none();
+            let by_person = accepted == Some(ContractAnswer::Accept)
+                && most.is_none_or(|most| rate(terms) <= most);
+            prop_assert!(
+                is_within || is_no_more || by_person || rate(terms).is_zero(),
+                "nobody accepted this price"
+            );
             // Under terms that are not in force there are no pods.
-            let had_pods = terms.previous.as_ref().is_some_and(|digest| self.in_force.contains(digest));
-            if let Some(before) = before.filter(|before| had_pods && dearer(before, terms).is_some()) {
+            let had_pods = terms
+                .previous
+                .as_ref()
+                .is_some_and(|digest| self.in_force.contains(digest));
+            if let Some(before) =
+                before.filter(|before| had_pods && dearer(before, terms).is_some())
+            {
                 prop_assert!(
                     terms.counts_after_seconds.unwrap_or_default() >= before.notice_seconds,
                     "a dearer one without notice"
                 );
             }
-            self.signed.insert(document.digest, (self.now, document.terms));
+            self.signed
+                .insert(document.digest, (self.now, document.terms));
         }
         Ok(())
     }
@@ -404,18 +538,33 @@ impl World {
     /// Time from which terms may be charged: their signature, with the delay that both signed.
     fn counts(&self, digest: &str) -> Option<(Timestamp, &ContractTerms)> {
         let (time, terms) = self.signed.get(digest)?;
-        let before = terms.previous.as_ref().and_then(|digest| self.signed.get(digest));
+        let before = terms
+            .previous
+            .as_ref()
+            .and_then(|digest| self.signed.get(digest));
         let delayed = || after(*time, terms.counts_after_seconds.unwrap_or_default());
-        Some((before.map_or_else(delayed, |(_, before)| counts_from(*time, before, terms)), terms))
+        Some((
+            before.map_or_else(delayed, |(_, before)| counts_from(*time, before, terms)),
+            terms,
+        ))
     }
 
-    /// The copies price only what was signed in this peering, from when both agreed, and no second twice.
+    /// The copies price only what was signed in this peering, from when both agreed, and no second
+    /// twice.
     fn check(&mut self) -> Result<(), TestCaseError> {
-        let priced = self.copies.values().filter_map(|copy| metered(copy).ok().flatten());
-        self.in_force.extend(priced.flat_map(|contract| contract.versions).map(|version| version.digest));
+        let priced = self
+            .copies
+            .values()
+            .filter_map(|copy| metered(copy).ok().flatten());
+        self.in_force.extend(
+            priced
+                .flat_map(|contract| contract.versions)
+                .map(|version| version.digest),
+        );
         let mut spans: Vec<(i64, i64, &str)> = Vec::new();
         for (name, copy) in &self.copies {
-            let of_receipts = metered(copy).map_err(|error| TestCaseError::fail(error.to_string()))?;
+            let of_receipts =
+                metered(copy).map_err(|error| TestCaseError::fail(error.to_string()))?;
             let of_budgets = liqo_metering::receipt::Contract::of(&copy.spec);
             prop_assert_eq!(copy.spec.in_force_since.is_some(), of_budgets.is_some());
             let Some(priced) = of_receipts else {
@@ -425,22 +574,49 @@ impl World {
             let mut last = i64::MIN;
             for version in &priced.versions {
                 let Some((counts, terms)) = self.counts(&version.digest) else {
-                    return Err(TestCaseError::fail(format!("{name}: version {} was not signed", version.version)));
+                    return Err(TestCaseError::fail(format!(
+                        "{name}: version {} was not signed",
+                        version.version
+                    )));
                 };
                 prop_assert_eq!(&version.prices, &terms.prices);
                 let earliest = counts.as_second() - TOLERANCE.as_secs();
-                prop_assert!(version.from >= earliest, "{}: {} counts before {}", name, version.from, earliest);
-                let whole_delay = after(self.signed[&version.digest].0, terms.counts_after_seconds.unwrap_or_default());
+                prop_assert!(
+                    version.from >= earliest,
+                    "{}: {} counts before {}",
+                    name,
+                    version.from,
+                    earliest
+                );
+                let whole_delay = after(
+                    self.signed[&version.digest].0,
+                    terms.counts_after_seconds.unwrap_or_default(),
+                );
                 let latest = self.now.max(whole_delay).as_second() + TOLERANCE.as_secs();
-                prop_assert!(version.from <= latest, "{}: {} counts in the future of {}", name, version.from, latest);
+                prop_assert!(
+                    version.from <= latest,
+                    "{}: {} counts in the future of {}",
+                    name,
+                    version.from,
+                    latest
+                );
                 prop_assert!(version.from >= last);
                 last = version.from;
             }
-            spans.push((priced.versions[0].from, priced.end.unwrap_or(i64::MAX), name));
+            spans.push((
+                priced.versions[0].from,
+                priced.end.unwrap_or(i64::MAX),
+                name,
+            ));
         }
         spans.sort_unstable();
         for pair in spans.windows(2) {
-            prop_assert!(pair[0].1 <= pair[1].0 || pair[1].1 <= pair[1].0, "{:?} overlaps {:?}", pair[0], pair[1]);
+            prop_assert!(
+                pair[0].1 <= pair[1].0 || pair[1].1 <= pair[1].0,
+                "{:?} overlaps {:?}",
+                pair[0],
+                pair[1]
+            );
         }
         Ok(())
     }
@@ -478,9 +654,30 @@ fn tell(events: Vec<Event>) -> Result<(), TestCaseError> {
 /// Its provider says only after its end, and after the begin of the next one, that it was in force.
 #[test]
 fn a_contract_that_was_signed_and_ended_overlaps_the_next_one_in_no_second() {
-    let propose = |id| Event::Propose { id, price: 0, peering: 0, starts: 0 };
+    let propose = |id| Event::Propose {
+        id,
+        price: 0,
+        peering: 0,
+        starts: 0,
+    };
     let end = Event::End { id: 1, at: Some(0) };
-    let (next_begins, was_in_force) =
-        (Event::Since { id: 2, since: Some(-1) }, Event::Since { id: 1, since: Some(1_000_000_000) });
-    tell(vec![propose(1), Event::Seconds(5), propose(2), end, next_begins, was_in_force]).unwrap();
+    let (next_begins, was_in_force) = (
+        Event::Since {
+            id: 2,
+            since: Some(-1),
+        },
+        Event::Since {
+            id: 1,
+            since: Some(1_000_000_000),
+        },
+    );
+    tell(vec![
+        propose(1),
+        Event::Seconds(5),
+        propose(2),
+        end,
+        next_begins,
+        was_in_force,
+    ])
+    .unwrap();
 }

@@ -1,4 +1,5 @@
-//! Contracts: what both sides sign, and what follows from it. Read `document`, then `provider` and `consumer`.
+//! Contracts: what both sides sign, and what follows from it. Read `document`, then `provider` and
+//! `consumer`.
 //!
 //! ```text
 //!   provider   wanted: the terms that policy and offers ask for now     provider: proposes, amends, renews, ends
@@ -9,8 +10,8 @@
 //!              dearer: whether a version costs more than the former     duties: promises that a side does not keep
 //!              breaches: the list of breaches                           verify: checks two stored copies offline
 //! ```
-//! Only the signed document counts. A verifier checks its bytes and never serialises terms again. The readable terms
-//! next to it are never an input of a decision.
+//! Only the signed document counts. A verifier checks its bytes and never serialises terms again.
+//! The readable terms next to it are never an input of a decision.
 
 pub mod breaches;
 pub mod consumer;
@@ -30,7 +31,8 @@ pub mod wanted;
 
 use jiff::{SignedDuration, Timestamp};
 
-/// How far apart the clocks of two clusters may be, and how long one of them may be slow, before a difference counts as a breach.
+/// How far apart the clocks of two clusters may be, and how long one of them may be slow, before a
+/// difference counts as a breach.
 pub const TOLERANCE: SignedDuration = SignedDuration::from_secs(300);
 /// Maximum number of contracts of one tenancy that are kept after their end, and for how long.
 pub const MAX_ENDED: usize = 10;
@@ -38,12 +40,14 @@ pub const ENDED_KEPT: SignedDuration = SignedDuration::from_hours(90 * 24);
 
 /// The time so many seconds later.
 pub fn after(time: Timestamp, seconds: u32) -> Timestamp {
-    time.saturating_add(SignedDuration::from_secs(i64::from(seconds))).unwrap_or(time)
+    time.saturating_add(SignedDuration::from_secs(i64::from(seconds)))
+        .unwrap_or(time)
 }
 
 /// The time so many seconds earlier.
 pub fn before(time: Timestamp, seconds: u32) -> Timestamp {
-    time.saturating_sub(SignedDuration::from_secs(i64::from(seconds))).unwrap_or(time)
+    time.saturating_sub(SignedDuration::from_secs(i64::from(seconds)))
+        .unwrap_or(time)
 }
 
 /// The time without its fraction of a second, which Kubernetes does not store.

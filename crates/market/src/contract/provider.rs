@@ -1,14 +1,15 @@
 //! The provider's side: proposes, amends, marks in force, renews and ends contracts.
 //!
-//! Each step is decided from the objects alone, so that a restart between two of them changes nothing. What needs no change is not
-//! written.
+//! Each step is decided from the objects alone, so that a restart between two of them changes
+//! nothing. What needs no change is not written.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::Timestamp;
 use liqo_api::{
-    BreachKind, ClusterId, Commitment, Contract, ContractAnswer, ContractDecision, ContractEnd, ContractPhase, ContractSpec,
-    ContractTerms, EarlierTerms, EndCause, OnBreach, Party, ProposedTerms, Provide, ProvideContract, Renewal, ResourceList, Time,
+    BreachKind, ClusterId, Commitment, Contract, ContractAnswer, ContractDecision, ContractEnd,
+    ContractPhase, ContractSpec, ContractTerms, EarlierTerms, EndCause, OnBreach, Party,
+    ProposedTerms, Provide, ProvideContract, Renewal, ResourceList, Time,
 };
 use liqo_signing::{ClusterIdentity, digest};
 
@@ -78,22 +79,38 @@ pub fn decide(case: &Case, doubts: &mut Doubts) -> ContractPlan {
     let (mut found, next) = doubts.confirm(&case.doubtful(), case.now);
     plan.note(next);
     match live(case.records, case.now) {
-        Some(record) if policy.is_none() && record.signed().is_none() => plan.deletions.push(record.name.clone()),
+        Some(record) if policy.is_none() && record.signed().is_none() => {
+            plan.deletions.push(record.name.clone());
+        }
         Some(record) => {
             let spec = case.next_spec(record, &mut found, &mut plan);
             plan.write(record, spec);
         }
         None => case.propose_first(&mut plan),
     }
-    for record in case.records.iter().filter(|record| record.is_over(case.now) && !record.deleting) {
-        let not_accepted: Vec<Finding> = found.iter().filter(|finding| finding.object == record.name).cloned().collect();
+    for record in case
+        .records
+        .iter()
+        .filter(|record| record.is_over(case.now) && !record.deleting)
+    {
+        let not_accepted: Vec<Finding> = found
+            .iter()
+            .filter(|finding| finding.object == record.name)
+            .cloned()
+            .collect();
         let mut spec = record.spec.clone();
-        let unknown = if case.is_heard { vec![BreachKind::CapacityMissing] } else { vec![BreachKind::EndNotAccepted] };
+        let unknown = if case.is_heard {
+            vec![BreachKind::CapacityMissing]
+        } else {
+            vec![BreachKind::EndNotAccepted]
+        };
         spec.breaches = update(&spec.breaches, &not_accepted, &unknown, case.now);
         plan.write(record, spec);
     }
     let names = superfluous(
-        case.records.iter().filter_map(|record| Some((record.name.as_str(), record.spec.ended.as_ref()?.at.0))),
+        case.records
+            .iter()
+            .filter_map(|record| Some((record.name.as_str(), record.spec.ended.as_ref()?.at.0))),
         case.now,
     );
     plan.writes.retain(|write| !names.contains(&write.name));
@@ -108,7 +125,11 @@ impl ContractPlan {
 
     fn write(&mut self, record: &IssuedContract, spec: ContractSpec) {
         if spec != record.spec {
-            self.writes.push(ContractWrite { name: record.name.clone(), spec, exists: true });
+            self.writes.push(ContractWrite {
+                name: record.name.clone(),
+                spec,
+                exists: true,
+            });
         }
     }
 
@@ -126,13 +147,26 @@ impl Case<'_> {
     }
 
     fn propose_first(&self, plan: &mut ContractPlan) {
-        let (Some(policy), Some(wanted)) = (self.policy(), &self.wanted) else { return };
-        if !self.asks || !may_propose(policy, self.records, is_reopened(self.records, self.decisions)) {
+        let (Some(policy), Some(wanted)) = (self.policy(), &self.wanted) else {
+            return;
+        };
+        if !self.asks
+            || !may_propose(
+                policy,
+                self.records,
+                is_reopened(self.records, self.decisions),
+            )
+        {
             return;
         }
-        let id = digest(&[self.nonce, self.consumer.as_str().as_bytes()].concat()).chars().take(32).collect();
+        let id = digest(&[self.nonce, self.consumer.as_str().as_bytes()].concat())
+            .chars()
+            .take(32)
+            .collect();
         let terms = self.first_terms(wanted, policy, id, 1);
-        let Some(document) = plan.signed(self.identity, &terms) else { return };
+        let Some(document) = plan.signed(self.identity, &terms) else {
+            return;
+        };
         let name = Contract::name_of(&terms.contract);
         let spec = ContractSpec {
             document,
@@ -144,21 +178,45 @@ impl Case<'_> {
             breaches: Vec::new(),
             ended: None,
         };
-        plan.writes.push(ContractWrite { name, spec, exists: false });
+        plan.writes.push(ContractWrite {
+            name,
+            spec,
+            exists: false,
+        });
     }
 
-    fn first_terms(&self, wanted: &WantedTerms, policy: &ProvideContract, contract: String, version: u32) -> ContractTerms {
+    fn first_terms(
+        &self,
+        wanted: &WantedTerms,
+        policy: &ProvideContract,
+        contract: String,
+        version: u32,
+    ) -> ContractTerms {
         let start = whole_seconds(self.now);
-        let end = policy.period_seconds.map(|period| Time(after(start, period)));
+        let end = policy
+            .period_seconds
+            .map(|period| Time(after(start, period)));
         wanted.terms(self.names(contract, version, None), Time(start), end)
     }
 
     fn names(&self, contract: String, version: u32, previous: Option<String>) -> Names {
         let (provider, consumer) = (self.identity.id().clone(), self.consumer.clone());
-        Names { contract, version, previous, provider, consumer, peering: self.peering.map(str::to_owned) }
+        Names {
+            contract,
+            version,
+            previous,
+            provider,
+            consumer,
+            peering: self.peering.map(str::to_owned),
+        }
     }
 
-    fn next_spec(&self, record: &IssuedContract, found: &mut Vec<Finding>, plan: &mut ContractPlan) -> ContractSpec {
+    fn next_spec(
+        &self,
+        record: &IssuedContract,
+        found: &mut Vec<Finding>,
+        plan: &mut ContractPlan,
+    ) -> ContractSpec {
         let mut spec = record.spec.clone();
         self.mark_in_force(record, &mut spec, plan);
         match record.signed() {
@@ -173,72 +231,148 @@ impl Case<'_> {
         if spec.ended.is_none() && spec.document == record.spec.document {
             spec.ended = self.end(record, plan);
             if let Some(end) = &spec.ended {
-                found.extend(record.signed().and_then(|signed| ended_early(&signed.terms, end)));
+                found.extend(
+                    record
+                        .signed()
+                        .and_then(|signed| ended_early(&signed.terms, end)),
+                );
                 spec.pending = spec.pending.filter(|_| end.cause == EndCause::PeriodOver);
             }
         }
         // Without offers that are meant to stay, nothing can be said about their amounts.
-        let unknown = if self.offered.is_some() && spec.ended.is_none() { Vec::new() } else { vec![BreachKind::CapacityMissing] };
-        let mine: Vec<Finding> = found.iter().filter(|finding| finding.kind != BreachKind::EndNotAccepted).cloned().collect();
+        let unknown = if self.offered.is_some() && spec.ended.is_none() {
+            Vec::new()
+        } else {
+            vec![BreachKind::CapacityMissing]
+        };
+        let mine: Vec<Finding> = found
+            .iter()
+            .filter(|finding| finding.kind != BreachKind::EndNotAccepted)
+            .cloned()
+            .collect();
         spec.breaches = update(&spec.breaches, &mine, &unknown, self.now);
-        plan.note(self.policy().and_then(|policy| deadline(policy, record)).filter(|deadline| *deadline > self.now));
-        plan.note(spec.ended.as_ref().map(|end| end.at.0).filter(|at| *at > self.now));
+        plan.note(
+            self.policy()
+                .and_then(|policy| deadline(policy, record))
+                .filter(|deadline| *deadline > self.now),
+        );
+        plan.note(
+            spec.ended
+                .as_ref()
+                .map(|end| end.at.0)
+                .filter(|at| *at > self.now),
+        );
         spec
     }
 
     /// Takes over the consumer's signatures.
-    fn mark_in_force(&self, record: &IssuedContract, spec: &mut ContractSpec, plan: &mut ContractPlan) {
+    fn mark_in_force(
+        &self,
+        record: &IssuedContract,
+        spec: &mut ContractSpec,
+        plan: &mut ContractPlan,
+    ) {
         if let Some(counts) = self.counts_later(record) {
             plan.note(Some(counts));
-            let signature = record.amendment().and_then(|terms| terms.countersignature.clone());
-            if let Some(pending) = spec.pending.as_mut().filter(|pending| pending.signed.is_none()) {
+            let signature = record
+                .amendment()
+                .and_then(|terms| terms.countersignature.clone());
+            if let Some(pending) = spec
+                .pending
+                .as_mut()
+                .filter(|pending| pending.signed.is_none())
+            {
                 pending.countersignature = signature;
                 pending.signed = Some(Time(whole_seconds(self.now)));
             }
-            spec.ended = spec.ended.take().filter(|end| end.cause != EndCause::PeriodOver);
+            spec.ended = spec
+                .ended
+                .take()
+                .filter(|end| end.cause != EndCause::PeriodOver);
             return;
         }
-        let amendment = record.amendment().filter(|terms| terms.countersignature.is_some());
+        let amendment = record
+            .amendment()
+            .filter(|terms| terms.countersignature.is_some());
         if let (Some(amendment), Some(pending)) = (amendment, &record.spec.pending) {
             if let (Ok(replaced), Some(since)) = (&record.current, &record.spec.in_force_since) {
-                let SignedTerms { document: Document { terms, digest, .. }, .. } = replaced;
+                let SignedTerms {
+                    document: Document { terms, digest, .. },
+                    ..
+                } = replaced;
                 let (digest, since, prices) = (digest.clone(), since.clone(), terms.prices.clone());
-                spec.remember(EarlierTerms { version: terms.version, digest, since, prices });
+                spec.remember(EarlierTerms {
+                    version: terms.version,
+                    digest,
+                    since,
+                    prices,
+                });
             }
             spec.document.clone_from(&pending.document);
             spec.terms = amendment.document.terms.clone();
-            spec.countersignature.clone_from(&amendment.countersignature);
+            spec.countersignature
+                .clone_from(&amendment.countersignature);
             spec.in_force_since = Some(Time(whole_seconds(self.now)));
             spec.pending = None;
             // The next period was signed in time.
-            spec.ended = spec.ended.take().filter(|end| end.cause != EndCause::PeriodOver);
+            spec.ended = spec
+                .ended
+                .take()
+                .filter(|end| end.cause != EndCause::PeriodOver);
             return;
         }
-        let signature = record.current.as_ref().ok().and_then(|terms| terms.countersignature.as_ref());
+        let signature = record
+            .current
+            .as_ref()
+            .ok()
+            .and_then(|terms| terms.countersignature.as_ref());
         if let Some(signature) = signature.filter(|_| spec.in_force_since.is_none()) {
             spec.countersignature = Some(signature.clone());
             spec.in_force_since = Some(Time(whole_seconds(self.now)));
         }
     }
 
-    /// Time from which an amendment counts that the consumer has signed, if that is later. The delay begins when this cluster sees the
-    /// signature.
+    /// Time from which an amendment counts that the consumer has signed, if that is later. The
+    /// delay begins when this cluster sees the signature.
     fn counts_later(&self, record: &IssuedContract) -> Option<Timestamp> {
-        let amendment = record.amendment().filter(|terms| terms.countersignature.is_some())?;
+        let amendment = record
+            .amendment()
+            .filter(|terms| terms.countersignature.is_some())?;
         let replaced = &record.current.as_ref().ok()?.document.terms;
-        let signed = record.spec.pending.as_ref()?.signed.as_ref().map_or(whole_seconds(self.now), |time| time.0);
-        Some(counts_from(signed, replaced, &amendment.document.terms)).filter(|counts| *counts > self.now)
+        let signed = record
+            .spec
+            .pending
+            .as_ref()?
+            .signed
+            .as_ref()
+            .map_or(whole_seconds(self.now), |time| time.0);
+        Some(counts_from(signed, replaced, &amendment.document.terms))
+            .filter(|counts| *counts > self.now)
     }
 
     /// Replaces a proposal that nobody has signed, if the policy says something else now.
-    fn replace_proposal(&self, record: &IssuedContract, spec: &mut ContractSpec, plan: &mut ContractPlan) {
-        let (Some(policy), Some(wanted), Ok(current)) = (self.policy(), &self.wanted, &record.current) else { return };
+    fn replace_proposal(
+        &self,
+        record: &IssuedContract,
+        spec: &mut ContractSpec,
+        plan: &mut ContractPlan,
+    ) {
+        let (Some(policy), Some(wanted), Ok(current)) =
+            (self.policy(), &self.wanted, &record.current)
+        else {
+            return;
+        };
         let terms = &current.document.terms;
         let is_current = terms.peering.as_deref() == self.peering && !wanted.differ_from(terms);
         if spec.ended.is_some() || is_current {
             return;
         }
-        let next = self.first_terms(wanted, policy, terms.contract.clone(), terms.version.saturating_add(1));
+        let next = self.first_terms(
+            wanted,
+            policy,
+            terms.contract.clone(),
+            terms.version.saturating_add(1),
+        );
         if let Some(document) = plan.signed(self.identity, &next) {
             spec.document = document;
             spec.terms = next;
@@ -256,7 +390,10 @@ impl Case<'_> {
     ) {
         let renewing = self.renewal_time(signed);
         plan.note(renewing.filter(|time| *time > self.now));
-        let is_ending = spec.ended.as_ref().is_some_and(|end| end.cause != EndCause::PeriodOver);
+        let is_ending = spec
+            .ended
+            .as_ref()
+            .is_some_and(|end| end.cause != EndCause::PeriodOver);
         let (Some(policy), Some(wanted)) = (self.policy(), &self.wanted) else {
             spec.pending = spec.pending.take().filter(|_| self.policy().is_some());
             return;
@@ -272,20 +409,34 @@ impl Case<'_> {
             (Some(_), Some(end)) => Some(end.clone()),
             (Some(period), None) => Some(Time(after(whole_seconds(self.now), period))),
         };
-        let pending = record.pending.as_ref().and_then(|pending| pending.as_ref().ok()).map(|terms| &terms.document.terms);
+        let pending = record
+            .pending
+            .as_ref()
+            .and_then(|pending| pending.as_ref().ok())
+            .map(|terms| &terms.document.terms);
         let same_end = |terms: &ContractTerms| match (&terms.end, &end, &signed.end) {
             (Some(_), Some(_), None) => true,
             (proposed, wanted, _) => proposed == wanted,
         };
-        if pending.is_some_and(|terms| terms.previous.as_deref() == Some(digest) && same_end(terms) && !wanted.differ_from(terms))
-        {
+        if pending.is_some_and(|terms| {
+            terms.previous.as_deref() == Some(digest)
+                && same_end(terms)
+                && !wanted.differ_from(terms)
+        }) {
             return;
         }
         let last = pending.map_or(signed.version, |terms| terms.version.max(signed.version));
-        let names = self.names(signed.contract.clone(), last.saturating_add(1), Some(digest.to_owned()));
+        let names = self.names(
+            signed.contract.clone(),
+            last.saturating_add(1),
+            Some(digest.to_owned()),
+        );
         let terms = wanted.terms(names, signed.start.clone(), end);
         // Periods of different lengths would overlap.
-        let terms = ContractTerms { metering_period_seconds: signed.metering_period_seconds, ..terms };
+        let terms = ContractTerms {
+            metering_period_seconds: signed.metering_period_seconds,
+            ..terms
+        };
         // Otherwise prices that go on to rise would never count.
         let waits = pending.filter(|_| self.counts_later(record).is_some());
         if waits.is_some_and(|waiting| dearer(waiting, &terms).is_some()) {
@@ -293,26 +444,43 @@ impl Case<'_> {
         }
         if let Some(until) = full_until(spec, renews, self.now) {
             let changes = spec.earlier.len();
-            plan.problem =
-                Some(format!("its terms changed {changes} times lately, and receipts need them all: no change before {until}"));
+            plan.problem = Some(format!(
+                "its terms changed {changes} times lately, and receipts need them all: no change before {until}"
+            ));
             plan.note(Some(until));
             spec.pending = None;
             return;
         }
         // An older version of Liqo, which names no peering, does not know the delay either.
-        let delays = self.peering.is_some() && signed.notice_seconds > 0 && dearer(signed, &terms).is_some();
-        let terms = ContractTerms { counts_after_seconds: delays.then_some(signed.notice_seconds), ..terms };
+        let delays =
+            self.peering.is_some() && signed.notice_seconds > 0 && dearer(signed, &terms).is_some();
+        let terms = ContractTerms {
+            counts_after_seconds: delays.then_some(signed.notice_seconds),
+            ..terms
+        };
         if let Some(document) = plan.signed(self.identity, &terms) {
             let proposed = Time(whole_seconds(self.now));
-            spec.pending = Some(ProposedTerms { document, terms, proposed, countersignature: None, signed: None });
+            spec.pending = Some(ProposedTerms {
+                document,
+                terms,
+                proposed,
+                countersignature: None,
+                signed: None,
+            });
         }
     }
 
-    /// Time at which the next period is proposed: early enough for the notice and for the consumer's signature.
+    /// Time at which the next period is proposed: early enough for the notice and for the
+    /// consumer's signature.
     fn renewal_time(&self, signed: &ContractTerms) -> Option<Timestamp> {
-        let policy = self.policy().filter(|policy| policy.renewal == Renewal::Automatic)?;
+        let policy = self
+            .policy()
+            .filter(|policy| policy.renewal == Renewal::Automatic)?;
         let period = policy.period_seconds?;
-        let lead = signed.notice_seconds.saturating_add(policy.sign_within_seconds).min(period / 2);
+        let lead = signed
+            .notice_seconds
+            .saturating_add(policy.sign_within_seconds)
+            .min(period / 2);
         Some(before(signed.end.as_ref()?.0, lead))
     }
 
@@ -332,26 +500,56 @@ impl Case<'_> {
         };
         let terms = &current.document.terms;
         // Nothing runs under a proposal.
-        let notice = if record.signed().is_some() { terms.notice_seconds } else { 0 };
-        if let Some(decision) = self.decisions.get(&record.name).filter(|decision| decision.decision == ContractAnswer::End) {
-            let reason = decision.reason.clone().unwrap_or_else(|| "a person at the provider ends it".to_owned());
+        let notice = if record.signed().is_some() {
+            terms.notice_seconds
+        } else {
+            0
+        };
+        if let Some(decision) = self
+            .decisions
+            .get(&record.name)
+            .filter(|decision| decision.decision == ContractAnswer::End)
+        {
+            let reason = decision
+                .reason
+                .clone()
+                .unwrap_or_else(|| "a person at the provider ends it".to_owned());
             return Some(ends(Party::Provider, EndCause::Requested, notice, reason));
         }
         if let Some(request) = &record.status.unverified().end_requested {
-            return Some(ends(Party::Consumer, cause_of_consumer(request.cause), notice, request.reason.clone()));
+            return Some(ends(
+                Party::Consumer,
+                cause_of_consumer(request.cause),
+                notice,
+                request.reason.clone(),
+            ));
         }
         if !self.asks {
             let reason = "the consumer asks for nothing any more".to_owned();
             return Some(ends(Party::Consumer, EndCause::NothingRequested, 0, reason));
         }
-        let signed_for = terms.peering.as_deref().filter(|_| record.signed().is_some());
-        if signed_for.zip(self.peering).is_some_and(|(signed, present)| signed != present) {
-            let reason = "the consumer began another peering, and knows nothing of this contract any more".to_owned();
+        let signed_for = terms
+            .peering
+            .as_deref()
+            .filter(|_| record.signed().is_some());
+        if signed_for
+            .zip(self.peering)
+            .is_some_and(|(signed, present)| signed != present)
+        {
+            let reason =
+                "the consumer began another peering, and knows nothing of this contract any more"
+                    .to_owned();
             return Some(ends(Party::Consumer, EndCause::Requested, notice, reason));
         }
         let policy = self.policy();
-        let broken = self.records.iter().flat_map(|record| lasting(&record.spec.breaches, Party::Consumer)).next();
-        if let Some(breach) = broken.filter(|_| policy.is_some_and(|policy| policy.on_breach == OnBreach::EndWithNotice)) {
+        let broken = self
+            .records
+            .iter()
+            .flat_map(|record| lasting(&record.spec.breaches, Party::Consumer))
+            .next();
+        if let Some(breach) = broken
+            .filter(|_| policy.is_some_and(|policy| policy.on_breach == OnBreach::EndWithNotice))
+        {
             return Some(ends(
                 Party::Provider,
                 EndCause::Breach,
@@ -360,24 +558,36 @@ impl Case<'_> {
             ));
         }
         if policy.is_none() {
-            let reason = "the provider's policy has no contracts for this consumer any more".to_owned();
+            let reason =
+                "the provider's policy has no contracts for this consumer any more".to_owned();
             let mut end = ends(Party::Provider, EndCause::PolicyChanged, notice, reason);
-            let promised = terms.end.as_ref().filter(|_| terms.commitment == Commitment::Guaranteed);
+            let promised = terms
+                .end
+                .as_ref()
+                .filter(|_| terms.commitment == Commitment::Guaranteed);
             end.at = Time(promised.map_or(end.at.0, |promised| promised.0.max(end.at.0)));
             return Some(end);
         }
         let over = &terms.end.as_ref().filter(|_| record.signed().is_some())?.0;
-        let renews = |next: &SignedTerms| next.countersignature.is_some() && next.document.terms.end != terms.end;
+        let renews = |next: &SignedTerms| {
+            next.countersignature.is_some() && next.document.terms.end != terms.end
+        };
         if record.amendment().is_some_and(renews) && *over > self.now {
             return None;
         }
-        let length = u32::try_from(over.duration_since(terms.start.0).as_secs()).unwrap_or(u32::MAX);
+        let length =
+            u32::try_from(over.duration_since(terms.start.0).as_secs()).unwrap_or(u32::MAX);
         let announce = before(*over, notice.min(length / 4));
         if announce > self.now {
             plan.note(Some(announce));
             return None;
         }
-        let mut end = ends(Party::Provider, EndCause::PeriodOver, 0, "its period is over".to_owned());
+        let mut end = ends(
+            Party::Provider,
+            EndCause::PeriodOver,
+            0,
+            "its period is over".to_owned(),
+        );
         end.at = Time((*over).max(announced));
         Some(end)
     }
@@ -386,10 +596,26 @@ impl Case<'_> {
     fn doubtful(&self) -> Vec<Finding> {
         let mut found = Vec::new();
         let live = live(self.records, self.now).filter(|record| record.spec.ended.is_none());
-        if let (Some(terms), Some(offered), true) = (live.and_then(IssuedContract::signed), &self.offered, self.asks) {
-            for pool in terms.terms.pools.iter().filter(|_| terms.terms.commitment == Commitment::Guaranteed) {
+        if let (Some(terms), Some(offered), true) = (
+            live.and_then(IssuedContract::signed),
+            &self.offered,
+            self.asks,
+        ) {
+            for pool in terms
+                .terms
+                .pools
+                .iter()
+                .filter(|_| terms.terms.commitment == Commitment::Guaranteed)
+            {
                 let missing = missing(&pool.resources, offered.get(&pool.name));
-                found.extend(missing.map(|text| Finding::new(Party::Provider, BreachKind::CapacityMissing, &pool.name, text)));
+                found.extend(missing.map(|text| {
+                    Finding::new(
+                        Party::Provider,
+                        BreachKind::CapacityMissing,
+                        &pool.name,
+                        text,
+                    )
+                }));
             }
         }
         if let Some((terms, text)) = live.and_then(|record| {
@@ -397,15 +623,30 @@ impl Case<'_> {
             Some((terms, self.unanswered.get(&terms.terms.contract)?))
         }) {
             let id = Contract::name_of(&terms.terms.contract);
-            found.push(Finding::new(Party::Consumer, BreachKind::ReceiptsNotAnswered, &id, text));
+            found.push(Finding::new(
+                Party::Consumer,
+                BreachKind::ReceiptsNotAnswered,
+                &id,
+                text,
+            ));
         }
-        let over = self.records.iter().filter(|record| record.is_over(self.now) && record.spec.in_force_since.is_some());
+        let over = self
+            .records
+            .iter()
+            .filter(|record| record.is_over(self.now) && record.spec.in_force_since.is_some());
         // Who asks for nothing any more has no reason to answer.
         let over = over.filter(|_| self.asks);
-        let answers = over.filter(|_| self.is_heard).map(|record| (record, record.status.unverified().phase));
+        let answers = over
+            .filter(|_| self.is_heard)
+            .map(|record| (record, record.status.unverified().phase));
         for (record, phase) in answers.filter(|(_, phase)| *phase != ContractPhase::Ended) {
             let message = format!("the consumer answers {phase:?} after the end");
-            found.push(Finding::new(Party::Consumer, BreachKind::EndNotAccepted, &record.name, message));
+            found.push(Finding::new(
+                Party::Consumer,
+                BreachKind::EndNotAccepted,
+                &record.name,
+                message,
+            ));
         }
         found
     }
@@ -415,9 +656,11 @@ impl Case<'_> {
 fn cause_of_consumer(said: EndCause) -> EndCause {
     match said {
         EndCause::NothingRequested | EndCause::Breach => said,
-        EndCause::Requested | EndCause::PeriodOver | EndCause::PolicyChanged | EndCause::Damaged | EndCause::Removed => {
-            EndCause::Requested
-        }
+        EndCause::Requested
+        | EndCause::PeriodOver
+        | EndCause::PolicyChanged
+        | EndCause::Damaged
+        | EndCause::Removed => EndCause::Requested,
     }
 }
 

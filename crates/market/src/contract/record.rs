@@ -16,7 +16,8 @@ pub struct SignedTerms {
     pub countersignature: Option<ContractSignature>,
 }
 
-/// A contract with its verified parts. The three names below say which parts its reader wrote, and which ones are claims.
+/// A contract with its verified parts. The three names below say which parts its reader wrote, and
+/// which ones are claims.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ContractRecord<Spec = ContractSpec, Status = ContractStatus> {
     pub name: String,
@@ -35,28 +36,52 @@ pub struct ContractRecord<Spec = ContractSpec, Status = ContractStatus> {
 pub type IssuedContract = ContractRecord<ContractSpec, Claimed<ContractStatus>>;
 /// The consumer's copy of a contract, in its own cluster.
 pub type ContractCopy = ContractRecord;
-/// A contract at the provider, as the consumer sees it. It wrote the status once, but reads it where another owner may have changed it.
+/// A contract at the provider, as the consumer sees it. It wrote the status once, but reads it
+/// where another owner may have changed it.
 pub type ContractAtProvider = ContractRecord<Claimed<ContractSpec>, Claimed<ContractStatus>>;
 
 impl ContractCopy {
     /// Reads the consumer's own copy.
     pub fn copy(contract: Contract) -> Self {
-        let Contract { metadata, spec, status } = contract;
+        let Contract {
+            metadata,
+            spec,
+            status,
+        } = contract;
         let status = status.unwrap_or_default();
         // The provider keeps a copy of the signature, so that nobody can take his back.
-        let of_pending = spec.pending.as_ref().and_then(|pending| pending.countersignature.as_ref());
-        let answers = [spec.countersignature.as_ref(), status.signature.as_ref(), status.pending_signature.as_ref()];
+        let of_pending = spec
+            .pending
+            .as_ref()
+            .and_then(|pending| pending.countersignature.as_ref());
+        let answers = [
+            spec.countersignature.as_ref(),
+            status.signature.as_ref(),
+            status.pending_signature.as_ref(),
+        ];
         let read = |text: &str| {
             let signed = |document: Document| {
-                let valid = answers.into_iter().chain([of_pending]).flatten().find(|signature| document.check(signature).is_ok());
-                SignedTerms { countersignature: valid.cloned(), document }
+                let valid = answers
+                    .into_iter()
+                    .chain([of_pending])
+                    .flatten()
+                    .find(|signature| document.check(signature).is_ok());
+                SignedTerms {
+                    countersignature: valid.cloned(),
+                    document,
+                }
             };
-            Document::read(text).map(signed).map_err(|error: DocumentError| error.to_string())
+            Document::read(text)
+                .map(signed)
+                .map_err(|error: DocumentError| error.to_string())
         };
         Self {
             name: metadata.name.unwrap_or_default(),
             uid: metadata.uid.unwrap_or_default(),
-            created: metadata.creation_timestamp.map(|time| time.0).unwrap_or_default(),
+            created: metadata
+                .creation_timestamp
+                .map(|time| time.0)
+                .unwrap_or_default(),
             deleting: metadata.deletion_timestamp.is_some(),
             current: read(&spec.document),
             pending: spec.pending.as_ref().map(|pending| read(&pending.document)),
@@ -65,7 +90,8 @@ impl ContractCopy {
         }
     }
 
-    /// Converts it into the provider's record in its own cluster, where the consumer wrote the status.
+    /// Converts it into the provider's record in its own cluster, where the consumer wrote the
+    /// status.
     pub fn into_issued(self) -> IssuedContract {
         self.marked(|spec| spec, Claimed::new)
     }
@@ -99,14 +125,39 @@ impl<Status> ContractRecord<ContractSpec, Status> {
 
 impl<Spec, Status> ContractRecord<Spec, Status> {
     /// The same record, with marks on what a peer wrote.
-    fn marked<S, T>(self, spec: impl FnOnce(Spec) -> S, status: impl FnOnce(Status) -> T) -> ContractRecord<S, T> {
-        let Self { name, uid, created, deleting, current, pending, .. } = self;
-        ContractRecord { name, uid, created, deleting, spec: spec(self.spec), status: status(self.status), current, pending }
+    fn marked<S, T>(
+        self,
+        spec: impl FnOnce(Spec) -> S,
+        status: impl FnOnce(Status) -> T,
+    ) -> ContractRecord<S, T> {
+        let Self {
+            name,
+            uid,
+            created,
+            deleting,
+            current,
+            pending,
+            ..
+        } = self;
+        ContractRecord {
+            name,
+            uid,
+            created,
+            deleting,
+            spec: spec(self.spec),
+            status: status(self.status),
+            current,
+            pending,
+        }
     }
 
     /// The terms that both signed.
     pub fn signed(&self) -> Option<&Document> {
-        self.current.as_ref().ok().filter(|terms| terms.countersignature.is_some()).map(|terms| &terms.document)
+        self.current
+            .as_ref()
+            .ok()
+            .filter(|terms| terms.countersignature.is_some())
+            .map(|terms| &terms.document)
     }
 
     /// The amendment, if it can be read.
@@ -116,11 +167,20 @@ impl<Spec, Status> ContractRecord<Spec, Status> {
 }
 
 /// Names of contracts that are over for too long, or too many. `ended`: names and ends.
-pub fn superfluous<'a>(ended: impl Iterator<Item = (&'a str, Timestamp)>, now: Timestamp) -> Vec<String> {
+pub fn superfluous<'a>(
+    ended: impl Iterator<Item = (&'a str, Timestamp)>,
+    now: Timestamp,
+) -> Vec<String> {
     let mut over: Vec<(&str, Timestamp)> = ended.filter(|(_, end)| *end <= now).collect();
     over.sort_by_key(|(name, end)| (std::cmp::Reverse(*end), *name));
-    let is_old = |end: Timestamp| end.saturating_add(ENDED_KEPT).is_ok_and(|until| until <= now);
-    let too_many = over.iter().enumerate().filter(|(number, (_, end))| *number >= MAX_ENDED || is_old(*end));
+    let is_old = |end: Timestamp| {
+        end.saturating_add(ENDED_KEPT)
+            .is_ok_and(|until| until <= now)
+    };
+    let too_many = over
+        .iter()
+        .enumerate()
+        .filter(|(number, (_, end))| *number >= MAX_ENDED || is_old(*end));
     too_many.map(|(_, (name, _))| (*name).to_owned()).collect()
 }
 
@@ -143,7 +203,10 @@ mod tests {
     fn an_amendment_counts_as_signed_only_by_its_own_signature() {
         let parties = Parties::new();
         let mut contract = parties.in_force(&terms(&parties));
-        let next = liqo_api::ContractTerms { version: 2, ..terms(&parties) };
+        let next = liqo_api::ContractTerms {
+            version: 2,
+            ..terms(&parties)
+        };
         contract.spec.pending = Some(liqo_api::ProposedTerms {
             document: Document::compose(&parties.provider, &next).unwrap(),
             terms: next.clone(),
@@ -151,9 +214,15 @@ mod tests {
             countersignature: None,
             signed: None,
         });
-        assert_eq!(issued(&contract).amendment().unwrap().countersignature, None);
+        assert_eq!(
+            issued(&contract).amendment().unwrap().countersignature,
+            None
+        );
         let signature = parties.document(&next).countersign(&parties.consumer);
         contract.status.as_mut().unwrap().pending_signature = Some(signature.clone());
-        assert_eq!(issued(&contract).amendment().unwrap().countersignature, Some(signature));
+        assert_eq!(
+            issued(&contract).amendment().unwrap().countersignature,
+            Some(signature)
+        );
     }
 }

@@ -4,8 +4,9 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::Timestamp;
 use liqo_api::{
-    Commitment, ContractAnswer, ContractDecision, ContractEnd, ContractTerms, EndCause, IfNotSigned, OfferContract, OnBreach,
-    Party, Provide, ProvideContract, Renewal, ResourceList, ResourceOfferSpec,
+    Commitment, ContractAnswer, ContractDecision, ContractEnd, ContractTerms, EndCause,
+    IfNotSigned, OfferContract, OnBreach, Party, Provide, ProvideContract, Renewal, ResourceList,
+    ResourceOfferSpec,
 };
 
 use super::{after, breaches::lasting, record::IssuedContract};
@@ -34,35 +35,67 @@ pub struct Standing<'a> {
 }
 
 impl<'a> Standing<'a> {
-    pub fn of(provide: Option<&Provide>, records: &'a [Arc<IssuedContract>], reopened: bool, now: Timestamp) -> Self {
+    pub fn of(
+        provide: Option<&Provide>,
+        records: &'a [Arc<IssuedContract>],
+        reopened: bool,
+        now: Timestamp,
+    ) -> Self {
         let policy = provide.and_then(|provide| provide.contract.as_ref());
-        let over = records.iter().filter(|record| record.is_over(now) && !record.spec.ended.as_ref().is_some_and(is_by_policy));
+        let over = records.iter().filter(|record| {
+            record.is_over(now) && !record.spec.ended.as_ref().is_some_and(is_by_policy)
+        });
         let over = over.map(|record| record.name.as_str()).collect();
         let Some(live) = live(records, now) else {
-            let Some(policy) = policy else { return Self { over, ..Self::default() } };
+            let Some(policy) = policy else {
+                return Self {
+                    over,
+                    ..Self::default()
+                };
+            };
             let proposes = may_propose(policy, records, reopened);
-            return Self { waits_for_proposal: proposes, withheld: !proposes, over, ..Self::default() };
+            return Self {
+                waits_for_proposal: proposes,
+                withheld: !proposes,
+                over,
+                ..Self::default()
+            };
         };
         let signed = live.signed().map(|document| &document.terms);
-        // Without contracts in the policy, a proposal means nothing, and what was signed goes on until its end.
+        // Without contracts in the policy, a proposal means nothing, and what was signed goes on
+        // until its end.
         if policy.is_none() && signed.is_none() {
-            return Self { over, ..Self::default() };
+            return Self {
+                over,
+                ..Self::default()
+            };
         }
         let end = live.spec.ended.as_ref();
-        // Whoever ends it, and whatever the cause: without a contract in the policy, nobody has to sign one.
+        // Whoever ends it, and whatever the cause: without a contract in the policy, nobody has to
+        // sign one.
         let by_policy = end.is_some_and(is_by_policy);
         let keeps_offers = by_policy && policy.is_none();
         let deadline = policy.and_then(|policy| deadline(policy, live));
-        let overdue = policy.is_some_and(|policy| policy.if_not_signed == IfNotSigned::WithdrawOffer)
+        let overdue = policy
+            .is_some_and(|policy| policy.if_not_signed == IfNotSigned::WithdrawOffer)
             && deadline.is_some_and(|deadline| deadline <= now)
             && signed.is_none_or(|terms| terms.commitment == Commitment::BestEffort);
         let broken = policy.is_some_and(|policy| policy.on_breach != OnBreach::Warn)
-            && records.iter().any(|record| lasting(&record.spec.breaches, Party::Consumer).next().is_some());
-        let next = [deadline, end.map(|end| end.at.0)].into_iter().flatten().filter(|time| *time > now).min();
+            && records.iter().any(|record| {
+                lasting(&record.spec.breaches, Party::Consumer)
+                    .next()
+                    .is_some()
+            });
+        let next = [deadline, end.map(|end| end.at.0)]
+            .into_iter()
+            .flatten()
+            .filter(|time| *time > now)
+            .min();
         Self {
             live: Some(live),
             bound: signed,
-            // A proposal reserves nothing: otherwise a consumer could keep others away for as long as it does not sign.
+            // A proposal reserves nothing: otherwise a consumer could keep others away for as long
+            // as it does not sign.
             reserved: signed.filter(|terms| terms.commitment == Commitment::Guaranteed),
             admits: signed.is_some() && !broken,
             waits_for_proposal: false,
@@ -79,9 +112,13 @@ impl<'a> Standing<'a> {
         !self.withheld
     }
 
-    /// Whether an offer goes with its contract. The next contract gets a new one: otherwise pods would go on without a signature.
+    /// Whether an offer goes with its contract. The next contract gets a new one: otherwise pods
+    /// would go on without a signature.
     pub fn has_lost(&self, offer: &ResourceOfferSpec) -> bool {
-        offer.contract.as_ref().is_some_and(|contract| self.over.contains(&contract.name.as_str()))
+        offer
+            .contract
+            .as_ref()
+            .is_some_and(|contract| self.over.contains(&contract.name.as_str()))
     }
 
     /// The amounts of a pool that nobody else gets.
@@ -99,7 +136,11 @@ impl<'a> Standing<'a> {
         let live = self.live?;
         let terms = &live.current.as_ref().ok()?.document.terms;
         let contains = self.bound.is_some_and(|terms| terms.pool(pool).is_some());
-        Some(OfferContract { name: live.name.clone(), version: terms.version, in_force: self.admits && contains })
+        Some(OfferContract {
+            name: live.name.clone(),
+            version: terms.version,
+            in_force: self.admits && contains,
+        })
     }
 }
 
@@ -110,13 +151,19 @@ fn is_by_policy(end: &ContractEnd) -> bool {
 
 /// The contract that is proposed or in force: the newest one that is not over.
 pub fn live(records: &[Arc<IssuedContract>], now: Timestamp) -> Option<&IssuedContract> {
-    let open = records.iter().filter(|record| !record.deleting && !record.is_over(now));
-    open.max_by_key(|record| (record.created, record.name.as_str())).map(Arc::as_ref)
+    let open = records
+        .iter()
+        .filter(|record| !record.deleting && !record.is_over(now));
+    open.max_by_key(|record| (record.created, record.name.as_str()))
+        .map(Arc::as_ref)
 }
 
-/// Time until which the consumer has to sign the proposed terms; `None` if there is nothing to sign.
+/// Time until which the consumer has to sign the proposed terms; `None` if there is nothing to
+/// sign.
 pub fn deadline(policy: &ProvideContract, live: &IssuedContract) -> Option<Timestamp> {
-    let is_signed = live.amendment().is_some_and(|terms| terms.countersignature.is_some());
+    let is_signed = live
+        .amendment()
+        .is_some_and(|terms| terms.countersignature.is_some());
     let proposed = match (&live.spec.pending, live.signed()) {
         // It waits until it counts.
         (Some(_), _) if is_signed => return None,
@@ -128,22 +175,40 @@ pub fn deadline(policy: &ProvideContract, live: &IssuedContract) -> Option<Times
 }
 
 /// Whether no decision of a person here stands against a new contract.
-pub fn is_reopened(records: &[Arc<IssuedContract>], decisions: &BTreeMap<String, ContractDecision>) -> bool {
-    let ended = |name: &str| decisions.get(name).is_some_and(|decision| decision.decision == ContractAnswer::End);
+pub fn is_reopened(
+    records: &[Arc<IssuedContract>],
+    decisions: &BTreeMap<String, ContractDecision>,
+) -> bool {
+    let ended = |name: &str| {
+        decisions
+            .get(name)
+            .is_some_and(|decision| decision.decision == ContractAnswer::End)
+    };
     !records.iter().any(|record| ended(&record.name))
 }
 
-/// Whether the provider proposes a new contract after the last one. `reopened`: no decision of a person here stands against it.
-pub fn may_propose(policy: &ProvideContract, records: &[Arc<IssuedContract>], reopened: bool) -> bool {
-    let last = records.iter().filter_map(|record| Some((record.spec.ended.as_ref()?, record)));
-    let Some((end, _)) = last.max_by_key(|(end, record)| (end.at.0, record.name.as_str())) else { return reopened };
+/// Whether the provider proposes a new contract after the last one. `reopened`: no decision of a
+/// person here stands against it.
+pub fn may_propose(
+    policy: &ProvideContract,
+    records: &[Arc<IssuedContract>],
+    reopened: bool,
+) -> bool {
+    let last = records
+        .iter()
+        .filter_map(|record| Some((record.spec.ended.as_ref()?, record)));
+    let Some((end, _)) = last.max_by_key(|(end, record)| (end.at.0, record.name.as_str())) else {
+        return reopened;
+    };
     match end.cause {
         EndCause::PeriodOver => policy.renewal == Renewal::Automatic && reopened,
         // A person deletes the ended contract to begin again.
         EndCause::Breach => false,
-        EndCause::Requested | EndCause::PolicyChanged | EndCause::NothingRequested | EndCause::Damaged | EndCause::Removed => {
-            reopened
-        }
+        EndCause::Requested
+        | EndCause::PolicyChanged
+        | EndCause::NothingRequested
+        | EndCause::Damaged
+        | EndCause::Removed => reopened,
     }
 }
 
@@ -155,13 +220,20 @@ mod tests {
     use crate::contract::fixtures::{Parties, at, issued, terms};
 
     fn provide(contract: ProvideContract) -> Provide {
-        Provide { contract: Some(contract), ..Provide::default() }
+        Provide {
+            contract: Some(contract),
+            ..Provide::default()
+        }
     }
 
     #[test]
     fn without_contracts_in_the_policy_nothing_changes() {
         let standing = Standing::of(Some(&Provide::default()), &[], true, at(0));
-        assert!(standing.may_have_offers() && !standing.waits_for_proposal && standing.of_offer("default").is_none());
+        assert!(
+            standing.may_have_offers()
+                && !standing.waits_for_proposal
+                && standing.of_offer("default").is_none()
+        );
     }
 
     #[test]
@@ -175,14 +247,20 @@ mod tests {
         let signed = [issued(&parties.in_force(&terms(&parties)))];
         let standing = Standing::of(Some(&policy), &signed, true, at(1001));
         assert!(standing.of_offer("default").unwrap().in_force);
-        assert!(!standing.of_offer("gold").unwrap().in_force, "the terms do not contain that pool");
+        assert!(
+            !standing.of_offer("gold").unwrap().in_force,
+            "the terms do not contain that pool"
+        );
     }
 
     #[test]
     fn an_unsigned_contract_keeps_or_loses_the_offer_as_the_policy_says() {
         let parties = Parties::new();
         let proposed = [issued(&parties.proposal(&terms(&parties)))];
-        let keeps = provide(ProvideContract { sign_within_seconds: 100, ..ProvideContract::default() });
+        let keeps = provide(ProvideContract {
+            sign_within_seconds: 100,
+            ..ProvideContract::default()
+        });
         let loses = provide(ProvideContract {
             if_not_signed: IfNotSigned::WithdrawOffer,
             sign_within_seconds: 100,
@@ -197,13 +275,24 @@ mod tests {
     #[test]
     fn guaranteed_amounts_are_reserved_from_the_signature_until_the_end() {
         let parties = Parties::new();
-        let guaranteed = ContractTerms { commitment: Commitment::Guaranteed, ..terms(&parties) };
-        let policy = provide(ProvideContract { commitment: Commitment::Guaranteed, ..ProvideContract::default() });
+        let guaranteed = ContractTerms {
+            commitment: Commitment::Guaranteed,
+            ..terms(&parties)
+        };
+        let policy = provide(ProvideContract {
+            commitment: Commitment::Guaranteed,
+            ..ProvideContract::default()
+        });
         let reserved = |contract: &liqo_api::Contract, now| {
             let records = [issued(contract)];
-            Standing::of(Some(&policy), &records, true, at(now)).reserved("default").is_some()
+            Standing::of(Some(&policy), &records, true, at(now))
+                .reserved("default")
+                .is_some()
         };
-        assert!(!reserved(&parties.proposal(&guaranteed), 1001), "a proposal that nobody signs costs others nothing");
+        assert!(
+            !reserved(&parties.proposal(&guaranteed), 1001),
+            "a proposal that nobody signs costs others nothing"
+        );
         let mut contract = parties.in_force(&guaranteed);
         assert!(reserved(&contract, 1001));
         contract.spec.ended = Some(end(EndCause::Requested, 9000));
@@ -212,7 +301,13 @@ mod tests {
 
     fn end(cause: EndCause, at_seconds: i64) -> ContractEnd {
         let (announced, at) = (Time(at(1000)), Time(at(at_seconds)));
-        ContractEnd { by: Party::Provider, cause, announced, at, reason: String::new() }
+        ContractEnd {
+            by: Party::Provider,
+            cause,
+            announced,
+            at,
+            reason: String::new(),
+        }
     }
 
     #[test]
@@ -223,7 +318,10 @@ mod tests {
         let records = [issued(&ending)];
         let policy = provide(ProvideContract::default());
         let standing = Standing::of(Some(&policy), &records, true, at(1500));
-        assert_eq!((standing.may_have_offers(), standing.ends_at, standing.next), (false, Some(at(2000)), Some(at(2000))));
+        assert_eq!(
+            (standing.may_have_offers(), standing.ends_at, standing.next),
+            (false, Some(at(2000)), Some(at(2000)))
+        );
         ending.spec.ended = Some(end(EndCause::PolicyChanged, 2000));
         let records = [issued(&ending)];
         let standing = Standing::of(Some(&Provide::default()), &records, true, at(1500));
@@ -237,14 +335,21 @@ mod tests {
         let parties = Parties::new();
         let keeps = |by, provide: &Provide| {
             let mut ending = parties.in_force(&terms(&parties));
-            ending.spec.ended = Some(ContractEnd { by, ..end(EndCause::PolicyChanged, 2000) });
+            ending.spec.ended = Some(ContractEnd {
+                by,
+                ..end(EndCause::PolicyChanged, 2000)
+            });
             let records = [issued(&ending)];
             let standing = Standing::of(Some(provide), &records, true, at(1500));
             (standing.may_have_offers(), standing.ends_at)
         };
         let (with, without) = (provide(ProvideContract::default()), Provide::default());
         assert_eq!(keeps(Party::Provider, &without), (true, None));
-        assert_eq!(keeps(Party::Provider, &with), (false, None), "with the notice from now on");
+        assert_eq!(
+            keeps(Party::Provider, &with),
+            (false, None),
+            "with the notice from now on"
+        );
         assert_eq!(keeps(Party::Consumer, &without), (false, Some(at(2000))));
         assert_eq!(keeps(Party::Consumer, &with), (false, Some(at(2000))));
     }
@@ -263,10 +368,20 @@ mod tests {
         }];
         let records = [issued(&contract)];
         let in_force = |on_breach| {
-            let policy = provide(ProvideContract { on_breach, ..ProvideContract::default() });
-            Standing::of(Some(&policy), &records, true, at(1001)).of_offer("default").unwrap().in_force
+            let policy = provide(ProvideContract {
+                on_breach,
+                ..ProvideContract::default()
+            });
+            Standing::of(Some(&policy), &records, true, at(1001))
+                .of_offer("default")
+                .unwrap()
+                .in_force
         };
-        assert!(in_force(OnBreach::Warn) && !in_force(OnBreach::RefuseNew) && !in_force(OnBreach::EndWithNotice));
+        assert!(
+            in_force(OnBreach::Warn)
+                && !in_force(OnBreach::RefuseNew)
+                && !in_force(OnBreach::EndWithNotice)
+        );
     }
 
     #[test]
@@ -275,12 +390,18 @@ mod tests {
         let follows = |cause, renewal, reopened| {
             let mut contract = parties.in_force(&terms(&parties));
             contract.spec.ended = Some(end(cause, 2000));
-            let policy = ProvideContract { renewal, ..ProvideContract::default() };
+            let policy = ProvideContract {
+                renewal,
+                ..ProvideContract::default()
+            };
             may_propose(&policy, &[issued(&contract)], reopened)
         };
         assert!(follows(EndCause::PeriodOver, Renewal::Automatic, true));
         assert!(!follows(EndCause::PeriodOver, Renewal::None, true));
         assert!(!follows(EndCause::Breach, Renewal::Automatic, true));
-        assert!(follows(EndCause::Requested, Renewal::None, true) && !follows(EndCause::Requested, Renewal::None, false));
+        assert!(
+            follows(EndCause::Requested, Renewal::None, true)
+                && !follows(EndCause::Requested, Renewal::None, false)
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! Verifies stored copies of a contract offline: what `liqoctl contract verify` does, and anybody can do who has the two objects.
+//! Verifies stored copies of a contract offline: what `liqoctl contract verify` does, and anybody
+//! can do who has the two objects.
 
 use liqo_api::{Contract, ContractSignature, ContractTerms};
 
@@ -14,33 +15,64 @@ pub struct Copy {
 /// Checks one stored copy. Returns everything that is wrong with it.
 pub fn copy(contract: &Contract) -> Result<Copy, Vec<String>> {
     let mut faults = Vec::new();
-    let document = Document::read(&contract.spec.document).map_err(|error| vec![format!("spec.document: {error}")])?;
-    typed_copy("spec.terms", &document.terms, &contract.spec.terms, &mut faults);
+    let document = Document::read(&contract.spec.document)
+        .map_err(|error| vec![format!("spec.document: {error}")])?;
+    typed_copy(
+        "spec.terms",
+        &document.terms,
+        &contract.spec.terms,
+        &mut faults,
+    );
     if let Some(pending) = &contract.spec.pending {
         match Document::read(&pending.document) {
-            Ok(amendment) => typed_copy("spec.pending.terms", &amendment.terms, &pending.terms, &mut faults),
+            Ok(amendment) => typed_copy(
+                "spec.pending.terms",
+                &amendment.terms,
+                &pending.terms,
+                &mut faults,
+            ),
             Err(error) => faults.push(format!("spec.pending.document: {error}")),
         }
     }
     let status = contract.status.clone().unwrap_or_default();
-    let named = [("spec.countersignature", &contract.spec.countersignature), ("status.signature", &status.signature)];
+    let named = [
+        ("spec.countersignature", &contract.spec.countersignature),
+        ("status.signature", &status.signature),
+    ];
     let mut valid = None;
-    for (field, signature) in named.into_iter().filter_map(|(field, signature)| Some((field, signature.as_ref()?))) {
+    for (field, signature) in named
+        .into_iter()
+        .filter_map(|(field, signature)| Some((field, signature.as_ref()?)))
+    {
         match document.check(signature) {
             Ok(()) => valid = valid.or(Some(signature.clone())),
             Err(error) => faults.push(format!("{field}: {error}")),
         }
     }
     match valid {
-        Some(signature) if faults.is_empty() => Ok(Copy { document, signature }),
-        None if faults.is_empty() => Err(vec![format!("the consumer {} has not signed", document.terms.consumer)]),
+        Some(signature) if faults.is_empty() => Ok(Copy {
+            document,
+            signature,
+        }),
+        None if faults.is_empty() => Err(vec![format!(
+            "the consumer {} has not signed",
+            document.terms.consumer
+        )]),
         _ => Err(faults),
     }
 }
 
-fn typed_copy(field: &str, signed: &ContractTerms, shown: &ContractTerms, faults: &mut Vec<String>) {
+fn typed_copy(
+    field: &str,
+    signed: &ContractTerms,
+    shown: &ContractTerms,
+    faults: &mut Vec<String>,
+) {
     if signed != shown {
-        faults.push(format!("{field} differs from the signed document: {}", difference(signed, shown)));
+        faults.push(format!(
+            "{field} differs from the signed document: {}",
+            difference(signed, shown)
+        ));
     }
 }
 
@@ -51,9 +83,15 @@ pub fn same(one: &Copy, other: &Copy) -> Option<String> {
         return None;
     }
     if first.terms.contract != second.terms.contract {
-        return Some(format!("they are copies of two contracts: {} and {}", first.terms.contract, second.terms.contract));
+        return Some(format!(
+            "they are copies of two contracts: {} and {}",
+            first.terms.contract, second.terms.contract
+        ));
     }
-    Some(format!("the two copies have other terms: {}", difference(&first.terms, &second.terms)))
+    Some(format!(
+        "the two copies have other terms: {}",
+        difference(&first.terms, &second.terms)
+    ))
 }
 
 #[cfg(test)]
@@ -69,7 +107,11 @@ mod tests {
         assert_eq!(same(&found, &copy(&contract.clone()).unwrap()), None);
         let mut of_provider = contract.clone();
         of_provider.status = None;
-        assert_eq!(copy(&of_provider).unwrap(), found, "the provider has the signature in the spec");
+        assert_eq!(
+            copy(&of_provider).unwrap(),
+            found,
+            "the provider has the signature in the spec"
+        );
         let mut of_consumer = contract;
         of_consumer.spec.countersignature = None;
         assert_eq!(copy(&of_consumer).unwrap(), found);
@@ -81,7 +123,10 @@ mod tests {
         let mut contract = parties.in_force(&terms(&parties));
         contract.spec.terms.notice_seconds = 10;
         let faults = copy(&contract).unwrap_err();
-        assert_eq!(faults, ["spec.terms differs from the signed document: noticeSeconds is 10 instead of 300"]);
+        assert_eq!(
+            faults,
+            ["spec.terms differs from the signed document: noticeSeconds is 10 instead of 300"]
+        );
     }
 
     #[test]
@@ -90,13 +135,21 @@ mod tests {
         let contract = parties.in_force(&terms(&parties));
         for at in 0..contract.spec.document.len() {
             let mut changed = contract.clone();
-            let byte = if contract.spec.document.as_bytes()[at] == b'A' { "B" } else { "A" };
+            let byte = if contract.spec.document.as_bytes()[at] == b'A' {
+                "B"
+            } else {
+                "A"
+            };
             changed.spec.document.replace_range(at..=at, byte);
             assert!(copy(&changed).is_err(), "byte {at}");
         }
         let mut forged = contract;
         let signature = forged.spec.countersignature.as_mut().unwrap();
-        let first = if signature.sig.starts_with('A') { "B" } else { "A" };
+        let first = if signature.sig.starts_with('A') {
+            "B"
+        } else {
+            "A"
+        };
         signature.sig.replace_range(..1, first);
         assert!(copy(&forged).unwrap_err()[0].starts_with("spec.countersignature: the signature"));
     }
@@ -105,21 +158,39 @@ mod tests {
     fn what_the_consumer_has_not_signed_is_no_contract() {
         let parties = Parties::new();
         let faults = copy(&parties.proposal(&terms(&parties))).unwrap_err();
-        assert_eq!(faults, [format!("the consumer {} has not signed", parties.consumer.id())]);
+        assert_eq!(
+            faults,
+            [format!(
+                "the consumer {} has not signed",
+                parties.consumer.id()
+            )]
+        );
     }
 
     #[test]
     fn two_copies_with_other_terms_are_told_apart() {
         let parties = Parties::new();
         let one = copy(&parties.in_force(&terms(&parties))).unwrap();
-        let next = ContractTerms { version: 2, notice_seconds: 60, ..terms(&parties) };
+        let next = ContractTerms {
+            version: 2,
+            notice_seconds: 60,
+            ..terms(&parties)
+        };
         let other = copy(&parties.in_force(&next)).unwrap();
         let message = same(&one, &other).unwrap();
         assert!(
-            message.contains("noticeSeconds is 60 instead of 300") && message.contains("version is 2 instead of 1"),
+            message.contains("noticeSeconds is 60 instead of 300")
+                && message.contains("version is 2 instead of 1"),
             "{message}"
         );
-        let another = ContractTerms { contract: "f".repeat(32), ..terms(&parties) };
-        assert!(same(&one, &copy(&parties.in_force(&another)).unwrap()).unwrap().contains("two contracts"));
+        let another = ContractTerms {
+            contract: "f".repeat(32),
+            ..terms(&parties)
+        };
+        assert!(
+            same(&one, &copy(&parties.in_force(&another)).unwrap())
+                .unwrap()
+                .contains("two contracts")
+        );
     }
 }

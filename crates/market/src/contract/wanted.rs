@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use liqo_api::{
-    ClusterId, Commitment, ContractClasses, ContractLimits, ContractPool, ContractTerms, PriceList, Provide, ProvideContract,
-    ResourceList, Time,
+    ClusterId, Commitment, ContractClasses, ContractLimits, ContractPool, ContractTerms, PriceList,
+    Provide, ProvideContract, ResourceList, Time,
 };
 
 /// One pool as it is offered now.
@@ -28,12 +28,16 @@ pub struct WantedTerms {
 }
 
 impl WantedTerms {
-    /// The terms of these pools; `None` if the policy has no contracts, or nothing is offered. `limits` are the most of each named
-    /// resource that the consumer may have in all pools together.
+    /// The terms of these pools; `None` if the policy has no contracts, or nothing is offered.
+    /// `limits` are the most of each named resource that the consumer may have in all pools
+    /// together.
     pub fn of(provide: &Provide, pools: Vec<PoolNow>, limits: &[&ResourceList]) -> Option<Self> {
         let contract = provide.contract.clone().filter(|_| !pools.is_empty())?;
         let usage = &provide.usage;
-        let prices = pools.iter().filter_map(|pool| Some((pool.name.clone(), pool.prices.clone()?))).collect();
+        let prices = pools
+            .iter()
+            .filter_map(|pool| Some((pool.name.clone(), pool.prices.clone()?)))
+            .collect();
         Some(Self {
             contract,
             pools: within(pools, limits),
@@ -55,14 +59,15 @@ impl WantedTerms {
         })
     }
 
-    /// Whether these terms need an amendment of `terms`. Amounts count only where they are guaranteed. A pool that is not offered now
-    /// stays in the terms: its nodes may come back.
+    /// Whether these terms need an amendment of `terms`. Amounts count only where they are
+    /// guaranteed. A pool that is not offered now stays in the terms: its nodes may come back.
     pub fn differ_from(&self, terms: &ContractTerms) -> bool {
         let pool_differs = |pool: &ContractPool| match terms.pool(&pool.name) {
             None => true,
             Some(promised) => {
                 self.prices.get(&pool.name) != terms.prices.get(&pool.name)
-                    || (self.contract.commitment == Commitment::Guaranteed && *promised != pool.resources)
+                    || (self.contract.commitment == Commitment::Guaranteed
+                        && *promised != pool.resources)
             }
         };
         self.contract.commitment != terms.commitment
@@ -76,7 +81,14 @@ impl WantedTerms {
 
     /// The terms with these names and times.
     pub fn terms(&self, names: Names, start: Time, end: Option<Time>) -> ContractTerms {
-        let Names { contract, version, previous, provider, consumer, peering } = names;
+        let Names {
+            contract,
+            version,
+            previous,
+            provider,
+            consumer,
+            peering,
+        } = names;
         ContractTerms {
             contract,
             version,
@@ -100,7 +112,10 @@ impl WantedTerms {
 
     /// Not longer than the contract: otherwise one period would see many renewals. Whole minutes.
     fn metering_period_seconds(&self) -> u32 {
-        let longest = self.contract.period_seconds.map_or(u32::MAX, |period| (period - period % 60).max(60));
+        let longest = self
+            .contract
+            .period_seconds
+            .map_or(u32::MAX, |period| (period - period % 60).max(60));
         self.contract.metering_period_seconds.min(longest)
     }
 }
@@ -121,7 +136,12 @@ pub struct Names {
 fn within(pools: Vec<PoolNow>, limits: &[&ResourceList]) -> Vec<ContractPool> {
     let mut left: Vec<ResourceList> = limits.iter().map(|&limit| limit.clone()).collect();
     let mut all = Vec::new();
-    for PoolNow { name, mut resources, .. } in pools {
+    for PoolNow {
+        name,
+        mut resources,
+        ..
+    } in pools
+    {
         for limit in &mut left {
             resources = resources.capped_by(limit);
         }
@@ -142,9 +162,16 @@ mod tests {
     };
 
     fn wanted(change: impl FnOnce(&mut Provide), resources: &str) -> WantedTerms {
-        let mut provide = Provide { contract: Some(ProvideContract::default()), ..Provide::default() };
+        let mut provide = Provide {
+            contract: Some(ProvideContract::default()),
+            ..Provide::default()
+        };
         change(&mut provide);
-        let pool = PoolNow { name: "default".to_owned(), resources: list(resources), prices: None };
+        let pool = PoolNow {
+            name: "default".to_owned(),
+            resources: list(resources),
+            prices: None,
+        };
         WantedTerms::of(&provide, vec![pool], &[]).unwrap()
     }
 
@@ -152,8 +179,13 @@ mod tests {
     fn amounts_of_best_effort_need_no_amendment() {
         let terms = terms(&Parties::new());
         assert!(!wanted(|_| (), "cpu=1").differ_from(&terms));
-        let guaranteed = ContractTerms { commitment: Commitment::Guaranteed, ..terms };
-        let guarantee = |provide: &mut Provide| provide.contract.as_mut().unwrap().commitment = Commitment::Guaranteed;
+        let guaranteed = ContractTerms {
+            commitment: Commitment::Guaranteed,
+            ..terms
+        };
+        let guarantee = |provide: &mut Provide| {
+            provide.contract.as_mut().unwrap().commitment = Commitment::Guaranteed;
+        };
         assert!(wanted(guarantee, "cpu=1").differ_from(&guaranteed));
         assert!(!wanted(guarantee, "cpu=4, memory=8Gi, pods=10").differ_from(&guaranteed));
     }
@@ -161,14 +193,48 @@ mod tests {
     #[test]
     fn prices_notice_classes_limits_and_new_pools_need_an_amendment() {
         let terms = terms(&Parties::new());
-        let prices = BTreeMap::from([("default".to_owned(), PriceList { currency: "EUR".to_owned(), ..PriceList::default() })]);
-        assert!(WantedTerms { prices, ..wanted(|_| (), "cpu=1") }.differ_from(&terms));
+        let prices = BTreeMap::from([(
+            "default".to_owned(),
+            PriceList {
+                currency: "EUR".to_owned(),
+                ..PriceList::default()
+            },
+        )]);
+        assert!(
+            WantedTerms {
+                prices,
+                ..wanted(|_| (), "cpu=1")
+            }
+            .differ_from(&terms)
+        );
         assert!(wanted(|provide| provide.notice_seconds = 60, "cpu=1").differ_from(&terms));
-        assert!(wanted(|provide| provide.usage.storage_classes = vec!["fast".to_owned()], "cpu=1").differ_from(&terms));
+        assert!(
+            wanted(
+                |provide| provide.usage.storage_classes = vec!["fast".to_owned()],
+                "cpu=1"
+            )
+            .differ_from(&terms)
+        );
         assert!(wanted(|provide| provide.usage.max_services = 1, "cpu=1").differ_from(&terms));
-        let more = vec![ContractPool { name: "gold".to_owned(), resources: list("cpu=1") }];
-        assert!(WantedTerms { pools: more, ..wanted(|_| (), "cpu=1") }.differ_from(&terms));
-        assert!(!WantedTerms { pools: Vec::new(), ..wanted(|_| (), "cpu=1") }.differ_from(&terms), "its nodes may come back");
+        let more = vec![ContractPool {
+            name: "gold".to_owned(),
+            resources: list("cpu=1"),
+        }];
+        assert!(
+            WantedTerms {
+                pools: more,
+                ..wanted(|_| (), "cpu=1")
+            }
+            .differ_from(&terms)
+        );
+        assert!(
+            !WantedTerms {
+                pools: Vec::new(),
+                ..wanted(|_| (), "cpu=1")
+            }
+            .differ_from(&terms),
+            "its nodes may come back"
+        );
     }
 
     #[test]
@@ -189,15 +255,29 @@ mod tests {
     #[test]
     fn use_is_measured_in_periods_that_are_not_longer_than_the_contract() {
         let period = |contract: Option<u32>| {
-            wanted(|provide| provide.contract.as_mut().unwrap().period_seconds = contract, "cpu=1").metering_period_seconds()
+            wanted(
+                |provide| provide.contract.as_mut().unwrap().period_seconds = contract,
+                "cpu=1",
+            )
+            .metering_period_seconds()
         };
-        assert_eq!([None, Some(86_400), Some(1000), Some(60)].map(period), [3600, 3600, 960, 60]);
+        assert_eq!(
+            [None, Some(86_400), Some(1000), Some(60)].map(period),
+            [3600, 3600, 960, 60]
+        );
     }
 
     #[test]
     fn limits_apply_to_all_pools_together() {
-        let pool = |name: &str| PoolNow { name: name.to_owned(), resources: list("cpu=4, memory=8Gi"), prices: None };
-        let pools = within(vec![pool("a"), pool("b")], &[&list("cpu=6"), &list("memory=1Gi")]);
+        let pool = |name: &str| PoolNow {
+            name: name.to_owned(),
+            resources: list("cpu=4, memory=8Gi"),
+            prices: None,
+        };
+        let pools = within(
+            vec![pool("a"), pool("b")],
+            &[&list("cpu=6"), &list("memory=1Gi")],
+        );
         assert_eq!(pools[0].resources, list("cpu=4, memory=1Gi"));
         assert_eq!(pools[1].resources, list("cpu=2, memory=0"));
     }

@@ -21,7 +21,11 @@ pub struct Evidence<'a> {
     pub tolerance: Tolerance,
 }
 
-pub fn answer(receipt: Claimed<&Receipt>, evidence: &Evidence<'_>, identity: &ClusterIdentity) -> ReceiptStatus {
+pub fn answer(
+    receipt: Claimed<&Receipt>,
+    evidence: &Evidence<'_>,
+    identity: &ClusterIdentity,
+) -> ReceiptStatus {
     match check(receipt, evidence, identity) {
         Ok(signed) => agreement(signed.countersign(identity)),
         Err((message, dispute)) => disagreement(&message, dispute),
@@ -31,12 +35,22 @@ pub fn answer(receipt: Claimed<&Receipt>, evidence: &Evidence<'_>, identity: &Cl
 /// The answer with this cluster's signature.
 pub(super) fn agreement(signature: ReceiptSignature) -> ReceiptStatus {
     let message = Some("both clusters counted the same".to_owned());
-    ReceiptStatus { phase: Signed, message, signature: Some(signature), dispute: None }
+    ReceiptStatus {
+        phase: Signed,
+        message,
+        signature: Some(signature),
+        dispute: None,
+    }
 }
 
 /// The answer of a cluster that does not sign.
 pub(super) fn disagreement(message: &str, dispute: Option<Dispute>) -> ReceiptStatus {
-    ReceiptStatus { phase: Disputed, message: Some(message.chars().take(1000).collect()), signature: None, dispute }
+    ReceiptStatus {
+        phase: Disputed,
+        message: Some(message.chars().take(1000).collect()),
+        signature: None,
+        dispute,
+    }
 }
 
 /// The receipt, if it is right. Otherwise what is wrong, with the pods that differ.
@@ -46,22 +60,41 @@ fn check(
     identity: &ClusterIdentity,
 ) -> Result<SignedReceipt, (String, Option<Dispute>)> {
     let wrong = |message: String| (message, None);
-    let parties = ReceiptParties { provider: evidence.provider.clone(), consumer: identity.id().clone() };
-    let signed = SignedReceipt::between(&parties, receipt).map_err(|error| wrong(error.to_string()))?;
+    let parties = ReceiptParties {
+        provider: evidence.provider.clone(),
+        consumer: identity.id().clone(),
+    };
+    let signed =
+        SignedReceipt::between(&parties, receipt).map_err(|error| wrong(error.to_string()))?;
     let statement = &signed.statement;
-    let Some(period) = period_of(&statement.period) else { return Err(wrong("its period is none".to_owned())) };
+    let Some(period) = period_of(&statement.period) else {
+        return Err(wrong("its period is none".to_owned()));
+    };
     if let Some(message) = contradiction(statement) {
         return Err(wrong(message));
     }
-    let theirs =
-        evidence.theirs.unverified().as_ref().map_err(|why| wrong(format!("the provider's entries cannot be read: {why}")))?;
-    if theirs.entries().any(|entry| entry.from.at < period.start || entry.until.at > period.end()) {
-        return Err(wrong("the provider's entries are not all in the period".to_owned()));
+    let theirs = evidence
+        .theirs
+        .unverified()
+        .as_ref()
+        .map_err(|why| wrong(format!("the provider's entries cannot be read: {why}")))?;
+    if theirs
+        .entries()
+        .any(|entry| entry.from.at < period.start || entry.until.at > period.end())
+    {
+        return Err(wrong(
+            "the provider's entries are not all in the period".to_owned(),
+        ));
     }
-    let Some(contract) = evidence.contract.filter(|contract| contract.id == statement.contract) else {
+    let Some(contract) = evidence
+        .contract
+        .filter(|contract| contract.id == statement.contract)
+    else {
         return Err(wrong("this cluster has no such contract".to_owned()));
     };
-    let expected = contract.receipt(period, theirs).map_err(|error| wrong(error.to_string()))?;
+    let expected = contract
+        .receipt(period, theirs)
+        .map_err(|error| wrong(error.to_string()))?;
     if let Some(message) = statement_difference(&expected, statement) {
         return Err(wrong(message));
     }
@@ -70,7 +103,13 @@ fn check(
         None => Ok(signed),
         Some(dispute) => {
             let pods = if dispute.number == 1 { "pod" } else { "pods" };
-            Err((format!("the provider counted more than this cluster for {} {pods}", dispute.number), Some(dispute)))
+            Err((
+                format!(
+                    "the provider counted more than this cluster for {} {pods}",
+                    dispute.number
+                ),
+                Some(dispute),
+            ))
         }
     }
 }
@@ -96,13 +135,30 @@ mod tests {
 
     impl Case {
         fn new() -> Self {
-            let (provider, consumer) = (ClusterIdentity::generate().unwrap(), ClusterIdentity::generate().unwrap());
+            let (provider, consumer) = (
+                ClusterIdentity::generate().unwrap(),
+                ClusterIdentity::generate().unwrap(),
+            );
             let contract = contract(&provider, &consumer);
             let theirs = Usage::read(THEIRS).unwrap();
             let statement = contract.receipt(Period::at(0, 3600), &theirs).unwrap();
             let document = SignedReceipt::compose(&provider, &statement).unwrap();
-            let receipt = Receipt::new("r", ReceiptSpec { document, statement, countersignature: None });
-            Self { provider, consumer, contract, receipt, ours: theirs.clone(), theirs: Ok(theirs) }
+            let receipt = Receipt::new(
+                "r",
+                ReceiptSpec {
+                    document,
+                    statement,
+                    countersignature: None,
+                },
+            );
+            Self {
+                provider,
+                consumer,
+                contract,
+                receipt,
+                ours: theirs.clone(),
+                theirs: Ok(theirs),
+            }
         }
 
         fn answer(&self) -> (ReceiptPhase, String, Option<Dispute>) {
@@ -115,7 +171,10 @@ mod tests {
             };
             let status = answer(Claimed::new(&self.receipt), &evidence, &self.consumer);
             if let Some(signature) = &status.signature {
-                SignedReceipt::read(&self.receipt.spec.document).unwrap().check(signature).unwrap();
+                SignedReceipt::read(&self.receipt.spec.document)
+                    .unwrap()
+                    .check(signature)
+                    .unwrap();
             }
             (status.phase, status.message.unwrap(), status.dispute)
         }
@@ -135,10 +194,27 @@ mod tests {
     #[test]
     fn a_pod_that_the_provider_counts_too_long_is_named() {
         let ours = Usage::read("u p 0 3600 cpu=1\nv p 10 19 cpu=1\n").unwrap();
-        let (phase, message, dispute) = Case { ours, ..Case::new() }.answer();
-        assert_eq!((phase, message.as_str()), (ReceiptPhase::Disputed, "the provider counted more than this cluster for 1 pod"));
+        let (phase, message, dispute) = Case {
+            ours,
+            ..Case::new()
+        }
+        .answer();
+        assert_eq!(
+            (phase, message.as_str()),
+            (
+                ReceiptPhase::Disputed,
+                "the provider counted more than this cluster for 1 pod"
+            )
+        );
         let pods = dispute.unwrap().pods;
-        assert_eq!((pods[0].uid.as_str(), pods[0].provider_seconds, pods[0].consumer_seconds), ("v", 10, 9));
+        assert_eq!(
+            (
+                pods[0].uid.as_str(),
+                pods[0].provider_seconds,
+                pods[0].consumer_seconds
+            ),
+            ("v", 10, 9)
+        );
     }
 
     #[test]

@@ -4,15 +4,24 @@ use liqo_metering::receipt::{Contract, Version};
 
 use crate::contract::document::{Document, DocumentError};
 
-/// Reads a contract; `None` if it was never in force. The present terms are read from the document, which both must have signed: terms
-/// without the consumer's signature in the same object price nothing.
+/// Reads a contract; `None` if it was never in force. The present terms are read from the document,
+/// which both must have signed: terms without the consumer's signature in the same object price
+/// nothing.
 pub fn metered(contract: &liqo_api::Contract) -> Result<Option<Contract>, DocumentError> {
     let liqo_api::Contract { spec, status, .. } = contract;
-    let Some(since) = &spec.in_force_since else { return Ok(None) };
+    let Some(since) = &spec.in_force_since else {
+        return Ok(None);
+    };
     let document = Document::read(&spec.document)?;
     let status = status.as_ref();
-    let answers = [status.and_then(|one| one.signature.as_ref()), status.and_then(|one| one.pending_signature.as_ref())];
-    let mut signatures = answers.into_iter().chain([spec.countersignature.as_ref()]).flatten();
+    let answers = [
+        status.and_then(|one| one.signature.as_ref()),
+        status.and_then(|one| one.pending_signature.as_ref()),
+    ];
+    let mut signatures = answers
+        .into_iter()
+        .chain([spec.countersignature.as_ref()])
+        .flatten();
     if !signatures.any(|signature| document.check(signature).is_ok()) {
         return Ok(None);
     }
@@ -23,11 +32,22 @@ pub fn metered(contract: &liqo_api::Contract) -> Result<Option<Contract>, Docume
         from: earlier.since.0.as_second(),
         prices: earlier.prices.clone(),
     });
-    let current = Version { version: terms.version, digest, from: since.0.as_second(), prices: terms.prices };
+    let current = Version {
+        version: terms.version,
+        digest,
+        from: since.0.as_second(),
+        prices: terms.prices,
+    };
     let mut versions: Vec<Version> = earlier.chain([current]).collect();
     versions.sort_by_key(|version| (version.from, version.version));
     let end = spec.ended.as_ref().map(|end| end.at.0.as_second());
-    Ok(Some(Contract { id: terms.contract, provider: terms.provider, consumer: terms.consumer, versions, end }))
+    Ok(Some(Contract {
+        id: terms.contract,
+        provider: terms.provider,
+        consumer: terms.consumer,
+        versions,
+        end,
+    }))
 }
 
 #[cfg(test)]
@@ -42,9 +62,16 @@ mod tests {
         let parties = Parties::known();
         let mut contract = parties.in_force(&terms(&parties));
         assert!(metered(&contract).unwrap().is_some());
-        let dear = parties.proposal(&ContractTerms { version: 2, ..terms(&parties) });
+        let dear = parties.proposal(&ContractTerms {
+            version: 2,
+            ..terms(&parties)
+        });
         contract.spec.document = dear.spec.document;
-        assert_eq!(metered(&contract), Ok(None), "the signatures are under other terms");
+        assert_eq!(
+            metered(&contract),
+            Ok(None),
+            "the signatures are under other terms"
+        );
         (contract.spec.countersignature, contract.status) = (None, None);
         assert_eq!(metered(&contract), Ok(None));
     }

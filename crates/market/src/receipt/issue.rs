@@ -1,4 +1,5 @@
-//! The provider: which periods get a receipt now, and what is deleted. The consumer uses the same rules for its copies.
+//! The provider: which periods get a receipt now, and what is deleted. The consumer uses the same
+//! rules for its copies.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,10 +10,11 @@ use liqo_metering::receipt::{period_of, receipt_name};
 
 use super::document::{ReceiptParties, SignedReceipt, answered_phase};
 
-/// Number of periods, the latest ones, whose records are always kept although not both sides have signed. A busy period may take a
-/// megabyte.
+/// Number of periods, the latest ones, whose records are always kept although not both sides have
+/// signed. A busy period may take a megabyte.
 const ALWAYS_KEPT: usize = 100;
-/// Records of older periods are kept as well while all of a peer take at most so many bytes: 32 MiB.
+/// Records of older periods are kept as well while all of a peer take at most so many bytes: 32
+/// MiB.
 const MAX_UNSIGNED_LEN: usize = 32 << 20;
 /// Bytes of an object in addition to its entries.
 const RECORD_OVERHEAD: usize = 1024;
@@ -58,12 +60,18 @@ impl RecordHead {
         let of = (record.spec.contract, period_of(&record.spec.period)?);
         let entries = &record.spec.entries;
         let len = entries.len().saturating_add(RECORD_OVERHEAD);
-        Some(Self { of, is_last: record.spec.chunks.is_some(), is_empty: entries.is_empty(), len })
+        Some(Self {
+            of,
+            is_last: record.spec.chunks.is_some(),
+            is_empty: entries.is_empty(),
+            len,
+        })
     }
 }
 
 impl ReceiptHead {
-    /// Reads a receipt between two clusters. `None` if its name is not that of its contract and period.
+    /// Reads a receipt between two clusters. `None` if its name is not that of its contract and
+    /// period.
     pub fn reduce(parties: &ReceiptParties, claimed: Claimed<&Receipt>) -> Option<Self> {
         let receipt = *claimed.unverified();
         let statement = &receipt.spec.statement;
@@ -71,17 +79,33 @@ impl ReceiptHead {
         if receipt.metadata.name.as_deref() != Some(&receipt_name(&of.0, of.1)) {
             return None;
         }
-        let created = receipt.metadata.creation_timestamp.as_ref().map(|created| created.0).unwrap_or_default();
+        let created = receipt
+            .metadata
+            .creation_timestamp
+            .as_ref()
+            .map(|created| created.0)
+            .unwrap_or_default();
         let phase = answered_phase(parties, claimed);
-        let is_kept =
-            phase == ReceiptPhase::Signed && kept_signature(parties, claimed).as_ref() == receipt.spec.countersignature.as_ref();
-        Some(Self { of, created, phase, is_kept })
+        let is_kept = phase == ReceiptPhase::Signed
+            && kept_signature(parties, claimed).as_ref() == receipt.spec.countersignature.as_ref();
+        Some(Self {
+            of,
+            created,
+            phase,
+            is_kept,
+        })
     }
 }
 
 /// The consumer's valid signature, as `spec.countersignature` has to keep it.
-pub fn kept_signature(parties: &ReceiptParties, receipt: Claimed<&Receipt>) -> Option<ReceiptSignature> {
-    SignedReceipt::between(parties, receipt).ok()?.countersignature(receipt).cloned()
+pub fn kept_signature(
+    parties: &ReceiptParties,
+    receipt: Claimed<&Receipt>,
+) -> Option<ReceiptSignature> {
+    SignedReceipt::between(parties, receipt)
+        .ok()?
+        .countersignature(receipt)
+        .cloned()
 }
 
 /// Decides on the records and receipts of one namespace.
@@ -91,7 +115,10 @@ pub fn decide<'a>(
     settings: &MeteringSettings,
     now: Timestamp,
 ) -> BTreeSet<Action> {
-    let receipts: BTreeMap<&ContractPeriod, &ReceiptHead> = receipts.into_iter().map(|receipt| (&receipt.of, receipt)).collect();
+    let receipts: BTreeMap<&ContractPeriod, &ReceiptHead> = receipts
+        .into_iter()
+        .map(|receipt| (&receipt.of, receipt))
+        .collect();
     let mut complete: BTreeMap<&ContractPeriod, bool> = BTreeMap::new();
     let mut lengths: BTreeMap<&ContractPeriod, usize> = BTreeMap::new();
     for record in records {
@@ -99,7 +126,11 @@ pub fn decide<'a>(
         *complete.entry(&record.of).or_default() |= record.is_last;
     }
     let mut actions = BTreeSet::new();
-    actions.extend(beyond_bound(&lengths).into_iter().map(|of| Action::DeleteRecords(of.clone())));
+    actions.extend(
+        beyond_bound(&lengths)
+            .into_iter()
+            .map(|of| Action::DeleteRecords(of.clone())),
+    );
     for (of, is_complete) in complete {
         let action = match receipts.get(of) {
             None if is_expired(of.1, settings, now) => Some(Action::DeleteRecords(of.clone())),
@@ -111,9 +142,14 @@ pub fn decide<'a>(
         actions.extend(action);
     }
     let surplus = surplus(receipts.keys().copied(), settings, now);
-    let shown = receipts.values().filter(|receipt| receipt.phase == ReceiptPhase::Signed && !receipt.is_kept);
-    actions
-        .extend(shown.filter(|receipt| !surplus.contains(&&receipt.of)).map(|receipt| Action::KeepSignature(receipt.of.clone())));
+    let shown = receipts
+        .values()
+        .filter(|receipt| receipt.phase == ReceiptPhase::Signed && !receipt.is_kept);
+    actions.extend(
+        shown
+            .filter(|receipt| !surplus.contains(&&receipt.of))
+            .map(|receipt| Action::KeepSignature(receipt.of.clone())),
+    );
     for of in surplus {
         actions.insert(Action::DeleteReceipt(of.clone()));
         actions.insert(Action::DeleteRecords(of.clone()));
@@ -123,7 +159,8 @@ pub fn decide<'a>(
 
 /// The periods whose records take too much space, the oldest ones.
 fn beyond_bound<'a>(lengths: &BTreeMap<&'a ContractPeriod, usize>) -> Vec<&'a ContractPeriod> {
-    let mut periods: Vec<(&'a ContractPeriod, usize)> = lengths.iter().map(|(of, len)| (*of, *len)).collect();
+    let mut periods: Vec<(&'a ContractPeriod, usize)> =
+        lengths.iter().map(|(of, len)| (*of, *len)).collect();
     periods.sort_by_key(|(of, _)| std::cmp::Reverse(of.1));
     let (mut sum, mut beyond) = (0_usize, Vec::new());
     for (number, (of, len)) in periods.into_iter().enumerate() {
@@ -149,7 +186,10 @@ pub fn surplus<'a>(
     let beyond = |mut all: Vec<&'a ContractPeriod>| {
         all.sort_by_key(|of| of.1);
         let too_many = all.len().saturating_sub(max);
-        all.into_iter().enumerate().filter(move |(at, of)| *at < too_many || is_expired(of.1, settings, now)).map(|(_, of)| of)
+        all.into_iter()
+            .enumerate()
+            .filter(move |(at, of)| *at < too_many || is_expired(of.1, settings, now))
+            .map(|(_, of)| of)
     };
     by_contract.into_values().flat_map(beyond).collect()
 }
@@ -168,86 +208,195 @@ mod tests {
     }
 
     fn record(start: i64, is_last: bool) -> RecordHead {
-        RecordHead { of: of(start), is_last, is_empty: false, len: 1 << 20 }
+        RecordHead {
+            of: of(start),
+            is_last,
+            is_empty: false,
+            len: 1 << 20,
+        }
     }
 
     fn receipt(start: i64, phase: ReceiptPhase) -> ReceiptHead {
-        ReceiptHead { of: of(start), created: Timestamp::UNIX_EPOCH, phase, is_kept: phase == ReceiptPhase::Signed }
+        ReceiptHead {
+            of: of(start),
+            created: Timestamp::UNIX_EPOCH,
+            phase,
+            is_kept: phase == ReceiptPhase::Signed,
+        }
     }
 
-    fn decided(records: &[RecordHead], receipts: &[ReceiptHead], settings: &MeteringSettings) -> Vec<Action> {
-        decide(records, receipts, settings, Timestamp::from_second(20_000).unwrap()).into_iter().collect()
+    fn decided(
+        records: &[RecordHead],
+        receipts: &[ReceiptHead],
+        settings: &MeteringSettings,
+    ) -> Vec<Action> {
+        decide(
+            records,
+            receipts,
+            settings,
+            Timestamp::from_second(20_000).unwrap(),
+        )
+        .into_iter()
+        .collect()
     }
 
     #[test]
     fn a_period_gets_its_receipt_when_its_records_are_complete() {
         let settings = MeteringSettings::default();
-        assert_eq!(decided(&[record(0, false), record(0, false)], &[], &settings), []);
-        assert_eq!(decided(&[record(0, false), record(0, true)], &[], &settings), [Action::Issue(of(0))]);
-        assert_eq!(decided(&[record(0, true)], &[receipt(0, ReceiptPhase::Pending)], &settings), []);
+        assert_eq!(
+            decided(&[record(0, false), record(0, false)], &[], &settings),
+            []
+        );
+        assert_eq!(
+            decided(&[record(0, false), record(0, true)], &[], &settings),
+            [Action::Issue(of(0))]
+        );
+        assert_eq!(
+            decided(
+                &[record(0, true)],
+                &[receipt(0, ReceiptPhase::Pending)],
+                &settings
+            ),
+            []
+        );
     }
 
     #[test]
     fn records_go_when_both_signed_and_stay_as_evidence_of_a_dispute() {
         let settings = MeteringSettings::default();
         let records = [record(0, true), record(3600, true)];
-        let receipts = [receipt(0, ReceiptPhase::Signed), receipt(3600, ReceiptPhase::Disputed)];
-        assert_eq!(decided(&records, &receipts, &settings), [Action::DeleteRecords(of(0))]);
+        let receipts = [
+            receipt(0, ReceiptPhase::Signed),
+            receipt(3600, ReceiptPhase::Disputed),
+        ];
+        assert_eq!(
+            decided(&records, &receipts, &settings),
+            [Action::DeleteRecords(of(0))]
+        );
     }
 
     #[test]
     fn a_signature_is_kept_before_the_records_go_and_cannot_be_taken_back() {
         use liqo_signing::ClusterIdentity;
 
-        let shown = ReceiptHead { is_kept: false, ..receipt(0, ReceiptPhase::Signed) };
+        let shown = ReceiptHead {
+            is_kept: false,
+            ..receipt(0, ReceiptPhase::Signed)
+        };
         let (records, settings) = ([record(0, true)], MeteringSettings::default());
-        assert_eq!(decided(&records, &[shown], &settings), [Action::KeepSignature(of(0))]);
+        assert_eq!(
+            decided(&records, &[shown], &settings),
+            [Action::KeepSignature(of(0))]
+        );
 
-        let (provider, consumer) = (ClusterIdentity::generate().unwrap(), ClusterIdentity::generate().unwrap());
+        let (provider, consumer) = (
+            ClusterIdentity::generate().unwrap(),
+            ClusterIdentity::generate().unwrap(),
+        );
         let usage = liqo_metering::Usage::read("u p 0 3600 cpu=1\n").unwrap();
         let contract = crate::receipt::document::tests::contract(&provider, &consumer);
         let statement = contract.receipt(Period::at(0, 3600), &usage).unwrap();
         let document = SignedReceipt::compose(&provider, &statement).unwrap();
-        let signature = SignedReceipt::read(&document).unwrap().countersign(&consumer);
+        let signature = SignedReceipt::read(&document)
+            .unwrap()
+            .countersign(&consumer);
         let name = receipt_name(&contract.id, Period::at(0, 3600));
-        let mut object = Receipt::new(&name, liqo_api::ReceiptSpec { document, statement, countersignature: None });
-        object.status = Some(liqo_api::ReceiptStatus { signature: Some(signature), ..liqo_api::ReceiptStatus::default() });
-        let parties = ReceiptParties { provider: contract.provider, consumer: contract.consumer };
+        let mut object = Receipt::new(
+            &name,
+            liqo_api::ReceiptSpec {
+                document,
+                statement,
+                countersignature: None,
+            },
+        );
+        object.status = Some(liqo_api::ReceiptStatus {
+            signature: Some(signature),
+            ..liqo_api::ReceiptStatus::default()
+        });
+        let parties = ReceiptParties {
+            provider: contract.provider,
+            consumer: contract.consumer,
+        };
         let head = |object: &Receipt| {
-            ReceiptHead::reduce(&parties, Claimed::new(object)).map(|head| (head.phase, head.is_kept)).unwrap()
+            ReceiptHead::reduce(&parties, Claimed::new(object))
+                .map(|head| (head.phase, head.is_kept))
+                .unwrap()
         };
         assert_eq!(head(&object), (ReceiptPhase::Signed, false));
         object.spec.countersignature = kept_signature(&parties, Claimed::new(&object));
         let phase = ReceiptPhase::Disputed;
-        object.status = Some(liqo_api::ReceiptStatus { phase, ..liqo_api::ReceiptStatus::default() });
-        assert_eq!(head(&object), (ReceiptPhase::Signed, true), "the consumer took it back from the status");
+        object.status = Some(liqo_api::ReceiptStatus {
+            phase,
+            ..liqo_api::ReceiptStatus::default()
+        });
+        assert_eq!(
+            head(&object),
+            (ReceiptPhase::Signed, true),
+            "the consumer took it back from the status"
+        );
     }
 
     #[test]
     fn records_of_a_peer_that_never_signs_do_not_fill_the_cluster() {
         let records: Vec<RecordHead> = (0..103).map(|hour| record(hour * 3600, true)).collect();
-        let receipts: Vec<ReceiptHead> = (0..103).map(|hour| receipt(hour * 3600, ReceiptPhase::Disputed)).collect();
-        let expected: Vec<Action> = (0..3).map(|hour| Action::DeleteRecords(of(hour * 3600))).collect();
-        assert_eq!(decided(&records, &receipts, &MeteringSettings::default()), expected);
+        let receipts: Vec<ReceiptHead> = (0..103)
+            .map(|hour| receipt(hour * 3600, ReceiptPhase::Disputed))
+            .collect();
+        let expected: Vec<Action> = (0..3)
+            .map(|hour| Action::DeleteRecords(of(hour * 3600)))
+            .collect();
+        assert_eq!(
+            decided(&records, &receipts, &MeteringSettings::default()),
+            expected
+        );
     }
 
     #[test]
     fn small_records_of_a_dispute_are_kept_for_longer() {
-        let small = |hour: i64| RecordHead { len: 32 << 10, ..record(hour * 3600, true) };
+        let small = |hour: i64| RecordHead {
+            len: 32 << 10,
+            ..record(hour * 3600, true)
+        };
         let records: Vec<RecordHead> = (0..1030).map(small).collect();
-        let receipts: Vec<ReceiptHead> = (0..1030).map(|hour| receipt(hour * 3600, ReceiptPhase::Disputed)).collect();
-        let settings = MeteringSettings { max_receipts: 2000, ..MeteringSettings::default() };
-        let expected: Vec<Action> = (0..6).map(|hour| Action::DeleteRecords(of(hour * 3600))).collect();
-        assert_eq!(decided(&records, &receipts, &settings), expected, "1024 of 32 KiB");
+        let receipts: Vec<ReceiptHead> = (0..1030)
+            .map(|hour| receipt(hour * 3600, ReceiptPhase::Disputed))
+            .collect();
+        let settings = MeteringSettings {
+            max_receipts: 2000,
+            ..MeteringSettings::default()
+        };
+        let expected: Vec<Action> = (0..6)
+            .map(|hour| Action::DeleteRecords(of(hour * 3600)))
+            .collect();
+        assert_eq!(
+            decided(&records, &receipts, &settings),
+            expected,
+            "1024 of 32 KiB"
+        );
     }
 
     #[test]
     fn the_oldest_receipts_go_first() {
-        let settings = MeteringSettings { max_receipts: 2, ..MeteringSettings::default() };
-        let receipts: Vec<ReceiptHead> = [7200, 0, 3600].map(|start| receipt(start, ReceiptPhase::Signed)).into();
-        assert_eq!(decided(&[], &receipts, &settings), [Action::DeleteRecords(of(0)), Action::DeleteReceipt(of(0))]);
-        let settings = MeteringSettings { receipt_days: 0, ..MeteringSettings::default() };
+        let settings = MeteringSettings {
+            max_receipts: 2,
+            ..MeteringSettings::default()
+        };
+        let receipts: Vec<ReceiptHead> = [7200, 0, 3600]
+            .map(|start| receipt(start, ReceiptPhase::Signed))
+            .into();
+        assert_eq!(
+            decided(&[], &receipts, &settings),
+            [Action::DeleteRecords(of(0)), Action::DeleteReceipt(of(0))]
+        );
+        let settings = MeteringSettings {
+            receipt_days: 0,
+            ..MeteringSettings::default()
+        };
         assert_eq!(decided(&[], &receipts[1..], &settings).len(), 4);
-        assert_eq!(decided(&[record(0, true)], &[], &settings), [Action::DeleteRecords(of(0))], "nobody reads it any more");
+        assert_eq!(
+            decided(&[record(0, true)], &[], &settings),
+            [Action::DeleteRecords(of(0))],
+            "nobody reads it any more"
+        );
     }
 }

@@ -10,7 +10,8 @@
 //!              unclaimed   deletes records of periods for which no receipt will come
 //!   both       document: the signed bytes     contract: what a receipt needs of a contract
 //! ```
-//! `liqo_metering` counts and compares entries. Offloading writes the records, because it sees the pods.
+//! `liqo_metering` counts and compares entries. Offloading writes the records, because it sees the
+//! pods.
 
 pub mod answer;
 pub mod contract;

@@ -10,16 +10,31 @@ const LAST_HOUR: Seconds = 1_769_900_400;
 fn contract(versions: &[(Seconds, &str, &str)]) -> Contract {
     let prices = |cpu: &str, currency: &str| {
         let rates = [("cpu", cpu.parse().unwrap())].into_iter().collect();
-        BTreeMap::from([("p".to_owned(), PriceList { currency: currency.to_owned(), rates })])
+        BTreeMap::from([(
+            "p".to_owned(),
+            PriceList {
+                currency: currency.to_owned(),
+                rates,
+            },
+        )])
     };
-    let versions = versions.iter().zip(1..).map(|((from, cpu, currency), version)| Version {
-        version,
-        digest: format!("d{version}"),
-        from: *from,
-        prices: prices(cpu, currency),
-    });
+    let versions = versions
+        .iter()
+        .zip(1..)
+        .map(|((from, cpu, currency), version)| Version {
+            version,
+            digest: format!("d{version}"),
+            from: *from,
+            prices: prices(cpu, currency),
+        });
     let id = |byte: u8| ClusterId::of_public_key(&[byte; 32]);
-    Contract { id: "c".to_owned(), provider: id(1), consumer: id(2), versions: versions.collect(), end: None }
+    Contract {
+        id: "c".to_owned(),
+        provider: id(1),
+        consumer: id(2),
+        versions: versions.collect(),
+        end: None,
+    }
 }
 
 fn usage(lines: &[String]) -> Usage {
@@ -32,11 +47,25 @@ fn money(text: &str) -> Money {
 
 #[test]
 fn days_and_months_begin_at_midnight_in_utc() {
-    let text = |span: Range<Seconds>| [span.start, span.end].map(|at| Timestamp::from_second(at).unwrap().to_string());
-    assert_eq!(text(span_of(BudgetPeriod::Day, LAST_HOUR)), ["2026-01-31T00:00:00Z", "2026-02-01T00:00:00Z"]);
-    assert_eq!(text(span_of(BudgetPeriod::Month, LAST_HOUR)), ["2026-01-01T00:00:00Z", "2026-02-01T00:00:00Z"]);
-    assert_eq!(text(span_of(BudgetPeriod::Month, LAST_HOUR + 3600)), ["2026-02-01T00:00:00Z", "2026-03-01T00:00:00Z"]);
-    assert_eq!(span_of(BudgetPeriod::Day, LAST_HOUR + 3599), span_of(BudgetPeriod::Day, LAST_HOUR));
+    let text = |span: Range<Seconds>| {
+        [span.start, span.end].map(|at| Timestamp::from_second(at).unwrap().to_string())
+    };
+    assert_eq!(
+        text(span_of(BudgetPeriod::Day, LAST_HOUR)),
+        ["2026-01-31T00:00:00Z", "2026-02-01T00:00:00Z"]
+    );
+    assert_eq!(
+        text(span_of(BudgetPeriod::Month, LAST_HOUR)),
+        ["2026-01-01T00:00:00Z", "2026-02-01T00:00:00Z"]
+    );
+    assert_eq!(
+        text(span_of(BudgetPeriod::Month, LAST_HOUR + 3600)),
+        ["2026-02-01T00:00:00Z", "2026-03-01T00:00:00Z"]
+    );
+    assert_eq!(
+        span_of(BudgetPeriod::Day, LAST_HOUR + 3599),
+        span_of(BudgetPeriod::Day, LAST_HOUR)
+    );
 }
 
 #[test]
@@ -51,13 +80,35 @@ fn costs_are_known_by_namespace_and_follow_the_versions_of_the_contract() {
         format!("d p ~{LAST_HOUR} ~{half} cpu=1"),
     ]);
     let costs = contract.costs(period, &usage, &(0..Seconds::MAX));
-    let all: Vec<String> = costs.iter().map(|(currency, namespace, cost)| format!("{namespace}={cost} {currency}")).collect();
-    assert_eq!(all, ["=0.5 EUR", "demo=0.5 EUR", "shop=1 EUR", "demo=2 credits"]);
-    assert_eq!((costs.total("EUR"), costs.of("EUR", "demo"), costs.of("EUR", "none")), (money("2"), money("0.5"), Money::ZERO));
+    let all: Vec<String> = costs
+        .iter()
+        .map(|(currency, namespace, cost)| format!("{namespace}={cost} {currency}"))
+        .collect();
+    assert_eq!(
+        all,
+        ["=0.5 EUR", "demo=0.5 EUR", "shop=1 EUR", "demo=2 credits"]
+    );
+    assert_eq!(
+        (
+            costs.total("EUR"),
+            costs.of("EUR", "demo"),
+            costs.of("EUR", "none")
+        ),
+        (money("2"), money("0.5"), Money::ZERO)
+    );
     let first_quarter = contract.costs(period, &usage, &(0..LAST_HOUR + 900));
     assert_eq!(first_quarter.of("EUR", "shop"), money("0.5"));
-    assert_eq!(contract.per_hour("p", &list("cpu=3"), half), Some(("credits", money("12"))));
-    assert_eq!((contract.per_hour("other", &list("cpu=3"), half), contract.per_hour("p", &list("memory=3"), half)), (None, None));
+    assert_eq!(
+        contract.per_hour("p", &list("cpu=3"), half),
+        Some(("credits", money("12")))
+    );
+    assert_eq!(
+        (
+            contract.per_hour("other", &list("cpu=3"), half),
+            contract.per_hour("p", &list("memory=3"), half)
+        ),
+        (None, None)
+    );
 }
 
 #[test]
@@ -66,14 +117,29 @@ fn what_is_settled_counts_once_whether_its_record_still_exists_or_not() {
     let contract = contract(&[(0, "1", "EUR")]);
     let line = format!("a p {LAST_HOUR} {} cpu=1 demo", period.end());
     let settled = Settled::default().with(&contract, period, &usage(std::slice::from_ref(&line)));
-    let read = Settled::of(Some(&BTreeMap::from([(annotations::SPENT.to_owned(), settled.text())])));
+    let read = Settled::of(Some(&BTreeMap::from([(
+        annotations::SPENT.to_owned(),
+        settled.text(),
+    )])));
     assert_eq!(read, settled);
     let mut account = Account::new(contract.clone(), 3600, read);
     account.add_record(period, true, &line);
     let spent = |kind, now| account.spent(kind, now).total("EUR");
     assert_eq!(spent(BudgetPeriod::Day, LAST_HOUR + 3599), money("1"));
-    assert_eq!((spent(BudgetPeriod::Day, period.end()), spent(BudgetPeriod::Month, period.end())), (Money::ZERO, Money::ZERO));
-    assert_eq!(Settled::of(Some(&BTreeMap::from([(annotations::SPENT.to_owned(), "broken".to_owned())]))), Settled::default());
+    assert_eq!(
+        (
+            spent(BudgetPeriod::Day, period.end()),
+            spent(BudgetPeriod::Month, period.end())
+        ),
+        (Money::ZERO, Money::ZERO)
+    );
+    assert_eq!(
+        Settled::of(Some(&BTreeMap::from([(
+            annotations::SPENT.to_owned(),
+            "broken".to_owned()
+        )]))),
+        Settled::default()
+    );
 }
 
 #[test]
@@ -85,8 +151,16 @@ fn a_period_over_midnight_counts_for_both_days() {
     let line = format!("a p {} {} cpu=1 demo", LAST_HOUR, LAST_HOUR + 3 * 3600);
     let mut account = Account::new(contract.clone(), long.seconds(), Settled::default());
     account.add_record(long, false, &line);
-    assert_eq!(account.spent(BudgetPeriod::Day, LAST_HOUR).total("EUR"), money("1"));
-    assert_eq!(account.spent(BudgetPeriod::Month, LAST_HOUR + 3600).total("EUR"), money("2"));
+    assert_eq!(
+        account.spent(BudgetPeriod::Day, LAST_HOUR).total("EUR"),
+        money("1")
+    );
+    assert_eq!(
+        account
+            .spent(BudgetPeriod::Month, LAST_HOUR + 3600)
+            .total("EUR"),
+        money("2")
+    );
 }
 
 #[test]
@@ -94,19 +168,34 @@ fn pods_that_still_run_count_from_the_last_complete_period_on() {
     let contract = contract(&[(0, "1", "EUR")]);
     let (first, from) = (Period::at(LAST_HOUR, 600), LAST_HOUR);
     let mut account = Account::new(contract, 600, Settled::default());
-    account.add_record(first, true, &format!("a p {from} {} cpu=1 demo", first.end()));
+    account.add_record(
+        first,
+        true,
+        &format!("a p {from} {} cpu=1 demo", first.end()),
+    );
     // It was resized in the second period, and the entry until then is stored.
-    account.add_record(first.next(), false, &format!("a p {} ~{} cpu=1 demo", first.end(), first.end() + 300));
+    account.add_record(
+        first.next(),
+        false,
+        &format!("a p {} ~{} cpu=1 demo", first.end(), first.end() + 300),
+    );
     let running: Vec<Entry> = [
         format!("a p {from} {} cpu=1 demo", first.end() + 300),
-        format!("a p {} {} cpu=3 demo", first.end() + 300, first.end() + 1200),
+        format!(
+            "a p {} {} cpu=3 demo",
+            first.end() + 300,
+            first.end() + 1200
+        ),
     ]
     .iter()
     .map(|line| line.parse().unwrap())
     .collect();
     account.add_running(&running);
     account.add_rate("demo", "p", &list("cpu=3"), LAST_HOUR);
-    assert_eq!(account.spent(BudgetPeriod::Day, LAST_HOUR).total("EUR"), money("1"));
+    assert_eq!(
+        account.spent(BudgetPeriod::Day, LAST_HOUR).total("EUR"),
+        money("1")
+    );
     assert_eq!(account.per_hour().total("EUR"), money("3"));
 }
 
@@ -114,14 +203,24 @@ fn pods_that_still_run_count_from_the_last_complete_period_on() {
 fn the_namespaces_that_cost_least_lose_their_name_first() {
     let mut costs = Costs::default();
     for number in 0..4000 {
-        costs.add("EUR", &format!("n{number:062}"), Money::from_nanos(1_000_000_000 + number));
+        costs.add(
+            "EUR",
+            &format!("n{number:062}"),
+            Money::from_nanos(1_000_000_000 + number),
+        );
     }
     let total = costs.total("EUR");
     let bounded = Costs::default().bounded_with(&costs);
     let named = i128::try_from(bounded.iter().count()).unwrap() - 1;
-    assert!(named > 500 && bounded.total("EUR") == total, "{named} of 4000");
+    assert!(
+        named > 500 && bounded.total("EUR") == total,
+        "{named} of 4000"
+    );
     let of = |number: i128| bounded.of("EUR", &format!("n{number:062}"));
-    assert_eq!((of(4000 - named), of(3999 - named)), (Money::from_nanos(1_000_004_000 - named), Money::ZERO));
+    assert_eq!(
+        (of(4000 - named), of(3999 - named)),
+        (Money::from_nanos(1_000_004_000 - named), Money::ZERO)
+    );
 }
 
 #[test]
@@ -131,7 +230,11 @@ fn the_annotation_has_a_bounded_length_whatever_namespaces_and_currencies_there_
     for number in 0..3 * MAX_CURRENCIES {
         let mut more = Costs::default();
         for namespace in 0..60 {
-            more.add(&format!("credits-{number:04}"), &format!("{namespace:063}"), amount);
+            more.add(
+                &format!("credits-{number:04}"),
+                &format!("{namespace:063}"),
+                amount,
+            );
         }
         more.add(&format!("credits-{number:04}"), "", amount);
         settled.day = settled.day.clone().bounded_with(&more);
@@ -139,9 +242,17 @@ fn the_annotation_has_a_bounded_length_whatever_namespaces_and_currencies_there_
         settled.until = LAST_HOUR;
         settled = settled.taking_over(&format!("{number:036}"), &settled);
     }
-    assert!(settled.text().len() < 200 * 1024, "{} bytes", settled.text().len());
+    assert!(
+        settled.text().len() < 200 * 1024,
+        "{} bytes",
+        settled.text().len()
+    );
     let first = settled.month.total("credits-0000");
-    assert_eq!(first, Money::from_nanos(amount.nanos() * 61), "a currency that is known stays");
+    assert_eq!(
+        first,
+        Money::from_nanos(amount.nanos() * 61),
+        "a currency that is known stays"
+    );
 }
 
 #[test]
@@ -149,29 +260,55 @@ fn what_a_contract_cost_stays_when_its_copy_goes() {
     let contract = contract(&[(0, "1", "EUR")]);
     let settled_at = |at: Seconds| {
         let period = Period::at(at, 3600);
-        Settled::default().with(&contract, period, &usage(&[format!("a p {} {} cpu=1 demo", period.start, period.end())]))
+        Settled::default().with(
+            &contract,
+            period,
+            &usage(&[format!("a p {} {} cpu=1 demo", period.start, period.end())]),
+        )
     };
     let (yesterday, today) = (settled_at(LAST_HOUR - 24 * 3600), settled_at(LAST_HOUR));
     let spent = |settled: &Settled| {
         let account = Account::new(contract.clone(), 3600, settled.clone());
-        [BudgetPeriod::Day, BudgetPeriod::Month].map(|kind| account.spent(kind, LAST_HOUR).of("EUR", "demo").to_string())
+        [BudgetPeriod::Day, BudgetPeriod::Month]
+            .map(|kind| account.spent(kind, LAST_HOUR).of("EUR", "demo").to_string())
     };
     let heir = Settled::default().taking_over("u", &today);
-    assert_eq!((spent(&heir), heir.until), (["1".to_owned(), "1".to_owned()], 0), "its own periods are still to be settled");
-    assert!(heir.has_taken_over("u") && !heir.has_taken_over("v") && heir.taking_over("u", &today) == heir);
+    assert_eq!(
+        (spent(&heir), heir.until),
+        (["1".to_owned(), "1".to_owned()], 0),
+        "its own periods are still to be settled"
+    );
+    assert!(
+        heir.has_taken_over("u")
+            && !heir.has_taken_over("v")
+            && heir.taking_over("u", &today) == heir
+    );
     let both = heir.taking_over("v", &yesterday);
     assert_eq!(spent(&both), ["1", "2"]);
     let next = today.taking_over("w", &both);
     assert_eq!(spent(&next), ["2", "3"], "the heir goes, too");
-    assert!(next.has_taken_over("u"), "the costs of u are in those of the heir, and are not added again");
-    assert_eq!(Settled::of(Some(&BTreeMap::from([(annotations::SPENT.to_owned(), next.text())]))), next);
-    assert_eq!(Settled::default().taking_over("x", &Settled::default()), Settled::default());
+    assert!(
+        next.has_taken_over("u"),
+        "the costs of u are in those of the heir, and are not added again"
+    );
+    assert_eq!(
+        Settled::of(Some(&BTreeMap::from([(
+            annotations::SPENT.to_owned(),
+            next.text()
+        )]))),
+        next
+    );
+    assert_eq!(
+        Settled::default().taking_over("x", &Settled::default()),
+        Settled::default()
+    );
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Pods end at any time; periods are settled late or early, their records deleted or not, and the process restarts at any time.
+    /// Pods end at any time; periods are settled late or early, their records deleted or not, and
+    /// the process restarts at any time.
     #[test]
     fn what_was_spent_is_what_all_entries_cost_whatever_was_settled_or_deleted(
         pods in prop::collection::vec((0..20_000_i64, 1..3000_i64, 1..9_i64, 0..3_usize), 1..25),

@@ -11,12 +11,15 @@ pub(crate) enum Kind {
 pub(crate) fn kind(datagram: &[u8]) -> Option<Kind> {
     match (datagram.first_chunk::<4>()?, datagram.len()) {
         ([1, 0, 0, 0], 148) | ([2, 0, 0, 0], 92) | ([3, 0, 0, 0], 64) => Some(Kind::Handshake),
-        ([4, 0, 0, 0], 32..) => Some(Kind::Data(u32::from_le_bytes(*datagram.get(4..)?.first_chunk()?))),
+        ([4, 0, 0, 0], 32..) => Some(Kind::Data(u32::from_le_bytes(
+            *datagram.get(4..)?.first_chunk()?,
+        ))),
         _ => None,
     }
 }
 
-/// Whether a datagram that the tunnel sends proves that the tunnel knows the remote. Cookie replies go to anybody.
+/// Whether a datagram that the tunnel sends proves that the tunnel knows the remote. Cookie replies
+/// go to anybody.
 pub(crate) fn proves(datagram: &[u8]) -> bool {
     matches!(datagram.first(), Some(2 | 4))
 }

@@ -56,8 +56,14 @@ pub struct Agent<'a, T, K> {
 }
 
 impl<T: Tunnel, K: Kernel> Agent<'_, T, K> {
-    /// Carries out the action and returns the number of steps in the kernel. Call it again after an error: finished steps stay.
-    pub async fn apply(&self, action: &NodeAction, keys: &Keys, now: Timestamp) -> Result<usize, AgentError> {
+    /// Carries out the action and returns the number of steps in the kernel. Call it again after an
+    /// error: finished steps stay.
+    pub async fn apply(
+        &self,
+        action: &NodeAction,
+        keys: &Keys,
+        now: Timestamp,
+    ) -> Result<usize, AgentError> {
         match action {
             NodeAction::Wait(_) => Ok(0),
             NodeAction::Clear => {
@@ -68,10 +74,16 @@ impl<T: Tunnel, K: Kernel> Agent<'_, T, K> {
         }
     }
 
-    /// The tables that guard the tunnel must exist before packets come out of it, so the kernel comes first. The first pass does
-    /// everything but the routes into the tunnel, which need its device; a second pass adds them. An address that the kernel refuses does
-    /// not hold up the tunnel.
-    async fn apply_state(&self, desired: &DesiredState, keys: &Keys, now: Timestamp) -> Result<usize, AgentError> {
+    /// The tables that guard the tunnel must exist before packets come out of it, so the kernel
+    /// comes first. The first pass does everything but the routes into the tunnel, which need its
+    /// device; a second pass adds them. An address that the kernel refuses does not hold up the
+    /// tunnel.
+    async fn apply_state(
+        &self,
+        desired: &DesiredState,
+        keys: &Keys,
+        now: Timestamp,
+    ) -> Result<usize, AgentError> {
         let Some(end) = &desired.tunnel else {
             self.stop_tunnel()?;
             return Ok(self.kernel.apply(&desired.plan).await?);
@@ -115,8 +127,14 @@ mod tests {
     use super::*;
     use crate::decide::{decide, fixtures};
 
-    fn agent<'a>(tunnel: &'a FakeTunnel, kernel: &FakeKernel) -> Agent<'a, FakeTunnel, impl Kernel> {
-        Agent { tunnel, kernel: kernel.node() }
+    fn agent<'a>(
+        tunnel: &'a FakeTunnel,
+        kernel: &FakeKernel,
+    ) -> Agent<'a, FakeTunnel, impl Kernel> {
+        Agent {
+            tunnel,
+            kernel: kernel.node(),
+        }
     }
 
     const NOW: Timestamp = Timestamp::UNIX_EPOCH;
@@ -135,14 +153,20 @@ mod tests {
         let agent = agent(&tunnel, &kernel);
         assert!(agent.apply(&action("n1"), &keys(), NOW).await.unwrap() > 0);
         let applied = tunnel.applied();
-        assert_eq!((applied.len(), applied[0].device.as_str(), applied[0].mtu), (1, TUNNEL, 1420));
+        assert_eq!(
+            (applied.len(), applied[0].device.as_str(), applied[0].mtu),
+            (1, TUNNEL, 1420)
+        );
         assert!(tunnel.state().running && tunnel.removed().is_empty());
         assert_eq!(agent.apply(&action("n1"), &keys(), NOW).await.unwrap(), 0);
 
         // Another one is the gateway now.
         let mut snapshot = fixtures::snapshot();
         snapshot.gateways = [fixtures::active(1, "n2")].into();
-        agent.apply(&decide(&snapshot, "n1", &[]), &keys(), NOW).await.unwrap();
+        agent
+            .apply(&decide(&snapshot, "n1", &[]), &keys(), NOW)
+            .await
+            .unwrap();
         assert!(!tunnel.state().running);
         assert_eq!(tunnel.removed(), [TUNNEL]);
         assert!(kernel.state().overlay.is_some());
@@ -153,9 +177,18 @@ mod tests {
         let (tunnel, kernel) = (FakeTunnel::default(), FakeKernel::default());
         kernel.lose_tunnel();
         let agent = agent(&tunnel, &kernel);
-        assert!(matches!(agent.apply(&action("n1"), &keys(), NOW).await, Err(AgentError::Node(Error::NoDevice { .. }))));
+        assert!(matches!(
+            agent.apply(&action("n1"), &keys(), NOW).await,
+            Err(AgentError::Node(Error::NoDevice { .. }))
+        ));
         assert_eq!(tunnel.applied().len(), 1);
-        assert!(kernel.state().tables.keys().any(|table| table.name == GUARD));
+        assert!(
+            kernel
+                .state()
+                .tables
+                .keys()
+                .any(|table| table.name == GUARD)
+        );
     }
 
     #[tokio::test]
@@ -164,7 +197,10 @@ mod tests {
         let agent = agent(&tunnel, &kernel);
         agent.apply(&action("n1"), &keys(), NOW).await.unwrap();
         let before = kernel.state();
-        agent.apply(&NodeAction::Wait("something"), &keys(), NOW).await.unwrap();
+        agent
+            .apply(&NodeAction::Wait("something"), &keys(), NOW)
+            .await
+            .unwrap();
         assert_eq!(kernel.state(), before);
         assert!(tunnel.state().running);
 

@@ -1,4 +1,5 @@
-//! Takes part in the election of gateways: holds one of the Leases if this node fits, and follows them all.
+//! Takes part in the election of gateways: holds one of the Leases if this node fits, and follows
+//! them all.
 
 use std::{
     sync::{
@@ -20,7 +21,10 @@ use kube::{
 use liqo_api::{CLUSTER_CONFIG, Key, SuspectedGateways, annotations, gateway_lease, labels};
 use liqo_datapath::tunnel::PublicKey;
 use liqo_network_model::{
-    gateways::{GatewayLease, LEASE_DURATION, LeaseObservations, MAX_GATEWAYS, RENEW_PERIOD, RENEWAL_ROUND, lease_number, since},
+    gateways::{
+        GatewayLease, LEASE_DURATION, LeaseObservations, MAX_GATEWAYS, RENEW_PERIOD, RENEWAL_ROUND,
+        lease_number, since,
+    },
     spread::{self, Buckets, gateway_number},
 };
 use parking_lot::Mutex;
@@ -66,7 +70,13 @@ struct State {
 }
 
 impl GatewayLeases {
-    pub fn new(client: Client, options: &Options, keys: Keys, relays: Arc<Relays>, changed: Arc<Notify>) -> Self {
+    pub fn new(
+        client: Client,
+        options: &Options,
+        keys: Keys,
+        relays: Arc<Relays>,
+        changed: Arc<Notify>,
+    ) -> Self {
         let state = State {
             observations: LeaseObservations::default(),
             in_use: ActiveGateways::new(),
@@ -88,7 +98,12 @@ impl GatewayLeases {
 
     pub fn in_use(&self) -> ActiveGateways {
         let mut state = self.state.lock();
-        let in_use = election::in_use(&state.observations, &self.node, &state.in_use, Instant::now());
+        let in_use = election::in_use(
+            &state.observations,
+            &self.node,
+            &state.in_use,
+            Instant::now(),
+        );
         state.in_use.clone_from(&in_use);
         in_use
     }
@@ -116,12 +131,19 @@ impl GatewayLeases {
 
     /// Records that a Lease changed, or is gone.
     pub fn observe(&self, name: &str, lease: Option<&GatewayLease>) {
-        let Some(number) = lease_number(name) else { return };
+        let Some(number) = lease_number(name) else {
+            return;
+        };
         let mut state = self.state.lock();
         let now = Instant::now();
         match lease {
             // We recorded our own write at once.
-            Some(lease) if lease.version.is_some() && version(&state.observations, number) == lease.version => return,
+            Some(lease)
+                if lease.version.is_some()
+                    && version(&state.observations, number) == lease.version =>
+            {
+                return;
+            }
             Some(lease) => state.observations.observe(lease.clone(), now),
             None => _ = state.observations.forget(number),
         }
@@ -157,8 +179,9 @@ impl GatewayLeases {
         self.renew_now.notify_one();
     }
 
-    /// Takes part until `stop`. It does not give the Lease up then: a process that is back before the Lease expires goes on as the gateway,
-    /// and connections only see a pause. A change of gateways would cost them more.
+    /// Takes part until `stop`. It does not give the Lease up then: a process that is back before
+    /// the Lease expires goes on as the gateway, and connections only see a pause. A change of
+    /// gateways would cost them more.
     pub async fn run(self: Arc<Self>, watches: Watches, stop: CancellationToken) {
         loop {
             let candidate = self.candidate(&watches);
@@ -171,7 +194,10 @@ impl GatewayLeases {
                     Err(error) => {
                         tracing::warn!(%error, ?next, "the Lease of a gateway cannot be written, trying again");
                         // Silent gateways may be heard again when the API server answers.
-                        self.state.lock().observations.forgive_silence(Instant::now());
+                        self.state
+                            .lock()
+                            .observations
+                            .forgive_silence(Instant::now());
                         break;
                     }
                 }
@@ -179,7 +205,8 @@ impl GatewayLeases {
             self.tried.send_replace(true);
             self.notify_if_changed();
             // A silent gateway is replaced as soon as its Lease expires.
-            let expiry = election::next_expiry(&self.state.lock().observations, Instant::now()).unwrap_or(RENEW_PERIOD);
+            let expiry = election::next_expiry(&self.state.lock().observations, Instant::now())
+                .unwrap_or(RENEW_PERIOD);
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = self.renew_now.notified() => {}
@@ -189,9 +216,18 @@ impl GatewayLeases {
     }
 
     fn candidate(&self, watches: &Watches) -> Candidate<'_> {
-        let unfit = Candidate { node: &self.node, is_fit: false, replicas: 0, moves_up: false };
-        let Some(config) = watches.config.get(&Key::new("", CLUSTER_CONFIG)) else { return unfit };
-        let Some(node) = watches.nodes.get(&Key::new("", &self.node)) else { return unfit };
+        let unfit = Candidate {
+            node: &self.node,
+            is_fit: false,
+            replicas: 0,
+            moves_up: false,
+        };
+        let Some(config) = watches.config.get(&Key::new("", CLUSTER_CONFIG)) else {
+            return unfit;
+        };
+        let Some(node) = watches.nodes.get(&Key::new("", &self.node)) else {
+            return unfit;
+        };
         let settings = &config.settings.gateways;
         let mut state = self.state.lock();
         let now = Instant::now();
@@ -215,11 +251,17 @@ impl GatewayLeases {
         };
         match outcome {
             // Another node was faster: the watch says which.
-            Err(kube::Error::Api(status)) if status.is_conflict() || status.is_already_exists() => Ok(()),
+            Err(kube::Error::Api(status)) if status.is_conflict() || status.is_already_exists() => {
+                Ok(())
+            }
             Err(error) => Err(error),
             Ok(()) => {
                 if !matches!(next, Move::Renew(_)) {
-                    tracing::info!(node = self.node, ?next, "the Lease of a gateway changed hands");
+                    tracing::info!(
+                        node = self.node,
+                        ?next,
+                        "the Lease of a gateway changed hands"
+                    );
                 }
                 Ok(())
             }
@@ -231,44 +273,72 @@ impl GatewayLeases {
         let name = gateway_lease(number);
         let request = async {
             let Some(mut lease) = self.api.get_opt(&name).await? else {
-                let metadata = ObjectMeta { name: Some(name.clone()), ..ObjectMeta::default() };
-                let mut lease = Lease { metadata, spec: None };
+                let metadata = ObjectMeta {
+                    name: Some(name.clone()),
+                    ..ObjectMeta::default()
+                };
+                let mut lease = Lease {
+                    metadata,
+                    spec: None,
+                };
                 self.fill(&mut lease, hold);
                 return self.api.create(&PostParams::default(), &lease).await;
             };
             let known = version(&self.state.lock().observations, number);
             if known.is_some() && known != lease.resource_version() {
-                let Some(found) = GatewayLease::parse(&lease) else { return Ok(lease) };
+                let Some(found) = GatewayLease::parse(&lease) else {
+                    return Ok(lease);
+                };
                 self.observe(&name, Some(&found));
                 if found.node.is_some_and(|node| node != self.node) {
                     return Ok(lease);
                 }
             }
             // This has to be asked before the renewal, which voids suspicions.
-            let was_suspected = election::is_suspected(&self.state.lock().observations, &self.node, Instant::now());
-            let was_away = hold && (was_suspected || (!self.is_renewed_in_time(&lease) && self.is_carried_by_others().await?));
+            let was_suspected =
+                election::is_suspected(&self.state.lock().observations, &self.node, Instant::now());
+            let was_away = hold
+                && (was_suspected
+                    || (!self.is_renewed_in_time(&lease) && self.is_carried_by_others().await?));
             self.fill(&mut lease, hold);
-            let written = self.api.replace(&name, &PostParams::default(), &lease).await?;
+            let written = self
+                .api
+                .replace(&name, &PostParams::default(), &lease)
+                .await?;
             if was_away {
-                tracing::info!(node = self.node, "other gateways carried this gateway's flows meanwhile");
+                tracing::info!(
+                    node = self.node,
+                    "other gateways carried this gateway's flows meanwhile"
+                );
                 self.record_away();
                 self.changed.notify_one();
             }
             Ok(written)
         };
         let late = |_| kube::Error::Service("the API server did not answer in time".into());
-        let written = tokio::time::timeout(REQUEST_TIMEOUT, request).await.map_err(late)??;
+        let written = tokio::time::timeout(REQUEST_TIMEOUT, request)
+            .await
+            .map_err(late)??;
         self.observe(&name, GatewayLease::parse(&written).as_ref());
         Ok(())
     }
 
-    /// Whether other gateways say that they carry buckets that belong to this gateway once it is in use.
+    /// Whether other gateways say that they carry buckets that belong to this gateway once it is in
+    /// use.
     async fn is_carried_by_others(&self) -> Result<bool, kube::Error> {
-        let all = self.api.list(&ListParams::default().labels(&format!("{}=true", labels::GATEWAY))).await?.items;
+        let all = self
+            .api
+            .list(&ListParams::default().labels(&format!("{}=true", labels::GATEWAY)))
+            .await?
+            .items;
         let (mut numbers, mut carried) = (vec![self.number()], 0);
         for lease in all.iter().filter_map(GatewayLease::parse) {
-            let first_key = lease.first_key.or(lease.public_key).and_then(|key| key.parse::<PublicKey>().ok());
-            if let (Some(key), true) = (first_key, lease.node.is_some_and(|node| node != self.node)) {
+            let first_key = lease
+                .first_key
+                .or(lease.public_key)
+                .and_then(|key| key.parse::<PublicKey>().ok());
+            if let (Some(key), true) = (first_key, lease.node.is_some_and(|node| node != self.node))
+            {
                 numbers.push(gateway_number(&key.0));
                 carried |= lease.buckets;
             }
@@ -279,7 +349,10 @@ impl GatewayLeases {
     /// The buckets that this node carries as a gateway.
     fn carried(&self) -> Buckets {
         let in_use = self.in_use();
-        let others = in_use.values().filter(|one| one.node != self.node).map(|one| gateway_number(&one.first_key.0));
+        let others = in_use
+            .values()
+            .filter(|one| one.node != self.node)
+            .map(|one| gateway_number(&one.first_key.0));
         let own = self.number();
         spread::carried(own, &others.chain([own]).collect::<Vec<_>>())
     }
@@ -288,10 +361,13 @@ impl GatewayLeases {
         gateway_number(&self.state.lock().keys.first.0)
     }
 
-    /// Whether this node holds the Lease, and renewed it so recently that nobody takes it for lost. The time is by this node's own clock.
+    /// Whether this node holds the Lease, and renewed it so recently that nobody takes it for lost.
+    /// The time is by this node's own clock.
     fn is_renewed_in_time(&self, lease: &Lease) -> bool {
         let is_recent = |renewed: Timestamp| since(renewed, Timestamp::now()) < RENEWAL_ROUND;
-        GatewayLease::parse(lease).is_some_and(|lease| lease.is_held_by(&self.node) && lease.renewed_at.is_some_and(is_recent))
+        GatewayLease::parse(lease).is_some_and(|lease| {
+            lease.is_held_by(&self.node) && lease.renewed_at.is_some_and(is_recent)
+        })
     }
 
     fn fill(&self, lease: &mut Lease, hold: bool) {
@@ -299,7 +375,9 @@ impl GatewayLeases {
         let is_own = old.holder_identity.as_deref() == Some(&self.node);
         let now = MicroTime(Timestamp::now());
         lease.metadata.managed_fields = None;
-        lease.labels_mut().insert(labels::GATEWAY.to_owned(), "true".to_owned());
+        lease
+            .labels_mut()
+            .insert(labels::GATEWAY.to_owned(), "true".to_owned());
         let (keys, suspects) = {
             let state = self.state.lock();
             (state.keys.clone(), state.suspects.to_string())
@@ -307,11 +385,29 @@ impl GatewayLeases {
         let newest = keys.newest.public();
         let published = [
             (annotations::GATEWAY_KEY, Some(newest.to_string())),
-            (annotations::GATEWAY_FIRST_KEY, Some(keys.first).filter(|first| *first != newest).map(|first| first.to_string())),
-            (annotations::GATEWAY_FORMER_KEY, keys.announced_former(now.0).map(|former| former.to_string())),
-            (annotations::GATEWAY_TLS, self.relays.port().map(|port| port.to_string())),
-            (annotations::GATEWAY_BUCKETS, Some(format!("{:04x}", self.carried()))),
-            (annotations::SUSPECTED_GATEWAYS, Some(suspects).filter(|text| !text.is_empty())),
+            (
+                annotations::GATEWAY_FIRST_KEY,
+                Some(keys.first)
+                    .filter(|first| *first != newest)
+                    .map(|first| first.to_string()),
+            ),
+            (
+                annotations::GATEWAY_FORMER_KEY,
+                keys.announced_former(now.0)
+                    .map(|former| former.to_string()),
+            ),
+            (
+                annotations::GATEWAY_TLS,
+                self.relays.port().map(|port| port.to_string()),
+            ),
+            (
+                annotations::GATEWAY_BUCKETS,
+                Some(format!("{:04x}", self.carried())),
+            ),
+            (
+                annotations::SUSPECTED_GATEWAYS,
+                Some(suspects).filter(|text| !text.is_empty()),
+            ),
         ];
         for (name, value) in published {
             match value.filter(|_| hold) {
@@ -322,9 +418,15 @@ impl GatewayLeases {
         lease.spec = Some(LeaseSpec {
             holder_identity: hold.then(|| self.node.clone()),
             lease_duration_seconds: i32::try_from(LEASE_DURATION.as_secs()).ok(),
-            acquire_time: if is_own { old.acquire_time } else { Some(now.clone()) },
+            acquire_time: if is_own {
+                old.acquire_time
+            } else {
+                Some(now.clone())
+            },
             renew_time: Some(now),
-            lease_transitions: Some(old.lease_transitions.unwrap_or(0) + i32::from(hold && !is_own)),
+            lease_transitions: Some(
+                old.lease_transitions.unwrap_or(0) + i32::from(hold && !is_own),
+            ),
             ..LeaseSpec::default()
         });
     }
@@ -334,8 +436,17 @@ impl GatewayLeases {
         let before = self.state.lock().in_use.clone();
         let now = self.in_use();
         if now != before {
-            let names = |all: &ActiveGateways| all.values().map(|one| one.node.clone()).collect::<Vec<_>>().join(", ");
-            tracing::info!(before = names(&before), now = names(&now), "other gateways are in use");
+            let names = |all: &ActiveGateways| {
+                all.values()
+                    .map(|one| one.node.clone())
+                    .collect::<Vec<_>>()
+                    .join(", ")
+            };
+            tracing::info!(
+                before = names(&before),
+                now = names(&now),
+                "other gateways are in use"
+            );
             self.changed.notify_one();
         }
     }

@@ -1,7 +1,8 @@
-//! Probes the nodes of the other gateways of this cluster, so that a dead one is replaced before its Lease expires.
+//! Probes the nodes of the other gateways of this cluster, so that a dead one is replaced before
+//! its Lease expires.
 //!
-//! A probe opens a TCP connection to the port of their health checks. The kernel answers, even while the program restarts: that pause
-//! costs less than replacing the gateway.
+//! A probe opens a TCP connection to the port of their health checks. The kernel answers, even
+//! while the program restarts: that pause costs less than replacing the gateway.
 
 use std::{io::ErrorKind, net::SocketAddr, sync::Arc};
 
@@ -53,11 +54,22 @@ impl GatewayProber {
 
     /// Whether the node answers; refusing the connection is an answer, too.
     async fn answers(&self, other: &OtherGateway) -> bool {
-        let addresses = self.nodes.get(&Key::new("", &other.node)).map(|node| node.addresses.clone()).unwrap_or_default();
+        let addresses = self
+            .nodes
+            .get(&Key::new("", &other.node))
+            .map(|node| node.addresses.clone())
+            .unwrap_or_default();
         let probe = |address| async move {
-            let connected = timeout(PROBE_TIMEOUT, TcpStream::connect(SocketAddr::new(address, self.port))).await;
-            matches!(connected, Ok(Ok(_))) || matches!(connected, Ok(Err(error)) if error.kind() == ErrorKind::ConnectionRefused)
+            let connected = timeout(
+                PROBE_TIMEOUT,
+                TcpStream::connect(SocketAddr::new(address, self.port)),
+            )
+            .await;
+            matches!(connected, Ok(Ok(_)))
+                || matches!(connected, Ok(Err(error)) if error.kind() == ErrorKind::ConnectionRefused)
         };
-        join_all(addresses.into_iter().map(probe)).await.contains(&true)
+        join_all(addresses.into_iter().map(probe))
+            .await
+            .contains(&true)
     }
 }

@@ -1,9 +1,11 @@
-//! The keys of this node's gateway, in a file that outlives the process. Its name contains the node's, because several nodes may share one
-//! machine and its files, as in playgrounds.
+//! The keys of this node's gateway, in a file that outlives the process. Its name contains the
+//! node's, because several nodes may share one machine and its files, as in playgrounds.
 //!
-//! **Renewal.** A gateway gets a new key in addition to the one it has. For some minutes it announces both to peers, as two gateways at one
-//! address, so each peer has a session with the new key before the former one goes. For a day it still accepts the former key, for peers
-//! that did not learn of the new one. Flows stay where they are: a gateway's share is derived from its first key.
+//! **Renewal.** A gateway gets a new key in addition to the one it has. For some minutes it
+//! announces both to peers, as two gateways at one address, so each peer has a session with the new
+//! key before the former one goes. For a day it still accepts the former key, for peers that did
+//! not learn of the new one. Flows stay where they are: a gateway's share is derived from its first
+//! key.
 
 use std::{
     fs, io,
@@ -16,15 +18,22 @@ use data_encoding::BASE64;
 use jiff::Timestamp;
 use liqo_datapath::tunnel::{PrivateKey, PublicKey};
 
-/// A former key is announced for this time: until each reachable peer has a session with the newest key.
+/// A former key is announced for this time: until each reachable peer has a session with the newest
+/// key.
 const ANNOUNCED_FOR: Duration = Duration::from_mins(5);
 /// A former key is accepted for this time.
 const ACCEPTED_FOR: Duration = Duration::from_hours(24);
 
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
-    #[error("cannot {step} {path}: {source}; --key-directory has to be a directory that stays when the pod goes")]
-    File { step: &'static str, path: PathBuf, source: io::Error },
+    #[error(
+        "cannot {step} {path}: {source}; --key-directory has to be a directory that stays when the pod goes"
+    )]
+    File {
+        step: &'static str,
+        path: PathBuf,
+        source: io::Error,
+    },
     #[error("{path} holds no WireGuard key; remove it, and a new one is generated")]
     Invalid { path: PathBuf },
 }
@@ -44,7 +53,12 @@ impl Keys {
     /// Generates a gateway's first key.
     pub fn first(now: Timestamp) -> Self {
         let newest = PrivateKey::generate();
-        Self { first: newest.public(), newest, former: None, generated_at: now }
+        Self {
+            first: newest.public(),
+            newest,
+            former: None,
+            generated_at: now,
+        }
     }
 
     /// With a new key, if `not_before` has come and the newest key is older.
@@ -60,24 +74,34 @@ impl Keys {
 
     /// The former key while it is accepted.
     pub fn accepted_former(&self, now: Timestamp) -> Option<&PrivateKey> {
-        self.former.as_ref().filter(|_| self.is_younger(ACCEPTED_FOR, now))
+        self.former
+            .as_ref()
+            .filter(|_| self.is_younger(ACCEPTED_FOR, now))
     }
 
     /// The former key while it is announced.
     pub fn announced_former(&self, now: Timestamp) -> Option<PublicKey> {
-        self.former.as_ref().filter(|_| self.is_younger(ANNOUNCED_FOR, now)).map(PrivateKey::public)
+        self.former
+            .as_ref()
+            .filter(|_| self.is_younger(ANNOUNCED_FOR, now))
+            .map(PrivateKey::public)
     }
 
     /// The time until a former key is no longer announced or accepted.
     pub fn changes_after(&self, now: Timestamp) -> Option<Duration> {
         self.former.as_ref()?;
-        let ends =
-            [ANNOUNCED_FOR, ACCEPTED_FOR].into_iter().filter_map(|age| Duration::try_from(self.generated_at + age - now).ok());
+        let ends = [ANNOUNCED_FOR, ACCEPTED_FOR]
+            .into_iter()
+            .filter_map(|age| Duration::try_from(self.generated_at + age - now).ok());
         ends.filter(|left| !left.is_zero()).min()
     }
 
     pub fn all(&self) -> Vec<PublicKey> {
-        [Some(&self.newest), self.former.as_ref()].into_iter().flatten().map(PrivateKey::public).collect()
+        [Some(&self.newest), self.former.as_ref()]
+            .into_iter()
+            .flatten()
+            .map(PrivateKey::public)
+            .collect()
     }
 
     fn is_younger(&self, age: Duration, now: Timestamp) -> bool {
@@ -87,9 +111,17 @@ impl Keys {
     fn read(text: &str) -> Option<Self> {
         // Earlier versions wrote only the key.
         if let Ok(newest) = text.trim().parse::<PrivateKey>() {
-            return Some(Self { first: newest.public(), newest, former: None, generated_at: Timestamp::UNIX_EPOCH });
+            return Some(Self {
+                first: newest.public(),
+                newest,
+                former: None,
+                generated_at: Timestamp::UNIX_EPOCH,
+            });
         }
-        let word = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        let word = |name: &str| {
+            text.lines()
+                .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))
+        };
         let former = word("former").map(|key| key.parse().ok());
         if former == Some(None) {
             return None;
@@ -104,8 +136,17 @@ impl Keys {
 
     fn text(&self) -> String {
         let key = |name: &str, key: &PrivateKey| format!("{name} {}\n", BASE64.encode(key.bytes()));
-        let former = self.former.as_ref().map(|former| key("former", former)).unwrap_or_default();
-        format!("{}{former}first {}\nmade {}\n", key("newest", &self.newest), self.first, self.generated_at)
+        let former = self
+            .former
+            .as_ref()
+            .map(|former| key("former", former))
+            .unwrap_or_default();
+        format!(
+            "{}{former}first {}\nmade {}\n",
+            key("newest", &self.newest),
+            self.first,
+            self.generated_at
+        )
     }
 }
 
@@ -123,7 +164,11 @@ pub fn load_or_create(directory: &Path, node: &str, now: Timestamp) -> Result<Ke
             save(directory, node, &keys)?;
             Ok(keys)
         }
-        Err(source) => Err(KeyError::File { step: "read", path, source }),
+        Err(source) => Err(KeyError::File {
+            step: "read",
+            path,
+            source,
+        }),
     }
 }
 
@@ -134,10 +179,19 @@ pub fn save(directory: &Path, node: &str, keys: &Keys) -> Result<(), KeyError> {
         let path = path.clone();
         move |source| KeyError::File { step, path, source }
     };
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(failed("create the directory of"))?;
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(directory)
+        .map_err(failed("create the directory of"))?;
     let unfinished = path.with_extension("new");
     let _ = fs::remove_file(&unfinished);
-    let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&unfinished).map_err(failed("write"))?;
+    let mut file = fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&unfinished)
+        .map_err(failed("write"))?;
     io::Write::write_all(&mut file, keys.text().as_bytes()).map_err(failed("write"))?;
     file.sync_all().map_err(failed("write"))?;
     fs::rename(&unfinished, &path).map_err(failed("write"))
@@ -147,7 +201,13 @@ pub fn save(directory: &Path, node: &str, keys: &Keys) -> Result<(), KeyError> {
 pub fn remove(directory: &Path, node: &str) -> Result<(), KeyError> {
     let path = file(directory, node);
     match fs::remove_file(&path) {
-        Err(source) if source.kind() != io::ErrorKind::NotFound => return Err(KeyError::File { step: "remove", path, source }),
+        Err(source) if source.kind() != io::ErrorKind::NotFound => {
+            return Err(KeyError::File {
+                step: "remove",
+                path,
+                source,
+            });
+        }
         _ => {}
     }
     // It may contain other nodes' keys, and a mounted directory cannot be removed.
@@ -167,7 +227,8 @@ mod tests {
 
     #[test]
     fn a_key_is_generated_once_and_nobody_else_reads_it() {
-        let directory = std::env::temp_dir().join(format!("liqo-fabric-key-{}", std::process::id()));
+        let directory =
+            std::env::temp_dir().join(format!("liqo-fabric-key-{}", std::process::id()));
         let _ = fs::remove_dir_all(&directory);
         let load = |node: &str| load_or_create(&directory, node, at(0));
         let keys = load("n1").unwrap();
@@ -176,7 +237,10 @@ mod tests {
         save(&directory, "n1", &renewed).unwrap();
         assert_eq!(load("n1").unwrap(), renewed);
         let file = super::file(&directory, "n1");
-        assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(
+            fs::metadata(&file).unwrap().permissions().mode() & 0o777,
+            0o600
+        );
         for garbage in ["garbage", &renewed.text().replace("former ", "former x")] {
             fs::write(&file, garbage).unwrap();
             assert_ne!(load("n2").unwrap(), keys);
@@ -184,7 +248,10 @@ mod tests {
         }
         fs::write(&file, format!("{}\n", BASE64.encode(keys.newest.bytes()))).unwrap();
         let alone = load("n1").unwrap();
-        assert_eq!((&alone.newest, alone.first, alone.renewed(None, at(0))), (&keys.newest, keys.first, None));
+        assert_eq!(
+            (&alone.newest, alone.first, alone.renewed(None, at(0))),
+            (&keys.newest, keys.first, None)
+        );
         assert!(alone.renewed(Some(at(0)), at(0)).is_some());
         remove(&directory, "n1").unwrap();
         remove(&directory, "n1").unwrap();
@@ -199,10 +266,20 @@ mod tests {
     fn a_key_that_is_too_old_is_renewed_once() {
         let keys = Keys::first(at(0));
         assert_eq!(keys.renewed(None, at(100)), None);
-        assert_eq!(keys.renewed(Some(at(0)), at(100)), None, "it was generated then");
+        assert_eq!(
+            keys.renewed(Some(at(0)), at(100)),
+            None,
+            "it was generated then"
+        );
         assert_eq!(keys.renewed(Some(at(200)), at(100)), None, "not yet");
         let renewed = keys.renewed(Some(at(50)), at(100)).unwrap();
-        assert_eq!((renewed.first, renewed.all()), (keys.first, vec![renewed.newest.public(), keys.newest.public()]));
+        assert_eq!(
+            (renewed.first, renewed.all()),
+            (
+                keys.first,
+                vec![renewed.newest.public(), keys.newest.public()]
+            )
+        );
         assert_ne!(renewed.newest, keys.newest);
         assert_eq!(renewed.renewed(Some(at(50)), at(101)), None);
     }
@@ -210,17 +287,48 @@ mod tests {
     #[test]
     fn a_former_key_is_announced_for_minutes_and_accepted_for_a_day() {
         let keys = Keys::first(at(0));
-        assert_eq!((keys.announced_former(at(0)), keys.accepted_former(at(0)), keys.changes_after(at(0))), (None, None, None));
-        let renewed = keys.renewed(Some(at(0) + Duration::from_secs(1)), at(1)).unwrap();
         assert_eq!(
-            (renewed.announced_former(at(300)), renewed.changes_after(at(300))),
+            (
+                keys.announced_former(at(0)),
+                keys.accepted_former(at(0)),
+                keys.changes_after(at(0))
+            ),
+            (None, None, None)
+        );
+        let renewed = keys
+            .renewed(Some(at(0) + Duration::from_secs(1)), at(1))
+            .unwrap();
+        assert_eq!(
+            (
+                renewed.announced_former(at(300)),
+                renewed.changes_after(at(300))
+            ),
             (Some(keys.first), Some(Duration::from_secs(1)))
         );
-        assert_eq!((renewed.announced_former(at(301)), renewed.accepted_former(at(301))), (None, Some(&keys.newest)));
+        assert_eq!(
+            (
+                renewed.announced_former(at(301)),
+                renewed.accepted_former(at(301))
+            ),
+            (None, Some(&keys.newest))
+        );
         let day = 24 * 3600;
-        assert_eq!(renewed.changes_after(at(301)), Some(Duration::from_secs(day - 300)));
-        assert_eq!((renewed.accepted_former(at(86_401)), renewed.changes_after(at(86_401))), (None, None));
+        assert_eq!(
+            renewed.changes_after(at(301)),
+            Some(Duration::from_secs(day - 300))
+        );
+        assert_eq!(
+            (
+                renewed.accepted_former(at(86_401)),
+                renewed.changes_after(at(86_401))
+            ),
+            (None, None)
+        );
         let twice = renewed.renewed(Some(at(3)), at(3)).unwrap();
-        assert_eq!(twice.all(), [twice.newest.public(), renewed.newest.public()], "the first one is gone at once");
+        assert_eq!(
+            twice.all(),
+            [twice.newest.public(), renewed.newest.public()],
+            "the first one is gone at once"
+        );
     }
 }

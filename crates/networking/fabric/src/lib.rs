@@ -1,9 +1,10 @@
 //! liqo-fabric: the program on each node that carries packets between clusters.
 //!
-//! It is a `DaemonSet` in the host's network. It computes the desired state of the node's kernel from the objects that
-//! it watches: the nodes, the ranges of this cluster, gateway Leases, and one `TunnelEndpoint` for each peer, which the
-//! controller manager writes. Each change leads to one pure decision (`decide`), and the agent applies only the
-//! difference. It also checks every half minute, because other programs change kernels, too.
+//! It is a `DaemonSet` in the host's network. It computes the desired state of the node's kernel
+//! from the objects that it watches: the nodes, the ranges of this cluster, gateway Leases, and one
+//! `TunnelEndpoint` for each peer, which the controller manager writes. Each change leads to one
+//! pure decision (`decide`), and the agent applies only the difference. It also checks every half
+//! minute, because other programs change kernels, too.
 //!
 //! ```text
 //!   TunnelEndpoints --+                     +--> overlay, routes, nftables    every node
@@ -13,8 +14,8 @@
 //!   gateway Leases --> which are in use             +--> TunnelEndpoint.status, metrics
 //! ```
 //!
-//! Where prefixes appear is decided elsewhere (`liqo-network-negotiation`); `liqo-datapath` makes the calls to the
-//! kernel. Read `run` for the tasks, then `node_controller`, then `decide`.
+//! Where prefixes appear is decided elsewhere (`liqo-network-negotiation`); `liqo-datapath` makes
+//! the calls to the kernel. Read `run` for the tasks, then `node_controller`, then `decide`.
 //!
 //! | module | what it does |
 //! |---|---|
@@ -29,11 +30,13 @@
 //! | `lan` | on one node: announce this cluster on the local network, and write which others are there |
 //! | `report`, `metrics` | write how the tunnels are |
 //!
-//! All gateways in use have tunnels to all peers and share the flows ([`liqo_network_model::spread`]).
-//! [`liqo_network_model::gateways`] says when a gateway counts as lost.
+//! All gateways in use have tunnels to all peers and share the flows
+//! ([`liqo_network_model::spread`]). [`liqo_network_model::gateways`] says when a gateway counts as
+//! lost.
 //!
-//! **A restart is a pause** and ends no connections: the kernel keeps its state. While the API server is away nothing
-//! changes. Only a network that is switched off, or `--clear`, removes everything.
+//! **A restart is a pause** and ends no connections: the kernel keeps its state. While the API
+//! server is away nothing changes. Only a network that is switched off, or `--clear`, removes
+//! everything.
 
 mod agent;
 mod decide;

@@ -1,4 +1,5 @@
-//! `liqo-fabric`: the flags of the program, and its health server. The library documents what it does.
+//! `liqo-fabric`: the flags of the program, and its health server. The library documents what it
+//! does.
 //!
 //! `liqo-fabric probe` is a different program in the same image: see `probe`.
 
@@ -16,7 +17,11 @@ use tokio_util::sync::CancellationToken;
 
 /// Carries packets between this node and the pods of other clusters.
 #[derive(Parser)]
-#[command(version, about, after_help = "`liqo-fabric probe --help`: what pods of `liqoctl test network` run.")]
+#[command(
+    version,
+    about,
+    after_help = "`liqo-fabric probe --help`: what pods of `liqoctl test network` run."
+)]
 struct Arguments {
     /// Namespace of Liqo's objects.
     #[arg(long, default_value = liqo_api::SYSTEM_NAMESPACE)]
@@ -36,7 +41,8 @@ struct Arguments {
     /// Remove everything of Liqo's network from this node, and be ready then, until asked to end.
     #[arg(long)]
     clear: bool,
-    /// Format of log lines. The environment variable `RUST_LOG` sets their level, for example `info,liqo_datapath=debug`.
+    /// Format of log lines. The environment variable `RUST_LOG` sets their level, for example
+    /// `info,liqo_datapath=debug`.
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     log_format: LogFormat,
 }
@@ -48,11 +54,22 @@ async fn main() -> anyhow::Result<()> {
     }
     let arguments = Arguments::parse();
     let health_address = every_address(arguments.pod_ip, arguments.health_port);
-    let readiness = Readiness::waiting("the objects for this node are not read from the API server yet");
-    process::run(arguments.log_format, health_address, readiness.clone(), |stop| run(arguments, readiness, stop)).await
+    let readiness =
+        Readiness::waiting("the objects for this node are not read from the API server yet");
+    process::run(
+        arguments.log_format,
+        health_address,
+        readiness.clone(),
+        |stop| run(arguments, readiness, stop),
+    )
+    .await
 }
 
-async fn run(arguments: Arguments, readiness: Readiness, stop: CancellationToken) -> anyhow::Result<()> {
+async fn run(
+    arguments: Arguments,
+    readiness: Readiness,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
     let options = Options {
         namespace: arguments.namespace,
         node: arguments.node_name,

@@ -42,16 +42,36 @@ struct Metrics {
 fn metrics() -> &'static Metrics {
     static METRICS: OnceLock<Metrics> = OnceLock::new();
     METRICS.get_or_init(|| Metrics {
-        steps: register("fabric_steps", "Changes of the kernel of this node", Counter::default()),
-        up: register("tunnel_up", "Whether the gateway of a peer answers", Family::default()),
+        steps: register(
+            "fabric_steps",
+            "Changes of the kernel of this node",
+            Counter::default(),
+        ),
+        up: register(
+            "tunnel_up",
+            "Whether the gateway of a peer answers",
+            Family::default(),
+        ),
         gateways: register(
             "tunnel_gateways",
             "Gateways of a peer that answer; a gateway counts twice while its key is renewed",
             Family::default(),
         ),
-        sent: register("tunnel_sent_bytes", "Bytes of datagrams to a peer's gateways", Family::default()),
-        received: register("tunnel_received_bytes", "Bytes of datagrams from a peer's gateways", Family::default()),
-        dropped: register("tunnel_dropped", "Packets from or to a peer that were not carried", Family::default()),
+        sent: register(
+            "tunnel_sent_bytes",
+            "Bytes of datagrams to a peer's gateways",
+            Family::default(),
+        ),
+        received: register(
+            "tunnel_received_bytes",
+            "Bytes of datagrams from a peer's gateways",
+            Family::default(),
+        ),
+        dropped: register(
+            "tunnel_dropped",
+            "Packets from or to a peer that were not carried",
+            Family::default(),
+        ),
         relayed: register(
             "tunnel_relayed",
             "Whether TLS carries packets to a peer, because UDP does not pass",
@@ -62,10 +82,26 @@ fn metrics() -> &'static Metrics {
             "Gateways of clusters behind a peer to which packets go directly",
             Family::default(),
         ),
-        relays: register("relay_connections", "Connections over TLS for datagrams of tunnels", Family::default()),
-        latency: register("tunnel_latency_seconds", "Smoothed round-trip time of probes through the tunnel", Family::default()),
-        loss: register("tunnel_loss_ratio", "Share of the probes through the tunnel that are lost", Family::default()),
-        relays_refused: register("relay_refused", "Connections over TLS that exceeded a limit", Counter::default()),
+        relays: register(
+            "relay_connections",
+            "Connections over TLS for datagrams of tunnels",
+            Family::default(),
+        ),
+        latency: register(
+            "tunnel_latency_seconds",
+            "Smoothed round-trip time of probes through the tunnel",
+            Family::default(),
+        ),
+        loss: register(
+            "tunnel_loss_ratio",
+            "Share of the probes through the tunnel that are lost",
+            Family::default(),
+        ),
+        relays_refused: register(
+            "relay_refused",
+            "Connections over TLS that exceeded a limit",
+            Counter::default(),
+        ),
         relays_dropped: register(
             "relay_dropped",
             "Datagrams that were dropped because a connection over TLS was too slow",
@@ -97,17 +133,27 @@ pub fn no_tunnel() {
     metrics.loss.clear();
 }
 
-/// Records the number of relays that this gateway opened, and the counts of the server that accepts those of peers. The drops include both.
+/// Records the number of relays that this gateway opened, and the counts of the server that accepts
+/// those of peers. The drops include both.
 pub fn relays(opened: usize, accepted: Counts) {
     let metrics = metrics();
     let set = |direction, count| {
-        metrics.relays.get_or_create(&[("direction", direction)]).set(i64::try_from(count).unwrap_or(i64::MAX));
+        metrics
+            .relays
+            .get_or_create(&[("direction", direction)])
+            .set(i64::try_from(count).unwrap_or(i64::MAX));
     };
     set("begun", opened);
     set("taken", accepted.proven);
     set("unproven", accepted.unproven);
-    metrics.relays_refused.inner().store(accepted.refused, Relaxed);
-    metrics.relays_dropped.inner().store(accepted.dropped, Relaxed);
+    metrics
+        .relays_refused
+        .inner()
+        .store(accepted.refused, Relaxed);
+    metrics
+        .relays_dropped
+        .inner()
+        .store(accepted.dropped, Relaxed);
 }
 
 /// Records the tunnel to each peer, and dropped packets that belong to no peer.
@@ -120,24 +166,63 @@ pub fn tunnel(peers: &BTreeMap<ClusterId, ObservedTunnel>, without_peer: &Droppe
     known.clone_from(&peers.keys().cloned().collect());
     let metrics = metrics();
     for (peer, tunnel) in peers {
-        let all = || tunnel.remotes.iter().chain(tunnel.direct.iter().map(|(_, remote)| remote));
+        let all = || {
+            tunnel
+                .remotes
+                .iter()
+                .chain(tunnel.direct.iter().map(|(_, remote)| remote))
+        };
         let sum = |of: fn(&RemoteState) -> u64| all().map(of).sum::<u64>();
-        metrics.up.get_or_create(&of(peer)).set(tunnel.is_connected().into());
-        metrics.gateways.get_or_create(&of(peer)).set(i64::try_from(tunnel.answering()).unwrap_or(i64::MAX));
-        metrics.relayed.get_or_create(&of(peer)).set(tunnel.is_relayed().into());
-        let direct = tunnel.direct.iter().filter(|(_, remote)| remote.is_direct).count();
-        metrics.direct.get_or_create(&of(peer)).set(i64::try_from(direct).unwrap_or(i64::MAX));
+        metrics
+            .up
+            .get_or_create(&of(peer))
+            .set(tunnel.is_connected().into());
+        metrics
+            .gateways
+            .get_or_create(&of(peer))
+            .set(i64::try_from(tunnel.answering()).unwrap_or(i64::MAX));
+        metrics
+            .relayed
+            .get_or_create(&of(peer))
+            .set(tunnel.is_relayed().into());
+        let direct = tunnel
+            .direct
+            .iter()
+            .filter(|(_, remote)| remote.is_direct)
+            .count();
+        metrics
+            .direct
+            .get_or_create(&of(peer))
+            .set(i64::try_from(direct).unwrap_or(i64::MAX));
         let measured = tunnel.measured();
         match measured.and_then(|measured| measured.latency) {
-            Some(latency) => _ = metrics.latency.get_or_create(&of(peer)).set(latency.as_secs_f64()),
+            Some(latency) => {
+                _ = metrics
+                    .latency
+                    .get_or_create(&of(peer))
+                    .set(latency.as_secs_f64());
+            }
             None => _ = metrics.latency.remove(&of(peer)),
         }
         match measured {
-            Some(measured) => _ = metrics.loss.get_or_create(&of(peer)).set(f64::from(measured.lost_per_thousand) / 1000.0),
+            Some(measured) => {
+                _ = metrics
+                    .loss
+                    .get_or_create(&of(peer))
+                    .set(f64::from(measured.lost_per_thousand) / 1000.0);
+            }
             None => _ = metrics.loss.remove(&of(peer)),
         }
-        metrics.sent.get_or_create(&of(peer)).inner().store(sum(|remote| remote.sent_bytes), Relaxed);
-        metrics.received.get_or_create(&of(peer)).inner().store(sum(|remote| remote.received_bytes), Relaxed);
+        metrics
+            .sent
+            .get_or_create(&of(peer))
+            .inner()
+            .store(sum(|remote| remote.sent_bytes), Relaxed);
+        metrics
+            .received
+            .get_or_create(&of(peer))
+            .inner()
+            .store(sum(|remote| remote.received_bytes), Relaxed);
         let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
         for (reason, count) in all().flat_map(|remote| remote.dropped.by_reason()) {
             *counts.entry(reason).or_default() += count;
@@ -150,6 +235,10 @@ pub fn tunnel(peers: &BTreeMap<ClusterId, ObservedTunnel>, without_peer: &Droppe
 fn dropped<'a>(peer: &str, counts: impl IntoIterator<Item = (&'a str, u64)>) {
     for (reason, count) in counts {
         let labels = [("peer", peer.to_owned()), ("reason", reason.to_owned())];
-        metrics().dropped.get_or_create(&labels).inner().store(count, Relaxed);
+        metrics()
+            .dropped
+            .get_or_create(&labels)
+            .inner()
+            .store(count, Relaxed);
     }
 }

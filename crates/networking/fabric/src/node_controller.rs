@@ -1,4 +1,5 @@
-//! Applies the desired state to this node, again and again: collects a snapshot, decides, and lets the agent act.
+//! Applies the desired state to this node, again and again: collects a snapshot, decides, and lets
+//! the agent act.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -12,7 +13,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     agent::{Agent, AgentError, Kernel},
-    decide::{self, AppliedState, DesiredState, NodeAction, Snapshot, reachable_addresses::OpenAddresses},
+    decide::{
+        self, AppliedState, DesiredState, NodeAction, Snapshot, reachable_addresses::OpenAddresses,
+    },
     gateway_leases::GatewayLeases,
     key::{self, Keys},
     metrics,
@@ -62,7 +65,12 @@ impl<K: Kernel> NodeController<'_, K> {
     /// Runs until `stop`. The node's state stays then.
     pub async fn run(mut self, keys: Keys) {
         self.gateways.tried().await;
-        let mut memory = Memory { open: None, resolver: Resolver::default(), owners: BTreeMap::new(), keys };
+        let mut memory = Memory {
+            open: None,
+            resolver: Resolver::default(),
+            owners: BTreeMap::new(),
+            keys,
+        };
         let mut retry = MIN_RETRY_DELAY;
         loop {
             let wait = match self.reconcile(&mut memory).await {
@@ -93,18 +101,29 @@ impl<K: Kernel> NodeController<'_, K> {
         let mut snapshot = self.snapshot(&memory.owners);
         self.renew_keys(&snapshot, memory, now)?;
         snapshot.open = self.open_addresses(&snapshot, memory).await;
-        let list = self.watches.tunnel_clients.get(&Key::new(&self.options.namespace, TUNNEL_CLIENTS));
+        let list = self
+            .watches
+            .tunnel_clients
+            .get(&Key::new(&self.options.namespace, TUNNEL_CLIENTS));
         let list = list.filter(|_| snapshot.accepts_tunnel_clients(this));
-        snapshot.tunnel_clients = self.tunnel_clients.admit(list.as_deref(), &self.client, &self.options.namespace);
+        snapshot.tunnel_clients =
+            self.tunnel_clients
+                .admit(list.as_deref(), &self.client, &self.options.namespace);
         if snapshot.is_gateway(this) {
-            snapshot.resolved = memory.resolver.look_up(decide::names(&snapshot.peers)).await;
+            snapshot.resolved = memory
+                .resolver
+                .look_up(decide::names(&snapshot.peers))
+                .await;
         }
         let action = decide::decide(&snapshot, this, &memory.keys.all());
         let applied = self.agent.apply(&action, &memory.keys, now).await;
         if snapshot.is_gateway(this) {
-            let is_applied = applied.as_ref().map_or_else(AgentError::is_partial, |_| true);
+            let is_applied = applied
+                .as_ref()
+                .map_or_else(AgentError::is_partial, |_| true);
             let is_running = self.agent.tunnel.state().running;
-            self.gateways.record_fitness(decide::works(&snapshot, &action, is_applied, is_running));
+            self.gateways
+                .record_fitness(decide::works(&snapshot, &action, is_applied, is_running));
         }
         if applied.as_ref().is_err_and(|error| !error.is_partial()) {
             // A change may be done without the changes that follow from it.
@@ -113,7 +132,12 @@ impl<K: Kernel> NodeController<'_, K> {
         let steps = applied?;
         metrics::steps(steps);
         if steps > 0 {
-            tracing::info!(steps, gateways = snapshot.gateways.len(), peers = snapshot.peers.len(), "this node was changed");
+            tracing::info!(
+                steps,
+                gateways = snapshot.gateways.len(),
+                peers = snapshot.peers.len(),
+                "this node was changed"
+            );
         }
         let state = match action {
             NodeAction::Wait(reason) => {
@@ -121,7 +145,9 @@ impl<K: Kernel> NodeController<'_, K> {
                 return Ok(WAITING_PERIOD);
             }
             NodeAction::Clear => {
-                self.readiness.ready("the network is switched off, and this node has no part of it left".to_owned());
+                self.readiness.ready(
+                    "the network is switched off, and this node has no part of it left".to_owned(),
+                );
                 None
             }
             NodeAction::Apply(desired) => self.finish(*desired, memory).await,
@@ -131,12 +157,25 @@ impl<K: Kernel> NodeController<'_, K> {
             *before = state;
             differs
         });
-        Ok(memory.keys.changes_after(now).map_or(PERIOD, |left| left.min(PERIOD)))
+        Ok(memory
+            .keys
+            .changes_after(now)
+            .map_or(PERIOD, |left| left.min(PERIOD)))
     }
 
     /// Gives the gateway a new key if the settings ask for one.
-    fn renew_keys(&self, snapshot: &Snapshot, memory: &mut Memory, now: Timestamp) -> anyhow::Result<()> {
-        let not_before = snapshot.settings.gateways.keys_not_before.as_ref().map(|moment| moment.0);
+    fn renew_keys(
+        &self,
+        snapshot: &Snapshot,
+        memory: &mut Memory,
+        now: Timestamp,
+    ) -> anyhow::Result<()> {
+        let not_before = snapshot
+            .settings
+            .gateways
+            .keys_not_before
+            .as_ref()
+            .map(|moment| moment.0);
         if let Some(renewed) = memory.keys.renewed(not_before, now) {
             key::save(&self.options.key_directory, &self.options.node, &renewed)?;
             tracing::info!(key = %renewed.newest.public(), "the key of this node is renewed");
@@ -146,14 +185,24 @@ impl<K: Kernel> NodeController<'_, K> {
     }
 
     /// The single addresses that are open, if this node needs them.
-    async fn open_addresses(&self, snapshot: &Snapshot, memory: &mut Memory) -> Option<OpenAddresses> {
-        if !(decide::needs_open_addresses(snapshot, &self.options.node) && snapshot.settings.enabled) {
+    async fn open_addresses(
+        &self,
+        snapshot: &Snapshot,
+        memory: &mut Memory,
+    ) -> Option<OpenAddresses> {
+        if !(decide::needs_open_addresses(snapshot, &self.options.node)
+            && snapshot.settings.enabled)
+        {
             memory.open = None;
             return None;
         }
         let context = ExposureContext {
             nodes: snapshot.nodes.keys().cloned().collect(),
-            remote: snapshot.peers.iter().map(|(id, peer)| (id.clone(), peer.imported.values().copied().collect())).collect(),
+            remote: snapshot
+                .peers
+                .iter()
+                .map(|(id, peer)| (id.clone(), peer.imported.values().copied().collect()))
+                .collect(),
         };
         let start = || OpenWatches::start(&self.client, context.clone(), &self.changed);
         let watches = memory.open.get_or_insert_with(start);
@@ -169,27 +218,51 @@ impl<K: Kernel> NodeController<'_, K> {
             tracing::warn!(%peer, reason, "a peer gets no network");
         }
         for (node, reason) in &desired.doubtful {
-            tracing::warn!(node, reason, "an address of a node is left out; if it is right, set network.reservedCIDRs");
+            tracing::warn!(
+                node,
+                reason,
+                "an address of a node is left out; if it is right, set network.reservedCIDRs"
+            );
         }
-        let but = self.relays.problem().map(|problem| format!(", but {problem}")).unwrap_or_default();
-        self.readiness.ready(format!("this node is in its desired state{but}"));
+        let but = self
+            .relays
+            .problem()
+            .map(|problem| format!(", but {problem}"))
+            .unwrap_or_default();
+        self.readiness
+            .ready(format!("this node is in its desired state{but}"));
         if desired.tunnel.is_some() && self.gateways.take_was_away() {
             self.agent.kernel.forget(&desired.plan).await;
         }
-        memory.owners = desired.tunnel.as_ref().map(|end| end.owners.clone()).unwrap_or_default();
+        memory.owners = desired
+            .tunnel
+            .as_ref()
+            .map(|end| end.owners.clone())
+            .unwrap_or_default();
         desired.tunnel.is_some().then(|| Arc::new(desired))
     }
 
     fn snapshot(&self, owners: &BTreeMap<PublicKey, ClusterId>) -> Snapshot {
         let config = self.watches.config.get(&Key::new("", CLUSTER_CONFIG));
-        let nodes = self.watches.nodes.all().into_iter().map(|(key, node)| (key.name, (*node).clone())).collect();
+        let nodes = self
+            .watches
+            .nodes
+            .all()
+            .into_iter()
+            .map(|(key, node)| (key.name, (*node).clone()))
+            .collect();
         let peers = self.watches.peers.all().into_iter();
         Snapshot {
-            settings: config.as_ref().map(|config| config.settings.clone()).unwrap_or_default(),
+            settings: config
+                .as_ref()
+                .map(|config| config.settings.clone())
+                .unwrap_or_default(),
             // Without a configuration nothing changes.
             ranges: config.and_then(|config| config.ranges.clone()),
             nodes,
-            peers: peers.map(|(_, peer)| (peer.spec.cluster_id.clone(), peer.spec.clone())).collect(),
+            peers: peers
+                .map(|(_, peer)| (peer.spec.cluster_id.clone(), peer.spec.clone()))
+                .collect(),
             gateways: self.gateways.in_use(),
             open: None,
             resolved: BTreeMap::new(),

@@ -1,7 +1,8 @@
 //! On gateways: computes the addresses that are open to single peers, from watched objects.
 //!
-//! Pods and endpoints change all the time in a busy cluster, but few of them are open to a peer, or use the API server
-//! from there. So this module computes the addresses, and the node controller runs only when they changed.
+//! Pods and endpoints change all the time in a busy cluster, but few of them are open to a peer, or
+//! use the API server from there. So this module computes the addresses, and the node controller
+//! runs only when they changed.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -31,7 +32,8 @@ use crate::{
 
 /// Changes come in groups; after this time they are processed together.
 const SETTLE: Duration = Duration::from_millis(70);
-/// The same while addresses go on to change: for each batch, the node lists all of them in its kernel.
+/// The same while addresses go on to change: for each batch, the node lists all of them in its
+/// kernel.
 const MAX_SETTLE: Duration = Duration::from_secs(1);
 /// Page size of lists of pods: each may be as large as a consumer's record.
 const POD_PAGE: u32 = 50;
@@ -77,10 +79,18 @@ impl LocalPods {
         self.namespaces.retain(|name, _| namespaces.contains(name));
         for name in namespaces {
             self.namespaces.entry(name.clone()).or_insert_with(|| {
-                let (api, stop) = (Api::<Pod>::namespaced(self.client.clone(), name), self.stop.child_token());
-                let config = watcher::Config::default().fields(WITH_ADDRESS).page_size(POD_PAGE);
+                let (api, stop) = (
+                    Api::<Pod>::namespaced(self.client.clone(), name),
+                    self.stop.child_token(),
+                );
+                let config = watcher::Config::default()
+                    .fields(WITH_ADDRESS)
+                    .page_size(POD_PAGE);
                 let keep = |pod| view::local_pod(&pod);
-                (Cache::watch(api, config, stop.clone(), keep, notify(&self.dirty)), stop.drop_guard())
+                (
+                    Cache::watch(api, config, stop.clone(), keep, notify(&self.dirty)),
+                    stop.drop_guard(),
+                )
             });
         }
         for (pods, _) in self.namespaces.values() {
@@ -89,8 +99,12 @@ impl LocalPods {
     }
 
     fn all(&self) -> BTreeMap<String, Vec<Arc<LocalPodView>>> {
-        let pods = |cache: &Cache<LocalPodView>| cache.all().into_iter().map(|(_, pod)| pod).collect();
-        self.namespaces.iter().map(|(namespace, (cache, _))| (namespace.clone(), pods(cache))).collect()
+        let pods =
+            |cache: &Cache<LocalPodView>| cache.all().into_iter().map(|(_, pod)| pod).collect();
+        self.namespaces
+            .iter()
+            .map(|(namespace, (cache, _))| (namespace.clone(), pods(cache)))
+            .collect()
     }
 }
 
@@ -120,7 +134,11 @@ impl OpenWatches {
                 () = follow => {}
             }
         });
-        Self { context, addresses, _stop: stop.drop_guard() }
+        Self {
+            context,
+            addresses,
+            _stop: stop.drop_guard(),
+        }
     }
 
     /// The addresses that are open; `None` until all lists are complete.
@@ -143,7 +161,11 @@ impl OpenWatches {
 impl ExposureWatches {
     fn start(client: &Client, dirty: &Arc<Notify>, stop: &CancellationToken) -> Self {
         let all = watcher::Config::default;
-        let of_consumers = all().labels(&format!("{}={}", labels::NAMESPACE_KIND, labels::KIND_MAPPED));
+        let of_consumers = all().labels(&format!(
+            "{}={}",
+            labels::NAMESPACE_KIND,
+            labels::KIND_MAPPED
+        ));
         Self {
             mapped: Cache::watch(
                 Api::<Namespace>::all(client.clone()),
@@ -206,7 +228,9 @@ impl ExposureWatches {
         let mut batches = Batches::default();
         loop {
             // Otherwise a gateway that starts would close connections that exist.
-            self.local_pods.watch(&self.namespaces_whose_pods_matter()).await;
+            self.local_pods
+                .watch(&self.namespaces_whose_pods_matter())
+                .await;
             if publish(self.addresses(context.borrow_and_update().clone())) {
                 batches.processed(Instant::now(), SETTLE, MAX_SETTLE);
             }
@@ -219,16 +243,27 @@ impl ExposureWatches {
     }
 
     fn offloaded(&self) -> BTreeMap<String, Arc<OffloadingView>> {
-        self.offloadings.all().into_iter().map(|(key, offloading)| (key.namespace, offloading)).collect()
+        self.offloadings
+            .all()
+            .into_iter()
+            .map(|(key, offloading)| (key.namespace, offloading))
+            .collect()
     }
 
     /// The Services of offloaded namespaces, and whether each is reflected.
-    fn services(&self, offloaded: &BTreeMap<String, Arc<OffloadingView>>) -> BTreeMap<(String, String), bool> {
+    fn services(
+        &self,
+        offloaded: &BTreeMap<String, Arc<OffloadingView>>,
+    ) -> BTreeMap<(String, String), bool> {
         let is_reflected = |(key, marked): (Key, Arc<Marked>)| {
             let is_reflected = marked.is_reflected(offloaded.get(&key.namespace)?.reflection);
             Some(((key.namespace, key.name), is_reflected))
         };
-        self.services.all().into_iter().filter_map(is_reflected).collect()
+        self.services
+            .all()
+            .into_iter()
+            .filter_map(is_reflected)
+            .collect()
     }
 
     fn namespaces_whose_pods_matter(&self) -> BTreeSet<String> {
@@ -243,13 +278,25 @@ impl ExposureWatches {
             let namespace = self.mapped.get(&Key::new("", key.namespace.as_str()))?;
             let (consumer, addresses) = (*pod).clone();
             let home_namespace = namespace.home.clone();
-            (namespace.consumer == consumer).then_some(RemotePod { consumer, home_namespace, addresses })
+            (namespace.consumer == consumer).then_some(RemotePod {
+                consumer,
+                home_namespace,
+                addresses,
+            })
         };
         open_addresses(&Exposure {
             remote_pods: self.pods.all().into_iter().filter_map(remote_pod).collect(),
             services: self.services(&offloaded),
-            offloaded: offloaded.iter().map(|(namespace, one)| (namespace.clone(), one.clusters.clone())).collect(),
-            backends: self.backends.all().into_iter().map(|(_, backends)| backends).collect(),
+            offloaded: offloaded
+                .iter()
+                .map(|(namespace, one)| (namespace.clone(), one.clusters.clone()))
+                .collect(),
+            backends: self
+                .backends
+                .all()
+                .into_iter()
+                .map(|(_, backends)| backends)
+                .collect(),
             local_pods: self.local_pods.all(),
             nodes,
             remote,
@@ -257,21 +304,31 @@ impl ExposureWatches {
     }
 }
 
-/// The namespaces that other clusters have, and that show them a Service or let their pods use the API server here.
+/// The namespaces that other clusters have, and that show them a Service or let their pods use the
+/// API server here.
 fn namespaces_whose_pods_matter(
     offloaded: &BTreeMap<String, Arc<OffloadingView>>,
     services: &BTreeMap<(String, String), bool>,
 ) -> BTreeSet<String> {
-    let shown: BTreeSet<&String> =
-        services.iter().filter(|(_, is_reflected)| **is_reflected).map(|((namespace, _), _)| namespace).collect();
+    let shown: BTreeSet<&String> = services
+        .iter()
+        .filter(|(_, is_reflected)| **is_reflected)
+        .map(|((namespace, _), _)| namespace)
+        .collect();
     let matters = |(namespace, offloading): &(&String, &Arc<OffloadingView>)| {
         !offloading.clusters.is_empty() && (offloading.api_server || shown.contains(namespace))
     };
-    offloaded.iter().filter(matters).map(|(namespace, _)| namespace.clone()).collect()
+    offloaded
+        .iter()
+        .filter(matters)
+        .map(|(namespace, _)| namespace.clone())
+        .collect()
 }
 
 /// Notifies of each change of the kept values.
-fn notify<T: PartialEq>(dirty: &Arc<Notify>) -> impl FnMut(&Key, Option<&Arc<T>>, Option<&Arc<T>>) + Send + use<T> {
+fn notify<T: PartialEq>(
+    dirty: &Arc<Notify>,
+) -> impl FnMut(&Key, Option<&Arc<T>>, Option<&Arc<T>>) + Send + use<T> {
     let dirty = dirty.clone();
     move |_, before, now| {
         if before != now {
@@ -288,10 +345,15 @@ mod tests {
     use crate::decide::fixtures::id;
 
     #[test]
-    fn the_pods_of_a_namespace_matter_if_another_cluster_has_it_and_can_reach_one_of_them_or_be_reached() {
+    fn the_pods_of_a_namespace_matter_if_another_cluster_has_it_and_can_reach_one_of_them_or_be_reached()
+     {
         let offloading = |clusters: &[char], api_server| {
             let clusters = clusters.iter().map(|letter| id(*letter)).collect();
-            Arc::new(OffloadingView { clusters, reflection: Reflection::DenyList, api_server })
+            Arc::new(OffloadingView {
+                clusters,
+                reflection: Reflection::DenyList,
+                api_server,
+            })
         };
         let offloaded = [
             ("shop", offloading(&['a'], false)),
@@ -300,10 +362,20 @@ mod tests {
             ("clients", offloading(&['a'], true)),
             ("hidden", offloading(&['a'], false)),
         ];
-        let offloaded = offloaded.map(|(namespace, view)| (namespace.to_owned(), view)).into();
+        let offloaded = offloaded
+            .map(|(namespace, view)| (namespace.to_owned(), view))
+            .into();
         let service = |namespace: &str| (namespace.to_owned(), "web".to_owned());
-        let services = [(service("shop"), true), (service("nowhere"), true), (service("hidden"), false)].into();
+        let services = [
+            (service("shop"), true),
+            (service("nowhere"), true),
+            (service("hidden"), false),
+        ]
+        .into();
         let expected = ["clients", "shop"].map(str::to_owned).into();
-        assert_eq!(namespaces_whose_pods_matter(&offloaded, &services), expected);
+        assert_eq!(
+            namespaces_whose_pods_matter(&offloaded, &services),
+            expected
+        );
     }
 }

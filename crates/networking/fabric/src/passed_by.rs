@@ -1,7 +1,8 @@
-//! On a broker's gateways: keeps connections alive whose packets took the direct path between their ends for a while.
+//! On a broker's gateways: keeps connections alive whose packets took the direct path between their
+//! ends for a while.
 //!
-//! When such packets come back to the broker, its kernel has not seen the bytes before them, and would not
-//! translate them. This task tells the kernel to accept gaps in those connections.
+//! When such packets come back to the broker, its kernel has not seen the bytes before them, and
+//! would not translate them. This task tells the kernel to accept gaps in those connections.
 
 use std::time::Duration;
 
@@ -11,7 +12,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::decide::AppliedState;
 
-/// A new connection keeps a gateway strict for at most this time. Packets that the gateway refuses meanwhile are sent again.
+/// A new connection keeps a gateway strict for at most this time. Packets that the gateway refuses
+/// meanwhile are sent again.
 const PERIOD: Duration = Duration::from_secs(3);
 
 /// Allows gaps until it is asked to stop.
@@ -21,7 +23,11 @@ pub async fn run(applied: watch::Receiver<AppliedState>, stop: CancellationToken
             () = stop.cancelled() => return,
             () = tokio::time::sleep(PERIOD) => {}
         }
-        let pairs = applied.borrow().as_ref().map(|applied| applied.passed_by.clone()).unwrap_or_default();
+        let pairs = applied
+            .borrow()
+            .as_ref()
+            .map(|applied| applied.passed_by.clone())
+            .unwrap_or_default();
         if pairs.is_empty() {
             continue;
         }

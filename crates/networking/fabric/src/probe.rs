@@ -1,5 +1,6 @@
-//! `liqo-fabric probe`: the program in the pods of `liqoctl test network` and `liqoctl bench network`. It does not
-//! change the node. It is part of `liqo-fabric` because every cluster with a network has this image.
+//! `liqo-fabric probe`: the program in the pods of `liqoctl test network` and
+//! `liqoctl bench network`. It does not change the node. It is part of `liqo-fabric` because every
+//! cluster with a network has this image.
 
 use anyhow::Context as _;
 use clap::{Parser, Subcommand};
@@ -38,18 +39,26 @@ enum Command {
 /// The command line of the probe, if the first argument is `probe`.
 pub fn parse() -> Option<Probe> {
     let mut arguments = std::env::args_os().skip(1).peekable();
-    arguments.peek().is_some_and(|first| first == "probe").then(|| Probe::parse_from(arguments))
+    arguments
+        .peek()
+        .is_some_and(|first| first == "probe")
+        .then(|| Probe::parse_from(arguments))
 }
 
 /// Runs until the command or SIGTERM ends it.
 pub async fn run(probe: Probe) -> anyhow::Result<()> {
-    let mut terminate =
-        tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()).context("listening for SIGTERM")?;
+    let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())
+        .context("listening for SIGTERM")?;
     let working = async {
         match probe.command {
-            Command::Serve { port, pod, node, token } => {
-                serve::serve(port, serve::Name { pod, node, token }).await.with_context(|| format!("answering on port {port}"))
-            }
+            Command::Serve {
+                port,
+                pod,
+                node,
+                token,
+            } => serve::serve(port, serve::Name { pod, node, token })
+                .await
+                .with_context(|| format!("answering on port {port}")),
             Command::Wait => std::future::pending().await,
             Command::Ask => ask_all().await,
         }
@@ -61,8 +70,12 @@ pub async fn run(probe: Probe) -> anyhow::Result<()> {
 }
 
 async fn ask_all() -> anyhow::Result<()> {
-    let line = tokio::task::spawn_blocking(|| std::io::stdin().lines().next()).await.context("reading the questions")?;
-    let line = line.context("there are no questions")?.context("reading the questions")?;
+    let line = tokio::task::spawn_blocking(|| std::io::stdin().lines().next())
+        .await
+        .context("reading the questions")?;
+    let line = line
+        .context("there are no questions")?
+        .context("reading the questions")?;
     let request: Request = serde_json::from_str(&line).context("the questions cannot be read")?;
     let mut reports = ask::ask(request);
     while let Some(report) = reports.recv().await {

@@ -1,5 +1,6 @@
-//! Relays carry the tunnel's datagrams over TLS while UDP does not pass. A gateway accepts connections from peers'
-//! gateways, and `controller` opens connections to those that UDP does not reach.
+//! Relays carry the tunnel's datagrams over TLS while UDP does not pass. A gateway accepts
+//! connections from peers' gateways, and `controller` opens connections to those that UDP does not
+//! reach.
 
 pub mod controller;
 
@@ -44,31 +45,58 @@ impl Relays {
     /// The local addresses of the relays that are connected: the tunnel sends datagrams there.
     pub fn connected(&self) -> BTreeMap<PublicKey, SocketAddr> {
         let state = self.state();
-        let connected = state.clients.iter().filter(|(_, client)| client.server().is_some());
-        connected.map(|(key, client)| (*key, client.address())).collect()
+        let connected = state
+            .clients
+            .iter()
+            .filter(|(_, client)| client.server().is_some());
+        connected
+            .map(|(key, client)| (*key, client.address()))
+            .collect()
     }
 
     /// The port on which the server accepts connections.
     pub fn port(&self) -> Option<u16> {
-        self.state().server.as_ref().and_then(|server| server.listen().first()).map(SocketAddr::port)
+        self.state()
+            .server
+            .as_ref()
+            .and_then(|server| server.listen().first())
+            .map(SocketAddr::port)
     }
 
     /// The reason why the server does not accept connections although it should.
     pub fn problem(&self) -> Option<String> {
-        self.state().problem.as_ref().map(|(problem, _)| problem.clone())
+        self.state()
+            .problem
+            .as_ref()
+            .map(|(problem, _)| problem.clone())
     }
 
     /// The other end of the relay that has this local address.
     pub fn remote(&self, address: SocketAddr) -> Option<SocketAddr> {
         let state = self.state();
-        let client = state.clients.values().find(|client| client.address() == address);
-        client.and_then(Client::server).or_else(|| state.server.as_ref()?.peer(address))
+        let client = state
+            .clients
+            .values()
+            .find(|client| client.address() == address);
+        client
+            .and_then(Client::server)
+            .or_else(|| state.server.as_ref()?.peer(address))
     }
 
     fn counts(&self) -> (usize, Counts) {
         let state = self.state();
-        let counts = state.server.as_ref().map(Server::counts).unwrap_or_default();
-        (state.clients.len(), Counts { dropped: counts.dropped + state.dropped.load(Relaxed), ..counts })
+        let counts = state
+            .server
+            .as_ref()
+            .map(Server::counts)
+            .unwrap_or_default();
+        (
+            state.clients.len(),
+            Counts {
+                dropped: counts.dropped + state.dropped.load(Relaxed),
+                ..counts
+            },
+        )
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -78,7 +106,9 @@ impl Relays {
     /// Accepts connections as the tunnel's end says.
     fn serve(&self, end: Option<&TunnelEnd>) {
         let mut state = self.state();
-        let wanted = end.filter(|end| end.tls_port != 0).and_then(|end| Some((end.tls_port, local_address(end)?)));
+        let wanted = end
+            .filter(|end| end.tls_port != 0)
+            .and_then(|end| Some((end.tls_port, local_address(end)?)));
         if state.wanted != wanted {
             state.problem = None;
             state.wanted = wanted;
@@ -87,12 +117,21 @@ impl Relays {
                 return;
             }
         }
-        let (Some((port, tunnel)), Some(end)) = (wanted, end) else { return };
-        let waits = state.problem.as_ref().is_some_and(|(_, at)| at.elapsed() < RETRY_DELAY);
+        let (Some((port, tunnel)), Some(end)) = (wanted, end) else {
+            return;
+        };
+        let waits = state
+            .problem
+            .as_ref()
+            .is_some_and(|(_, at)| at.elapsed() < RETRY_DELAY);
         if state.server.is_some() || waits {
             return;
         }
-        let listen: Vec<SocketAddr> = end.listen.iter().map(|address| SocketAddr::new(address.ip(), port)).collect();
+        let listen: Vec<SocketAddr> = end
+            .listen
+            .iter()
+            .map(|address| SocketAddr::new(address.ip(), port))
+            .collect();
         match Server::start(&listen, tunnel, LIMITS) {
             Ok(server) => {
                 tracing::info!(port, "accepting connections over TLS");
@@ -103,8 +142,15 @@ impl Relays {
                 let problem = format!(
                     "connections over TLS cannot be accepted on TCP {port}: {error}; if another program of the node uses the port, set network.gateways.tlsPort to a free one"
                 );
-                if state.problem.as_ref().is_none_or(|(before, _)| *before != problem) {
-                    tracing::warn!(problem, "peers that UDP does not reach will not reach this gateway");
+                if state
+                    .problem
+                    .as_ref()
+                    .is_none_or(|(before, _)| *before != problem)
+                {
+                    tracing::warn!(
+                        problem,
+                        "peers that UDP does not reach will not reach this gateway"
+                    );
                 }
                 state.problem = Some((problem, Instant::now()));
             }
@@ -127,8 +173,15 @@ mod tests {
 
     #[tokio::test]
     async fn changing_the_tunnels_port_does_not_cost_the_relays_port() {
-        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let end = |port| TunnelEnd { listen: vec![([127, 0, 0, 1], port).into()], tls_port: free.port(), ..TunnelEnd::default() };
+        let free = std::net::TcpListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap();
+        let end = |port| TunnelEnd {
+            listen: vec![([127, 0, 0, 1], port).into()],
+            tls_port: free.port(),
+            ..TunnelEnd::default()
+        };
         let relays = Relays::default();
         relays.serve(Some(&end(51_840)));
         assert_eq!(relays.port(), Some(free.port()));

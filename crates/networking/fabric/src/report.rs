@@ -60,7 +60,11 @@ impl Reporter {
                 continue;
             };
             let state = self.tunnel.state();
-            if applied.tunnel.as_ref().is_some_and(|end| end.is_outdated(&responsive(&state.remotes))) {
+            if applied
+                .tunnel
+                .as_ref()
+                .is_some_and(|end| end.is_outdated(&responsive(&state.remotes)))
+            {
                 self.changed.notify_one();
             }
             if poll + 1 < POLLS_PER_REPORT {
@@ -69,7 +73,8 @@ impl Reporter {
             let peers = self.peers.all();
             let tunnels = self.observe(&applied, &peers, state.remotes);
             metrics::tunnel(&tunnels, &state.dropped);
-            self.write_all(&applied, &peers, &tunnels, &mut written_at).await;
+            self.write_all(&applied, &peers, &tunnels, &mut written_at)
+                .await;
         }
     }
 
@@ -85,12 +90,25 @@ impl Reporter {
             let id = &peer.spec.cluster_id;
             let remotes = remotes.remove(id).unwrap_or_default();
             let relayed = remotes.iter().filter_map(|remote| {
-                let address = self.relays.remote(remote.endpoint.filter(|_| remote.is_relayed())?)?;
+                let address = self
+                    .relays
+                    .remote(remote.endpoint.filter(|_| remote.is_relayed())?)?;
                 Some((remote.public_key, address))
             });
             let relayed = relayed.collect();
-            let (left_out, direct) = (applied.left_out.get(id).cloned(), direct.remove(id).unwrap_or_default());
-            (id.clone(), ObservedTunnel { remotes, relayed, left_out, direct })
+            let (left_out, direct) = (
+                applied.left_out.get(id).cloned(),
+                direct.remove(id).unwrap_or_default(),
+            );
+            (
+                id.clone(),
+                ObservedTunnel {
+                    remotes,
+                    relayed,
+                    left_out,
+                    direct,
+                },
+            )
         };
         peers.iter().map(tunnel).collect()
     }
@@ -104,12 +122,24 @@ impl Reporter {
     ) {
         for (key, peer) in peers {
             let id = &peer.spec.cluster_id;
-            let Some(tunnel) = tunnels.get(id) else { continue };
+            let Some(tunnel) = tunnels.get(id) else {
+                continue;
+            };
             let since_written = written_at.get(id).map_or(Duration::MAX, Instant::elapsed);
             let now = Timestamp::now();
-            let new = status(&self.node, &applied.gateways, &peer.spec, &peer.status, tunnel, now, since_written);
+            let new = status(
+                &self.node,
+                &applied.gateways,
+                &peer.spec,
+                &peer.status,
+                tunnel,
+                now,
+                since_written,
+            );
             let Some(new) = new else { continue };
-            let Ok(written) = tokio::time::timeout(WRITE_TIMEOUT, self.write(&key.name, peer, &new)).await else {
+            let Ok(written) =
+                tokio::time::timeout(WRITE_TIMEOUT, self.write(&key.name, peer, &new)).await
+            else {
                 tracing::warn!(peer = %id, "the API server does not answer; the state of tunnels is written later");
                 return;
             };
@@ -121,14 +151,21 @@ impl Reporter {
                 }
                 // It is gone, or another gateway wrote it. The next report uses the new version.
                 Ok(None) => {}
-                Err(error) => tracing::warn!(%error, peer = %id, "the state of a tunnel cannot be written, trying again"),
+                Err(error) => {
+                    tracing::warn!(%error, peer = %id, "the state of a tunnel cannot be written, trying again");
+                }
             }
         }
     }
 
-    /// The version makes sure that nothing is overwritten that another gateway wrote meanwhile. Fields without a value are written as
-    /// null, because a merge patch would keep them otherwise.
-    async fn write(&self, name: &str, peer: &PeerView, new: &TunnelEndpointStatus) -> kube::Result<()> {
+    /// The version makes sure that nothing is overwritten that another gateway wrote meanwhile.
+    /// Fields without a value are written as null, because a merge patch would keep them otherwise.
+    async fn write(
+        &self,
+        name: &str,
+        peer: &PeerView,
+        new: &TunnelEndpointStatus,
+    ) -> kube::Result<()> {
         let patch = json!({
             "metadata": { "resourceVersion": peer.version },
             "status": {
@@ -138,26 +175,44 @@ impl Reporter {
                 "conditions": new.conditions,
             },
         });
-        self.api.patch_status(name, &PatchParams::default(), &Patch::Merge(&patch)).await.map(drop)
+        self.api
+            .patch_status(name, &PatchParams::default(), &Patch::Merge(&patch))
+            .await
+            .map(drop)
     }
 }
 
 /// The gateways on direct paths, by the peer that forwards packets else.
-fn by_broker(applied: &DesiredState, remotes: &[RemoteState]) -> BTreeMap<ClusterId, Vec<(ClusterId, RemoteState)>> {
+fn by_broker(
+    applied: &DesiredState,
+    remotes: &[RemoteState],
+) -> BTreeMap<ClusterId, Vec<(ClusterId, RemoteState)>> {
     let mut sorted: BTreeMap<ClusterId, Vec<(ClusterId, RemoteState)>> = BTreeMap::new();
     for remote in remotes {
-        let ends = applied.tunnel.as_ref().and_then(|end| end.direct.get(&remote.public_key));
+        let ends = applied
+            .tunnel
+            .as_ref()
+            .and_then(|end| end.direct.get(&remote.public_key));
         if let Some(ends) = ends {
-            sorted.entry(ends.through.clone()).or_default().push((ends.cluster.clone(), remote.clone()));
+            sorted
+                .entry(ends.through.clone())
+                .or_default()
+                .push((ends.cluster.clone(), remote.clone()));
         }
     }
     sorted
 }
 
-fn by_peer(applied: &DesiredState, remotes: Vec<RemoteState>) -> BTreeMap<ClusterId, Vec<RemoteState>> {
+fn by_peer(
+    applied: &DesiredState,
+    remotes: Vec<RemoteState>,
+) -> BTreeMap<ClusterId, Vec<RemoteState>> {
     let mut sorted: BTreeMap<ClusterId, Vec<RemoteState>> = BTreeMap::new();
     for remote in remotes {
-        let owner = applied.tunnel.as_ref().and_then(|end| end.owners.get(&remote.public_key));
+        let owner = applied
+            .tunnel
+            .as_ref()
+            .and_then(|end| end.owners.get(&remote.public_key));
         if let Some(owner) = owner {
             sorted.entry(owner.clone()).or_default().push(remote);
         }

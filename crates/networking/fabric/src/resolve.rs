@@ -25,7 +25,11 @@ impl Resolver {
     /// The addresses of these names. A name without an answer keeps its former addresses.
     pub async fn look_up(&mut self, names: BTreeSet<String>) -> BTreeMap<String, Vec<SocketAddr>> {
         self.known.retain(|name, _| names.contains(name));
-        let is_due = |name: &&String| self.known.get(*name).is_none_or(|(_, at)| at.elapsed() >= MAX_AGE);
+        let is_due = |name: &&String| {
+            self.known
+                .get(*name)
+                .is_none_or(|(_, at)| at.elapsed() >= MAX_AGE)
+        };
         let asked = names.iter().filter(is_due).map(|name| async move {
             let answer = tokio::time::timeout(TIMEOUT, tokio::net::lookup_host(name)).await;
             (name.clone(), answer.ok().and_then(Result::ok).map(sorted))
@@ -34,10 +38,19 @@ impl Resolver {
             if answer.is_none() {
                 tracing::warn!(name, "the name of a peer's gateway has no address");
             }
-            let entry = self.known.entry(name).or_insert((Vec::new(), Instant::now()));
-            *entry = (answer.unwrap_or_else(|| std::mem::take(&mut entry.0)), Instant::now());
+            let entry = self
+                .known
+                .entry(name)
+                .or_insert((Vec::new(), Instant::now()));
+            *entry = (
+                answer.unwrap_or_else(|| std::mem::take(&mut entry.0)),
+                Instant::now(),
+            );
         }
-        self.known.iter().map(|(name, (addresses, _))| (name.clone(), addresses.clone())).collect()
+        self.known
+            .iter()
+            .map(|(name, (addresses, _))| (name.clone(), addresses.clone()))
+            .collect()
     }
 }
 
@@ -53,7 +66,9 @@ mod tests {
 
     #[test]
     fn addresses_that_come_in_another_order_or_twice_are_the_same_and_not_too_many() {
-        let all: Vec<SocketAddr> = (0..20).map(|last| ([192, 0, 2, last], 443).into()).collect();
+        let all: Vec<SocketAddr> = (0..20)
+            .map(|last| ([192, 0, 2, last], 443).into())
+            .collect();
         let answer = sorted(all.iter().copied());
         assert_eq!(answer.len(), MAX_ADDRESSES);
         assert_eq!(sorted(all.iter().rev().chain(&all).copied()), answer);
@@ -63,7 +78,11 @@ mod tests {
     async fn names_are_looked_up_and_an_unknown_name_has_no_address() {
         let names = ["localhost:7".to_owned(), "no such name:7".to_owned()];
         let found = Resolver::default().look_up(names.clone().into()).await;
-        assert!(found[&names[0]].iter().all(|address| address.ip().is_loopback() && address.port() == 7));
+        assert!(
+            found[&names[0]]
+                .iter()
+                .all(|address| address.ip().is_loopback() && address.port() == 7)
+        );
         assert!(!found[&names[0]].is_empty());
         assert!(found[&names[1]].is_empty());
     }

@@ -32,23 +32,40 @@ use crate::{
     watches::Watches,
 };
 
-/// A start waits at most this long for the list of tunnel clients: sessions of unlisted clients end.
+/// A start waits at most this long for the list of tunnel clients: sessions of unlisted clients
+/// end.
 const CLIENT_LIST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Keeps this node in its desired state until `stop`.
-pub async fn run(client: Client, options: Options, readiness: Readiness, stop: CancellationToken) -> anyhow::Result<()> {
+pub async fn run(
+    client: Client,
+    options: Options,
+    readiness: Readiness,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
     let keys = key::load_or_create(&options.key_directory, &options.node, Timestamp::now());
     let keys = keys.context("the keys of this node's gateway")?;
     let kernel = Node::of_this_namespace().context("the kernel of this node")?;
     let changed = Arc::new(Notify::new());
     let relays = Arc::new(Relays::default());
-    let gateways = Arc::new(GatewayLeases::new(client.clone(), &options, keys.clone(), relays.clone(), changed.clone()));
+    let gateways = Arc::new(GatewayLeases::new(
+        client.clone(),
+        &options,
+        keys.clone(),
+        relays.clone(),
+        changed.clone(),
+    ));
     let observer = gateways.clone();
     let on_lease = move |name: &str, lease: Option<&_>| observer.observe(name, lease);
     let watches = Watches::start(&client, &options.namespace, &changed, on_lease, &stop);
     // Packets must flow even if the right to read the list of tunnel clients is missing.
     let synced = async {
-        tokio::join!(watches.nodes.synced(), watches.peers.synced(), watches.config.synced(), watches.leases.synced());
+        tokio::join!(
+            watches.nodes.synced(),
+            watches.peers.synced(),
+            watches.config.synced(),
+            watches.leases.synced()
+        );
         timeout(CLIENT_LIST_TIMEOUT, watches.tunnel_clients.synced()).await
     };
     tokio::select! {
@@ -78,8 +95,12 @@ pub async fn run(client: Client, options: Options, readiness: Readiness, stop: C
         changed: changed.clone(),
         stop: stop.clone(),
     };
-    let prober =
-        GatewayProber { gateways: gateways.clone(), nodes: watches.nodes.clone(), port: options.health_port, stop: stop.clone() };
+    let prober = GatewayProber {
+        gateways: gateways.clone(),
+        nodes: watches.nodes.clone(),
+        port: options.health_port,
+        stop: stop.clone(),
+    };
     let lan = LanDiscovery {
         api: Api::namespaced(client.clone(), &options.namespace),
         node: options.node.clone(),
@@ -88,10 +109,24 @@ pub async fn run(client: Client, options: Options, readiness: Readiness, stop: C
         stop: stop.clone(),
     };
     let tunnel_clients = ClientRegistry::new(tunnel.clone());
-    let agent = Agent { tunnel: &*tunnel, kernel };
+    let agent = Agent {
+        tunnel: &*tunnel,
+        kernel,
+    };
     let options = &options;
-    let node_controller =
-        NodeController { agent, tunnel_clients, client, options, watches, gateways, relays, changed, publish, readiness, stop };
+    let node_controller = NodeController {
+        agent,
+        tunnel_clients,
+        client,
+        options,
+        watches,
+        gateways,
+        relays,
+        changed,
+        publish,
+        readiness,
+        stop,
+    };
     // Each ends only when it is asked to.
     tokio::join!(
         election,
@@ -110,8 +145,17 @@ pub async fn run(client: Client, options: Options, readiness: Readiness, stop: C
 pub async fn clear(options: &Options) -> anyhow::Result<()> {
     let tunnel = UserspaceTunnel::new();
     let kernel = Node::of_this_namespace().context("the kernel of this node")?;
-    let (agent, now) = (Agent { tunnel: &tunnel, kernel }, Timestamp::now());
-    let steps = agent.apply(&NodeAction::Clear, &Keys::first(now), now).await.context("removing what is in the kernel")?;
+    let (agent, now) = (
+        Agent {
+            tunnel: &tunnel,
+            kernel,
+        },
+        Timestamp::now(),
+    );
+    let steps = agent
+        .apply(&NodeAction::Clear, &Keys::first(now), now)
+        .await
+        .context("removing what is in the kernel")?;
     key::remove(&options.key_directory, &options.node).context("removing the gateway's keys")?;
     tracing::info!(steps, "nothing of Liqo's network is left on this node");
     Ok(())

@@ -1,14 +1,16 @@
-//! Tunnel clients: clusters that reach our auth endpoint and our API server through the tunnel, because nothing else of this cluster is
-//! exposed.
+//! Tunnel clients: clusters that reach our auth endpoint and our API server through the tunnel,
+//! because nothing else of this cluster is exposed.
 //!
-//! Each client is a remote of the tunnel whose packets stay in this process: a TCP/IP stack of its own accepts streams, and each stream
-//! is joined with a connection to one of two addresses. The client cannot reach anything else.
+//! Each client is a remote of the tunnel whose packets stay in this process: a TCP/IP stack of its
+//! own accepts streams, and each stream is joined with a connection to one of two addresses. The
+//! client cannot reach anything else.
 //!
-//! **Every gateway in use serves them.** All gateways have the same list, each with its own stacks, and a client speaks to the gateway
-//! that answered first.
+//! **Every gateway in use serves them.** All gateways have the same list, each with its own stacks,
+//! and a client speaks to the gateway that answered first.
 //!
-//! **Limits.** An idle client only costs a channel. Rate limits count packets, whatever they contain. Clients with a tenancy and clients
-//! that were only invited have separate quotas of sessions and connections, so the invited ones cannot exhaust those of the others.
+//! **Limits.** An idle client only costs a channel. Rate limits count packets, whatever they
+//! contain. Clients with a tenancy and clients that were only invited have separate quotas of
+//! sessions and connections, so the invited ones cannot exhaust those of the others.
 
 mod rate_limit;
 
@@ -28,7 +30,9 @@ use k8s_openapi::api::core::v1::Service;
 use kube::{Api, Client};
 use liqo_api::tunnel_client_scopes as scopes;
 use liqo_datapath::tunnel::{Inward, PublicKey, Tunnel};
-use liqo_tunnel_client::{API_PORT, AUTH_PORT, IncomingStream, ListenPolicy, MAX_STREAMS, MTU, PacketLink, Role, Stack};
+use liqo_tunnel_client::{
+    API_PORT, AUTH_PORT, IncomingStream, ListenPolicy, MAX_STREAMS, MTU, PacketLink, Role, Stack,
+};
 use tokio::{
     io::copy_bidirectional,
     net::TcpStream,
@@ -42,16 +46,23 @@ use self::rate_limit::RateLimit;
 
 const MAX_CLIENTS: usize = 512;
 /// For clients with a tenancy.
-const TENANT_QUOTA: Quota = Quota { sessions: 96, connections: 640 };
+const TENANT_QUOTA: Quota = Quota {
+    sessions: 96,
+    connections: 640,
+};
 /// For clients that were only invited.
-const INVITED_QUOTA: Quota = Quota { sessions: 32, connections: 96 };
+const INVITED_QUOTA: Quota = Quota {
+    sessions: 32,
+    connections: 96,
+};
 /// Maximum number of connections of one client that was only invited.
 const MAX_INVITED_CONNECTIONS: usize = 8;
 /// Maximum number of packets of one client that wait.
 const MAX_WAITING_PACKETS: usize = 128;
 /// A session ends after this silence. Existing streams send keepalives every ten seconds.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(45);
-/// Bytes a second that a client may send, and that it may be sent. Each packet counts as [`MIN_PACKET_COST`] at least.
+/// Bytes a second that a client may send, and that it may be sent. Each packet counts as
+/// [`MIN_PACKET_COST`] at least.
 const BYTE_RATE: u32 = 16 << 20;
 /// In bytes.
 const MIN_PACKET_COST: u32 = 512;
@@ -65,9 +76,11 @@ const LOOK_UP_RETRY_DELAY: Duration = Duration::from_secs(2);
 
 /// The limits of all clients of one scope together.
 struct Quota {
-    /// Clients that have a stack at the same time. A session may take a megabyte, without its connections.
+    /// Clients that have a stack at the same time. A session may take a megabyte, without its
+    /// connections.
     sessions: usize,
-    /// TCP connections, including one that waits for a stream on each port of each session. Each may take 180 KiB.
+    /// TCP connections, including one that waits for a stream on each port of each session. Each
+    /// may take 180 KiB.
     connections: usize,
 }
 
@@ -88,7 +101,10 @@ struct ScopePermits {
 
 impl ScopePermits {
     fn new(quota: &Quota) -> Self {
-        Self { sessions: Permits::new("sessions", quota.sessions), connections: Permits::new("connections", quota.connections) }
+        Self {
+            sessions: Permits::new("sessions", quota.sessions),
+            connections: Permits::new("connections", quota.connections),
+        }
     }
 }
 
@@ -102,7 +118,11 @@ struct Permits {
 
 impl Permits {
     fn new(what: &'static str, count: usize) -> Self {
-        Self { free: Arc::new(Semaphore::new(count)), what, was_exhausted: AtomicBool::new(false) }
+        Self {
+            free: Arc::new(Semaphore::new(count)),
+            what,
+            was_exhausted: AtomicBool::new(false),
+        }
     }
 
     /// Warns when the last permit is taken.
@@ -121,7 +141,10 @@ struct AllPermits {
 
 impl AllPermits {
     fn new() -> Self {
-        Self { tenants: ScopePermits::new(&TENANT_QUOTA), invited: ScopePermits::new(&INVITED_QUOTA) }
+        Self {
+            tenants: ScopePermits::new(&TENANT_QUOTA),
+            invited: ScopePermits::new(&INVITED_QUOTA),
+        }
     }
 
     fn of(&self, scope: Scope) -> &ScopePermits {
@@ -136,7 +159,11 @@ impl AllPermits {
             Scope::All => (vec![AUTH_PORT, API_PORT], MAX_STREAMS),
             Scope::Auth => (vec![AUTH_PORT], MAX_INVITED_CONNECTIONS),
         };
-        ListenPolicy { ports, max_connections, permits: self.of(scope).connections.free.clone() }
+        ListenPolicy {
+            ports,
+            max_connections,
+            permits: self.of(scope).connections.free.clone(),
+        }
     }
 }
 
@@ -164,20 +191,22 @@ pub struct Targets {
 impl Targets {
     /// Looks the Services up. If that fails, the known addresses stay.
     async fn look_up(self, client: &Client, namespace: &str) -> Self {
-        let of = async |namespace: &str, name: &str, known: Option<SocketAddr>| match Api::<Service>::namespaced(
-            client.clone(),
-            namespace,
-        )
-        .get_opt(name)
-        .await
-        {
-            Ok(service) => service.as_ref().and_then(address),
-            Err(error) => {
-                tracing::warn!(%error, name, "cannot look up a Service");
-                known
+        let of = async |namespace: &str, name: &str, known: Option<SocketAddr>| {
+            match Api::<Service>::namespaced(client.clone(), namespace)
+                .get_opt(name)
+                .await
+            {
+                Ok(service) => service.as_ref().and_then(address),
+                Err(error) => {
+                    tracing::warn!(%error, name, "cannot look up a Service");
+                    known
+                }
             }
         };
-        let (auth, api) = tokio::join!(of(namespace, "liqo-auth", self.auth), of("default", "kubernetes", self.api));
+        let (auth, api) = tokio::join!(
+            of(namespace, "liqo-auth", self.auth),
+            of("default", "kubernetes", self.api)
+        );
         Self { auth, api }
     }
 
@@ -193,7 +222,10 @@ impl Targets {
 fn address(service: &Service) -> Option<SocketAddr> {
     let spec = service.spec.as_ref()?;
     let port = u16::try_from(spec.ports.as_ref()?.first()?.port).ok()?;
-    Some(SocketAddr::new(spec.cluster_ip.as_ref()?.parse().ok()?, port))
+    Some(SocketAddr::new(
+        spec.cluster_ip.as_ref()?.parse().ok()?,
+        port,
+    ))
 }
 
 /// The clients of this gateway, and the addresses of the Services that they reach.
@@ -207,10 +239,15 @@ pub struct ClientRegistry<T> {
 impl<T: Tunnel + 'static> ClientRegistry<T> {
     pub fn new(tunnel: Arc<T>) -> Self {
         let targets = watch::Sender::new(Targets::default());
-        Self { clients: TunnelClients::new(tunnel, targets.subscribe()), targets, look_up: None }
+        Self {
+            clients: TunnelClients::new(tunnel, targets.subscribe()),
+            targets,
+            look_up: None,
+        }
     }
 
-    /// Admits the clients in this list, and no others. Returns where the tunnel delivers the packets of each.
+    /// Admits the clients in this list, and no others. Returns where the tunnel delivers the
+    /// packets of each.
     pub fn admit(
         &mut self,
         list: Option<&BTreeMap<String, String>>,
@@ -222,7 +259,8 @@ impl<T: Tunnel + 'static> ClientRegistry<T> {
             self.look_up = None;
         } else if self.look_up.is_none() {
             let stop = CancellationToken::new();
-            let look_up = refresh_targets(self.targets.clone(), client.clone(), namespace.to_owned());
+            let look_up =
+                refresh_targets(self.targets.clone(), client.clone(), namespace.to_owned());
             tokio::spawn(stop.clone().run_until_cancelled_owned(look_up));
             self.look_up = Some(stop.drop_guard());
         }
@@ -236,7 +274,12 @@ async fn refresh_targets(targets: watch::Sender<Targets>, client: Client, namesp
         let now = known.look_up(&client, &namespace).await;
         targets.send_replace(now);
         let is_complete = now.auth.is_some() && now.api.is_some();
-        tokio::time::sleep(if is_complete { LOOK_UP_PERIOD } else { LOOK_UP_RETRY_DELAY }).await;
+        tokio::time::sleep(if is_complete {
+            LOOK_UP_PERIOD
+        } else {
+            LOOK_UP_RETRY_DELAY
+        })
+        .await;
     }
 }
 
@@ -263,23 +306,40 @@ struct TunnelClient {
 
 impl<T: Tunnel + 'static> TunnelClients<T> {
     fn new(tunnel: Arc<T>, targets: watch::Receiver<Targets>) -> Self {
-        let shared = Arc::new(Shared { tunnel, targets, permits: AllPermits::new() });
-        Self { shared, admitted: BTreeMap::new(), are_too_many: false }
+        let shared = Arc::new(Shared {
+            tunnel,
+            targets,
+            permits: AllPermits::new(),
+        });
+        Self {
+            shared,
+            admitted: BTreeMap::new(),
+            are_too_many: false,
+        }
     }
 
-    /// Admits these clients and no others. Clients that stay only lose the streams that their scope no longer allows. If there are too many,
-    /// those with a tenancy come first, then those that are already admitted.
+    /// Admits these clients and no others. Clients that stay only lose the streams that their scope
+    /// no longer allows. If there are too many, those with a tenancy come first, then those that
+    /// are already admitted.
     fn admit(&mut self, wanted: &BTreeMap<PublicKey, Scope>) -> BTreeMap<PublicKey, Inward> {
-        let order: BTreeSet<_> = wanted.iter().map(|(&key, &scope)| (scope, !self.admitted.contains_key(&key), key)).collect();
-        let chosen: BTreeMap<PublicKey, Scope> =
-            order.into_iter().take(MAX_CLIENTS).map(|(scope, _, key)| (key, scope)).collect();
+        let order: BTreeSet<_> = wanted
+            .iter()
+            .map(|(&key, &scope)| (scope, !self.admitted.contains_key(&key), key))
+            .collect();
+        let chosen: BTreeMap<PublicKey, Scope> = order
+            .into_iter()
+            .take(MAX_CLIENTS)
+            .map(|(scope, _, key)| (key, scope))
+            .collect();
         self.admitted.retain(|key, _| chosen.contains_key(key));
         for (&key, &scope) in &chosen {
             match self.admitted.get(&key) {
                 Some(client) if *client.scope.borrow() == scope => {}
                 Some(client) => {
                     client.scope.send_replace(scope);
-                    client.policy.send_replace(self.shared.permits.listen_policy(scope));
+                    client
+                        .policy
+                        .send_replace(self.shared.permits.listen_policy(scope));
                 }
                 None => {
                     let client = self.start(key, scope);
@@ -289,10 +349,17 @@ impl<T: Tunnel + 'static> TunnelClients<T> {
         }
         let are_too_many = wanted.len() > MAX_CLIENTS;
         if are_too_many && !self.are_too_many {
-            tracing::warn!(wanted = wanted.len(), max = MAX_CLIENTS, "more tunnel clients are listed than this gateway serves");
+            tracing::warn!(
+                wanted = wanted.len(),
+                max = MAX_CLIENTS,
+                "more tunnel clients are listed than this gateway serves"
+            );
         }
         self.are_too_many = are_too_many;
-        self.admitted.iter().map(|(key, client)| (*key, client.inward.clone())).collect()
+        self.admitted
+            .iter()
+            .map(|(key, client)| (*key, client.inward.clone()))
+            .collect()
     }
 
     fn start(&self, key: PublicKey, scope: Scope) -> TunnelClient {
@@ -300,9 +367,20 @@ impl<T: Tunnel + 'static> TunnelClients<T> {
         let policy = watch::Sender::new(self.shared.permits.listen_policy(scope));
         let scope = watch::Sender::new(scope);
         let stop = CancellationToken::new();
-        let work = serve_client(self.shared.clone(), key, packets, scope.subscribe(), policy.subscribe());
+        let work = serve_client(
+            self.shared.clone(),
+            key,
+            packets,
+            scope.subscribe(),
+            policy.subscribe(),
+        );
         tokio::spawn(stop.clone().run_until_cancelled_owned(work));
-        TunnelClient { scope, policy, inward: Inward(sender), _stop: stop.drop_guard() }
+        TunnelClient {
+            scope,
+            policy,
+            inward: Inward(sender),
+            _stop: stop.drop_guard(),
+        }
     }
 }
 
@@ -348,7 +426,9 @@ async fn serve_client<T: Tunnel + 'static>(
 }
 
 fn cost(packet: &[u8]) -> u32 {
-    u32::try_from(packet.len()).unwrap_or(u32::MAX).max(MIN_PACKET_COST)
+    u32::try_from(packet.len())
+        .unwrap_or(u32::MAX)
+        .max(MIN_PACKET_COST)
 }
 
 /// Joins streams with connections to their Services, until the session ends.
@@ -359,7 +439,12 @@ async fn join_streams(
     connections: &Permits,
 ) {
     let (mut streams, mut limit) = (JoinSet::new(), RateLimit::of_streams(STREAM_RATE));
-    while let Some(IncomingStream { port, mut stream, permit }) = accepted.recv().await {
+    while let Some(IncomingStream {
+        port,
+        mut stream,
+        permit,
+    }) = accepted.recv().await
+    {
         while streams.try_join_next().is_some() {}
         connections.warn_if(connections.free.available_permits() == 0);
         limit.take(1).await;
@@ -367,7 +452,9 @@ async fn join_streams(
         let mut policy = policy.clone();
         streams.spawn(async move {
             let joined = async {
-                let target = target.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "its Service is not known yet"))?;
+                let target = target.ok_or_else(|| {
+                    io::Error::new(io::ErrorKind::NotFound, "its Service is not known yet")
+                })?;
                 let mut service = timeout(CONNECT_TIMEOUT, TcpStream::connect(target)).await??;
                 service.set_nodelay(true)?;
                 copy_bidirectional(&mut stream, &mut service).await
@@ -398,7 +485,10 @@ mod tests {
     async fn services() -> (TcpListener, TcpListener, watch::Receiver<Targets>) {
         let auth = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let api = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let targets = Targets { auth: auth.local_addr().ok(), api: api.local_addr().ok() };
+        let targets = Targets {
+            auth: auth.local_addr().ok(),
+            api: api.local_addr().ok(),
+        };
         (auth, api, watch::channel(targets).1)
     }
 
@@ -406,12 +496,16 @@ mod tests {
         let (near, far) = PacketLink::pair();
         let (_, accepted) = Stack::start(Role::Server(policy.subscribe()), far);
         let (targets, policy) = (targets.clone(), policy.subscribe());
-        tokio::spawn(async move { join_streams(accepted, targets, policy, &Permits::new("connections", 1)).await });
+        tokio::spawn(async move {
+            join_streams(accepted, targets, policy, &Permits::new("connections", 1)).await;
+        });
         Stack::start(Role::Client, near).0
     }
 
     fn keys(count: usize) -> Vec<PublicKey> {
-        let mut keys: Vec<_> = (0..count).map(|_| PrivateKey::generate().public()).collect();
+        let mut keys: Vec<_> = (0..count)
+            .map(|_| PrivateKey::generate().public())
+            .collect();
         keys.sort();
         keys
     }
@@ -440,7 +534,10 @@ mod tests {
         let near = serve(&policy, &targets);
         let mut of_api = near.connect(API_PORT).await.unwrap();
         let mut of_auth = near.connect(AUTH_PORT).await.unwrap();
-        let (_api, mut auth) = (api.accept().await.unwrap().0, auth.accept().await.unwrap().0);
+        let (_api, mut auth) = (
+            api.accept().await.unwrap().0,
+            auth.accept().await.unwrap().0,
+        );
         policy.send_replace(permits.listen_policy(Scope::Auth));
         assert!(matches!(of_api.read(&mut [0; 1]).await, Ok(0) | Err(_)));
         assert!(near.connect(API_PORT).await.is_err());
@@ -452,8 +549,15 @@ mod tests {
     async fn invited_clients_share_a_quota_and_take_nothing_from_those_with_a_tenancy() {
         let (auth, _api, targets) = services().await;
         let permits = AllPermits::new();
-        let _others = permits.invited.connections.free.clone().try_acquire_many_owned(95).unwrap();
-        let [invited, tenant] = [Scope::Auth, Scope::All].map(|scope| watch::Sender::new(permits.listen_policy(scope)));
+        let _others = permits
+            .invited
+            .connections
+            .free
+            .clone()
+            .try_acquire_many_owned(95)
+            .unwrap();
+        let [invited, tenant] =
+            [Scope::Auth, Scope::All].map(|scope| watch::Sender::new(permits.listen_policy(scope)));
         let (invited, tenant) = (serve(&invited, &targets), serve(&tenant, &targets));
         let mut first = invited.connect(AUTH_PORT).await.unwrap();
         let mut served = auth.accept().await.unwrap().0;
@@ -464,13 +568,22 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn if_too_many_are_listed_those_with_a_tenancy_come_first_and_then_those_already_admitted() {
+    async fn if_too_many_are_listed_those_with_a_tenancy_come_first_and_then_those_already_admitted()
+     {
         let (_known, targets) = watch::channel(Targets::default());
         let mut clients = TunnelClients::new(Arc::new(FakeTunnel::default()), targets);
         let keys = keys(MAX_CLIENTS + 2);
-        let invited = |keys: &[PublicKey]| keys.iter().map(|&key| (key, Scope::Auth)).collect::<BTreeMap<_, _>>();
+        let invited = |keys: &[PublicKey]| {
+            keys.iter()
+                .map(|&key| (key, Scope::Auth))
+                .collect::<BTreeMap<_, _>>()
+        };
         let first = clients.admit(&invited(&keys[1..=MAX_CLIENTS]));
-        assert_eq!(first, clients.admit(&invited(&keys)), "a lower key is no better one");
+        assert_eq!(
+            first,
+            clients.admit(&invited(&keys)),
+            "a lower key is no better one"
+        );
         let mut wanted = invited(&keys);
         wanted.insert(keys[MAX_CLIENTS + 1], Scope::All);
         let now = clients.admit(&wanted);
@@ -481,7 +594,10 @@ mod tests {
     async fn clients_that_stay_are_not_disturbed() {
         let (_known, targets) = watch::channel(Targets::default());
         let mut clients = TunnelClients::new(Arc::new(FakeTunnel::default()), targets);
-        let keys = [PrivateKey::generate().public(), PrivateKey::generate().public()];
+        let keys = [
+            PrivateKey::generate().public(),
+            PrivateKey::generate().public(),
+        ];
         let first = clients.admit(&keys.map(|key| (key, Scope::Auth)).into());
         let again = clients.admit(&[(keys[0], Scope::All), (keys[1], Scope::Auth)].into());
         assert_eq!(first, again);
@@ -491,8 +607,18 @@ mod tests {
     #[test]
     fn entries_that_cannot_be_read_admit_nobody() {
         let key = HEXLOWER.encode(&PrivateKey::generate().public().0);
-        let list = [(key.as_str(), "All"), ("zz", "All"), (&key[2..], "All"), (&key.to_uppercase(), "Everything")];
-        let list = list.map(|(key, scope)| (key.to_owned(), scope.to_owned())).into();
-        assert_eq!(parse_list(&list).into_values().collect::<Vec<_>>(), [Scope::All]);
+        let list = [
+            (key.as_str(), "All"),
+            ("zz", "All"),
+            (&key[2..], "All"),
+            (&key.to_uppercase(), "Everything"),
+        ];
+        let list = list
+            .map(|(key, scope)| (key.to_owned(), scope.to_owned()))
+            .into();
+        assert_eq!(
+            parse_list(&list).into_values().collect::<Vec<_>>(),
+            [Scope::All]
+        );
     }
 }

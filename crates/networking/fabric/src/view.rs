@@ -13,8 +13,9 @@ use k8s_openapi::api::{
 use kube::ResourceExt as _;
 use liqo_api::reflection;
 use liqo_api::{
-    ClusterConfig, ClusterId, DiscoverySettings, NamespaceOffloading, NamespaceOffloadingSpec, NetworkRanges, NetworkSettings,
-    Reflection, TunnelEndpoint, TunnelEndpointSpec, TunnelEndpointStatus, annotations, labels,
+    ClusterConfig, ClusterId, DiscoverySettings, NamespaceOffloading, NamespaceOffloadingSpec,
+    NetworkRanges, NetworkSettings, Reflection, TunnelEndpoint, TunnelEndpointSpec,
+    TunnelEndpointStatus, annotations, labels,
 };
 use liqo_network_model::fabric::pod_prefixes;
 
@@ -31,16 +32,36 @@ pub struct NodeView {
 
 /// Keeps nodes that are not virtual.
 pub fn node(node: Node) -> Option<NodeView> {
-    if node.labels().get(labels::TYPE).is_some_and(|kind| kind == labels::TYPE_VIRTUAL_NODE) {
+    if node
+        .labels()
+        .get(labels::TYPE)
+        .is_some_and(|kind| kind == labels::TYPE_VIRTUAL_NODE)
+    {
         return None;
     }
-    let mut view = NodeView { labels: node.metadata.labels.unwrap_or_default(), ..NodeView::default() };
+    let mut view = NodeView {
+        labels: node.metadata.labels.unwrap_or_default(),
+        ..NodeView::default()
+    };
     let status = node.status.unwrap_or_default();
-    view.is_ready = status.conditions.iter().flatten().any(|condition| condition.type_ == "Ready" && condition.status == "True");
+    view.is_ready = status
+        .conditions
+        .iter()
+        .flatten()
+        .any(|condition| condition.type_ == "Ready" && condition.status == "True");
     let listed = status.addresses.unwrap_or_default();
-    for address in listed.into_iter().filter(|address| address.type_ == "InternalIP") {
-        let Ok(address) = address.address.parse::<IpAddr>() else { continue };
-        if view.addresses.iter().all(|other| other.is_ipv4() != address.is_ipv4()) {
+    for address in listed
+        .into_iter()
+        .filter(|address| address.type_ == "InternalIP")
+    {
+        let Ok(address) = address.address.parse::<IpAddr>() else {
+            continue;
+        };
+        if view
+            .addresses
+            .iter()
+            .all(|other| other.is_ipv4() != address.is_ipv4())
+        {
             view.addresses.push(address);
         }
     }
@@ -73,7 +94,12 @@ pub fn config(config: ClusterConfig) -> Option<ConfigView> {
         cluster_name: spec.cluster_name,
         auth_url: status.auth_url,
     });
-    Some(ConfigView { settings: spec.network, ranges: status.network, discovery: spec.discovery, identity })
+    Some(ConfigView {
+        settings: spec.network,
+        ranges: status.network,
+        discovery: spec.discovery,
+        identity,
+    })
 }
 
 pub fn list(list: ConfigMap) -> Option<BTreeMap<String, String>> {
@@ -92,17 +118,34 @@ pub struct PeerView {
 #[allow(clippy::unnecessary_wraps)] // A cache expects an Option.
 pub fn peer(endpoint: TunnelEndpoint) -> Option<PeerView> {
     let version = endpoint.resource_version();
-    Some(PeerView { spec: endpoint.spec, status: endpoint.status.unwrap_or_default(), version })
+    Some(PeerView {
+        spec: endpoint.spec,
+        status: endpoint.status.unwrap_or_default(),
+        version,
+    })
 }
 
-/// The addresses of a pod that is not finished and not in the node's own network: no peer may reach the node's address.
+/// The addresses of a pod that is not finished and not in the node's own network: no peer may reach
+/// the node's address.
 fn addresses(pod: &Pod) -> Option<BTreeSet<IpAddr>> {
     let status = pod.status.as_ref()?;
     let is_finished = matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"));
-    if is_finished || pod.spec.as_ref().is_some_and(|spec| spec.host_network == Some(true)) {
+    if is_finished
+        || pod
+            .spec
+            .as_ref()
+            .is_some_and(|spec| spec.host_network == Some(true))
+    {
         return None;
     }
-    Some(status.pod_ips.iter().flatten().filter_map(|address| address.ip.parse().ok()).collect())
+    Some(
+        status
+            .pod_ips
+            .iter()
+            .flatten()
+            .filter_map(|address| address.ip.parse().ok())
+            .collect(),
+    )
 }
 
 /// A pod of an offloaded namespace that has an address.
@@ -114,15 +157,20 @@ pub struct LocalPodView {
     pub is_api_client: bool,
 }
 
-/// Keeps pods that have an address, until they are finished. Nothing else closes the address of a pod: it may answer while it is not ready
-/// or terminates.
+/// Keeps pods that have an address, until they are finished. Nothing else closes the address of a
+/// pod: it may answer while it is not ready or terminates.
 pub fn local_pod(pod: &Pod) -> Option<LocalPodView> {
     let addresses = addresses(pod).filter(|addresses| !addresses.is_empty())?;
-    Some(LocalPodView { node: pod.spec.as_ref()?.node_name.clone()?, addresses, is_api_client: is_api_client(pod) })
+    Some(LocalPodView {
+        node: pod.spec.as_ref()?.node_name.clone()?,
+        addresses,
+        is_api_client: is_api_client(pod),
+    })
 }
 
-/// Whether a pod was sent to a provider to use the API server here. The consumer marks pods that get a token before it sends them, and also
-/// those that may run only once. The latter may be without an account, and use no API server.
+/// Whether a pod was sent to a provider to use the API server here. The consumer marks pods that
+/// get a token before it sends them, and also those that may run only once. The latter may be
+/// without an account, and use no API server.
 fn is_api_client(pod: &Pod) -> bool {
     let marks = pod.annotations();
     let account = || pod.spec.as_ref()?.service_account_name.as_deref();
@@ -143,9 +191,16 @@ pub struct MappedNamespaceView {
 
 pub fn mapped_namespace(namespace: &Namespace) -> Option<MappedNamespaceView> {
     let label = |key: &str| namespace.labels().get(key).map(String::as_str);
-    let is_ours = label(labels::MANAGED) == Some("true") && label(labels::NAMESPACE_KIND) == Some(labels::KIND_MAPPED);
-    let consumer = label(labels::CONSUMER_ID).filter(|_| is_ours)?.parse().ok()?;
-    Some(MappedNamespaceView { consumer, home: label(labels::HOME_NAMESPACE).unwrap_or_default().to_owned() })
+    let is_ours = label(labels::MANAGED) == Some("true")
+        && label(labels::NAMESPACE_KIND) == Some(labels::KIND_MAPPED);
+    let consumer = label(labels::CONSUMER_ID)
+        .filter(|_| is_ours)?
+        .parse()
+        .ok()?;
+    Some(MappedNamespaceView {
+        consumer,
+        home: label(labels::HOME_NAMESPACE).unwrap_or_default().to_owned(),
+    })
 }
 
 /// Keeps the consumer and the addresses of remote pods that are not finished.
@@ -166,9 +221,22 @@ pub struct OffloadingView {
 }
 
 pub fn offloading(offloading: NamespaceOffloading) -> Option<OffloadingView> {
-    let clusters = offloading.status?.remote_namespaces.into_iter().map(|remote| remote.cluster_id).collect();
-    let NamespaceOffloadingSpec { reflection, api_server, .. } = offloading.spec;
-    Some(OffloadingView { clusters, reflection, api_server })
+    let clusters = offloading
+        .status?
+        .remote_namespaces
+        .into_iter()
+        .map(|remote| remote.cluster_id)
+        .collect();
+    let NamespaceOffloadingSpec {
+        reflection,
+        api_server,
+        ..
+    } = offloading.spec;
+    Some(OffloadingView {
+        clusters,
+        reflection,
+        api_server,
+    })
 }
 
 /// The mark of a Service by which its users control its reflection.
@@ -186,7 +254,8 @@ impl Marked {
     }
 }
 
-/// Keeps Services that may have pods of this cluster behind them. Replicas have those of a consumer.
+/// Keeps Services that may have pods of this cluster behind them. Replicas have those of a
+/// consumer.
 pub fn service(service: &Service) -> Option<Marked> {
     if reflection::is_external_name(service) || reflection::is_replica(service) {
         return None;
@@ -198,7 +267,8 @@ pub fn service(service: &Service) -> Option<Marked> {
     })
 }
 
-/// The addresses behind a Service, or some of them. Users may write them, so they prove nothing about pods.
+/// The addresses behind a Service, or some of them. Users may write them, so they prove nothing
+/// about pods.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Backends {
     /// Namespace and name.
@@ -211,7 +281,11 @@ pub struct Backends {
 
 pub fn backends(slice: &EndpointSlice) -> Option<Backends> {
     let service = slice.labels().get("kubernetes.io/service-name")?.clone();
-    let addresses = slice.endpoints.iter().flat_map(|endpoint| &endpoint.addresses).filter_map(|address| address.parse().ok());
+    let addresses = slice
+        .endpoints
+        .iter()
+        .flat_map(|endpoint| &endpoint.addresses)
+        .filter_map(|address| address.parse().ok());
     Some(Backends {
         service: (slice.namespace()?, service),
         addresses: addresses.collect(),
@@ -239,12 +313,18 @@ mod tests {
             ] },
         });
         let view = node(serde_json::from_value(object.clone()).unwrap()).unwrap();
-        assert_eq!(view.addresses, ["172.18.0.2", "fd00::2"].map(|text| text.parse::<IpAddr>().unwrap()));
+        assert_eq!(
+            view.addresses,
+            ["172.18.0.2", "fd00::2"].map(|text| text.parse::<IpAddr>().unwrap())
+        );
         assert_eq!(view.pods, ["10.244.1.0/24".parse::<IpNet>().unwrap()]);
         assert!(!view.is_ready, "nothing says so");
-        object["status"]["conditions"] =
-            json!([{ "type": "MemoryPressure", "status": "False" }, { "type": "Ready", "status": "True" }]);
-        assert!(node(serde_json::from_value(object.clone()).unwrap()).unwrap().is_ready);
+        object["status"]["conditions"] = json!([{ "type": "MemoryPressure", "status": "False" }, { "type": "Ready", "status": "True" }]);
+        assert!(
+            node(serde_json::from_value(object.clone()).unwrap())
+                .unwrap()
+                .is_ready
+        );
         object["metadata"]["labels"] = json!({ labels::TYPE: labels::TYPE_VIRTUAL_NODE });
         assert_eq!(node(serde_json::from_value(object).unwrap()), None);
     }
@@ -266,29 +346,48 @@ mod tests {
         };
         let kept = slice(json!({}));
         assert_eq!(kept.service, ("shop".to_owned(), "web".to_owned()));
-        assert_eq!(kept.addresses, [1, 2, 3].map(|last| IpAddr::from([10, 244, 0, last])).into());
+        assert_eq!(
+            kept.addresses,
+            [1, 2, 3]
+                .map(|last| IpAddr::from([10, 244, 0, last]))
+                .into()
+        );
         assert!(!kept.is_denied && slice(json!({ annotations::REFLECTION: "deny" })).is_denied);
     }
 
     #[test]
-    fn a_service_is_reflected_as_it_is_marked_and_has_no_pods_of_this_cluster_if_it_is_a_replica_or_a_name() {
+    fn a_service_is_reflected_as_it_is_marked_and_has_no_pods_of_this_cluster_if_it_is_a_replica_or_a_name()
+     {
         let service = |metadata: serde_json::Value, kind: &str| {
-            service(&serde_json::from_value(json!({ "metadata": metadata, "spec": { "type": kind } })).unwrap())
+            service(
+                &serde_json::from_value(json!({ "metadata": metadata, "spec": { "type": kind } }))
+                    .unwrap(),
+            )
         };
         let marked = |mark: &str| json!({ "annotations": { annotations::REFLECTION: mark } });
         let marks = ["", "allow", "deny"].map(|mark| service(marked(mark), "ClusterIP"));
-        assert_eq!(marks, [Marked::Nothing, Marked::Allowed, Marked::Denied].map(Some));
+        assert_eq!(
+            marks,
+            [Marked::Nothing, Marked::Allowed, Marked::Denied].map(Some)
+        );
         let reflected = |list| marks.map(|mark| mark.is_some_and(|mark| mark.is_reflected(list)));
         assert_eq!(reflected(Reflection::DenyList), [true, true, false]);
         assert_eq!(reflected(Reflection::AllowList), [false, true, false]);
         assert_eq!(service(json!({}), "ExternalName"), None);
-        assert_eq!(service(json!({ "labels": { labels::REFLECTED: "true" } }), "ClusterIP"), None);
+        assert_eq!(
+            service(
+                json!({ "labels": { labels::REFLECTED: "true" } }),
+                "ClusterIP"
+            ),
+            None
+        );
     }
 
     #[test]
     fn a_pod_has_its_addresses_until_it_is_finished_even_if_it_is_not_ready_or_terminates() {
         let pod = |spec: serde_json::Value, phase: &str, addresses: &[&str]| {
-            let addresses: Vec<serde_json::Value> = addresses.iter().map(|ip| json!({ "ip": ip })).collect();
+            let addresses: Vec<serde_json::Value> =
+                addresses.iter().map(|ip| json!({ "ip": ip })).collect();
             let object = json!({
                 "metadata": { "name": "p", "deletionTimestamp": "2026-01-01T00:00:00Z" },
                 "spec": spec,
@@ -296,10 +395,16 @@ mod tests {
             });
             local_pod(&serde_json::from_value(object).unwrap())
         };
-        let (on_node, both) = (json!({ "containers": [], "nodeName": "n1" }), ["10.244.0.7", "fd00::7"]);
+        let (on_node, both) = (
+            json!({ "containers": [], "nodeName": "n1" }),
+            ["10.244.0.7", "fd00::7"],
+        );
         let view = pod(on_node.clone(), "Running", &both).unwrap();
         assert_eq!((view.node.as_str(), view.is_api_client), ("n1", false));
-        assert_eq!(view.addresses, both.map(|text| text.parse::<IpAddr>().unwrap()).into());
+        assert_eq!(
+            view.addresses,
+            both.map(|text| text.parse::<IpAddr>().unwrap()).into()
+        );
         for phase in ["Succeeded", "Failed"] {
             assert_eq!(pod(on_node.clone(), phase, &both), None);
         }
@@ -317,7 +422,13 @@ mod tests {
             let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "demo", "labels": labels } });
             mapped_namespace(&serde_json::from_value(namespace).unwrap())
         };
-        assert_eq!(found("true", "mapped"), Some(MappedNamespaceView { consumer: consumer.clone(), home: "shop".into() }));
+        assert_eq!(
+            found("true", "mapped"),
+            Some(MappedNamespaceView {
+                consumer: consumer.clone(),
+                home: "shop".into()
+            })
+        );
         assert_eq!((found("", "mapped"), found("true", "tenant")), (None, None));
     }
 
@@ -348,8 +459,18 @@ mod tests {
         };
         let (sent, choice) = (annotations::SENT_TO, annotations::API_SERVER);
         let is_client = |pod: Pod| local_pod(&pod).map(|view| view.is_api_client);
-        assert_eq!(is_client(pod("reader", json!({ sent: "uid" }), "Running")), Some(true));
-        assert_eq!(is_client(pod("default", json!({ sent: "uid", choice: "home" }), "Running")), Some(true));
+        assert_eq!(
+            is_client(pod("reader", json!({ sent: "uid" }), "Running")),
+            Some(true)
+        );
+        assert_eq!(
+            is_client(pod(
+                "default",
+                json!({ sent: "uid", choice: "home" }),
+                "Running"
+            )),
+            Some(true)
+        );
         for other in [
             pod("reader", json!({}), "Running"),
             pod("default", json!({ sent: "uid" }), "Running"),
@@ -357,6 +478,9 @@ mod tests {
         ] {
             assert_eq!(is_client(other.clone()), Some(false), "{other:?}");
         }
-        assert_eq!(is_client(pod("reader", json!({ sent: "uid" }), "Succeeded")), None);
+        assert_eq!(
+            is_client(pod("reader", json!({ sent: "uid" }), "Succeeded")),
+            None
+        );
     }
 }

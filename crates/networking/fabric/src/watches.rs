@@ -26,7 +26,8 @@ pub struct Watches {
 }
 
 impl Watches {
-    /// Starts to watch. `changed` is notified of all changes except those of Leases, which `on_lease` gets with their names.
+    /// Starts to watch. `changed` is notified of all changes except those of Leases, which
+    /// `on_lease` gets with their names.
     pub fn start(
         client: &Client,
         namespace: &str,
@@ -41,7 +42,13 @@ impl Watches {
         let (on_node, on_peer, on_config, on_client) = (notify(), notify(), notify(), notify());
         let all = watcher::Config::default;
         Self {
-            nodes: Cache::watch(Api::<Node>::all(client.clone()), all(), stop.clone(), view::node, move |_, _, _| on_node()),
+            nodes: Cache::watch(
+                Api::<Node>::all(client.clone()),
+                all(),
+                stop.clone(),
+                view::node,
+                move |_, _, _| on_node(),
+            ),
             peers: Cache::watch(
                 Api::<TunnelEndpoint>::namespaced(client.clone(), namespace),
                 all(),

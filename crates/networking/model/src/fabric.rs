@@ -1,5 +1,5 @@
-//! A cluster's network as all its nodes see it: the nodes, the gateways among them, and the peers. [`Fabric`] is the
-//! input of each node's plan.
+//! A cluster's network as all its nodes see it: the nodes, the gateways among them, and the peers.
+//! [`Fabric`] is the input of each node's plan.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -26,8 +26,8 @@ pub const OVERLAY_ID: u32 = 18_252;
 pub const OVERLAY_PORT: u16 = 6_472;
 /// The routing table of the first gateway; those of the others follow.
 pub const FIRST_TABLE: u32 = 18_252;
-/// The bits of a packet's mark that are ours. kube-proxy has 0xc000, Calico 0xffff0000, Cilium 0x0f00. The AWS VPC CNI reads 0x80, so
-/// no packet leaves our chains with that bit set.
+/// The bits of a packet's mark that are ours. kube-proxy has 0xc000, Calico 0xffff0000, Cilium
+/// 0x0f00. The AWS VPC CNI reads 0x80, so no packet leaves our chains with that bit set.
 pub const MARK_MASK: u32 = 0xf0;
 
 /// The input of every node's plan.
@@ -63,18 +63,31 @@ pub struct FabricNode {
 pub fn pod_prefixes(spec: Option<NodeSpec>) -> Vec<IpNet> {
     let spec = spec.unwrap_or_default();
     let several = spec.pod_cidrs.unwrap_or_default();
-    let all = if several.is_empty() { spec.pod_cidr.into_iter().collect() } else { several };
-    all.iter().filter_map(|prefix| prefix.parse().ok()).collect()
+    let all = if several.is_empty() {
+        spec.pod_cidr.into_iter().collect()
+    } else {
+        several
+    };
+    all.iter()
+        .filter_map(|prefix| prefix.parse().ok())
+        .collect()
 }
 
 impl FabricNode {
     pub(crate) fn address(&self, is_v4: bool) -> Option<IpAddr> {
-        self.addresses.iter().copied().find(|address| address.is_ipv4() == is_v4)
+        self.addresses
+            .iter()
+            .copied()
+            .find(|address| address.is_ipv4() == is_v4)
     }
 
     /// The next hop of routes of a family that lead to this node over the overlay.
     pub(crate) fn hop(&self, is_v4: bool) -> Option<IpAddr> {
-        if is_v4 { self.address(true) } else { Some(self.mac.link_local().into()) }
+        if is_v4 {
+            self.address(true)
+        } else {
+            Some(self.mac.link_local().into())
+        }
     }
 }
 
@@ -88,12 +101,14 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    /// The mark of packets that other nodes send to this gateway. On the gateway itself, the mark of packets for other nodes.
+    /// The mark of packets that other nodes send to this gateway. On the gateway itself, the mark
+    /// of packets for other nodes.
     pub fn mark(self) -> u32 {
         u32::from(self.slot % MAX_GATEWAYS + 1) << 4
     }
 
-    /// The table whose routes lead to this gateway. On the gateway itself they lead to the other nodes.
+    /// The table whose routes lead to this gateway. On the gateway itself they lead to the other
+    /// nodes.
     pub fn table(self) -> u32 {
         FIRST_TABLE + u32::from(self.slot % MAX_GATEWAYS)
     }
@@ -113,7 +128,13 @@ impl Mac {
     /// The IPv6 link-local address that is derived from it (RFC 4291, appendix A).
     fn link_local(self) -> Ipv6Addr {
         let mac = self.0;
-        let words = [[mac[0] ^ 2, mac[1]], [mac[2], 0xff], [0xfe, mac[3]], [mac[4], mac[5]]].map(u16::from_be_bytes);
+        let words = [
+            [mac[0] ^ 2, mac[1]],
+            [mac[2], 0xff],
+            [0xfe, mac[3]],
+            [mac[4], mac[5]],
+        ]
+        .map(u16::from_be_bytes);
         Ipv6Addr::new(0xfe80, 0, 0, 0, words[0], words[1], words[2], words[3])
     }
 }
@@ -130,17 +151,20 @@ impl std::fmt::Display for Mac {
 pub struct PeerNetwork {
     /// The prefixes that the peer and we export to each other.
     pub maps: PeerMaps,
-    /// MTUs of the ways to its prefixes in our address space, in bytes: those that are lower than [`Fabric::mtu`].
+    /// MTUs of the ways to its prefixes in our address space, in bytes: those that are lower than
+    /// [`Fabric::mtu`].
     pub mtus: BTreeMap<IpNet, u32>,
     /// The addresses of ours that it may open connections to.
     pub reachable: Reachable,
-    /// The addresses of its pods that may reach our API servers; `None` if no pod there ever may. Only gateways know the addresses.
+    /// The addresses of its pods that may reach our API servers; `None` if no pod there ever may.
+    /// Only gateways know the addresses.
     pub api_server: Option<BTreeSet<IpAddr>>,
     /// Whether it reaches other peers of which this is true, too, through us.
     pub transit: bool,
     /// Our consumers whose pods we offloaded on to it.
     pub customers: BTreeSet<ClusterId>,
-    /// The addresses of the pods that it offloaded to us, here and at other peers. Only gateways know them.
+    /// The addresses of the pods that it offloaded to us, here and at other peers. Only gateways
+    /// know them.
     pub offloaded: BTreeSet<IpAddr>,
 }
 
@@ -160,7 +184,10 @@ pub enum Reachable {
 impl Reachable {
     /// These addresses, and no others by connections that exist.
     pub fn only(all: impl IntoIterator<Item = IpAddr>) -> Self {
-        Self::Only { all: all.into_iter().collect(), established: BTreeSet::new() }
+        Self::Only {
+            all: all.into_iter().collect(),
+            established: BTreeSet::new(),
+        }
     }
 }
 
@@ -173,38 +200,61 @@ impl Default for Reachable {
 impl Fabric {
     /// The prefixes of peers in our address space.
     pub fn remote(&self) -> Vec<IpNet> {
-        let mut all: Vec<IpNet> =
-            self.peers.values().flat_map(|peer| peer.maps.imported.pairs().map(|(here, _)| here.0)).collect();
+        let mut all: Vec<IpNet> = self
+            .peers
+            .values()
+            .flat_map(|peer| peer.maps.imported.pairs().map(|(here, _)| here.0))
+            .collect();
         all.sort();
         all
     }
 
     /// The peers whose pods we offloaded on to another peer.
     pub fn customers(&self) -> BTreeMap<&ClusterId, &PeerNetwork> {
-        let has = |customer: &ClusterId| self.peers.iter().any(|(id, peer)| id != customer && peer.customers.contains(customer));
+        let has = |customer: &ClusterId| {
+            self.peers
+                .iter()
+                .any(|(id, peer)| id != customer && peer.customers.contains(customer))
+        };
         self.peers.iter().filter(|(id, _)| has(id)).collect()
     }
 
     /// Whether two peers reach through us what each exports to us.
     pub fn is_transit(&self, one: &ClusterId, other: &ClusterId) -> bool {
-        [one, other].into_iter().all(|id| self.peers.get(id).is_some_and(|peer| peer.transit))
+        [one, other]
+            .into_iter()
+            .all(|id| self.peers.get(id).is_some_and(|peer| peer.transit))
     }
 
     /// Whether peers have prefixes of this family.
     pub fn has_remote(&self, is_v4: bool) -> bool {
-        self.peers.values().any(|peer| peer.maps.imported.pairs().any(|(here, _)| here.0.addr().is_ipv4() == is_v4))
+        self.peers.values().any(|peer| {
+            peer.maps
+                .imported
+                .pairs()
+                .any(|(here, _)| here.0.addr().is_ipv4() == is_v4)
+        })
     }
 
-    /// Whether the overlay runs over IPv4, else over IPv6. All nodes choose the family that most nodes have.
+    /// Whether the overlay runs over IPv4, else over IPv6. All nodes choose the family that most
+    /// nodes have.
     pub fn overlay_is_v4(&self) -> bool {
-        let having = |is_v4| self.nodes.values().filter(|node| node.address(is_v4).is_some()).count();
+        let having = |is_v4| {
+            self.nodes
+                .values()
+                .filter(|node| node.address(is_v4).is_some())
+                .count()
+        };
         having(true) >= having(false)
     }
 
     /// The gateways in the order of their slots.
     pub fn gateways(&self) -> Vec<(&str, Gateway)> {
-        let mut all: Vec<(&str, Gateway)> =
-            self.nodes.iter().filter_map(|(name, node)| Some((name.as_str(), node.gateway?))).collect();
+        let mut all: Vec<(&str, Gateway)> = self
+            .nodes
+            .iter()
+            .filter_map(|(name, node)| Some((name.as_str(), node.gateway?)))
+            .collect();
         all.sort_by_key(|(_, gateway)| *gateway);
         all
     }
@@ -212,14 +262,22 @@ impl Fabric {
     /// The gateway that the main table of this node leads to: itself if it is one, else the first.
     pub fn nearest(&self, name: &str) -> Option<(&str, Gateway)> {
         let all = self.gateways();
-        all.iter().find(|(gateway, _)| *gateway == name).or(all.first()).copied()
+        all.iter()
+            .find(|(gateway, _)| *gateway == name)
+            .or(all.first())
+            .copied()
     }
 
     /// The buckets that the gateway on this node carries; none if there is no gateway.
     pub fn carried_by(&self, name: &str) -> Buckets {
-        let numbers: Vec<u64> = self.gateways().iter().map(|(_, gateway)| gateway.number).collect();
+        let numbers: Vec<u64> = self
+            .gateways()
+            .iter()
+            .map(|(_, gateway)| gateway.number)
+            .collect();
         let own = self.nodes.get(name).and_then(|node| node.gateway);
-        own.map(|own| spread::carried(own.number, &numbers)).unwrap_or_default()
+        own.map(|own| spread::carried(own.number, &numbers))
+            .unwrap_or_default()
     }
 }
 

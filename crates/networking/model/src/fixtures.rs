@@ -25,10 +25,17 @@ pub fn id(letter: char) -> ClusterId {
 
 /// Prefixes here, and what they are there.
 pub fn map(pairs: &[(&str, &str)]) -> PrefixMap {
-    PrefixMap::new(pairs.iter().map(|(here, there)| (Here(net(here)), There(net(there))))).unwrap()
+    PrefixMap::new(
+        pairs
+            .iter()
+            .map(|(here, there)| (Here(net(here)), There(net(there)))),
+    )
+    .unwrap()
 }
 
 /// The inverse of [`PeerMaps::seen_there`].
 pub fn seen_here(maps: &PeerMaps, address: There<IpAddr>) -> Option<Here<IpAddr>> {
-    maps.imported.here(address).or_else(|| maps.exported.here(address))
+    maps.imported
+        .here(address)
+        .or_else(|| maps.exported.here(address))
 }

@@ -1,16 +1,19 @@
-//! Gateways' Leases: how to read them, and when a gateway counts as lost. A gateway holds a numbered Lease, and renews
-//! it every [`RENEW_PERIOD`]. It is lost when one of these holds:
-//! 1. **Silent.** Its Lease was not renewed for [`LossRule::expired_after`], and another usable gateway
-//!    ([`GatewayLease::is_usable`]) renewed its own [`LossRule::overtaken_by`] later. If all are silent, the API server
-//!    does not answer, so none is lost.
-//! 2. **Abandoned.** Its Lease was not renewed for [`LossRule::abandoned_after`]. Only commands that look once use it.
-//! 3. **Suspected.** The node of another gateway probed its node without an answer, and says so in its own Lease. The
-//!    next renewal voids that. Only `liqo-fabric` and network negotiation use this rule.
+//! Gateways' Leases: how to read them, and when a gateway counts as lost. A gateway holds a
+//! numbered Lease, and renews it every [`RENEW_PERIOD`]. It is lost when one of these holds:
+//! 1. **Silent.** Its Lease was not renewed for [`LossRule::expired_after`], and another usable
+//!    gateway ([`GatewayLease::is_usable`]) renewed its own [`LossRule::overtaken_by`] later. If
+//!    all are silent, the API server does not answer, so none is lost.
+//! 2. **Abandoned.** Its Lease was not renewed for [`LossRule::abandoned_after`]. Only commands
+//!    that look once use it.
+//! 3. **Suspected.** The node of another gateway probed its node without an answer, and says so in
+//!    its own Lease. The next renewal voids that. Only `liqo-fabric` and network negotiation use
+//!    this rule.
 //!
-//! Clocks differ, so the limits depend on who looks; all follow from the duration in the Lease. `liqo-fabric` and
-//! network negotiation watch, and use their own clock ([`LeaseObservations`], [`LossRule::watched`]). Two commands look
-//! once: `generate peer-command --through-tunnel` compares the times in the Leases ([`alive`],
-//! [`LossRule::by_holders_clocks`]), `doctor` uses the API server's clock ([`LossRule::by_server_clock`]).
+//! Clocks differ, so the limits depend on who looks; all follow from the duration in the Lease.
+//! `liqo-fabric` and network negotiation watch, and use their own clock ([`LeaseObservations`],
+//! [`LossRule::watched`]). Two commands look once: `generate peer-command --through-tunnel`
+//! compares the times in the Leases ([`alive`], [`LossRule::by_holders_clocks`]), `doctor` uses the
+//! API server's clock ([`LossRule::by_server_clock`]).
 
 use std::{
     collections::BTreeMap,
@@ -24,11 +27,13 @@ use liqo_api::{SuspectedGateways, annotations, gateway_lease};
 
 use crate::spread::Buckets;
 
-/// The most gateways of a cluster: their marks are the numbers of their Leases plus one, in three bits (`fabric::MARK_MASK`).
+/// The most gateways of a cluster: their marks are the numbers of their Leases plus one, in three
+/// bits (`fabric::MARK_MASK`).
 pub const MAX_GATEWAYS: u8 = 7;
 /// Time for which a gateway's Lease holds after a renewal; also for Leases without a duration.
 pub const LEASE_DURATION: Duration = Duration::from_secs(6);
-/// A Lease that says less is read as this: renewals of healthy gateways are up to [`RENEWAL_ROUND`] apart.
+/// A Lease that says less is read as this: renewals of healthy gateways are up to [`RENEWAL_ROUND`]
+/// apart.
 const MIN_LEASE_DURATION: Duration = RENEWAL_ROUND;
 /// A Lease that says more is read as this, so that no Lease keeps a lost gateway for long.
 const MAX_LEASE_DURATION: Duration = Duration::from_mins(1);
@@ -49,28 +54,43 @@ pub struct LossRule {
 }
 
 impl LossRule {
-    /// For a process that watches the Leases and takes the times by its own clock. Every gateway renews its Lease within two thirds
-    /// of its duration, as within [`RENEWAL_ROUND`] of [`LEASE_DURATION`].
+    /// For a process that watches the Leases and takes the times by its own clock. Every gateway
+    /// renews its Lease within two thirds of its duration, as within [`RENEWAL_ROUND`] of
+    /// [`LEASE_DURATION`].
     pub fn watched(lease_duration: Duration) -> Self {
-        Self { expired_after: lease_duration, overtaken_by: lease_duration * 2 / 3, abandoned_after: Duration::MAX }
+        Self {
+            expired_after: lease_duration,
+            overtaken_by: lease_duration * 2 / 3,
+            abandoned_after: Duration::MAX,
+        }
     }
 
-    /// For a process that reads the Leases once, and compares the times in them. The holders' clocks may differ from each other by
-    /// seconds, and from ours by minutes.
+    /// For a process that reads the Leases once, and compares the times in them. The holders'
+    /// clocks may differ from each other by seconds, and from ours by minutes.
     pub fn by_holders_clocks(lease_duration: Duration) -> Self {
-        Self { expired_after: Duration::ZERO, overtaken_by: lease_duration, abandoned_after: Duration::from_mins(5) }
+        Self {
+            expired_after: Duration::ZERO,
+            overtaken_by: lease_duration,
+            abandoned_after: Duration::from_mins(5),
+        }
     }
 
-    /// For a process that reads the Leases once, and takes all times by the API server's clock. These times are truncated to the
-    /// second, and requests take a while.
+    /// For a process that reads the Leases once, and takes all times by the API server's clock.
+    /// These times are truncated to the second, and requests take a while.
     pub fn by_server_clock(lease_duration: Duration) -> Self {
         let abandoned_after = lease_duration + Duration::from_secs(2);
-        Self { expired_after: Duration::MAX, overtaken_by: Duration::MAX, abandoned_after }
+        Self {
+            expired_after: Duration::MAX,
+            overtaken_by: Duration::MAX,
+            abandoned_after,
+        }
     }
 
-    /// Whether a gateway is lost that was silent for `silent_for`, and renewed its Lease `behind` the latest renewal of a usable one.
+    /// Whether a gateway is lost that was silent for `silent_for`, and renewed its Lease `behind`
+    /// the latest renewal of a usable one.
     pub fn is_lost(&self, silent_for: Duration, behind: Duration) -> bool {
-        (silent_for >= self.expired_after && behind >= self.overtaken_by) || silent_for > self.abandoned_after
+        (silent_for >= self.expired_after && behind >= self.overtaken_by)
+            || silent_for > self.abandoned_after
     }
 }
 
@@ -91,7 +111,8 @@ pub struct GatewayLease {
     pub tls_port: Option<u16>,
     /// The buckets that the gateway carries.
     pub buckets: Buckets,
-    /// Time for which the Lease holds after a renewal, if the Lease contains it: see [`GatewayLease::holds_for`].
+    /// Time for which the Lease holds after a renewal, if the Lease contains it: see
+    /// [`GatewayLease::holds_for`].
     pub duration: Option<Duration>,
     /// The last renewal, by the holder's clock.
     pub renewed_at: Option<Timestamp>,
@@ -102,25 +123,32 @@ pub struct GatewayLease {
 }
 
 impl GatewayLease {
-    /// Reads a Lease; `None` if it is no gateway's. Any node can write any text as a key: see [`is_key`].
+    /// Reads a Lease; `None` if it is no gateway's. Any node can write any text as a key: see
+    /// [`is_key`].
     pub fn parse(lease: &Lease) -> Option<Self> {
         let number = lease_number(lease.metadata.name.as_deref()?)?;
         let spec = lease.spec.as_ref();
         let annotation = |name| lease.metadata.annotations.as_ref()?.get(name);
         let key = |name| annotation(name).cloned();
-        let buckets = annotation(annotations::GATEWAY_BUCKETS).and_then(|text| Buckets::from_str_radix(text, 16).ok());
-        let suspects = annotation(annotations::SUSPECTED_GATEWAYS).and_then(|text| text.parse().ok());
+        let buckets = annotation(annotations::GATEWAY_BUCKETS)
+            .and_then(|text| Buckets::from_str_radix(text, 16).ok());
+        let suspects =
+            annotation(annotations::SUSPECTED_GATEWAYS).and_then(|text| text.parse().ok());
         let seconds = spec.and_then(|spec| u64::try_from(spec.lease_duration_seconds?).ok());
         Some(Self {
             number,
-            node: spec.and_then(|spec| spec.holder_identity.clone()).filter(|holder| !holder.is_empty()),
+            node: spec
+                .and_then(|spec| spec.holder_identity.clone())
+                .filter(|holder| !holder.is_empty()),
             public_key: key(annotations::GATEWAY_KEY),
             first_key: key(annotations::GATEWAY_FIRST_KEY),
             former_key: key(annotations::GATEWAY_FORMER_KEY),
             tls_port: annotation(annotations::GATEWAY_TLS).and_then(|port| port.parse().ok()),
             buckets: buckets.unwrap_or_default(),
             duration: seconds.map(Duration::from_secs),
-            renewed_at: spec.and_then(|spec| spec.renew_time.as_ref()).map(|time| time.0),
+            renewed_at: spec
+                .and_then(|spec| spec.renew_time.as_ref())
+                .map(|time| time.0),
             version: lease.metadata.resource_version.clone(),
             suspects: suspects.unwrap_or_default(),
         })
@@ -133,11 +161,13 @@ impl GatewayLease {
 
     /// Time for which the Lease holds after a renewal.
     pub fn holds_for(&self) -> Duration {
-        self.duration.unwrap_or(LEASE_DURATION).clamp(MIN_LEASE_DURATION, MAX_LEASE_DURATION)
+        self.duration
+            .unwrap_or(LEASE_DURATION)
+            .clamp(MIN_LEASE_DURATION, MAX_LEASE_DURATION)
     }
 
-    /// Whether its holder can carry packets: its number is less than `replicas`, the configured number of gateways, and its key is
-    /// valid. A Lease that was given up has no key.
+    /// Whether its holder can carry packets: its number is less than `replicas`, the configured
+    /// number of gateways, and its key is valid. A Lease that was given up has no key.
     pub fn is_usable(&self, replicas: u8) -> bool {
         self.number < replicas && self.public_key.as_deref().is_some_and(is_key)
     }
@@ -150,16 +180,22 @@ pub fn lease_number(name: &str) -> Option<u8> {
 
 /// Whether this is a WireGuard key in base64.
 pub fn is_key(text: &str) -> bool {
-    BASE64.decode(text.as_bytes()).is_ok_and(|key| key.len() == 32)
+    BASE64
+        .decode(text.as_bytes())
+        .is_ok_and(|key| key.len() == 32)
 }
 
-/// The Leases of usable gateways that are not lost, by the times written in them. A Lease that was never renewed is left out.
+/// The Leases of usable gateways that are not lost, by the times written in them. A Lease that was
+/// never renewed is left out.
 pub fn alive(mut leases: Vec<GatewayLease>, replicas: u8, now: Timestamp) -> Vec<GatewayLease> {
     leases.retain(|lease| lease.is_usable(replicas));
     let newest = leases.iter().filter_map(|lease| lease.renewed_at).max();
     let is_alive = |lease: &GatewayLease| {
-        let (Some(renewed), Some(newest)) = (lease.renewed_at, newest) else { return false };
-        !LossRule::by_holders_clocks(lease.holds_for()).is_lost(since(renewed, now), since(renewed, newest))
+        let (Some(renewed), Some(newest)) = (lease.renewed_at, newest) else {
+            return false;
+        };
+        !LossRule::by_holders_clocks(lease.holds_for())
+            .is_lost(since(renewed, now), since(renewed, newest))
     };
     leases.into_iter().filter(is_alive).collect()
 }
@@ -201,12 +237,18 @@ impl LeaseObservations {
 
     /// Records a Lease that changed.
     pub fn observe(&mut self, lease: GatewayLease, now: Instant) {
-        // If all were silent, it was the API server: nobody loses the Lease because of that. A Lease of a gateway that is not usable
-        // shows, too, that the API server answers.
+        // If all were silent, it was the API server: nobody loses the Lease because of that. A
+        // Lease of a gateway that is not usable shows, too, that the API server answers.
         if self.all.keys().all(|number| self.has_expired(*number, now)) {
             self.forgive_silence(now);
         }
-        self.all.insert(lease.number, Observation { lease, changed_at: now });
+        self.all.insert(
+            lease.number,
+            Observation {
+                lease,
+                changed_at: now,
+            },
+        );
     }
 
     /// Records that a Lease is gone. Returns whether it was there.
@@ -214,8 +256,8 @@ impl LeaseObservations {
         self.all.remove(&number).is_some()
     }
 
-    /// Nothing could be observed up to now, so silence says nothing about anybody, except about gateways that were already silent while
-    /// another one was heard.
+    /// Nothing could be observed up to now, so silence says nothing about anybody, except about
+    /// gateways that were already silent while another one was heard.
     pub fn forgive_silence(&mut self, now: Instant) {
         let newest = self.newest();
         for one in self.all.values_mut() {
@@ -238,7 +280,10 @@ impl LeaseObservations {
 
     /// Time for which a Lease still holds if it is not renewed. Zero if it expired or is not known.
     pub fn expires_in(&self, number: u8, now: Instant) -> Duration {
-        self.all.get(&number).map(|one| one.lease.holds_for().saturating_sub(one.silent_for(now))).unwrap_or_default()
+        self.all
+            .get(&number)
+            .map(|one| one.lease.holds_for().saturating_sub(one.silent_for(now)))
+            .unwrap_or_default()
     }
 
     /// Whether another node may take the Lease because it was not renewed in time.
@@ -246,18 +291,30 @@ impl LeaseObservations {
         self.expires_in(number, now).is_zero()
     }
 
-    /// Whether a gateway is taken for lost because its Lease expired while that of a usable gateway was renewed.
+    /// Whether a gateway is taken for lost because its Lease expired while that of a usable gateway
+    /// was renewed.
     pub fn is_silent(&self, number: u8, now: Instant) -> bool {
-        let (Some(one), Some(newest)) = (self.all.get(&number), self.newest()) else { return false };
-        one.rule().is_lost(one.silent_for(now), newest.saturating_duration_since(one.changed_at))
+        let (Some(one), Some(newest)) = (self.all.get(&number), self.newest()) else {
+            return false;
+        };
+        one.rule().is_lost(
+            one.silent_for(now),
+            newest.saturating_duration_since(one.changed_at),
+        )
     }
 
-    /// Whether a gateway is taken for lost because another usable one, which is not silent itself, says that its node does not answer,
-    /// and it did not renew its Lease since.
+    /// Whether a gateway is taken for lost because another usable one, which is not silent itself,
+    /// says that its node does not answer, and it did not renew its Lease since.
     pub fn is_suspected(&self, number: u8, now: Instant) -> bool {
-        let Some(version) = self.lease(number).and_then(|lease| lease.version.as_deref()) else { return false };
+        let Some(version) = self
+            .lease(number)
+            .and_then(|lease| lease.version.as_deref())
+        else {
+            return false;
+        };
         let others = self.usable().map(|one| &one.lease);
-        let mut others = others.filter(|other| other.number != number && !self.is_silent(other.number, now));
+        let mut others =
+            others.filter(|other| other.number != number && !self.is_silent(other.number, now));
         others.any(|other| other.suspects.contains(number, version))
     }
 
@@ -290,14 +347,22 @@ mod tests {
     }
 
     fn usable(number: u8) -> GatewayLease {
-        GatewayLease { number, public_key: Some(BASE64.encode(&[1; 32])), ..GatewayLease::default() }
+        GatewayLease {
+            number,
+            public_key: Some(BASE64.encode(&[1; 32])),
+            ..GatewayLease::default()
+        }
     }
 
     #[test]
     fn only_the_leases_of_gateways_have_a_number() {
         assert_eq!(lease_number(&gateway_lease(3)), Some(3));
         assert_eq!(lease_number("liqo-gateway-03"), None);
-        assert_eq!(lease_number(&gateway_lease(MAX_GATEWAYS)), None, "its mark would be that of the first");
+        assert_eq!(
+            lease_number(&gateway_lease(MAX_GATEWAYS)),
+            None,
+            "its mark would be that of the first"
+        );
         assert_eq!(lease_number("somebody-3"), None);
         assert_eq!(lease("liqo-controller-manager", "a", &json!({})), None);
     }
@@ -309,21 +374,55 @@ mod tests {
         assert_eq!(gateway(json!({ tls: "443" })).public_key, None);
         let port = |text: &str| gateway(json!({ tls: text })).tls_port;
         assert_eq!([port("443"), port("none")], [Some(443), None]);
-        let full = gateway(json!({ key: BASE64.encode(&[1; 32]), annotations::SUSPECTED_GATEWAYS: "1@9" }));
+        let full = gateway(
+            json!({ key: BASE64.encode(&[1; 32]), annotations::SUSPECTED_GATEWAYS: "1@9" }),
+        );
         assert!(full.is_held_by("a") && full.suspects.contains(1, "9"));
-        assert_eq!((full.public_key, full.version.as_deref()), (Some(BASE64.encode(&[1; 32])), Some("7")));
-        assert_eq!(lease(&gateway_lease(0), "", &json!({})).unwrap().node, None, "it was given up");
+        assert_eq!(
+            (full.public_key, full.version.as_deref()),
+            (Some(BASE64.encode(&[1; 32])), Some("7"))
+        );
+        assert_eq!(
+            lease(&gateway_lease(0), "", &json!({})).unwrap().node,
+            None,
+            "it was given up"
+        );
     }
 
     #[test]
     fn by_the_times_in_leases_one_that_nobody_renews_is_lost() {
         let now: Timestamp = "2026-06-01T12:00:00Z".parse().unwrap();
-        let renewed = |number: u8, ago: u64| GatewayLease { renewed_at: Some(now - Duration::from_secs(ago)), ..usable(number) };
-        let numbers = |leases: Vec<GatewayLease>| alive(leases, 2, now).iter().map(|lease| lease.number).collect::<Vec<_>>();
+        let renewed = |number: u8, ago: u64| GatewayLease {
+            renewed_at: Some(now - Duration::from_secs(ago)),
+            ..usable(number)
+        };
+        let numbers = |leases: Vec<GatewayLease>| {
+            alive(leases, 2, now)
+                .iter()
+                .map(|lease| lease.number)
+                .collect::<Vec<_>>()
+        };
         assert_eq!(numbers(vec![renewed(0, 10), renewed(1, 1)]), [1]);
-        assert_eq!(numbers(vec![renewed(0, 10), renewed(2, 1)]), [0], "the third is more than two");
-        assert_eq!(numbers(vec![renewed(0, 10), GatewayLease { public_key: None, ..renewed(1, 1) }]), [0]);
-        assert_eq!(numbers(vec![renewed(0, 62), renewed(1, 60)]), [0, 1], "our clock differs from theirs");
+        assert_eq!(
+            numbers(vec![renewed(0, 10), renewed(2, 1)]),
+            [0],
+            "the third is more than two"
+        );
+        assert_eq!(
+            numbers(vec![
+                renewed(0, 10),
+                GatewayLease {
+                    public_key: None,
+                    ..renewed(1, 1)
+                }
+            ]),
+            [0]
+        );
+        assert_eq!(
+            numbers(vec![renewed(0, 62), renewed(1, 60)]),
+            [0, 1],
+            "our clock differs from theirs"
+        );
         assert!(numbers(vec![renewed(0, 600)]).is_empty());
         assert!(numbers(vec![usable(0)]).is_empty());
     }
@@ -331,7 +430,8 @@ mod tests {
     #[test]
     fn by_the_api_servers_clock_one_is_lost_two_seconds_after_its_lease_expired() {
         let rule = LossRule::by_server_clock(LEASE_DURATION);
-        let is_lost = |seconds| rule.is_lost(Duration::from_secs(seconds), Duration::from_secs(seconds));
+        let is_lost =
+            |seconds| rule.is_lost(Duration::from_secs(seconds), Duration::from_secs(seconds));
         assert_eq!([7, 8, 9].map(is_lost), [false, false, true]);
     }
 
@@ -342,27 +442,52 @@ mod tests {
         observations.observe(usable(0), start);
         observations.observe(usable(1), start);
         let later = start + LEASE_DURATION;
-        assert!(observations.has_expired(0, later) && !observations.is_silent(0, later), "nobody is heard");
+        assert!(
+            observations.has_expired(0, later) && !observations.is_silent(0, later),
+            "nobody is heard"
+        );
         observations.observe(usable(1), start + RENEWAL_ROUND);
-        assert!(!observations.is_silent(0, start + RENEWAL_ROUND), "its Lease still holds");
+        assert!(
+            !observations.is_silent(0, start + RENEWAL_ROUND),
+            "its Lease still holds"
+        );
         assert!(observations.is_silent(0, later) && !observations.is_silent(1, later));
     }
 
     #[test]
     fn a_lease_that_is_not_usable_neither_outlives_nor_suspects_a_gateway() {
         let start = Instant::now();
-        let suspicious = |lease: GatewayLease| GatewayLease { suspects: "0@7".parse().unwrap(), ..lease };
+        let suspicious = |lease: GatewayLease| GatewayLease {
+            suspects: "0@7".parse().unwrap(),
+            ..lease
+        };
         let surplus = suspicious(usable(2));
-        let without_key = suspicious(GatewayLease { public_key: Some("no key".to_owned()), ..usable(1) });
+        let without_key = suspicious(GatewayLease {
+            public_key: Some("no key".to_owned()),
+            ..usable(1)
+        });
         let later = start + LEASE_DURATION;
-        for (another, replicas, is_usable) in [(surplus.clone(), 3, true), (surplus, 2, false), (without_key, 2, false)] {
+        for (another, replicas, is_usable) in [
+            (surplus.clone(), 3, true),
+            (surplus, 2, false),
+            (without_key, 2, false),
+        ] {
             let mut observations = LeaseObservations::default();
             observations.set_replicas(replicas);
-            observations.observe(GatewayLease { version: Some("7".to_owned()), ..usable(0) }, start);
+            observations.observe(
+                GatewayLease {
+                    version: Some("7".to_owned()),
+                    ..usable(0)
+                },
+                start,
+            );
             observations.observe(another, start + RENEWAL_ROUND);
             assert_eq!(observations.is_silent(0, later), is_usable);
             assert_eq!(observations.is_suspected(0, later), is_usable);
-            assert!(observations.has_expired(0, later), "the API server answers, so another node may take the Lease");
+            assert!(
+                observations.has_expired(0, later),
+                "the API server answers, so another node may take the Lease"
+            );
         }
     }
 
@@ -370,19 +495,31 @@ mod tests {
     fn a_lease_holds_as_long_as_it_says_itself_within_limits() {
         let holds_for = |seconds: Value| {
             let lease = json!({ "metadata": { "name": gateway_lease(0) }, "spec": { "leaseDurationSeconds": seconds } });
-            GatewayLease::parse(&serde_json::from_value(lease).unwrap()).unwrap().holds_for().as_secs()
+            GatewayLease::parse(&serde_json::from_value(lease).unwrap())
+                .unwrap()
+                .holds_for()
+                .as_secs()
         };
         let read = [json!(15), json!(null), json!(0), json!(-1), json!(86_400)].map(holds_for);
         assert_eq!(read, [15, 6, 4, 6, 60]);
 
         let start = Instant::now();
-        let patient = |number: u8| GatewayLease { duration: Some(LEASE_DURATION * 2), ..usable(number) };
+        let patient = |number: u8| GatewayLease {
+            duration: Some(LEASE_DURATION * 2),
+            ..usable(number)
+        };
         let mut observations = LeaseObservations::default();
         observations.observe(patient(0), start);
         observations.observe(patient(1), start + RENEWAL_ROUND);
         let later = start + LEASE_DURATION * 2;
-        assert!(!observations.has_expired(0, start + LEASE_DURATION) && observations.has_expired(0, later));
-        assert!(!observations.is_silent(0, later), "the next renewal of the other one was not due yet");
+        assert!(
+            !observations.has_expired(0, start + LEASE_DURATION)
+                && observations.has_expired(0, later)
+        );
+        assert!(
+            !observations.is_silent(0, later),
+            "the next renewal of the other one was not due yet"
+        );
         observations.observe(patient(1), start + RENEWAL_ROUND * 2);
         assert!(observations.is_silent(0, later));
     }

@@ -1,5 +1,5 @@
-//! Prefix maps: which address of one cluster is which address in another. [`PeerMaps`] has both directions for one
-//! peer; [`Externals`] gives single addresses a stand-in in the external prefix.
+//! Prefix maps: which address of one cluster is which address in another. [`PeerMaps`] has both
+//! directions for one peer; [`Externals`] gives single addresses a stand-in in the external prefix.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,8 +14,8 @@ use crate::{
     spread::{BUCKETS, low_bits},
 };
 
-/// Pairs of prefixes of equal length: ours, and the peer's name for it. The prefixes of each side do not overlap, so each address has at
-/// most one translation in either direction.
+/// Pairs of prefixes of equal length: ours, and the peer's name for it. The prefixes of each side
+/// do not overlap, so each address has at most one translation in either direction.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PrefixMap {
     pairs: BTreeMap<Here<IpNet>, There<IpNet>>,
@@ -31,7 +31,9 @@ pub enum InvalidMap {
 }
 
 impl PrefixMap {
-    pub fn new(pairs: impl IntoIterator<Item = (Here<IpNet>, There<IpNet>)>) -> Result<Self, InvalidMap> {
+    pub fn new(
+        pairs: impl IntoIterator<Item = (Here<IpNet>, There<IpNet>)>,
+    ) -> Result<Self, InvalidMap> {
         let mut map = Self::default();
         for (here, there) in pairs {
             map.insert(here, there)?;
@@ -43,7 +45,10 @@ impl PrefixMap {
         let (here, there) = (Here(here.0.trunc()), There(there.0.trunc()));
         let is_v4 = |prefix: &IpNet| matches!(prefix, IpNet::V4(_));
         if here.0.prefix_len() != there.0.prefix_len() || is_v4(&here.0) != is_v4(&there.0) {
-            return Err(InvalidMap::Size { here: here.0, there: there.0 });
+            return Err(InvalidMap::Size {
+                here: here.0,
+                there: there.0,
+            });
         }
         for (other_here, other_there) in &self.pairs {
             for (one, other) in [(here.0, other_here.0), (there.0, other_there.0)] {
@@ -67,12 +72,18 @@ impl PrefixMap {
 
     /// Translates an address of ours into the peer's address space.
     pub fn there(&self, address: Here<IpAddr>) -> Option<There<IpAddr>> {
-        self.pairs.iter().find_map(|(here, there)| translate(address.0, &here.0, &there.0)).map(There)
+        self.pairs
+            .iter()
+            .find_map(|(here, there)| translate(address.0, &here.0, &there.0))
+            .map(There)
     }
 
     /// Translates an address of the peer into our address space.
     pub fn here(&self, address: There<IpAddr>) -> Option<Here<IpAddr>> {
-        self.pairs.iter().find_map(|(here, there)| translate(address.0, &there.0, &here.0)).map(Here)
+        self.pairs
+            .iter()
+            .find_map(|(here, there)| translate(address.0, &there.0, &here.0))
+            .map(Here)
     }
 }
 
@@ -89,54 +100,90 @@ impl TryFrom<&TunnelEndpointSpec> for PeerMaps {
     type Error = InvalidMap;
 
     fn try_from(endpoint: &TunnelEndpointSpec) -> Result<Self, InvalidMap> {
-        let exported = endpoint.exported.iter().map(|(ours, view)| (Here(*ours), There(*view)));
-        let imported = endpoint.imported.iter().map(|(theirs, view)| (Here(*view), There(*theirs)));
-        Ok(Self { exported: PrefixMap::new(exported)?, imported: PrefixMap::new(imported)? })
+        let exported = endpoint
+            .exported
+            .iter()
+            .map(|(ours, view)| (Here(*ours), There(*view)));
+        let imported = endpoint
+            .imported
+            .iter()
+            .map(|(theirs, view)| (Here(*view), There(*theirs)));
+        Ok(Self {
+            exported: PrefixMap::new(exported)?,
+            imported: PrefixMap::new(imported)?,
+        })
     }
 }
 
 impl PeerMaps {
-    /// Translates an address of our space as the peer sees it: its own pods have their own addresses, ours those that it mapped.
+    /// Translates an address of our space as the peer sees it: its own pods have their own
+    /// addresses, ours those that it mapped.
     pub fn seen_there(&self, address: Here<IpAddr>) -> Option<There<IpAddr>> {
-        self.imported.there(address).or_else(|| self.exported.there(address))
+        self.imported
+            .there(address)
+            .or_else(|| self.exported.there(address))
     }
 
-    /// The maps between us and a cluster behind the peer, if the peer and that cluster see each other by `next`: the prefixes that it
-    /// exports to us, and those of ours that the peer passes on to it.
+    /// The maps between us and a cluster behind the peer, if the peer and that cluster see each
+    /// other by `next`: the prefixes that it exports to us, and those of ours that the peer passes
+    /// on to it.
     #[must_use]
     pub fn then(&self, next: &Self) -> Self {
         let through = |last: &PrefixMap| {
             let all = self.imported.pairs().chain(self.exported.pairs());
-            all.filter_map(|(here, at_peer)| Some((here, *last.pairs.get(&Here(at_peer.0))?))).collect()
+            all.filter_map(|(here, at_peer)| Some((here, *last.pairs.get(&Here(at_peer.0))?)))
+                .collect()
         };
         // Prefixes of both maps do not overlap, so neither do these.
-        Self { exported: PrefixMap { pairs: through(&next.exported) }, imported: PrefixMap { pairs: through(&next.imported) } }
+        Self {
+            exported: PrefixMap {
+                pairs: through(&next.exported),
+            },
+            imported: PrefixMap {
+                pairs: through(&next.imported),
+            },
+        }
     }
 }
 
-/// Single addresses outside of all exported prefixes that peers may reach (an API server, for example). Each has a stand-in within the
-/// external prefix.
+/// Single addresses outside of all exported prefixes that peers may reach (an API server, for
+/// example). Each has a stand-in within the external prefix.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Externals {
     stand_ins: BTreeMap<IpAddr, IpAddr>,
 }
 
 impl Externals {
-    /// Gives each address a stand-in from the external prefix of its family. Stand-ins of `previous` stay if they still fit. Returns the
-    /// addresses for which no stand-in is left, too. A stand-in has the low bits of its address, so a flow takes the same gateways on
-    /// both sides ([`crate::spread`]).
-    pub fn assign(external: &[IpNet], addresses: impl IntoIterator<Item = IpAddr>, previous: &Self) -> (Self, Vec<IpAddr>) {
+    /// Gives each address a stand-in from the external prefix of its family. Stand-ins of
+    /// `previous` stay if they still fit. Returns the addresses for which no stand-in is left, too.
+    /// A stand-in has the low bits of its address, so a flow takes the same gateways on both sides
+    /// ([`crate::spread`]).
+    pub fn assign(
+        external: &[IpNet],
+        addresses: impl IntoIterator<Item = IpAddr>,
+        previous: &Self,
+    ) -> (Self, Vec<IpAddr>) {
         let wanted: BTreeSet<IpAddr> = addresses.into_iter().collect();
-        let prefix_of = |address: &IpAddr| external.iter().find(|prefix| prefix.addr().is_ipv4() == address.is_ipv4());
+        let prefix_of = |address: &IpAddr| {
+            external
+                .iter()
+                .find(|prefix| prefix.addr().is_ipv4() == address.is_ipv4())
+        };
         let kept = |address: &IpAddr| {
             let before = *previous.stand_ins.get(address)?;
-            let is_fallback = |prefix: &IpNet| (0..BUCKETS).any(|bits| fallback(prefix, bits) == before);
-            let fits =
-                |prefix: &&IpNet| prefix.contains(&before) && !is_fallback(prefix) && low_bits(before) == low_bits(*address);
+            let is_fallback =
+                |prefix: &IpNet| (0..BUCKETS).any(|bits| fallback(prefix, bits) == before);
+            let fits = |prefix: &&IpNet| {
+                prefix.contains(&before)
+                    && !is_fallback(prefix)
+                    && low_bits(before) == low_bits(*address)
+            };
             prefix_of(address).filter(fits).map(|_| before)
         };
-        let mut stand_ins: BTreeMap<IpAddr, IpAddr> =
-            wanted.iter().filter_map(|address| Some((*address, kept(address)?))).collect();
+        let mut stand_ins: BTreeMap<IpAddr, IpAddr> = wanted
+            .iter()
+            .filter_map(|address| Some((*address, kept(address)?)))
+            .collect();
         let mut used: BTreeSet<IpAddr> = stand_ins.values().copied().collect();
         let mut without = Vec::new();
         for address in wanted {
@@ -145,9 +192,14 @@ impl Externals {
             }
             // The first addresses are reserved: see `fallback`.
             let next = |before: &IpAddr| Some(offset(*before, BUCKETS));
-            let candidates = |prefix| std::iter::successors(Some(fallback(prefix, low_bits(address))), next).skip(1);
-            let free = prefix_of(&address)
-                .and_then(|prefix| candidates(prefix).take_while(|one| prefix.contains(one)).find(|one| !used.contains(one)));
+            let candidates = |prefix| {
+                std::iter::successors(Some(fallback(prefix, low_bits(address))), next).skip(1)
+            };
+            let free = prefix_of(&address).and_then(|prefix| {
+                candidates(prefix)
+                    .take_while(|one| prefix.contains(one))
+                    .find(|one| !used.contains(one))
+            });
             match free {
                 Some(free) => {
                     used.insert(free);
@@ -161,17 +213,22 @@ impl Externals {
 
     /// Restores recorded pairs.
     pub fn recorded(pairs: impl IntoIterator<Item = (IpAddr, IpAddr)>) -> Self {
-        Self { stand_ins: pairs.into_iter().collect() }
+        Self {
+            stand_ins: pairs.into_iter().collect(),
+        }
     }
 
     /// Addresses and their stand-ins.
     pub fn pairs(&self) -> impl Iterator<Item = (IpAddr, IpAddr)> {
-        self.stand_ins.iter().map(|(address, stand_in)| (*address, *stand_in))
+        self.stand_ins
+            .iter()
+            .map(|(address, stand_in)| (*address, *stand_in))
     }
 }
 
-/// The stand-in with these low bits, for all sources without an address at the peer: nodes, clients of node ports. The external prefix
-/// begins with sixteen of them, so a gateway can choose one whose answers come back to it.
+/// The stand-in with these low bits, for all sources without an address at the peer: nodes, clients
+/// of node ports. The external prefix begins with sixteen of them, so a gateway can choose one
+/// whose answers come back to it.
 pub fn fallback(external: &IpNet, low_bits: u8) -> IpAddr {
     offset(external.network(), low_bits)
 }

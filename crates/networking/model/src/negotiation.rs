@@ -1,7 +1,9 @@
-//! The announcements that two clusters exchange before packets flow, and the agreement that follows from them.
+//! The announcements that two clusters exchange before packets flow, and the agreement that follows
+//! from them.
 //!
-//! Each cluster announces the prefixes that it exports, and where in its own address space the other's exports appear (its views). There
-//! are no rounds of negotiation: each side reads the other's announcement and can check it.
+//! Each cluster announces the prefixes that it exports, and where in its own address space the
+//! other's exports appear (its views). There are no rounds of negotiation: each side reads the
+//! other's announcement and can check it.
 //!
 //! ```text
 //!   rome                                             milan
@@ -24,14 +26,17 @@ use crate::{
     spread::keeps_low_bits,
 };
 
-/// Maximum number of prefixes that a peer may export to us. A hub exports two or more for each cluster behind it.
+/// Maximum number of prefixes that a peer may export to us. A hub exports two or more for each
+/// cluster behind it.
 pub const MAX_EXPORTS: usize = 256;
 /// One peer's prefixes may take the pools of a family divided by this.
 pub const MAX_SHARE_DIVISOR: u128 = 4;
-/// Minimum length of a prefix that a peer may export, for IPv4 and IPv6: a larger range would leave nothing for others.
+/// Minimum length of a prefix that a peer may export, for IPv4 and IPv6: a larger range would leave
+/// nothing for others.
 pub const MIN_EXPORT_LEN: (u8, u8) = (10, 40);
 
-/// One cluster's announcement to another. All prefixes are of the announcing cluster's address space, except the keys of `views`.
+/// One cluster's announcement to another. All prefixes are of the announcing cluster's address
+/// space, except the keys of `views`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Announcement {
     /// The prefixes that the other may reach.
@@ -64,7 +69,8 @@ pub enum Refused {
 pub struct Ranges {
     pub pods: Vec<IpNet>,
     pub services: Vec<IpNet>,
-    /// The prefixes of stand-ins ([`crate::Externals`], [`crate::map::fallback`]), at most one of each family.
+    /// The prefixes of stand-ins ([`crate::Externals`], [`crate::map::fallback`]), at most one of
+    /// each family.
     pub external: Vec<IpNet>,
     pub nodes: Vec<IpAddr>,
     /// Other prefixes that are in use near this cluster and must stay reachable.
@@ -79,21 +85,40 @@ pub type Kept = BTreeMap<ClusterId, KeptAddresses>;
 impl Ranges {
     pub fn plan(&self, kept: Kept) -> AddressPlan {
         let nodes = self.nodes.iter().copied().map(IpNet::from);
-        let taken = [&self.pods, &self.services, &self.external, &self.reserved].into_iter().flatten().copied().chain(nodes);
-        AddressPlan { pools: self.pools.clone(), taken: taken.collect(), kept }
+        let taken = [&self.pods, &self.services, &self.external, &self.reserved]
+            .into_iter()
+            .flatten()
+            .copied()
+            .chain(nodes);
+        AddressPlan {
+            pools: self.pools.clone(),
+            taken: taken.collect(),
+            kept,
+        }
     }
 }
 
 /// Whether a peer's exports can be accepted at all.
 pub fn check(exports: &BTreeSet<IpNet>) -> Result<(), Refused> {
     if exports.len() > MAX_EXPORTS {
-        return Err(Refused::TooMany { count: exports.len() });
+        return Err(Refused::TooMany {
+            count: exports.len(),
+        });
     }
     if let Some(prefix) = exports.iter().find(|prefix| **prefix != prefix.trunc()) {
         return Err(Refused::HostBits { prefix: *prefix });
     }
-    let shortest = |prefix: &IpNet| if prefix.addr().is_ipv4() { MIN_EXPORT_LEN.0 } else { MIN_EXPORT_LEN.1 };
-    if let Some(prefix) = exports.iter().find(|prefix| prefix.prefix_len() < shortest(prefix)) {
+    let shortest = |prefix: &IpNet| {
+        if prefix.addr().is_ipv4() {
+            MIN_EXPORT_LEN.0
+        } else {
+            MIN_EXPORT_LEN.1
+        }
+    };
+    if let Some(prefix) = exports
+        .iter()
+        .find(|prefix| prefix.prefix_len() < shortest(prefix))
+    {
         return Err(Refused::TooLarge { prefix: *prefix });
     }
     if let Some(prefix) = exports.iter().find(|prefix| !keeps_low_bits(prefix)) {
@@ -102,24 +127,30 @@ pub fn check(exports: &BTreeSet<IpNet>) -> Result<(), Refused> {
     // The set is sorted, so a prefix that overlaps with another one follows it at once.
     let mut pairs = exports.iter().zip(exports.iter().skip(1));
     match pairs.find(|(one, other)| overlap(one, other)) {
-        Some((one, other)) => Err(Refused::ExportsOverlap { one: *one, other: *other }),
+        Some((one, other)) => Err(Refused::ExportsOverlap {
+            one: *one,
+            other: *other,
+        }),
         None => Ok(()),
     }
 }
 
-/// Allocates views of all peers' exports, those of each peer in the order of their importance. A peer with refused exports gets none. Also
-/// returns the exports that did not fit.
+/// Allocates views of all peers' exports, those of each peer in the order of their importance. A
+/// peer with refused exports gets none. Also returns the exports that did not fit.
 pub fn allocate_views(
     ranges: &Ranges,
     peers: &BTreeMap<ClusterId, Vec<IpNet>>,
     kept: Kept,
     previous: &Allocations,
 ) -> (Allocations, Vec<(ClusterId, IpNet)>) {
-    let sound = peers.iter().filter(|(_, exports)| check(&exports.iter().copied().collect()).is_ok());
+    let sound = peers
+        .iter()
+        .filter(|(_, exports)| check(&exports.iter().copied().collect()).is_ok());
     let (mut wanted, mut too_much) = (Vec::new(), Vec::new());
     for (peer, exports) in sound {
         // The order is fixed, so the same prefixes fit each time.
-        let [mut left_v4, mut left_v6] = [true, false].map(|is_v4| size_of(ranges.pools.iter(), is_v4) / MAX_SHARE_DIVISOR);
+        let [mut left_v4, mut left_v6] =
+            [true, false].map(|is_v4| size_of(ranges.pools.iter(), is_v4) / MAX_SHARE_DIVISOR);
         for prefix in exports {
             let is_v4 = prefix.addr().is_ipv4();
             let left = if is_v4 { &mut left_v4 } else { &mut left_v6 };
@@ -140,14 +171,21 @@ pub fn allocate_views(
 
 /// The number of addresses in the prefixes of one family.
 pub fn size_of<'a>(prefixes: impl IntoIterator<Item = &'a IpNet>, is_v4: bool) -> u128 {
-    let of_family = prefixes.into_iter().filter(|prefix| prefix.addr().is_ipv4() == is_v4);
+    let of_family = prefixes
+        .into_iter()
+        .filter(|prefix| prefix.addr().is_ipv4() == is_v4);
     of_family
-        .map(|prefix| 1_u128.checked_shl(u32::from(prefix.max_prefix_len() - prefix.prefix_len())).unwrap_or(u128::MAX))
+        .map(|prefix| {
+            1_u128
+                .checked_shl(u32::from(prefix.max_prefix_len() - prefix.prefix_len()))
+                .unwrap_or(u128::MAX)
+        })
         .fold(0, u128::saturating_add)
 }
 
-/// The views that two clusters have of each other. The agreement is complete when each has a view of all that the other exports. A cluster
-/// that exports nothing of one family has no room for that family either; if both have the other family, nothing is missing.
+/// The views that two clusters have of each other. The agreement is complete when each has a view
+/// of all that the other exports. A cluster that exports nothing of one family has no room for that
+/// family either; if both have the other family, nothing is missing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Agreement {
     pub maps: PeerMaps,
@@ -163,13 +201,17 @@ impl Agreement {
     }
 }
 
-/// Computes the agreement from both announcements. Views of prefixes that we do not export are ignored: the peer knew them from an
-/// earlier announcement of ours.
+/// Computes the agreement from both announcements. Views of prefixes that we do not export are
+/// ignored: the peer knew them from an earlier announcement of ours.
 pub fn agree(ours: &Announcement, theirs: &Announcement) -> Result<Agreement, Refused> {
     check(&theirs.exports)?;
     let seen = |prefix: &IpNet| Some((Here(*prefix), There(*theirs.views.get(prefix)?)));
     let allocated = |prefix: &IpNet| Some((Here(*ours.views.get(prefix)?), There(*prefix)));
-    let has = |exports: &BTreeSet<IpNet>, is_v4| exports.iter().any(|prefix| prefix.addr().is_ipv4() == is_v4);
+    let has = |exports: &BTreeSet<IpNet>, is_v4| {
+        exports
+            .iter()
+            .any(|prefix| prefix.addr().is_ipv4() == is_v4)
+    };
     let is_shared = |is_v4| has(&ours.exports, is_v4) && has(&theirs.exports, is_v4);
     let is_apart = !is_shared(true) && !is_shared(false);
     let matters = |prefix: &IpNet| is_apart || is_shared(prefix.addr().is_ipv4());

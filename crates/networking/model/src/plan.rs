@@ -1,18 +1,20 @@
 //! The desired state of one node ([`NodePlan`]): links, routes, rules and nftables.
 //!
-//! Each node reaches the gateways over an overlay (VXLAN), and a gateway reaches the peers through its tunnel device.
+//! Each node reaches the gateways over an overlay (VXLAN), and a gateway reaches the peers through
+//! its tunnel device.
 //! ```text
 //!   pod -> node --(mark by bucket, table of a gateway)--> overlay -> gateway --(route)--> tunnel
 //!   tunnel -> gateway --(own mark, own table)--> overlay -> node -> pod
 //! ```
-//! Each gateway has a mark and a routing table. nftables mark packets that another gateway carries ([`crate::spread`]),
-//! and on a gateway the packets from peers for other nodes. On other nodes a gateway's table leads to that gateway; on
-//! the gateway itself it leads to the other nodes. The main table leads to the first gateway, and on a gateway into its
-//! own tunnel. So with one gateway, other nodes need neither marks nor tables.
+//! Each gateway has a mark and a routing table. nftables mark packets that another gateway carries
+//! ([`crate::spread`]), and on a gateway the packets from peers for other nodes. On other nodes a
+//! gateway's table leads to that gateway; on the gateway itself it leads to the other nodes. The
+//! main table leads to the first gateway, and on a gateway into its own tunnel. So with one
+//! gateway, other nodes need neither marks nor tables.
 //!
-//! The next hop in the overlay is the other node's own address ("onlink"), so the overlay needs no addresses. For IPv6
-//! the kernel refuses that if another device leads to it; there it is a link-local address derived from the node's MAC
-//! address.
+//! The next hop in the overlay is the other node's own address ("onlink"), so the overlay needs no
+//! addresses. For IPv6 the kernel refuses that if another device leads to it; there it is a
+//! link-local address derived from the node's MAC address.
 
 use std::{collections::BTreeMap, net::IpAddr};
 
@@ -100,10 +102,12 @@ pub enum NextHop {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rule {
     pub is_v6: bool,
-    /// The mark, within [`MARK_MASK`](crate::fabric::MARK_MASK), of the packets that the rule is for.
+    /// The mark, within [`MARK_MASK`](crate::fabric::MARK_MASK), of the packets that the rule is
+    /// for.
     pub mark: u32,
-    /// The rule is only for packets that come out of the tunnel, and for checks of the sources of those that go into it. The overlay's
-    /// own packets keep the mark of the packet inside, and this rule must not apply to them.
+    /// The rule is only for packets that come out of the tunnel, and for checks of the sources of
+    /// those that go into it. The overlay's own packets keep the mark of the packet inside, and
+    /// this rule must not apply to them.
     pub is_from_tunnel: bool,
     pub table: u32,
     pub priority: u32,
@@ -111,15 +115,24 @@ pub struct Rule {
 
 impl Rule {
     fn of(gateway: Gateway, is_v6: bool, is_from_tunnel: bool) -> Self {
-        Self { is_v6, mark: gateway.mark(), is_from_tunnel, table: gateway.table(), priority: PRIORITY }
+        Self {
+            is_v6,
+            mark: gateway.mark(),
+            is_from_tunnel,
+            table: gateway.table(),
+            priority: PRIORITY,
+        }
     }
 }
 
 impl Fabric {
-    /// The desired state of this node. It is empty for an unknown node, and in a cluster without peers. Without a gateway, packets for
-    /// peers are dropped instead of leaving by the default route.
+    /// The desired state of this node. It is empty for an unknown node, and in a cluster without
+    /// peers. Without a gateway, packets for peers are dropped instead of leaving by the default
+    /// route.
     pub fn plan(&self, name: &str) -> NodePlan {
-        let (Some(this), false) = (self.nodes.get(name), self.peers.is_empty()) else { return NodePlan::default() };
+        let (Some(this), false) = (self.nodes.get(name), self.peers.is_empty()) else {
+            return NodePlan::default();
+        };
         let is_gateway = this.gateway.is_some();
         let nearest = self.nearest(name);
         let mut plan = NodePlan {
@@ -128,23 +141,50 @@ impl Fabric {
             tables: ruleset::tables(self, name),
             ..NodePlan::default()
         };
-        let mtus: BTreeMap<&IpNet, u32> =
-            self.peers.values().flat_map(|peer| &peer.mtus).map(|(prefix, mtu)| (prefix, *mtu)).collect();
+        let mtus: BTreeMap<&IpNet, u32> = self
+            .peers
+            .values()
+            .flat_map(|peer| &peer.mtus)
+            .map(|(prefix, mtu)| (prefix, *mtu))
+            .collect();
         for destination in self.remote() {
             let mtu = mtus.get(&destination).copied();
             let is_v4 = destination.addr().is_ipv4();
             let source = this.address(is_v4);
             let to_gateway = |gateway: &str| {
                 let hop = self.nodes.get(gateway)?.hop(is_v4)?;
-                Some(NextHop::Overlay { hop, source, mtu: Some(mtu.unwrap_or(self.mtu)) })
+                Some(NextHop::Overlay {
+                    hop,
+                    source,
+                    mtu: Some(mtu.unwrap_or(self.mtu)),
+                })
             };
-            let usual =
-                if is_gateway { Some(NextHop::Tunnel { source, mtu }) } else { nearest.and_then(|(first, _)| to_gateway(first)) };
-            plan.routes.push(Route { destination, table: None, next: NextHop::Unreachable });
-            plan.routes.extend(usual.map(|next| Route { destination, table: None, next }));
-            for (other, gateway) in self.gateways().into_iter().filter(|one| Some(*one) != nearest) {
+            let usual = if is_gateway {
+                Some(NextHop::Tunnel { source, mtu })
+            } else {
+                nearest.and_then(|(first, _)| to_gateway(first))
+            };
+            plan.routes.push(Route {
+                destination,
+                table: None,
+                next: NextHop::Unreachable,
+            });
+            plan.routes.extend(usual.map(|next| Route {
+                destination,
+                table: None,
+                next,
+            }));
+            for (other, gateway) in self
+                .gateways()
+                .into_iter()
+                .filter(|one| Some(*one) != nearest)
+            {
                 let next = to_gateway(other);
-                plan.routes.extend(next.map(|next| Route { destination, table: Some(gateway.table()), next }));
+                plan.routes.extend(next.map(|next| Route {
+                    destination,
+                    table: Some(gateway.table()),
+                    next,
+                }));
                 let rule = Rule::of(gateway, !is_v4, false);
                 if !plan.rules.contains(&rule) {
                     plan.rules.push(rule);
@@ -159,38 +199,76 @@ impl Fabric {
 
     fn overlay(&self, name: &str, this: &FabricNode) -> Option<Overlay> {
         // Nodes that are no gateways do not talk to each other here.
-        let others =
-            self.nodes.iter().filter(|(other, node)| *other != name && (node.gateway.is_some() || this.gateway.is_some()));
+        let others = self.nodes.iter().filter(|(other, node)| {
+            *other != name && (node.gateway.is_some() || this.gateway.is_some())
+        });
         let is_v4 = self.overlay_is_v4();
         let local = this.address(is_v4)?;
         let neighbour = |(_, node): (&String, &FabricNode)| {
-            let hops = [true, false].into_iter().filter(|is_v4| self.has_remote(*is_v4)).filter_map(|is_v4| node.hop(is_v4));
-            Some(Neighbour { outer: node.address(is_v4)?, mac: node.mac, hops: hops.collect() })
+            let hops = [true, false]
+                .into_iter()
+                .filter(|is_v4| self.has_remote(*is_v4))
+                .filter_map(|is_v4| node.hop(is_v4));
+            Some(Neighbour {
+                outer: node.address(is_v4)?,
+                mac: node.mac,
+                hops: hops.collect(),
+            })
         };
         let neighbours: Vec<Neighbour> = others.filter_map(neighbour).collect();
-        (!neighbours.is_empty()).then_some(Overlay { local, mac: this.mac, mtu: self.mtu, neighbours })
+        (!neighbours.is_empty()).then_some(Overlay {
+            local,
+            mac: this.mac,
+            mtu: self.mtu,
+            neighbours,
+        })
     }
 
-    /// Sends packets from peers to the other nodes over the overlay: strict checks of the return path (`rp_filter`) there require it.
+    /// Sends packets from peers to the other nodes over the overlay: strict checks of the return
+    /// path (`rp_filter`) there require it.
     fn add_routes_to_nodes(&self, name: &str, gateway: Gateway, plan: &mut NodePlan) {
-        let reached: Vec<Mac> = plan.overlay.iter().flat_map(|overlay| &overlay.neighbours).map(|one| one.mac).collect();
+        let reached: Vec<Mac> = plan
+            .overlay
+            .iter()
+            .flat_map(|overlay| &overlay.neighbours)
+            .map(|one| one.mac)
+            .collect();
         let others: Vec<&FabricNode> = self
             .nodes
             .iter()
             .filter(|(other, node)| *other != name && reached.contains(&node.mac))
             .map(|(_, node)| node)
             .collect();
-        for is_v4 in [true, false].into_iter().filter(|is_v4| self.has_remote(*is_v4)) {
+        for is_v4 in [true, false]
+            .into_iter()
+            .filter(|is_v4| self.has_remote(*is_v4))
+        {
             let before = plan.routes.len();
-            for (node, hop) in others.iter().filter_map(|node| Some((node, node.hop(is_v4)?))) {
-                let pods = node.pods.iter().copied().filter(|prefix| prefix.addr().is_ipv4() == is_v4);
-                plan.routes.extend(pods.chain(node.address(is_v4).map(IpNet::from)).map(|destination| Route {
-                    destination,
-                    table: Some(gateway.table()),
-                    next: NextHop::Overlay { hop, source: None, mtu: None },
-                }));
+            for (node, hop) in others
+                .iter()
+                .filter_map(|node| Some((node, node.hop(is_v4)?)))
+            {
+                let pods = node
+                    .pods
+                    .iter()
+                    .copied()
+                    .filter(|prefix| prefix.addr().is_ipv4() == is_v4);
+                plan.routes
+                    .extend(
+                        pods.chain(node.address(is_v4).map(IpNet::from))
+                            .map(|destination| Route {
+                                destination,
+                                table: Some(gateway.table()),
+                                next: NextHop::Overlay {
+                                    hop,
+                                    source: None,
+                                    mtu: None,
+                                },
+                            }),
+                    );
             }
-            plan.rules.extend((plan.routes.len() > before).then(|| Rule::of(gateway, !is_v4, true)));
+            plan.rules
+                .extend((plan.routes.len() > before).then(|| Rule::of(gateway, !is_v4, true)));
         }
     }
 }

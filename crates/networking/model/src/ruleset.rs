@@ -1,16 +1,20 @@
-//! The text of a node's nftables. Each address family in use has two tables, and on gateways a third one:
-//! - `liqo` translates and filters. One transaction replaces it as a whole, so no packet meets a part of it. Its chains
-//!   run a little before the usual places (`dstnat`, `srcnat`): the first chain that translates a connection wins, so
-//!   the masquerading of CNIs and kube-proxy does not hide the source.
-//! - `liqo_guard` is tiny and stays. While `liqo` is missing, it drops packets that were not translated, because the
-//!   kernel would remember the wrong translation for as long as the connection lives.
+//! The text of a node's nftables. Each address family in use has two tables, and on gateways a
+//! third one:
+//! - `liqo` translates and filters. One transaction replaces it as a whole, so no packet meets a
+//!   part of it. Its chains run a little before the usual places (`dstnat`, `srcnat`): the first
+//!   chain that translates a connection wins, so the masquerading of CNIs and kube-proxy does not
+//!   hide the source.
+//! - `liqo_guard` is tiny and stays. While `liqo` is missing, it drops packets that were not
+//!   translated, because the kernel would remember the wrong translation for as long as the
+//!   connection lives.
 //! - `liqo_limits` limits the connections of each peer.
 //!
-//! With several gateways, each node marks packets for peers by the gateway that carries them ([`crate::spread`]), after
-//! Services are translated. Packets that came by the overlay leave by the tunnel whatever their bucket, or they would
-//! circle. A node's ICMP errors about a connection take the connection's way: no other gateway knows it. For IPv4 the
-//! kernel can check sources (`rp_filter`), for IPv6 it cannot. So the tables check what matters to others: no peer
-//! speaks in another's name, and only nodes speak in the overlay.
+//! With several gateways, each node marks packets for peers by the gateway that carries them
+//! ([`crate::spread`]), after Services are translated. Packets that came by the overlay leave by
+//! the tunnel whatever their bucket, or they would circle. A node's ICMP errors about a connection
+//! take the connection's way: no other gateway knows it. For IPv4 the kernel can check sources
+//! (`rp_filter`), for IPv6 it cannot. So the tables check what matters to others: no peer speaks in
+//! another's name, and only nodes speak in the overlay.
 
 mod api_server;
 mod limits;
@@ -42,7 +46,8 @@ pub struct Table {
     /// `ip` or `ip6`.
     pub family: &'static str,
     pub name: &'static str,
-    /// A hash of the content, stored as the table's comment. The guard's also says which buckets the gateway carries: see [`carried`].
+    /// A hash of the content, stored as the table's comment. The guard's also says which buckets
+    /// the gateway carries: see [`carried`].
     pub fingerprint: String,
     /// Replaces the table in one transaction.
     pub script: String,
@@ -54,17 +59,28 @@ pub fn tables(fabric: &Fabric, node: &str) -> Vec<Table> {
         if fabric.has_remote(family.is_v4()) {
             of_family(fabric, node, family)
         } else if family.is_v4() == fabric.overlay_is_v4() {
-            vec![table(fabric, node, family, TABLE, &overlay_alone(fabric, family))]
+            vec![table(
+                fabric,
+                node,
+                family,
+                TABLE,
+                &overlay_alone(fabric, family),
+            )]
         } else {
             Vec::new()
         }
     };
-    [Family::V4, Family::V6].into_iter().flat_map(of_family).collect()
+    [Family::V4, Family::V6]
+        .into_iter()
+        .flat_map(of_family)
+        .collect()
 }
 
 /// The buckets that a gateway carries whose guard has this fingerprint.
 pub fn carried(fingerprint: &str) -> Buckets {
-    let buckets = fingerprint.split_once(' ').and_then(|(_, buckets)| Buckets::from_str_radix(buckets, 16).ok());
+    let buckets = fingerprint
+        .split_once(' ')
+        .and_then(|(_, buckets)| Buckets::from_str_radix(buckets, 16).ok());
     buckets.unwrap_or_default()
 }
 
@@ -74,7 +90,13 @@ fn of_family(fabric: &Fabric, node: &str, family: Family) -> Vec<Table> {
     };
     let all = [
         on_gateways(GUARD, guard),
-        Some(table(fabric, node, family, TABLE, &body(fabric, node, family))),
+        Some(table(
+            fabric,
+            node,
+            family,
+            TABLE,
+            &body(fabric, node, family),
+        )),
         on_gateways(LIMITS, limits::body),
     ];
     all.into_iter().flatten().collect()
@@ -82,31 +104,52 @@ fn of_family(fabric: &Fabric, node: &str, family: Family) -> Vec<Table> {
 
 fn table(fabric: &Fabric, node: &str, family: Family, name: &'static str, body: &str) -> Table {
     let keyword = family.keyword();
-    let carries = if name == GUARD { format!(" {:04x}", fabric.carried_by(node)) } else { String::new() };
+    let carries = if name == GUARD {
+        format!(" {:04x}", fabric.carried_by(node))
+    } else {
+        String::new()
+    };
     let fingerprint = format!("{}{carries}", short_hash(body));
     // The first line makes sure that there is something to delete.
     let script = format!(
         "table {keyword} {name}\ndelete table {keyword} {name}\n\
          table {keyword} {name} {{\n\tcomment \"{fingerprint}\"\n{body}}}\n"
     );
-    Table { family: keyword, name, fingerprint, script }
+    Table {
+        family: keyword,
+        name,
+        fingerprint,
+        script,
+    }
 }
 
 fn is_gateway(fabric: &Fabric, node: &str) -> bool {
-    fabric.nodes.get(node).is_some_and(|node| node.gateway.is_some())
+    fabric
+        .nodes
+        .get(node)
+        .is_some_and(|node| node.gateway.is_some())
 }
 
-/// Between us and each peer only the agreed prefixes pass: out of the tunnel only to addresses by which the peer knows us, and into it
-/// only from these.
+/// Between us and each peer only the agreed prefixes pass: out of the tunnel only to addresses by
+/// which the peer knows us, and into it only from these.
 fn guard(fabric: &Fabric, family: Family) -> String {
     let keyword = family.keyword();
     let mut text = String::new();
     for (id, peer) in &fabric.peers {
-        let known = peer.maps.exported.pairs().map(|(_, there)| there.0).filter(|prefix| family.has(prefix));
+        let known = peer
+            .maps
+            .exported
+            .pairs()
+            .map(|(_, there)| there.0)
+            .filter(|prefix| family.has(prefix));
         let known: Vec<IpNet> = known.collect();
         for (name, field) in [("out", "saddr"), ("in", "daddr")] {
             let accept = format!("{keyword} {field} {{ {} }} accept", elements(&known));
-            let rules = if known.is_empty() { Vec::new() } else { vec![accept] };
+            let rules = if known.is_empty() {
+                Vec::new()
+            } else {
+                vec![accept]
+            };
             chain(&mut text, &format!("{name}_{id}"), "", &rules);
         }
     }
@@ -115,7 +158,10 @@ fn guard(fabric: &Fabric, family: Family) -> String {
         "postrouting",
         "type filter hook postrouting priority srcnat + 50; policy accept;",
         &[
-            format!("oifname \"{TUNNEL}\" {keyword} daddr vmap {{ {} }}", prefix_verdicts(fabric, family, "out")),
+            format!(
+                "oifname \"{TUNNEL}\" {keyword} daddr vmap {{ {} }}",
+                prefix_verdicts(fabric, family, "out")
+            ),
             format!("oifname \"{TUNNEL}\" counter drop"),
         ],
     );
@@ -124,7 +170,10 @@ fn guard(fabric: &Fabric, family: Family) -> String {
         "prerouting",
         "type filter hook prerouting priority raw; policy accept;",
         &[
-            format!("iifname \"{TUNNEL}\" {keyword} saddr vmap {{ {} }}", prefix_verdicts(fabric, family, "in")),
+            format!(
+                "iifname \"{TUNNEL}\" {keyword} saddr vmap {{ {} }}",
+                prefix_verdicts(fabric, family, "in")
+            ),
             format!("iifname \"{TUNNEL}\" counter drop"),
         ],
     );
@@ -140,49 +189,99 @@ fn overlay_alone(fabric: &Fabric, family: Family) -> String {
 }
 
 fn nodes(fabric: &Fabric, family: Family) -> Vec<IpAddr> {
-    let nodes = fabric.nodes.values().flat_map(|node| node.addresses.iter().copied());
-    nodes.filter(|&address| family.has(&address.into())).collect()
+    let nodes = fabric
+        .nodes
+        .values()
+        .flat_map(|node| node.addresses.iter().copied());
+    nodes
+        .filter(|&address| family.has(&address.into()))
+        .collect()
 }
 
 fn nodes_set(fabric: &Fabric, family: Family) -> String {
     set(family, "nodes", "", nodes(fabric, family))
 }
 
-/// Input and forward rules that let only nodes speak in the overlay. A pod's packets to another node have the pod's node as their source
-/// there. A packet from another node's address that arrives by a device that does not lead to that node comes from a pod.
+/// Input and forward rules that let only nodes speak in the overlay. A pod's packets to another
+/// node have the pod's node as their source there. A packet from another node's address that
+/// arrives by a device that does not lead to that node comes from a pod.
 fn overlay_rules(fabric: &Fabric, family: Family) -> (Vec<String>, Vec<String>) {
     let keyword = family.keyword();
-    let mut input = vec![format!("udp dport {OVERLAY_PORT} {keyword} saddr != @nodes counter drop")];
+    let mut input = vec![format!(
+        "udp dport {OVERLAY_PORT} {keyword} saddr != @nodes counter drop"
+    )];
     if family == Family::V6 && !fabric.overlay_is_v4() {
-        input.push(format!("udp dport {OVERLAY_PORT} fib saddr . iif oif missing counter drop"));
+        input.push(format!(
+            "udp dport {OVERLAY_PORT} fib saddr . iif oif missing counter drop"
+        ));
     }
-    (input, vec![format!("udp dport {OVERLAY_PORT} {keyword} daddr @nodes counter drop")])
+    (
+        input,
+        vec![format!(
+            "udp dport {OVERLAY_PORT} {keyword} daddr @nodes counter drop"
+        )],
+    )
 }
 
 fn filter_chains(text: &mut String, input: &[String], forward: &[String]) {
-    chain(text, "forward", "type filter hook forward priority filter - 10; policy accept;", forward);
-    chain(text, "input", "type filter hook input priority filter - 10; policy accept;", input);
+    chain(
+        text,
+        "forward",
+        "type filter hook forward priority filter - 10; policy accept;",
+        forward,
+    );
+    chain(
+        text,
+        "input",
+        "type filter hook input priority filter - 10; policy accept;",
+        input,
+    );
 }
 
 fn body(fabric: &Fabric, node: &str, family: Family) -> String {
     let (keyword, is_gateway) = (family.keyword(), is_gateway(fabric, node));
-    let remote: Vec<IpNet> = fabric.remote().into_iter().filter(|prefix| family.has(prefix)).collect();
-    let pods: Vec<IpNet> = fabric.pods.iter().filter(|prefix| family.has(prefix)).copied().collect();
+    let remote: Vec<IpNet> = fabric
+        .remote()
+        .into_iter()
+        .filter(|prefix| family.has(prefix))
+        .collect();
+    let pods: Vec<IpNet> = fabric
+        .pods
+        .iter()
+        .filter(|prefix| family.has(prefix))
+        .copied()
+        .collect();
     let nodes = nodes(fabric, family);
     let mut text = set(family, "remote", INTERVAL, &remote);
     text.push_str(&nodes_set(fabric, family));
     let mut postrouting = Vec::new();
-    // Answers to connections that began here, and their ICMP errors. Packets of connections that a peer began are checked one by one,
-    // so closing an address also closes it for existing connections, unless it is one of those that stay open to them.
+    // Answers to connections that began here, and their ICMP errors. Packets of connections that a
+    // peer began are checked one by one, so closing an address also closes it for existing
+    // connections, unless it is one of those that stay open to them.
     let answers = "ct direction reply ct state established,related accept";
     let (mut input, mut forward) = overlay_rules(fabric, family);
     input.push(format!("{keyword} saddr @remote {answers}"));
-    input.extend(api_server::verdicts(fabric, family, is_gateway, "accept", |_| true));
+    input.extend(api_server::verdicts(
+        fabric,
+        family,
+        is_gateway,
+        "accept",
+        |_| true,
+    ));
     input.push(format!("{keyword} saddr @remote counter drop"));
     // Packets with a peer's source come in by these devices. Nobody else may send them to a peer.
-    let devices = if is_gateway { [TUNNEL, OVERLAY].as_slice() } else { &[OVERLAY] };
-    let devices = format!("{{ {} }}", elements(devices.iter().map(|device| format!("\"{device}\""))));
-    forward.push(format!("iifname != {devices} oifname {devices} {keyword} saddr @remote counter drop"));
+    let devices = if is_gateway {
+        [TUNNEL, OVERLAY].as_slice()
+    } else {
+        &[OVERLAY]
+    };
+    let devices = format!(
+        "{{ {} }}",
+        elements(devices.iter().map(|device| format!("\"{device}\"")))
+    );
+    forward.push(format!(
+        "iifname != {devices} oifname {devices} {keyword} saddr @remote counter drop"
+    ));
     if is_gateway {
         text.push_str(&api_server::clients(fabric, family));
         text.push_str(&open::sets(fabric, family));
@@ -194,15 +293,27 @@ fn body(fabric: &Fabric, node: &str, family: Family) -> String {
             // The kernel does not translate these, so they have addresses of another cluster.
             format!("iifname \"{TUNNEL}\" ct state invalid counter drop"),
             format!("iifname \"{TUNNEL}\" {answers}"),
-            format!("iifname \"{TUNNEL}\" {keyword} saddr vmap {{ {} }}", by_peer("open")),
+            format!(
+                "iifname \"{TUNNEL}\" {keyword} saddr vmap {{ {} }}",
+                by_peer("open")
+            ),
         ]);
-        forward.extend(api_server::verdicts(fabric, family, is_gateway, "accept", |_| true));
+        forward.extend(api_server::verdicts(
+            fabric,
+            family,
+            is_gateway,
+            "accept",
+            |_| true,
+        ));
         forward.push(format!("iifname \"{TUNNEL}\" counter drop"));
         chain(
             &mut text,
             "prerouting",
             "type nat hook prerouting priority dstnat - 10; policy accept;",
-            &[format!("iifname \"{TUNNEL}\" {keyword} saddr vmap {{ {} }}", by_peer("from"))],
+            &[format!(
+                "iifname \"{TUNNEL}\" {keyword} saddr vmap {{ {} }}",
+                by_peer("from")
+            )],
         );
         input.push(format!("iifname \"{TUNNEL}\" counter drop"));
         chain(
@@ -210,12 +321,17 @@ fn body(fabric: &Fabric, node: &str, family: Family) -> String {
             "mss",
             "type filter hook forward priority mangle; policy accept;",
             &[
-                format!("oifname \"{TUNNEL}\" tcp flags syn / syn,rst tcp option maxseg size set rt mtu"),
-                format!("iifname \"{TUNNEL}\" tcp flags syn / syn,rst tcp option maxseg size set rt mtu"),
+                format!(
+                    "oifname \"{TUNNEL}\" tcp flags syn / syn,rst tcp option maxseg size set rt mtu"
+                ),
+                format!(
+                    "iifname \"{TUNNEL}\" tcp flags syn / syn,rst tcp option maxseg size set rt mtu"
+                ),
             ],
         );
-        // A connection that is picked up in its middle keeps its port, or its server would reset it. The kernel changes the port while it
-        // still knows the connection by its former path. A packet that is dropped here is not remembered, and is sent again.
+        // A connection that is picked up in its middle keeps its port, or its server would reset
+        // it. The kernel changes the port while it still knows the connection by its former path. A
+        // packet that is dropped here is not remembered, and is sent again.
         chain(
             &mut text,
             "ports",
@@ -224,46 +340,82 @@ fn body(fabric: &Fabric, node: &str, family: Family) -> String {
                 "oifname != \"{TUNNEL}\" {keyword} saddr @remote ct state new ct status snat tcp flags & (fin | syn | rst | ack) != syn counter drop"
             )],
         );
-        postrouting.push(format!("oifname \"{TUNNEL}\" {keyword} daddr vmap {{ {} }}", by_peer("to")));
+        postrouting.push(format!(
+            "oifname \"{TUNNEL}\" {keyword} daddr vmap {{ {} }}",
+            by_peer("to")
+        ));
     }
     mark_chains(&mut text, fabric, node, family);
     filter_chains(&mut text, &input, &forward);
     // A machine that is not one of our nodes has no route back to peers.
-    postrouting.extend(api_server::verdicts(fabric, family, is_gateway, "masquerade", |machine| !nodes.contains(machine)));
-    // Sources stay visible: packets from a peer keep their source here, and so do those of our pods on their way to the gateway.
-    let same = |prefixes: &[IpNet]| elements(prefixes.iter().map(|prefix| format!("{prefix} : {prefix}")));
-    postrouting.push(format!("{keyword} saddr @remote snat {keyword} prefix to {keyword} saddr map {{ {} }}", same(&remote)));
+    postrouting.extend(api_server::verdicts(
+        fabric,
+        family,
+        is_gateway,
+        "masquerade",
+        |machine| !nodes.contains(machine),
+    ));
+    // Sources stay visible: packets from a peer keep their source here, and so do those of our pods
+    // on their way to the gateway.
+    let same =
+        |prefixes: &[IpNet]| elements(prefixes.iter().map(|prefix| format!("{prefix} : {prefix}")));
+    postrouting.push(format!(
+        "{keyword} saddr @remote snat {keyword} prefix to {keyword} saddr map {{ {} }}",
+        same(&remote)
+    ));
     if !pods.is_empty() {
         postrouting.push(format!(
             "oifname \"{OVERLAY}\" {keyword} daddr @remote snat {keyword} prefix to {keyword} saddr map {{ {} }}",
             same(&pods)
         ));
     }
-    chain(&mut text, "postrouting", "type nat hook postrouting priority srcnat - 10; policy accept;", &postrouting);
+    chain(
+        &mut text,
+        "postrouting",
+        "type nat hook postrouting priority srcnat - 10; policy accept;",
+        &postrouting,
+    );
     text
 }
 
-/// Marks packets that must not follow the main table: those that another gateway carries than the one it leads to, and on a gateway
-/// those between peers and other nodes.
+/// Marks packets that must not follow the main table: those that another gateway carries than the
+/// one it leads to, and on a gateway those between peers and other nodes.
 fn mark_chains(text: &mut String, fabric: &Fabric, node: &str, family: Family) {
     let (keyword, nearest) = (family.keyword(), fabric.nearest(node));
     let own = fabric.nodes.get(node).and_then(|node| node.gateway);
     let gateways = fabric.gateways();
-    let others: Vec<&(&str, Gateway)> = gateways.iter().filter(|one| Some(**one) != nearest).collect();
+    let others: Vec<&(&str, Gateway)> = gateways
+        .iter()
+        .filter(|one| Some(**one) != nearest)
+        .collect();
     for gateway in others.iter().map(|(_, gateway)| *gateway).chain(own) {
-        chain(text, &via(gateway), "", &[format!("meta mark set meta mark & {:#010x} | {:#010x}", !MARK_MASK, gateway.mark())]);
+        chain(
+            text,
+            &via(gateway),
+            "",
+            &[format!(
+                "meta mark set meta mark & {:#010x} | {:#010x}",
+                !MARK_MASK,
+                gateway.mark()
+            )],
+        );
     }
     let mut passing = Vec::new();
     if let Some(own) = own {
         let own = via(own);
-        // From peers by another gateway: strict checks of sources look up the return route, which is in that gateway's table, and not the
-        // tunnel. All these tables lead into the overlay, so any of their marks will do.
+        // From peers by another gateway: strict checks of sources look up the return route, which
+        // is in that gateway's table, and not the tunnel. All these tables lead into the overlay,
+        // so any of their marks will do.
         passing.extend(others.first().map(|(_, other)| {
-            format!("iifname \"{OVERLAY}\" {keyword} saddr @remote {keyword} daddr != @remote goto {}", via(*other))
+            format!(
+                "iifname \"{OVERLAY}\" {keyword} saddr @remote {keyword} daddr != @remote goto {}",
+                via(*other)
+            )
         }));
         passing.extend([
             format!("iifname \"{OVERLAY}\" {keyword} daddr @remote goto {own}"),
-            // Answers of a node port of this node to another node go back over the device that the request came from.
+            // Answers of a node port of this node to another node go back over the device that the
+            // request came from.
             format!("iifname \"{TUNNEL}\" ct direction reply ct status dnat accept"),
             format!("iifname \"{TUNNEL}\" goto {own}"),
         ]);
@@ -272,10 +424,20 @@ fn mark_chains(text: &mut String, fabric: &Fabric, node: &str, family: Family) {
         bucket_chain(text, fabric, family, &others);
         passing.push(format!("{keyword} daddr @remote jump by_bucket"));
         let starting = format!("{keyword} daddr @remote jump by_bucket");
-        chain(text, "starting", "type route hook output priority filter - 90; policy accept;", &[starting]);
+        chain(
+            text,
+            "starting",
+            "type route hook output priority filter - 90; policy accept;",
+            &[starting],
+        );
     }
     if !passing.is_empty() {
-        chain(text, "passing", "type filter hook prerouting priority filter - 90; policy accept;", &passing);
+        chain(
+            text,
+            "passing",
+            "type filter hook prerouting priority filter - 90; policy accept;",
+            &passing,
+        );
     }
 }
 
@@ -284,20 +446,30 @@ fn via(gateway: Gateway) -> String {
     format!("via_{}", gateway.slot)
 }
 
-/// Marks packets that one of these gateways carries. Rules first compute the bucket in the mark, bit by bit, because nft cannot combine
-/// two addresses in one expression; then they replace it by the gateway's mark, or by none.
+/// Marks packets that one of these gateways carries. Rules first compute the bucket in the mark,
+/// bit by bit, because nft cannot combine two addresses in one expression; then they replace it by
+/// the gateway's mark, or by none.
 fn bucket_chain(text: &mut String, fabric: &Fabric, family: Family, gateways: &[&(&str, Gateway)]) {
-    // Somebody may create two keys with one number: then both gateways carry the same buckets, and nft refuses a key that occurs twice.
+    // Somebody may create two keys with one number: then both gateways carry the same buckets, and
+    // nft refuses a key that occurs twice.
     let mut by_bucket = BTreeMap::new();
     for (name, gateway) in gateways {
         for bucket in spread::each(fabric.carried_by(name)) {
-            by_bucket.entry(bucket).or_insert_with(|| format!("{:#010x} : goto {}", u32::from(bucket) << 4, via(*gateway)));
+            by_bucket.entry(bucket).or_insert_with(|| {
+                format!("{:#010x} : goto {}", u32::from(bucket) << 4, via(*gateway))
+            });
         }
     }
     let reset = format!("meta mark set meta mark & {:#010x}", !MARK_MASK);
     let mut by_mark = vec![reset.clone()];
     if !by_bucket.is_empty() {
-        by_mark.insert(0, format!("meta mark & {MARK_MASK:#010x} vmap {{ {} }}", elements(by_bucket.into_values())));
+        by_mark.insert(
+            0,
+            format!(
+                "meta mark & {MARK_MASK:#010x} vmap {{ {} }}",
+                elements(by_bucket.into_values())
+            ),
+        );
     }
     chain(text, "by_mark", "", &by_mark);
     let mut marks = |name: &str, first: Option<String>, fields: [String; 2]| {
@@ -305,7 +477,9 @@ fn bucket_chain(text: &mut String, fabric: &Fabric, family: Family, gateways: &[
         for field in fields {
             for bit in (0..spread::LOW_BITS).map(|position| 1 << position) {
                 let (bits, turned) = (family.bits(bit), u32::from(bit) << 4);
-                rules.push(format!("{field} & {bits} == {bits} meta mark set meta mark ^ {turned:#010x}"));
+                rules.push(format!(
+                    "{field} & {bits} == {bits} meta mark set meta mark ^ {turned:#010x}"
+                ));
             }
         }
         rules.push("goto by_mark".to_owned());
@@ -313,54 +487,111 @@ fn bucket_chain(text: &mut String, fabric: &Fabric, family: Family, gateways: &[
     };
     let keyword = family.keyword();
     // The client and the server of the connection, as nodes see them.
-    let connection = ["original", "reply"].map(|direction| format!("ct {direction} {keyword} saddr"));
+    let connection =
+        ["original", "reply"].map(|direction| format!("ct {direction} {keyword} saddr"));
     marks("by_connection", None, connection);
     let error = Some("ct state related goto by_connection".to_owned());
-    marks("by_bucket", error, ["saddr", "daddr"].map(|field| format!("{keyword} {field}")));
+    marks(
+        "by_bucket",
+        error,
+        ["saddr", "daddr"].map(|field| format!("{keyword} {field}")),
+    );
 }
 
 /// The translations and the reachable addresses of one peer.
-fn peer_chains(text: &mut String, fabric: &Fabric, node: &str, family: Family, (id, peer): (&ClusterId, &PeerNetwork)) {
+fn peer_chains(
+    text: &mut String,
+    fabric: &Fabric,
+    node: &str,
+    family: Family,
+    (id, peer): (&ClusterId, &PeerNetwork),
+) {
     let keyword = family.keyword();
     let is_external = |prefix: &IpNet| fabric.external.contains(prefix);
-    let exported: Vec<(IpNet, IpNet)> =
-        peer.maps.exported.pairs().map(|(here, there)| (here.0, there.0)).filter(|(here, _)| family.has(here)).collect();
-    // No machine has an address in the external prefix: each of its addresses stands in for another one.
-    let pairs: BTreeMap<IpNet, IpNet> = exported.iter().filter(|(here, _)| !is_external(here)).copied().collect();
+    let exported: Vec<(IpNet, IpNet)> = peer
+        .maps
+        .exported
+        .pairs()
+        .map(|(here, there)| (here.0, there.0))
+        .filter(|(here, _)| family.has(here))
+        .collect();
+    // No machine has an address in the external prefix: each of its addresses stands in for another
+    // one.
+    let pairs: BTreeMap<IpNet, IpNet> = exported
+        .iter()
+        .filter(|(here, _)| !is_external(here))
+        .copied()
+        .collect();
     let mut to = Vec::new();
     let mut from = api_server::translations(fabric, family, peer);
     if !pairs.is_empty() {
-        let inward = elements(pairs.iter().map(|(here, there)| format!("{there} : {here}")));
-        let outward = elements(pairs.iter().map(|(here, there)| format!("{here} : {there}")));
-        from.push(format!("dnat {keyword} prefix to {keyword} daddr map {{ {inward} }}"));
-        to.push(format!("snat {keyword} prefix to {keyword} saddr map {{ {outward} }}"));
+        let inward = elements(
+            pairs
+                .iter()
+                .map(|(here, there)| format!("{there} : {here}")),
+        );
+        let outward = elements(
+            pairs
+                .iter()
+                .map(|(here, there)| format!("{here} : {there}")),
+        );
+        from.push(format!(
+            "dnat {keyword} prefix to {keyword} daddr map {{ {inward} }}"
+        ));
+        to.push(format!(
+            "snat {keyword} prefix to {keyword} saddr map {{ {outward} }}"
+        ));
     }
     // The peer calls an address that has no counterpart here.
     from.push("counter drop".to_owned());
     let external = exported.iter().find(|(here, _)| is_external(here));
     if let Some((_, there)) = external {
         let stand_ins = elements(fallback_stand_ins(fabric, node, there, family));
-        to.push(format!("snat to {keyword} daddr & {} map {{ {stand_ins} }}", family.bits(BUCKETS - 1)));
+        to.push(format!(
+            "snat to {keyword} daddr & {} map {{ {stand_ins} }}",
+            family.bits(BUCKETS - 1)
+        ));
     }
     chain(text, &format!("from_{id}"), "", &from);
     chain(text, &format!("to_{id}"), "", &to);
     open::chain_of(text, fabric, family, (id, peer));
 }
 
-/// The stand-ins for sources without an address that the peer knows, by the low bits of the destination. Answers must come back to this
-/// gateway, so the stand-in is in a bucket that this gateway carries.
-fn fallback_stand_ins(fabric: &Fabric, node: &str, external: &IpNet, family: Family) -> Vec<String> {
+/// The stand-ins for sources without an address that the peer knows, by the low bits of the
+/// destination. Answers must come back to this gateway, so the stand-in is in a bucket that this
+/// gateway carries.
+fn fallback_stand_ins(
+    fabric: &Fabric,
+    node: &str,
+    external: &IpNet,
+    family: Family,
+) -> Vec<String> {
     // A gateway that carries nothing gets no packets, so any bucket will do.
-    let bucket = spread::each(fabric.carried_by(node)).next().unwrap_or_default();
-    let stand_in = |low_bits: u8| format!("{} : {}", family.bits(low_bits), fallback(external, low_bits ^ bucket));
+    let bucket = spread::each(fabric.carried_by(node))
+        .next()
+        .unwrap_or_default();
+    let stand_in = |low_bits: u8| {
+        format!(
+            "{} : {}",
+            family.bits(low_bits),
+            fallback(external, low_bits ^ bucket)
+        )
+    };
     (0..BUCKETS).map(stand_in).collect()
 }
 
 /// Maps each prefix of each peer to that peer's chain.
 fn prefix_verdicts(fabric: &Fabric, family: Family, chain: &str) -> String {
     let of_peer = |(id, peer): (&ClusterId, &PeerNetwork)| {
-        let prefixes = peer.maps.imported.pairs().map(|(here, _)| here.0).filter(|prefix| family.has(prefix));
-        prefixes.map(|prefix| format!("{prefix} : jump {chain}_{id}")).collect::<Vec<_>>()
+        let prefixes = peer
+            .maps
+            .imported
+            .pairs()
+            .map(|(here, _)| here.0)
+            .filter(|prefix| family.has(prefix));
+        prefixes
+            .map(|prefix| format!("{prefix} : jump {chain}_{id}"))
+            .collect::<Vec<_>>()
     };
     elements(fabric.peers.iter().flat_map(of_peer))
 }

@@ -1,9 +1,10 @@
 //! Chooses which of several gateways carries a packet.
 //!
-//! Gateways remember translations, so both directions of a flow must pass the same gateway of each side, although each node sees the
-//! flow with other addresses. All views have the low bits of addresses in common, because prefix maps keep them. So the low bits choose:
-//! every node, on either side and for either direction of a flow, computes the same *bucket*, and the same gateway of each cluster for
-//! that bucket.
+//! Gateways remember translations, so both directions of a flow must pass the same gateway of each
+//! side, although each node sees the flow with other addresses. All views have the low bits of
+//! addresses in common, because prefix maps keep them. So the low bits choose: every node, on
+//! either side and for either direction of a flow, computes the same *bucket*, and the same gateway
+//! of each cluster for that bucket.
 //!
 //! ```text
 //!   bucket = low four bits of the source XOR low four bits of the destination
@@ -45,21 +46,30 @@ pub fn keeps_low_bits(prefix: &IpNet) -> bool {
 /// A gateway's number, derived from its public key, so all nodes and peers compute the same.
 pub fn gateway_number(public_key: &[u8; 32]) -> u64 {
     let (words, _) = public_key.as_chunks::<8>();
-    words.iter().fold(0, |number, word| mix(number ^ u64::from_le_bytes(*word)))
+    words
+        .iter()
+        .fold(0, |number, word| mix(number ^ u64::from_le_bytes(*word)))
 }
 
-/// The gateway that carries a bucket, in whatever order the gateways are given: the one whose number is highest after the bucket flipped
-/// some of its bits. Two gateways get exactly eight buckets each, because half of the buckets flip the first bit in which their numbers
-/// differ.
+/// The gateway that carries a bucket, in whatever order the gateways are given: the one whose
+/// number is highest after the bucket flipped some of its bits. Two gateways get exactly eight
+/// buckets each, because half of the buckets flip the first bit in which their numbers differ.
 pub fn choose<T>(bucket: u8, gateways: impl IntoIterator<Item = (u64, T)>) -> Option<T> {
     let flipped = flipped_by(bucket);
-    gateways.into_iter().max_by_key(|(number, _)| number ^ flipped).map(|(_, gateway)| gateway)
+    gateways
+        .into_iter()
+        .max_by_key(|(number, _)| number ^ flipped)
+        .map(|(_, gateway)| gateway)
 }
 
 /// The buckets that one of these gateways carries.
 pub fn carried(number: u64, gateways: &[u64]) -> Buckets {
-    let is_own = |bucket: &u8| choose(*bucket, gateways.iter().map(|other| (*other, *other))) == Some(number);
-    (0..BUCKETS).filter(is_own).fold(0, |buckets, bucket| buckets | 1 << bucket)
+    let is_own = |bucket: &u8| {
+        choose(*bucket, gateways.iter().map(|other| (*other, *other))) == Some(number)
+    };
+    (0..BUCKETS)
+        .filter(is_own)
+        .fold(0, |buckets, bucket| buckets | 1 << bucket)
 }
 
 /// The single buckets in a set.
@@ -67,11 +77,15 @@ pub fn each(buckets: Buckets) -> impl Iterator<Item = u8> {
     (0..BUCKETS).filter(move |bucket| buckets >> bucket & 1 == 1)
 }
 
-/// The bits of a gateway's number that this bucket flips. Any two of fifteen neighbouring bits divide the buckets differently, so a third
-/// gateway gets its share, too.
+/// The bits of a gateway's number that this bucket flips. Any two of fifteen neighbouring bits
+/// divide the buckets differently, so a third gateway gets its share, too.
 fn flipped_by(bucket: u8) -> u64 {
     const PARTS: [u8; 15] = [1, 2, 4, 8, 3, 12, 5, 10, 6, 9, 7, 14, 11, 13, 15];
-    let flipped = PARTS.iter().cycle().take(64).map(|part| u64::from((bucket & part).count_ones() % 2));
+    let flipped = PARTS
+        .iter()
+        .cycle()
+        .take(64)
+        .map(|part| u64::from((bucket & part).count_ones() % 2));
     flipped.fold(0, |bits, bit| bits << 1 | bit)
 }
 
@@ -103,7 +117,11 @@ mod tests {
         for key in 1..=255 {
             let both = numbers(&[[0; 32], [key; 32]]);
             let shares = [carried(both[0], &both), carried(both[1], &both)];
-            assert_eq!((shares[0].count_ones(), shares[0] ^ shares[1]), (8, Buckets::MAX), "{key}");
+            assert_eq!(
+                (shares[0].count_ones(), shares[0] ^ shares[1]),
+                (8, Buckets::MAX),
+                "{key}"
+            );
         }
     }
 
@@ -135,25 +153,40 @@ mod tests {
 
     #[test]
     fn maps_of_sixteen_addresses_or_more_keep_the_low_bits() {
-        for (prefix, keeps) in [("10.0.0.0/28", true), ("10.0.0.0/29", false), ("fd00::/124", true), ("fd00::/125", false)] {
+        for (prefix, keeps) in [
+            ("10.0.0.0/28", true),
+            ("10.0.0.0/29", false),
+            ("fd00::/124", true),
+            ("fd00::/125", false),
+        ] {
             assert_eq!(keeps_low_bits(&net(prefix)), keeps, "{prefix}");
         }
     }
 
     fn gateways() -> impl Strategy<Value = Vec<u64>> {
-        proptest::collection::hash_set(any::<[u8; 32]>(), 1..8).prop_map(|keys| numbers(&keys.into_iter().collect::<Vec<_>>()))
+        proptest::collection::hash_set(any::<[u8; 32]>(), 1..8)
+            .prop_map(|keys| numbers(&keys.into_iter().collect::<Vec<_>>()))
     }
 
     /// A prefix here, and where the other side sees it.
     fn shown() -> impl Strategy<Value = (IpNet, IpNet)> {
         (any::<u32>(), any::<u32>(), 10u8..=28).prop_map(|(here, there, length)| {
-            let prefix = |bits: u32| IpNet::new(std::net::Ipv4Addr::from(bits).into(), length).unwrap().trunc();
+            let prefix = |bits: u32| {
+                IpNet::new(std::net::Ipv4Addr::from(bits).into(), length)
+                    .unwrap()
+                    .trunc()
+            };
             (prefix(here), prefix(there))
         })
     }
 
     fn within(prefix: &IpNet, host: u32) -> IpAddr {
-        let (IpNet::V4(prefix), hosts) = (prefix, u32::MAX.checked_shr(prefix.prefix_len().into()).unwrap_or(0)) else {
+        let (IpNet::V4(prefix), hosts) = (
+            prefix,
+            u32::MAX
+                .checked_shr(prefix.prefix_len().into())
+                .unwrap_or(0),
+        ) else {
             panic!("of IPv4")
         };
         IpAddr::V4((prefix.network().to_bits() | host & hosts).into())

@@ -1,7 +1,7 @@
 //! The two halves of each `NetworkConfig`: our announcements to peers, and theirs to us.
 //!
-//! If two clusters borrow from each other there are two such objects with the same content. We write both, and read the one at the
-//! provider while it is reachable, because it is fresher.
+//! If two clusters borrow from each other there are two such objects with the same content. We
+//! write both, and read the one at the provider while it is reachable, because it is fresher.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,9 +18,9 @@ use kube::{
     runtime::watcher::Config,
 };
 use liqo_api::{
-    Claimed, ClusterId, DirectPath, GatewayAddress, MAX_BEHIND, MAX_DIRECT, MAX_DIRECT_ADDRESSES, MAX_DIRECT_NAMESPACES,
-    MAX_WAY_LEN, NETWORK_CONFIG, NetworkAnnouncement, NetworkConfig, NetworkConfigSpec, NetworkConfigStatus, labels,
-    tenant_namespace,
+    Claimed, ClusterId, DirectPath, GatewayAddress, MAX_BEHIND, MAX_DIRECT, MAX_DIRECT_ADDRESSES,
+    MAX_DIRECT_NAMESPACES, MAX_WAY_LEN, NETWORK_CONFIG, NetworkAnnouncement, NetworkConfig,
+    NetworkConfigSpec, NetworkConfigStatus, labels, tenant_namespace,
 };
 use liqo_controller_runtime::{
     Cache, Context, Key, PeerConnection, Peers, Queue,
@@ -51,7 +51,8 @@ type ReceivedConfig = Result<NetworkConfig, String>;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConsumerNamespace {
     pub consumer: ClusterId,
-    /// Whether it is the tenant namespace, where both clusters talk. Otherwise it is a mapped namespace, where pods of the consumer run.
+    /// Whether it is the tenant namespace, where both clusters talk. Otherwise it is a mapped
+    /// namespace, where pods of the consumer run.
     pub is_tenant: bool,
 }
 
@@ -62,19 +63,35 @@ impl ConsumerNamespace {
 
     /// Selects these namespaces.
     pub fn selector() -> String {
-        format!("{} in ({},{})", labels::NAMESPACE_KIND, Self::TENANT, Self::MAPPED)
+        format!(
+            "{} in ({},{})",
+            labels::NAMESPACE_KIND,
+            Self::TENANT,
+            Self::MAPPED
+        )
     }
 
-    /// `None` if it is a tenant namespace that is being deleted, or whose name is not the consumer's, or a mapped one that is not ours.
+    /// `None` if it is a tenant namespace that is being deleted, or whose name is not the
+    /// consumer's, or a mapped one that is not ours.
     #[allow(clippy::needless_pass_by_value)] // A cache calls it with a value.
     pub fn of(namespace: Namespace) -> Option<Self> {
         let consumer: ClusterId = namespace.labels().get(labels::CONSUMER_ID)?.parse().ok()?;
         let is_tenant = namespace.labels().get(labels::NAMESPACE_KIND)? == Self::TENANT;
         let has_its_name = namespace.name_any() == tenant_namespace(&consumer);
         // The pods of a mapped namespace need their network until they are gone.
-        let is_ours = namespace.labels().get(labels::MANAGED).is_some_and(|value| value == "true");
-        let counts = if is_tenant { has_its_name && namespace.metadata.deletion_timestamp.is_none() } else { is_ours };
-        counts.then_some(Self { consumer, is_tenant })
+        let is_ours = namespace
+            .labels()
+            .get(labels::MANAGED)
+            .is_some_and(|value| value == "true");
+        let counts = if is_tenant {
+            has_its_name && namespace.metadata.deletion_timestamp.is_none()
+        } else {
+            is_ours
+        };
+        counts.then_some(Self {
+            consumer,
+            is_tenant,
+        })
     }
 }
 
@@ -91,21 +108,29 @@ pub struct Announcements {
 impl Announcements {
     pub fn start(context: &Context, stop: &CancellationToken, queue: Queue<()>) -> Arc<Self> {
         let from_consumers = watch(Api::all(context.client.clone()), stop.clone(), &queue);
-        Arc::new(Self { own: context.cluster_id.clone(), from_consumers, from_providers: Mutex::default(), queue })
+        Arc::new(Self {
+            own: context.cluster_id.clone(),
+            from_consumers,
+            from_providers: Mutex::default(),
+            queue,
+        })
     }
 
     pub async fn synced(&self) -> bool {
         self.from_consumers.synced().await
     }
 
-    /// Forgets the announcements of former providers. If such a cluster borrows from us, only what it stores here counts.
+    /// Forgets the announcements of former providers. If such a cluster borrows from us, only what
+    /// it stores here counts.
     pub fn keep_providers(&self, is_provider: impl Fn(&ClusterId) -> bool) {
         self.from_providers.lock().retain(|id, _| is_provider(id));
     }
 
     /// Follows the announcements of providers while they are connected.
     pub async fn follow(self: &Arc<Self>, peers: &Peers, stop: CancellationToken) {
-        peers.for_each(stop, |connection| self.clone().follow_one(connection)).await;
+        peers
+            .for_each(stop, |connection| self.clone().follow_one(connection))
+            .await;
     }
 
     async fn follow_one(self: Arc<Self>, connection: Arc<PeerConnection>) {
@@ -113,7 +138,8 @@ impl Announcements {
         let stop = connection.ended.child_token();
         let _guard = stop.clone().drop_guard();
         let queue = self.queue.clone();
-        let changed = move |_: &Key, _: Option<&_>, _: Option<&_>| queue.add_after((), PEER_CHANGE_DELAY);
+        let changed =
+            move |_: &Key, _: Option<&_>, _: Option<&_>| queue.add_after((), PEER_CHANGE_DELAY);
         let cache = Cache::watch_provider(
             &connection,
             only_ours(),
@@ -143,25 +169,48 @@ impl Announcements {
         self.queue.add(());
     }
 
-    /// A peer's last announcement. A reachable provider's comes first, then the one that a consumer stored here.
+    /// A peer's last announcement. A reachable provider's comes first, then the one that a consumer
+    /// stored here.
     pub fn of(&self, peers: &Peers, id: &ClusterId) -> Option<Result<NetworkAnnouncement, String>> {
         let provider = self.from_providers.lock().get(id).cloned();
-        let provider = provider
-            .and_then(|cache| only(&cache))
-            .map(|received| received.as_ref().clone().map(|config| config.status.unwrap_or_default().announcement));
-        let consumer = self.from_consumers.get(&Key::new(tenant_namespace(id), NETWORK_CONFIG));
-        let consumer = consumer.map(|received| received.as_ref().clone().map(|config| config.spec.announcement));
-        let is_reachable = peers.get(id).is_some_and(|connection| connection.is_reachable());
-        let both = if is_reachable { [provider, consumer] } else { [consumer, provider] };
-        let is_empty =
-            |one: &Result<NetworkAnnouncement, String>| one.as_ref().is_ok_and(|one| *one == NetworkAnnouncement::default());
+        let provider = provider.and_then(|cache| only(&cache)).map(|received| {
+            received
+                .as_ref()
+                .clone()
+                .map(|config| config.status.unwrap_or_default().announcement)
+        });
+        let consumer = self
+            .from_consumers
+            .get(&Key::new(tenant_namespace(id), NETWORK_CONFIG));
+        let consumer = consumer.map(|received| {
+            received
+                .as_ref()
+                .clone()
+                .map(|config| config.spec.announcement)
+        });
+        let is_reachable = peers
+            .get(id)
+            .is_some_and(|connection| connection.is_reachable());
+        let both = if is_reachable {
+            [provider, consumer]
+        } else {
+            [consumer, provider]
+        };
+        let is_empty = |one: &Result<NetworkAnnouncement, String>| {
+            one.as_ref()
+                .is_ok_and(|one| *one == NetworkAnnouncement::default())
+        };
         let mut both = both.into_iter().flatten();
         let first = both.next()?;
-        if is_empty(&first) { both.next().or(Some(first)) } else { Some(first) }
+        if is_empty(&first) {
+            both.next().or(Some(first))
+        } else {
+            Some(first)
+        }
     }
 
-    /// Writes our announcement to each peer, and withdraws it from peers without an outcome. Writes only differences. Announcements to the
-    /// peers in `unknown` stay as they are.
+    /// Writes our announcement to each peer, and withdraws it from peers without an outcome. Writes
+    /// only differences. Announcements to the peers in `unknown` stay as they are.
     pub async fn tell(
         &self,
         context: &Context,
@@ -181,24 +230,43 @@ impl Announcements {
     ) -> Vec<RequestError> {
         let mut failures = Vec::new();
         let nothing = NetworkAnnouncement::default();
-        let announcement = |id: &ClusterId| outcomes.get(id).map_or(&nothing, |outcome| &outcome.announcement);
+        let announcement = |id: &ClusterId| {
+            outcomes
+                .get(id)
+                .map_or(&nothing, |outcome| &outcome.announcement)
+        };
         for (key, received) in self.from_consumers.all() {
             // Other namespaces than tenant namespaces do not count.
-            let consumer = key.namespace.rsplit('-').next().and_then(|id| id.parse::<ClusterId>().ok());
-            let Some(consumer) = consumer.filter(|id| tenant_namespace(id) == key.namespace && key.name == NETWORK_CONFIG) else {
+            let consumer = key
+                .namespace
+                .rsplit('-')
+                .next()
+                .and_then(|id| id.parse::<ClusterId>().ok());
+            let Some(consumer) = consumer
+                .filter(|id| tenant_namespace(id) == key.namespace && key.name == NETWORK_CONFIG)
+            else {
                 continue;
             };
             let wanted = announcement(&consumer);
             // If the object cannot be read, neither can our own half in it.
-            let Ok(config) = received.as_ref() else { continue };
+            let Ok(config) = received.as_ref() else {
+                continue;
+            };
             let current = config.status.clone().unwrap_or_default().announcement;
             if current == *wanted || unknown.contains(&consumer) {
                 continue;
             }
             let api: Api<NetworkConfig> = namespaced(&context.client, &key.namespace);
-            let status = NetworkConfigStatus { announcement: wanted.clone() };
+            let status = NetworkConfigStatus {
+                announcement: wanted.clone(),
+            };
             let written = put_status(&api, FIELD_MANAGER, NETWORK_CONFIG, &status).await;
-            failures.extend(written.step(ANNOUNCE, "consumer", Key::new("", consumer.as_str())).err().map(RequestError::from));
+            failures.extend(
+                written
+                    .step(ANNOUNCE, "consumer", Key::new("", consumer.as_str()))
+                    .err()
+                    .map(RequestError::from),
+            );
         }
         failures
     }
@@ -209,15 +277,33 @@ impl Announcements {
         outcomes: &BTreeMap<ClusterId, Outcome>,
         unknown: &[ClusterId],
     ) -> Vec<RequestError> {
-        let caches: Vec<_> = self.from_providers.lock().iter().map(|(id, cache)| (id.clone(), cache.clone())).collect();
-        let writes = caches.into_iter().filter(|(id, _)| !unknown.contains(id)).filter_map(|(id, cache)| {
-            let connection = context.peers.get(&id).filter(|connection| connection.is_reachable())?;
-            let wanted = outcomes.get(&id).map(|outcome| outcome.announcement.clone());
-            Some(async move {
-                let written = self.tell_provider(&connection, wanted.as_ref(), only(&cache).as_deref()).await;
-                written.step(ANNOUNCE, "provider", Key::new("", id.as_str())).err().map(RequestError::from)
-            })
-        });
+        let caches: Vec<_> = self
+            .from_providers
+            .lock()
+            .iter()
+            .map(|(id, cache)| (id.clone(), cache.clone()))
+            .collect();
+        let writes = caches
+            .into_iter()
+            .filter(|(id, _)| !unknown.contains(id))
+            .filter_map(|(id, cache)| {
+                let connection = context
+                    .peers
+                    .get(&id)
+                    .filter(|connection| connection.is_reachable())?;
+                let wanted = outcomes
+                    .get(&id)
+                    .map(|outcome| outcome.announcement.clone());
+                Some(async move {
+                    let written = self
+                        .tell_provider(&connection, wanted.as_ref(), only(&cache).as_deref())
+                        .await;
+                    written
+                        .step(ANNOUNCE, "provider", Key::new("", id.as_str()))
+                        .err()
+                        .map(RequestError::from)
+                })
+            });
         join_all(writes).await.into_iter().flatten().collect()
     }
 
@@ -228,24 +314,43 @@ impl Announcements {
         current: Option<&ReceivedConfig>,
     ) -> Result<(), peers::PeerError> {
         let api: Api<NetworkConfig> = namespaced(&connection.client, &connection.tenant_namespace);
-        let current = current.map(|config| config.as_ref().ok().map(|config| &config.spec.announcement));
+        let current =
+            current.map(|config| config.as_ref().ok().map(|config| &config.spec.announcement));
         match (wanted, current) {
             // Writing again does not help if the object cannot be read.
             (None, None) | (Some(_), Some(None)) => Ok(()),
-            (None, Some(_)) => peers::call(delete_if_present(&api, NETWORK_CONFIG, &DeleteParams::default())).await.map(drop),
+            (None, Some(_)) => peers::call(delete_if_present(
+                &api,
+                NETWORK_CONFIG,
+                &DeleteParams::default(),
+            ))
+            .await
+            .map(drop),
             (Some(wanted), Some(Some(current))) if current == wanted => Ok(()),
             (Some(wanted), current) => {
-                let spec = NetworkConfigSpec { announcement: wanted.clone() };
-                let config = marked(NetworkConfig::new(NETWORK_CONFIG, spec), labels::CONSUMER_ID, &self.own);
+                let spec = NetworkConfigSpec {
+                    announcement: wanted.clone(),
+                };
+                let config = marked(
+                    NetworkConfig::new(NETWORK_CONFIG, spec),
+                    labels::CONSUMER_ID,
+                    &self.own,
+                );
                 peers::call(put(&api, FIELD_MANAGER, &config, current.is_some())).await
             }
         }
     }
 }
 
-fn watch(api: Api<DeserializeGuard<NetworkConfig>>, stop: CancellationToken, queue: &Queue<()>) -> Cache<ReceivedConfig> {
+fn watch(
+    api: Api<DeserializeGuard<NetworkConfig>>,
+    stop: CancellationToken,
+    queue: &Queue<()>,
+) -> Cache<ReceivedConfig> {
     let queue = queue.clone();
-    Cache::watch(api, only_ours(), stop, read, move |_, _, _| queue.add_after((), PEER_CHANGE_DELAY))
+    Cache::watch(api, only_ours(), stop, read, move |_, _, _| {
+        queue.add_after((), PEER_CHANGE_DELAY);
+    })
 }
 
 fn only_ours() -> Config {
@@ -261,8 +366,8 @@ fn only(cache: &Cache<ReceivedConfig>) -> Option<Arc<ReceivedConfig>> {
     cache.all().into_iter().map(|(_, config)| config).next()
 }
 
-/// A peer may write objects that the schema admits and we cannot read, and its own API server may have another schema. An object that
-/// cannot be used becomes a short error.
+/// A peer may write objects that the schema admits and we cannot read, and its own API server may
+/// have another schema. An object that cannot be used becomes a short error.
 fn read(config: DeserializeGuard<NetworkConfig>) -> Option<ReceivedConfig> {
     let (metadata, content) = match config.0 {
         Ok(config) => (config.metadata, Ok((config.spec, config.status))),
@@ -271,45 +376,80 @@ fn read(config: DeserializeGuard<NetworkConfig>) -> Option<ReceivedConfig> {
     if metadata.deletion_timestamp.is_some() || metadata.name.as_deref() != Some(NETWORK_CONFIG) {
         return None;
     }
-    Some(content.map_err(|error| error.chars().take(MAX_ERROR_LEN).collect()).and_then(|(spec, status)| {
-        let status = status.unwrap_or_default();
-        for announcement in [&spec.announcement, &status.announcement] {
-            check_limits(announcement).map_err(str::to_owned)?;
-        }
-        Ok(NetworkConfig { metadata: ObjectMeta::default(), spec, status: Some(status) })
-    }))
+    Some(
+        content
+            .map_err(|error| error.chars().take(MAX_ERROR_LEN).collect())
+            .and_then(|(spec, status)| {
+                let status = status.unwrap_or_default();
+                for announcement in [&spec.announcement, &status.announcement] {
+                    check_limits(announcement).map_err(str::to_owned)?;
+                }
+                Ok(NetworkConfig {
+                    metadata: ObjectMeta::default(),
+                    spec,
+                    status: Some(status),
+                })
+            }),
+    )
 }
 
 /// Checks the limits of our own schema: the announcement's content ends up in objects here.
 fn check_limits(announcement: &NetworkAnnouncement) -> Result<(), &'static str> {
-    let NetworkAnnouncement { exports, transit, behind, views, gateways, path_mtus, direct, .. } = announcement;
-    if [exports.len(), transit.len(), views.len(), path_mtus.len()].into_iter().any(|count| count > 1024) {
+    let NetworkAnnouncement {
+        exports,
+        transit,
+        behind,
+        views,
+        gateways,
+        path_mtus,
+        direct,
+        ..
+    } = announcement;
+    if [exports.len(), transit.len(), views.len(), path_mtus.len()]
+        .into_iter()
+        .any(|count| count > 1024)
+    {
         return Err("it names more than 1024 prefixes");
     }
     let is_way = |way: &Vec<ClusterId>| (1..=MAX_WAY_LEN).contains(&way.len());
     if behind.len() > MAX_BEHIND || !behind.values().all(is_way) {
-        return Err("it names more than 64 prefixes behind it, or one without a way of at most 8 clusters");
+        return Err(
+            "it names more than 64 prefixes behind it, or one without a way of at most 8 clusters",
+        );
     }
     let are_few = |gateways: &Vec<GatewayAddress>, most: usize| {
-        gateways.len() <= 16 && gateways.iter().all(|gateway| gateway.endpoints.len().max(gateway.tls.len()) <= most)
+        gateways.len() <= 16
+            && gateways
+                .iter()
+                .all(|gateway| gateway.endpoints.len().max(gateway.tls.len()) <= most)
     };
     if !are_few(gateways, 8) {
         return Err("it names more than 16 gateways, or one with more than 8 addresses");
     }
     let is_path = |path: &DirectPath| {
         let are_names = |names: &BTreeSet<String>| {
-            names.len() <= MAX_DIRECT_NAMESPACES && names.iter().all(|name| name.len() <= MAX_NAMESPACE_LEN)
+            names.len() <= MAX_DIRECT_NAMESPACES
+                && names.iter().all(|name| name.len() <= MAX_NAMESPACE_LEN)
         };
         let has_tls = path.gateways.iter().any(|gateway| !gateway.tls.is_empty());
-        are_few(&path.gateways, MAX_DIRECT_ADDRESSES) && !has_tls && path.namespaces.as_ref().is_none_or(are_names)
+        are_few(&path.gateways, MAX_DIRECT_ADDRESSES)
+            && !has_tls
+            && path.namespaces.as_ref().is_none_or(are_names)
     };
     if direct.len() > MAX_DIRECT || !direct.values().all(is_path) {
-        return Err("it names more than 16 direct paths, or one with more gateways, addresses or namespaces than are allowed");
+        return Err(
+            "it names more than 16 direct paths, or one with more gateways, addresses or namespaces than are allowed",
+        );
     }
     let is_short = |address: &String| address.chars().count() <= 300;
-    let are_short = |gateway: &GatewayAddress| gateway.endpoints.iter().chain(&gateway.tls).all(is_short);
-    let has_keys = |gateway: &GatewayAddress| is_key(&gateway.public_key) && gateway.first_key.as_deref().is_none_or(is_key);
-    let mut all = gateways.iter().chain(direct.values().flat_map(|path| &path.gateways));
+    let are_short =
+        |gateway: &GatewayAddress| gateway.endpoints.iter().chain(&gateway.tls).all(is_short);
+    let has_keys = |gateway: &GatewayAddress| {
+        is_key(&gateway.public_key) && gateway.first_key.as_deref().is_none_or(is_key)
+    };
+    let mut all = gateways
+        .iter()
+        .chain(direct.values().flat_map(|path| &path.gateways));
     if all.all(|gateway| has_keys(gateway) && are_short(gateway)) {
         Ok(())
     } else {
@@ -337,21 +477,37 @@ mod tests {
             let labels = json!({ labels::CONSUMER_ID: id, labels::NAMESPACE_KIND: kind, labels::MANAGED: managed });
             let deleted = is_deleted.then_some("2026-01-01T00:00:00Z");
             let namespace = json!({ "metadata": { "name": name, "labels": labels, "deletionTimestamp": deleted } });
-            ConsumerNamespace::of(serde_json::from_value(namespace).unwrap()).map(|found| found.is_tenant)
+            ConsumerNamespace::of(serde_json::from_value(namespace).unwrap())
+                .map(|found| found.is_tenant)
         };
         let tenant = format!("liqo-tenant-{id}");
         assert_eq!(found(&tenant, "tenant", false, "true"), Some(true));
-        assert_eq!((found(&tenant, "tenant", true, "true"), found("other", "tenant", false, "true")), (None, None));
-        assert_eq!((found("demo-rome", "mapped", true, "true"), found("demo-rome", "mapped", false, "")), (Some(false), None));
+        assert_eq!(
+            (
+                found(&tenant, "tenant", true, "true"),
+                found("other", "tenant", false, "true")
+            ),
+            (None, None)
+        );
+        assert_eq!(
+            (
+                found("demo-rome", "mapped", true, "true"),
+                found("demo-rome", "mapped", false, "")
+            ),
+            (Some(false), None)
+        );
     }
 
     #[test]
     fn an_announcement_that_cannot_be_used_is_kept_as_a_short_error() {
         let key = BASE64.encode(&[7; 32]);
         assert!(
-            received(NETWORK_CONFIG, &json!({ "gateways": [{ "publicKey": key, "endpoints": ["192.0.2.1:1"] }] }))
-                .unwrap()
-                .is_ok()
+            received(
+                NETWORK_CONFIG,
+                &json!({ "gateways": [{ "publicKey": key, "endpoints": ["192.0.2.1:1"] }] })
+            )
+            .unwrap()
+            .is_ok()
         );
         assert_eq!(received("another", &json!({})), None);
         let endpoints: Vec<String> = (0..9).map(|port| format!("192.0.2.1:{port}")).collect();
@@ -368,30 +524,63 @@ mod tests {
             json!({ "behind": (0..65).map(|n| (format!("10.{n}.0.0/16"), json!(["a".repeat(32)]))).collect::<serde_json::Map<_, _>>() }),
             json!({ "exports": (0..1025).map(|n| format!("10.{}.{}.0/24", n / 256, n % 256)).collect::<Vec<_>>() }),
         ] {
-            assert!(received(NETWORK_CONFIG, &refused).unwrap().unwrap_err().len() <= MAX_ERROR_LEN);
+            assert!(
+                received(NETWORK_CONFIG, &refused)
+                    .unwrap()
+                    .unwrap_err()
+                    .len()
+                    <= MAX_ERROR_LEN
+            );
         }
     }
 
     #[test]
     fn direct_paths_are_bounded() {
         let key = BASE64.encode(&[7; 32]);
-        let id = |number: usize| BASE32_NOPAD.encode(&[u8::try_from(number).unwrap(); 20]).to_lowercase();
-        let is_accepted = |paths: usize, gateways: usize, endpoint: &Value, namespaces: usize, name: &str| {
-            let gateway = json!({ "publicKey": key, "endpoints": endpoint });
-            let names: Vec<String> = (0..namespaces).map(|number| format!("{name}{number}")).collect();
-            let path = json!({ "gateways": vec![gateway; gateways], "namespaces": names });
-            let paths: serde_json::Map<_, _> = (0..paths).map(|number| (id(number), path.clone())).collect();
-            received(NETWORK_CONFIG, &json!({ "direct": paths })).unwrap().is_ok()
+        let id = |number: usize| {
+            BASE32_NOPAD
+                .encode(&[u8::try_from(number).unwrap(); 20])
+                .to_lowercase()
         };
+        let is_accepted =
+            |paths: usize, gateways: usize, endpoint: &Value, namespaces: usize, name: &str| {
+                let gateway = json!({ "publicKey": key, "endpoints": endpoint });
+                let names: Vec<String> = (0..namespaces)
+                    .map(|number| format!("{name}{number}"))
+                    .collect();
+                let path = json!({ "gateways": vec![gateway; gateways], "namespaces": names });
+                let paths: serde_json::Map<_, _> = (0..paths)
+                    .map(|number| (id(number), path.clone()))
+                    .collect();
+                received(NETWORK_CONFIG, &json!({ "direct": paths }))
+                    .unwrap()
+                    .is_ok()
+            };
         let one = json!(["192.0.2.1:1"]);
-        assert!(is_accepted(16, 16, &json!(["192.0.2.1:1", "192.0.2.2:1"]), 256, "shop"));
+        assert!(is_accepted(
+            16,
+            16,
+            &json!(["192.0.2.1:1", "192.0.2.2:1"]),
+            256,
+            "shop"
+        ));
         assert!(!is_accepted(17, 1, &one, 1, "shop"));
         assert!(!is_accepted(1, 17, &one, 1, "shop"));
-        assert!(!is_accepted(1, 1, &json!(["192.0.2.1:1", "192.0.2.2:1", "192.0.2.3:1"]), 1, "shop"));
+        assert!(!is_accepted(
+            1,
+            1,
+            &json!(["192.0.2.1:1", "192.0.2.2:1", "192.0.2.3:1"]),
+            1,
+            "shop"
+        ));
         assert!(!is_accepted(1, 1, &json!(["a".repeat(301)]), 1, "shop"));
         assert!(!is_accepted(1, 1, &one, 257, "shop"));
         let over_tls = json!({ "gateways": [{ "publicKey": key, "tls": ["192.0.2.1:443"] }] });
-        assert!(received(NETWORK_CONFIG, &json!({ "direct": { id(1): over_tls } })).unwrap().is_err());
+        assert!(
+            received(NETWORK_CONFIG, &json!({ "direct": { id(1): over_tls } }))
+                .unwrap()
+                .is_err()
+        );
         assert!(!is_accepted(1, 1, &one, 1, &"a".repeat(63)));
     }
 }

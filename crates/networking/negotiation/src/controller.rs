@@ -1,5 +1,5 @@
-//! The controller. It watches what decisions depend on, decides for all peers together, because prefixes must not
-//! overlap, and writes `TunnelEndpoint`s and conditions.
+//! The controller. It watches what decisions depend on, decides for all peers together, because
+//! prefixes must not overlap, and writes `TunnelEndpoint`s and conditions.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,7 +13,8 @@ use k8s_openapi::api::{
 };
 use kube::{Api, api::DeleteParams, runtime::watcher::Config};
 use liqo_api::{
-    ClusterId, ForeignCluster, NetworkAnnouncement, PeeringIntent, PeeringPolicy, TunnelEndpoint, TunnelEndpointSpec,
+    ClusterId, ForeignCluster, NetworkAnnouncement, PeeringIntent, PeeringPolicy, TunnelEndpoint,
+    TunnelEndpointSpec,
     conditions::DesiredCondition,
     labels,
     policies::{PolicyPeer, without_status},
@@ -59,9 +60,13 @@ pub async fn run(context: Context) -> Result<(), RequestError> {
     Ok(())
 }
 
-/// Whether prefixes of a peer have to appear elsewhere, and pods may depend on where they appear now.
+/// Whether prefixes of a peer have to appear elsewhere, and pods may depend on where they appear
+/// now.
 fn is_waiting(outcome: &Outcome) -> bool {
-    outcome.endpoint.as_ref().is_some_and(|endpoint| !endpoint.waiting.is_empty())
+    outcome
+        .endpoint
+        .as_ref()
+        .is_some_and(|endpoint| !endpoint.waiting.is_empty())
 }
 
 struct NetworkNegotiation {
@@ -76,7 +81,8 @@ struct NetworkNegotiation {
     announcements: Arc<Announcements>,
     observations: Arc<Mutex<LeaseObservations>>,
     discovered: Mutex<Option<DiscoveredRanges>>,
-    /// The last time at which pods were seen to run between us and a peer whose prefixes are to move.
+    /// The last time at which pods were seen to run between us and a peer whose prefixes are to
+    /// move.
     runs_pods: Mutex<BTreeMap<ClusterId, Instant>>,
     /// Has one key, because the prefixes of all peers are allocated together.
     queue: Queue<()>,
@@ -91,22 +97,44 @@ impl NetworkNegotiation {
         };
         let client = || context.client.clone();
         let all = Config::default;
-        let (on_cluster, on_policy, on_node, on_consumer) = (enqueue(), enqueue(), enqueue(), enqueue());
+        let (on_cluster, on_policy, on_node, on_consumer) =
+            (enqueue(), enqueue(), enqueue(), enqueue());
         let real_nodes = all().labels(&format!("{}!={}", labels::TYPE, labels::TYPE_VIRTUAL_NODE));
         // Others write the status of policies.
-        let rules =
-            |policy: Option<&Arc<PeeringPolicy>>| policy.map(|policy| PeeringPolicy::clone(policy)).and_then(without_status);
+        let rules = |policy: Option<&Arc<PeeringPolicy>>| {
+            policy
+                .map(|policy| PeeringPolicy::clone(policy))
+                .and_then(without_status)
+        };
         let observations: Arc<Mutex<LeaseObservations>> = Arc::default();
         Arc::new(Self {
-            foreign_clusters: Cache::watch(Api::all(client()), all(), stop.clone(), whole, move |_, _, _| on_cluster()),
-            policies: Cache::watch(Api::all(client()), all(), stop.clone(), whole, move |_, old, new| {
-                if rules(old) != rules(new) {
-                    on_policy();
-                }
-            }),
-            nodes: Cache::watch(Api::<Node>::all(client()), real_nodes, stop.clone(), NodeAddresses::of, move |_, _, _| {
-                on_node();
-            }),
+            foreign_clusters: Cache::watch(
+                Api::all(client()),
+                all(),
+                stop.clone(),
+                whole,
+                move |_, _, _| on_cluster(),
+            ),
+            policies: Cache::watch(
+                Api::all(client()),
+                all(),
+                stop.clone(),
+                whole,
+                move |_, old, new| {
+                    if rules(old) != rules(new) {
+                        on_policy();
+                    }
+                },
+            ),
+            nodes: Cache::watch(
+                Api::<Node>::all(client()),
+                real_nodes,
+                stop.clone(),
+                NodeAddresses::of,
+                move |_, _, _| {
+                    on_node();
+                },
+            ),
             leases: watch_leases(&context, stop, observations.clone(), enqueue()),
             consumers: Cache::watch(
                 Api::<Namespace>::all(client()),
@@ -169,24 +197,40 @@ impl NetworkNegotiation {
         let config = self.context.config();
         let ranges = self.ranges().await?;
         let clusters = foreign_clusters::by_peer(&self.foreign_clusters);
-        self.announcements.keep_providers(|id| self.borrows_from(&clusters, id));
+        self.announcements
+            .keep_providers(|id| self.borrows_from(&clusters, id));
         let peers = self.peers(&clusters);
-        let nodes: BTreeMap<String, Arc<NodeAddresses>> =
-            self.nodes.all().into_iter().map(|(key, node)| (key.name, node)).collect();
+        let nodes: BTreeMap<String, Arc<NodeAddresses>> = self
+            .nodes
+            .all()
+            .into_iter()
+            .map(|(key, node)| (key.name, node))
+            .collect();
         let settings = &config.spec.network.gateways;
         let (gateways, gateways_change_in) = {
             let mut observations = self.observations.lock();
             observations.set_replicas(settings.replicas);
-            announced_gateways::announced(settings, &observations, &nodes, Instant::now().into_std())
+            announced_gateways::announced(
+                settings,
+                &observations,
+                &nodes,
+                Instant::now().into_std(),
+            )
         };
         let has_gateway = !gateways.is_empty();
-        let current: BTreeMap<ClusterId, TunnelEndpointSpec> =
-            self.current_endpoints().into_iter().map(|(id, endpoint)| (id, endpoint.spec.clone())).collect();
+        let current: BTreeMap<ClusterId, TunnelEndpointSpec> = self
+            .current_endpoints()
+            .into_iter()
+            .map(|(id, endpoint)| (id, endpoint.spec.clone()))
+            .collect();
         let snapshot = ranges.as_ref().ok().map(|ranges| NetworkSnapshot {
             own: self.context.cluster_id.clone(),
             settings: config.spec.network.clone(),
             ranges: ranges.clone(),
-            nodes: nodes.values().map(|node| NodeAddresses::clone(node)).collect(),
+            nodes: nodes
+                .values()
+                .map(|node| NodeAddresses::clone(node))
+                .collect(),
             gateways,
             peers: peers.clone(),
             current: current.clone(),
@@ -195,24 +239,50 @@ impl NetworkNegotiation {
             Some(snapshot) => Some(self.decide(snapshot).await),
             None => None,
         };
-        let is_waiting = outcomes.iter().flatten().any(|(_, outcome)| is_waiting(outcome));
+        let is_waiting = outcomes
+            .iter()
+            .flatten()
+            .any(|(_, outcome)| is_waiting(outcome));
         let mut failures = Vec::new();
-        // Without our ranges nothing new is agreed. Endpoints of peers that we no longer want a network with are deleted all the same.
+        // Without our ranges nothing new is agreed. Endpoints of peers that we no longer want a
+        // network with are deleted all the same.
         let endpoint = |id: &ClusterId| match &outcomes {
-            Some(outcomes) => outcomes.get(id).and_then(|outcome| outcome.endpoint.clone()),
+            Some(outcomes) => outcomes
+                .get(id)
+                .and_then(|outcome| outcome.endpoint.clone()),
             None => current.get(id).filter(|_| peers.contains_key(id)).cloned(),
         };
-        let endpoints = peers.keys().filter_map(|id| Some((id.clone(), endpoint(id)?))).collect();
+        let endpoints = peers
+            .keys()
+            .filter_map(|id| Some((id.clone(), endpoint(id)?)))
+            .collect();
         failures.extend(self.write_endpoints(&endpoints).await);
-        failures.extend(self.write_conditions(outcomes.as_ref(), ranges.as_ref().err(), has_gateway).await);
-        let unknown = if ranges.is_ok() { Vec::new() } else { peers.keys().cloned().collect() };
-        failures.extend(self.announcements.tell(&self.context, &outcomes.unwrap_or_default(), &unknown).await);
-        let next = if failures.is_empty() && ranges.is_ok() && !is_waiting { REFRESH_PERIOD } else { RETRY_DELAY };
+        failures.extend(
+            self.write_conditions(outcomes.as_ref(), ranges.as_ref().err(), has_gateway)
+                .await,
+        );
+        let unknown = if ranges.is_ok() {
+            Vec::new()
+        } else {
+            peers.keys().cloned().collect()
+        };
+        failures.extend(
+            self.announcements
+                .tell(&self.context, &outcomes.unwrap_or_default(), &unknown)
+                .await,
+        );
+        let next = if failures.is_empty() && ranges.is_ok() && !is_waiting {
+            REFRESH_PERIOD
+        } else {
+            RETRY_DELAY
+        };
         // A failure for one peer must not hold up the others, so it is only logged.
         for error in failures {
             tracing::warn!(error = error_chain(&error), "trying again");
         }
-        Ok(Next::After(gateways_change_in.map_or(next, |change| change.min(next))))
+        Ok(Next::After(
+            gateways_change_in.map_or(next, |change| change.min(next)),
+        ))
     }
 
     /// Decides about each peer. Pods are only asked for where something depends on them.
@@ -227,16 +297,25 @@ impl NetworkNegotiation {
                 (peer.runs_pods, is_changed) = (false, true);
             }
         }
-        if is_changed { decide(&snapshot) } else { outcomes }
+        if is_changed {
+            decide(&snapshot)
+        } else {
+            outcomes
+        }
     }
 
-    /// Whether pods run between us and a peer. A yes counts for a while, because the peer decides how often this is asked.
+    /// Whether pods run between us and a peer. A yes counts for a while, because the peer decides
+    /// how often this is asked.
     async fn knows_addresses(&self, id: &ClusterId) -> bool {
         let seen = self.runs_pods.lock().get(id).copied();
         if seen.is_some_and(|seen| seen.elapsed() < RETRY_DELAY) {
             return true;
         }
-        let guests = self.consumers.all().into_iter().filter(|(_, namespace)| !namespace.is_tenant && namespace.consumer == *id);
+        let guests = self
+            .consumers
+            .all()
+            .into_iter()
+            .filter(|(_, namespace)| !namespace.is_tenant && namespace.consumer == *id);
         let guests: Vec<String> = guests.map(|(key, _)| key.name).collect();
         let run = pods::run_between(&self.context, id, &guests).await.unwrap_or_else(|error| {
             tracing::warn!(peer = %id, error = error_chain(&error), "not known whether pods run there, so prefixes stay");
@@ -253,25 +332,39 @@ impl NetworkNegotiation {
         let previous = self.discovered.lock().clone();
         let mut nodes = self.nodes.all();
         nodes.sort_by(|(one, _), (other, _)| one.cmp(other));
-        let nodes = nodes.into_iter().map(|(_, node)| NodeAddresses::clone(&node)).collect();
+        let nodes = nodes
+            .into_iter()
+            .map(|(_, node)| NodeAddresses::clone(&node))
+            .collect();
         let discovered = range_discovery::discover(&self.context, nodes, previous).await?;
         let ranges = discovered.ranges.clone();
         *self.discovered.lock() = Some(discovered);
         Ok(ranges)
     }
 
-    /// The peers that get a network: there is a peering in either direction, and nobody in this cluster forbids the network.
-    fn peers(&self, clusters: &BTreeMap<ClusterId, Arc<ForeignCluster>>) -> BTreeMap<ClusterId, PeerState> {
+    /// The peers that get a network: there is a peering in either direction, and nobody in this
+    /// cluster forbids the network.
+    fn peers(
+        &self,
+        clusters: &BTreeMap<ClusterId, Arc<ForeignCluster>>,
+    ) -> BTreeMap<ClusterId, PeerState> {
         if !self.context.config().spec.network.enabled {
             return BTreeMap::new();
         }
         let offloadings = self.offloadings.all().into_iter();
-        let offloadings: Vec<(String, Option<ClusterId>, Arc<OffloadedNamespace>)> =
-            offloadings.map(|(key, one)| (key.namespace.clone(), self.consumer_of(&key.namespace), one)).collect();
+        let offloadings: Vec<(String, Option<ClusterId>, Arc<OffloadedNamespace>)> = offloadings
+            .map(|(key, one)| (key.namespace.clone(), self.consumer_of(&key.namespace), one))
+            .collect();
         let wanted = clusters.iter().filter_map(|(id, cluster)| {
             let borrows = self.borrows_from(clusters, id);
-            let is_tenant = |namespace: &ConsumerNamespace| namespace.is_tenant && namespace.consumer == *id;
-            let has_peering = borrows || self.consumers.all().iter().any(|(_, namespace)| is_tenant(namespace));
+            let is_tenant =
+                |namespace: &ConsumerNamespace| namespace.is_tenant && namespace.consumer == *id;
+            let has_peering = borrows
+                || self
+                    .consumers
+                    .all()
+                    .iter()
+                    .any(|(_, namespace)| is_tenant(namespace));
             let held = policies::effective(&self.policies, &PolicyPeer::new(id, Some(cluster)));
             let policy = held.map(|policy| policy.spec.network.clone());
             let is_wanted = match cluster.spec.network {
@@ -280,28 +373,57 @@ impl NetworkNegotiation {
                 PeeringIntent::Auto => policy.as_ref().is_some_and(|policy| policy.enabled),
             };
             (has_peering && is_wanted).then(|| {
-                // A consumer's announcement is stored here, so its absence is known. A provider's may only be out of sight.
+                // A consumer's announcement is stored here, so its absence is known. A provider's
+                // may only be out of sight.
                 let nothing = || (!borrows).then(|| Ok(NetworkAnnouncement::default()));
-                let announcement = self.announcements.of(&self.context.peers, id).or_else(nothing);
-                let there = || offloadings.iter().filter(|(_, _, offloaded)| offloaded.clusters.contains(id));
+                let announcement = self
+                    .announcements
+                    .of(&self.context.peers, id)
+                    .or_else(nothing);
+                let there = || {
+                    offloadings
+                        .iter()
+                        .filter(|(_, _, offloaded)| offloaded.clusters.contains(id))
+                };
                 let runs_api_clients = there().any(|(_, _, offloaded)| offloaded.api_server);
                 let mut customers: BTreeMap<ClusterId, BTreeSet<String>> = BTreeMap::new();
                 for (namespace, consumer, _) in there() {
                     if let Some(consumer) = consumer {
-                        customers.entry(consumer.clone()).or_default().insert(namespace.clone());
+                        customers
+                            .entry(consumer.clone())
+                            .or_default()
+                            .insert(namespace.clone());
                     }
                 }
                 let name = cluster.display_name();
                 let policy = policy.unwrap_or_default();
-                (id.clone(), PeerState { name, policy, runs_api_clients, customers, runs_pods: true, announcement })
+                (
+                    id.clone(),
+                    PeerState {
+                        name,
+                        policy,
+                        runs_api_clients,
+                        customers,
+                        runs_pods: true,
+                        announcement,
+                    },
+                )
             })
         });
         wanted.collect()
     }
 
-    /// Whether a cluster is our provider. While a peering is being ended its pods still need their network.
-    fn borrows_from(&self, clusters: &BTreeMap<ClusterId, Arc<ForeignCluster>>, id: &ClusterId) -> bool {
-        clusters.get(id).is_some_and(|cluster| cluster.wants_outgoing()) || self.context.peers.get(id).is_some()
+    /// Whether a cluster is our provider. While a peering is being ended its pods still need their
+    /// network.
+    fn borrows_from(
+        &self,
+        clusters: &BTreeMap<ClusterId, Arc<ForeignCluster>>,
+        id: &ClusterId,
+    ) -> bool {
+        clusters
+            .get(id)
+            .is_some_and(|cluster| cluster.wants_outgoing())
+            || self.context.peers.get(id).is_some()
     }
 
     /// The consumer whose pods run in a namespace.
@@ -312,10 +434,14 @@ impl NetworkNegotiation {
 
     fn current_endpoints(&self) -> BTreeMap<ClusterId, Arc<TunnelEndpoint>> {
         let all = self.endpoints.all().into_iter();
-        all.map(|(_, endpoint)| (endpoint.spec.cluster_id.clone(), endpoint)).collect()
+        all.map(|(_, endpoint)| (endpoint.spec.cluster_id.clone(), endpoint))
+            .collect()
     }
 
-    async fn write_endpoints(&self, wanted: &BTreeMap<ClusterId, TunnelEndpointSpec>) -> Vec<RequestError> {
+    async fn write_endpoints(
+        &self,
+        wanted: &BTreeMap<ClusterId, TunnelEndpointSpec>,
+    ) -> Vec<RequestError> {
         let api: Api<TunnelEndpoint> = namespaced(&self.context.client, &self.context.namespace);
         let current = self.current_endpoints();
         let mut failures = Vec::new();
@@ -325,15 +451,29 @@ impl NetworkNegotiation {
                 continue;
             }
             tracing::info!(peer = %id, imported = ?spec.imported, exported = ?spec.exported, "writing the network towards a peer");
-            let object = marked(TunnelEndpoint::new(id.as_str(), spec.clone()), labels::REMOTE_CLUSTER_ID, id);
+            let object = marked(
+                TunnelEndpoint::new(id.as_str(), spec.clone()),
+                labels::REMOTE_CLUSTER_ID,
+                id,
+            );
             let written = put(&api, FIELD_MANAGER, &object, before.is_some()).await;
-            failures.extend(written.step("write", "TunnelEndpoint", Key::of(&object)).err().map(RequestError::from));
+            failures.extend(
+                written
+                    .step("write", "TunnelEndpoint", Key::of(&object))
+                    .err()
+                    .map(RequestError::from),
+            );
         }
         for (id, endpoint) in current.iter().filter(|(id, _)| !wanted.contains_key(*id)) {
             tracing::info!(peer = %id, "removing the network towards a peer");
             let name = endpoint.metadata.name.clone().unwrap_or_default();
             let deleted = delete_if_present(&api, &name, &DeleteParams::default()).await;
-            failures.extend(deleted.step("delete", "TunnelEndpoint", Key::of(&**endpoint)).err().map(RequestError::from));
+            failures.extend(
+                deleted
+                    .step("delete", "TunnelEndpoint", Key::of(&**endpoint))
+                    .err()
+                    .map(RequestError::from),
+            );
         }
         failures
     }
@@ -349,13 +489,27 @@ impl NetworkNegotiation {
         for (id, cluster) in foreign_clusters::by_peer(&self.foreign_clusters) {
             let outcome = outcomes.and_then(|outcomes| outcomes.get(&id));
             let wanted: Vec<DesiredCondition> = match (outcome, ranges_unknown) {
-                (Some(outcome), _) => links::wanted(outcome, has_gateway, current.get(&id).map(AsRef::as_ref)),
-                (None, Some(why)) if self.context.config().spec.network.enabled => links::without_ranges(why),
+                (Some(outcome), _) => {
+                    links::wanted(outcome, has_gateway, current.get(&id).map(AsRef::as_ref))
+                }
+                (None, Some(why)) if self.context.config().spec.network.enabled => {
+                    links::without_ranges(why)
+                }
                 _ => Vec::new(),
             };
-            let written = conditions::apply_links(&self.context, &cluster, liqo_api::conditions::owners::NETWORK, &wanted).await;
-            failures
-                .extend(written.step("write conditions of", "ForeignCluster", Key::of(&*cluster)).err().map(RequestError::from));
+            let written = conditions::apply_links(
+                &self.context,
+                &cluster,
+                liqo_api::conditions::owners::NETWORK,
+                &wanted,
+            )
+            .await;
+            failures.extend(
+                written
+                    .step("write conditions of", "ForeignCluster", Key::of(&*cluster))
+                    .err()
+                    .map(RequestError::from),
+            );
         }
         failures
     }
@@ -371,8 +525,15 @@ fn watch_leases(
     let gateways = Config::default().labels(&format!("{}=true", labels::GATEWAY));
     let parse = |lease: Lease| GatewayLease::parse(&lease);
     Cache::watch(api, gateways, stop.clone(), parse, move |key, _, new| {
-        let Some(number) = lease_number(&key.name) else { return };
-        if observe(&mut observations.lock(), number, new.map(AsRef::as_ref), Instant::now().into_std()) {
+        let Some(number) = lease_number(&key.name) else {
+            return;
+        };
+        if observe(
+            &mut observations.lock(),
+            number,
+            new.map(AsRef::as_ref),
+            Instant::now().into_std(),
+        ) {
             enqueue();
         }
     })
@@ -384,21 +545,42 @@ fn watch_offloadings(
     enqueue: impl Fn() + Send + 'static,
 ) -> Cache<OffloadedNamespace> {
     let api = Api::all(context.client.clone());
-    Cache::watch(api, Config::default(), stop.clone(), OffloadedNamespace::of, move |_, old, new| {
-        if old != new {
-            enqueue();
-        }
-    })
+    Cache::watch(
+        api,
+        Config::default(),
+        stop.clone(),
+        OffloadedNamespace::of,
+        move |_, old, new| {
+            if old != new {
+                enqueue();
+            }
+        },
+    )
 }
 
-fn watch_endpoints(context: &Context, stop: &CancellationToken, enqueue: impl Fn() + Send + 'static) -> Cache<TunnelEndpoint> {
+fn watch_endpoints(
+    context: &Context,
+    stop: &CancellationToken,
+    enqueue: impl Fn() + Send + 'static,
+) -> Cache<TunnelEndpoint> {
     let api = Api::namespaced(context.client.clone(), &context.namespace);
     // Measurements in the status do not matter here.
-    let relevant =
-        |one: &Arc<TunnelEndpoint>| (one.metadata.deletion_timestamp.clone(), one.spec.clone(), one.connected().cloned());
-    Cache::watch(api, Config::default(), stop.clone(), whole, move |_, old: Option<&Arc<TunnelEndpoint>>, new| {
-        if old.map(relevant) != new.map(relevant) {
-            enqueue();
-        }
-    })
+    let relevant = |one: &Arc<TunnelEndpoint>| {
+        (
+            one.metadata.deletion_timestamp.clone(),
+            one.spec.clone(),
+            one.connected().cloned(),
+        )
+    };
+    Cache::watch(
+        api,
+        Config::default(),
+        stop.clone(),
+        whole,
+        move |_, old: Option<&Arc<TunnelEndpoint>>, new| {
+            if old.map(relevant) != new.map(relevant) {
+                enqueue();
+            }
+        },
+    )
 }

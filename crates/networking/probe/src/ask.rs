@@ -14,11 +14,15 @@ use tokio::{
     time::timeout,
 };
 
-use crate::{Finding, Identity, Problem, ProblemKind, Question, Report, Request, Server, What, datagram, measure, path, pattern};
+use crate::{
+    Finding, Identity, Problem, ProblemKind, Question, Report, Request, Server, What, datagram,
+    measure, path, pattern,
+};
 
 /// Maximum number of attempts for a short question.
 const ATTEMPTS: usize = 3;
-/// Questions on one TCP connection. The fastest answer counts: the first ones may be slowed down by sleeping CPUs.
+/// Questions on one TCP connection. The fastest answer counts: the first ones may be slowed down by
+/// sleeping CPUs.
 const ROUNDS: usize = 3;
 
 /// Asks all questions. The receiver yields the reports in the order in which they are finished.
@@ -32,14 +36,24 @@ pub fn ask(request: Request) -> mpsc::UnboundedReceiver<Report> {
             let _permit = permits.acquire().await;
             let outcome = find_out(&question, token.as_ref(), time_limit).await;
             // The receiver may be gone.
-            let _ = reports.send(Report { question: number, outcome });
+            let _ = reports.send(Report {
+                question: number,
+                outcome,
+            });
         });
     }
     found
 }
 
-async fn find_out(question: &Question, token: Option<&String>, time_limit: Duration) -> Result<Finding, Problem> {
-    let short = !matches!(question.what, What::Bulk { .. } | What::Latency { .. } | What::Stream { .. } | What::Flood { .. });
+async fn find_out(
+    question: &Question,
+    token: Option<&String>,
+    time_limit: Duration,
+) -> Result<Finding, Problem> {
+    let short = !matches!(
+        question.what,
+        What::Bulk { .. } | What::Latency { .. } | What::Stream { .. } | What::Flood { .. }
+    );
     let attempts = if short { ATTEMPTS } else { 1 };
     let mut problem = Problem::silence();
     for _ in 0..attempts {
@@ -55,18 +69,35 @@ async fn find_out(question: &Question, token: Option<&String>, time_limit: Durat
     Err(problem)
 }
 
-async fn once(question: &Question, token: Option<&String>, time_limit: Duration) -> Result<Finding, Problem> {
-    let addresses = timeout(time_limit, addresses(&question.to)).await.unwrap_or_else(|_| Err(Problem::silence()))?;
+async fn once(
+    question: &Question,
+    token: Option<&String>,
+    time_limit: Duration,
+) -> Result<Finding, Problem> {
+    let addresses = timeout(time_limit, addresses(&question.to))
+        .await
+        .unwrap_or_else(|_| Err(Problem::silence()))?;
     of_any(&addresses, &question.what, token, time_limit).await
 }
 
 /// Asks these addresses one after the other until one answers, as other programs do.
-async fn of_any(addresses: &[SocketAddr], what: &What, token: Option<&String>, time_limit: Duration) -> Result<Finding, Problem> {
-    let is_unlimited = matches!(what, What::Latency { .. } | What::Stream { .. } | What::Flood { .. } | What::Path { .. });
+async fn of_any(
+    addresses: &[SocketAddr],
+    what: &What,
+    token: Option<&String>,
+    time_limit: Duration,
+) -> Result<Finding, Problem> {
+    let is_unlimited = matches!(
+        what,
+        What::Latency { .. } | What::Stream { .. } | What::Flood { .. } | What::Path { .. }
+    );
     let share = time_limit / u32::try_from(addresses.len()).unwrap_or(u32::MAX);
     let mut problem = Problem::silence();
     for address in addresses {
-        let to = &Server { address: *address, token: token.cloned() };
+        let to = &Server {
+            address: *address,
+            token: token.cloned(),
+        };
         let finding = async {
             match *what {
                 What::Tcp => tcp(to).await,
@@ -74,18 +105,28 @@ async fn of_any(addresses: &[SocketAddr], what: &What, token: Option<&String>, t
                 What::Bulk { bytes } => bulk(to, bytes).await,
                 What::Path { largest } => path::find(to, largest).await,
                 What::Resolve => {
-                    let mut all: Vec<IpAddr> = addresses.iter().map(|address| address.ip().to_canonical()).collect();
+                    let mut all: Vec<IpAddr> = addresses
+                        .iter()
+                        .map(|address| address.ip().to_canonical())
+                        .collect();
                     all.sort();
                     all.dedup();
                     Ok(Finding::Addresses { addresses: all })
                 }
                 What::Latency { seconds } => measure::latency(to, seconds).await,
-                What::Stream { seconds, connections } => measure::stream(to, seconds, connections).await,
+                What::Stream {
+                    seconds,
+                    connections,
+                } => measure::stream(to, seconds, connections).await,
                 What::Flood { seconds, bytes } => measure::flood(to, seconds, bytes).await,
             }
         };
         let silence = |_| Err(Problem::silence());
-        let found = if is_unlimited { finding.await } else { timeout(share, finding).await.unwrap_or_else(silence) };
+        let found = if is_unlimited {
+            finding.await
+        } else {
+            timeout(share, finding).await.unwrap_or_else(silence)
+        };
         match found {
             Ok(finding) => return Ok(finding),
             Err(found) => problem = found,
@@ -96,17 +137,31 @@ async fn of_any(addresses: &[SocketAddr], what: &What, token: Option<&String>, t
 
 async fn addresses(to: &str) -> Result<Vec<SocketAddr>, Problem> {
     let unknown = |text: String| Problem::new(ProblemKind::UnknownName, text);
-    let found: Vec<SocketAddr> = lookup_host(to).await.map_err(|error| unknown(error.to_string()))?.collect();
-    if found.is_empty() { Err(unknown("the name has no address".to_owned())) } else { Ok(found) }
+    let found: Vec<SocketAddr> = lookup_host(to)
+        .await
+        .map_err(|error| unknown(error.to_string()))?
+        .collect();
+    if found.is_empty() {
+        Err(unknown("the name has no address".to_owned()))
+    } else {
+        Ok(found)
+    }
 }
 
 async fn line(stream: &mut BufReader<TcpStream>) -> io::Result<Identity> {
     let mut line = String::new();
     if stream.read_line(&mut line).await? == 0 {
-        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the connection was closed without an answer"));
+        return Err(io::Error::new(
+            io::ErrorKind::UnexpectedEof,
+            "the connection was closed without an answer",
+        ));
     }
-    serde_json::from_str(&line)
-        .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "the answer is not that of a probe server"))
+    serde_json::from_str(&line).map_err(|_| {
+        io::Error::new(
+            io::ErrorKind::InvalidData,
+            "the answer is not that of a probe server",
+        )
+    })
 }
 
 async fn tcp(to: &Server) -> Result<Finding, Problem> {
@@ -121,24 +176,36 @@ async fn tcp(to: &Server) -> Result<Finding, Problem> {
         by = Some(line(&mut stream).await?);
         quickest = quickest.min(start.elapsed().as_secs_f64() * 1000.0);
     }
-    by.map(|by| Finding::Answered { by, millis: quickest }).ok_or_else(Problem::silence)
+    by.map(|by| Finding::Answered {
+        by,
+        millis: quickest,
+    })
+    .ok_or_else(Problem::silence)
 }
 
 async fn bulk(to: &Server, bytes: u64) -> Result<Finding, Problem> {
     let start = Instant::now();
     let mut stream = BufReader::new(TcpStream::connect(to.address).await?);
-    stream.write_all(to.request(&format!("bulk {bytes}\n")).as_bytes()).await?;
+    stream
+        .write_all(to.request(&format!("bulk {bytes}\n")).as_bytes())
+        .await?;
     pattern::send(&mut stream, bytes).await?;
     let by = line(&mut stream).await?;
     pattern::receive(&mut stream, bytes).await?;
-    Ok(Finding::Answered { by, millis: start.elapsed().as_secs_f64() * 1000.0 })
+    Ok(Finding::Answered {
+        by,
+        millis: start.elapsed().as_secs_f64() * 1000.0,
+    })
 }
 
 async fn udp(to: &Server, bytes: usize) -> Result<Finding, Problem> {
     let socket = datagram::connect(to.address).await?;
     let start = Instant::now();
     let by = datagram::exchange(&socket, to, bytes).await?;
-    Ok(Finding::Answered { by, millis: start.elapsed().as_secs_f64() * 1000.0 })
+    Ok(Finding::Answered {
+        by,
+        millis: start.elapsed().as_secs_f64() * 1000.0,
+    })
 }
 
 #[cfg(test)]

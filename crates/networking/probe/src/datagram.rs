@@ -10,12 +10,17 @@ use tokio::net::UdpSocket;
 
 use crate::{Identity, Server};
 
-/// Minimum length of a question in bytes: longer than any answer, and shorter than what every network carries unfragmented.
+/// Minimum length of a question in bytes: longer than any answer, and shorter than what every
+/// network carries unfragmented.
 pub(crate) const MIN_LEN: usize = 512;
 
 /// A socket that is connected to the server.
 pub(crate) async fn connect(to: SocketAddr) -> io::Result<UdpSocket> {
-    let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let any: IpAddr = if to.is_ipv4() {
+        Ipv4Addr::UNSPECIFIED.into()
+    } else {
+        Ipv6Addr::UNSPECIFIED.into()
+    };
     let socket = UdpSocket::bind((any, 0)).await?;
     socket.connect(to).await?;
     Ok(socket)
@@ -24,7 +29,11 @@ pub(crate) async fn connect(to: SocketAddr) -> io::Result<UdpSocket> {
 /// A word that is used once.
 pub(crate) fn nonce() -> String {
     static LAST: AtomicU64 = AtomicU64::new(0);
-    format!("{}-{}", std::process::id(), LAST.fetch_add(1, Ordering::Relaxed))
+    format!(
+        "{}-{}",
+        std::process::id(),
+        LAST.fetch_add(1, Ordering::Relaxed)
+    )
 }
 
 /// A datagram of this length that begins with these words.
@@ -35,11 +44,24 @@ pub(crate) fn padded(words: &str, bytes: usize) -> Vec<u8> {
 }
 
 /// Asks who the server is, in a datagram of at least this length.
-pub(crate) async fn exchange(socket: &UdpSocket, to: &Server, bytes: usize) -> io::Result<Identity> {
+pub(crate) async fn exchange(
+    socket: &UdpSocket,
+    to: &Server,
+    bytes: usize,
+) -> io::Result<Identity> {
     let nonce = nonce();
-    socket.send(&padded(&to.request(&format!("who {nonce}")), bytes.max(MIN_LEN))).await?;
-    serde_json::from_str(&answer(socket, &nonce).await?)
-        .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "the answer is not that of a probe server"))
+    socket
+        .send(&padded(
+            &to.request(&format!("who {nonce}")),
+            bytes.max(MIN_LEN),
+        ))
+        .await?;
+    serde_json::from_str(&answer(socket, &nonce).await?).map_err(|_| {
+        io::Error::new(
+            io::ErrorKind::InvalidData,
+            "the answer is not that of a probe server",
+        )
+    })
 }
 
 /// Waits for the answer with this nonce and skips older answers.

@@ -1,23 +1,27 @@
 //! Checks between pods: whether a network works, and how fast it is.
 //!
-//! `liqoctl test network` and `liqoctl bench network` create pods with the image of `liqo-fabric`. Pods that serve run
-//! `liqo-fabric probe serve`; in another pod, `liqoctl` starts `liqo-fabric probe ask` by exec. The answer names the
-//! server and the client's address, which shows whether the right pod answered and how the client's address was
-//! translated. The pods need no privileges. `liqoctl` decides whom to ask, and judges the answers.
+//! `liqoctl test network` and `liqoctl bench network` create pods with the image of `liqo-fabric`.
+//! Pods that serve run `liqo-fabric probe serve`; in another pod, `liqoctl` starts
+//! `liqo-fabric probe ask` by exec. The answer names the server and the client's address, which
+//! shows whether the right pod answered and how the client's address was translated. The pods need
+//! no privileges. `liqoctl` decides whom to ask, and judges the answers.
 //!
 //! ```text
 //!   liqoctl --exec, Request--> ask  --who?----------------> serve     on PORT, TCP and UDP
 //!           <--Report, ...-----     <--pod, node, source---
 //! ```
 //!
-//! `ask` reads a [`Request`] as one line of JSON on standard input, and prints a [`Report`] as one line for each
-//! question. [`What`] lists the kinds of questions. Between the pods:
-//! - A TCP connection carries lines: `who`, `bulk BYTES` (that many bytes follow, and come back), `sink` (the server
-//!   counts bytes until the client closes its half), and `GET ...` for plain HTTP clients.
-//! - A datagram is `who NONCE`, `flood NUMBER` or `count NUMBER`, followed by any padding. The server ignores datagrams
-//!   that are shorter than their answer, because their source may be forged.
+//! `ask` reads a [`Request`] as one line of JSON on standard input, and prints a [`Report`] as one
+//! line for each question. [`What`] lists the kinds of questions. Between the pods:
+//! - A TCP connection carries lines: `who`, `bulk BYTES` (that many bytes follow, and come back),
+//!   `sink` (the server counts bytes until the client closes its half), and `GET ...` for plain
+//!   HTTP clients.
+//! - A datagram is `who NONCE`, `flood NUMBER` or `count NUMBER`, followed by any padding. The
+//!   server ignores datagrams that are shorter than their answer, because their source may be
+//!   forged.
 //!
-//! A server that strangers can reach has a token, which clients put at the beginning of each line and each datagram.
+//! A server that strangers can reach has a token, which clients put at the beginning of each line
+//! and each datagram.
 
 pub mod ask;
 mod datagram;
@@ -114,7 +118,8 @@ pub enum Finding {
     Passes {
         /// The largest packet, with its headers, that passes unfragmented, in bytes.
         largest: u16,
-        /// The smallest packet that was dropped without an ICMP error, which breaks TCP connections.
+        /// The smallest packet that was dropped without an ICMP error, which breaks TCP
+        /// connections.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         vanished: Option<u16>,
     },
@@ -173,7 +178,10 @@ pub enum ProblemKind {
 
 impl Problem {
     fn new(kind: ProblemKind, text: impl Into<String>) -> Self {
-        Self { kind, text: text.into() }
+        Self {
+            kind,
+            text: text.into(),
+        }
     }
 
     fn silence() -> Self {
@@ -186,7 +194,9 @@ impl From<std::io::Error> for Problem {
         use std::io::ErrorKind;
         let kind = match error.kind() {
             ErrorKind::ConnectionRefused => ProblemKind::Refused,
-            ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable | ErrorKind::PermissionDenied => ProblemKind::Unreachable,
+            ErrorKind::HostUnreachable
+            | ErrorKind::NetworkUnreachable
+            | ErrorKind::PermissionDenied => ProblemKind::Unreachable,
             ErrorKind::TimedOut => ProblemKind::NoAnswer,
             _ => ProblemKind::Broken,
         };
@@ -204,6 +214,8 @@ pub(crate) struct Server {
 impl Server {
     /// Puts the token before these words.
     pub fn request(&self, words: &str) -> String {
-        self.token.as_ref().map_or_else(|| words.to_owned(), |token| format!("{token} {words}"))
+        self.token
+            .as_ref()
+            .map_or_else(|| words.to_owned(), |token| format!("{token} {words}"))
     }
 }

@@ -18,12 +18,16 @@ use crate::{Finding, Problem, Server, datagram, pattern};
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 fn period(seconds: f64) -> Duration {
-    Duration::try_from_secs_f64(seconds).unwrap_or(Duration::from_secs(1)).min(Duration::from_mins(10))
+    Duration::try_from_secs_f64(seconds)
+        .unwrap_or(Duration::from_secs(1))
+        .min(Duration::from_mins(10))
 }
 
 /// Measures round trips on one connection for this time.
 pub async fn latency(to: &Server, seconds: f64) -> Result<Finding, Problem> {
-    let stream = timeout(TIMEOUT, TcpStream::connect(to.address)).await.map_err(|_| Problem::silence())??;
+    let stream = timeout(TIMEOUT, TcpStream::connect(to.address))
+        .await
+        .map_err(|_| Problem::silence())??;
     stream.set_nodelay(true)?;
     let mut stream = BufReader::new(stream);
     let mut times = Vec::new();
@@ -34,7 +38,9 @@ pub async fn latency(to: &Server, seconds: f64) -> Result<Finding, Problem> {
         let start = Instant::now();
         stream.write_all(question.as_bytes()).await?;
         line.clear();
-        let read = timeout(TIMEOUT, stream.read_line(&mut line)).await.map_err(|_| Problem::silence())??;
+        let read = timeout(TIMEOUT, stream.read_line(&mut line))
+            .await
+            .map_err(|_| Problem::silence())??;
         if read == 0 {
             return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
         }
@@ -42,7 +48,11 @@ pub async fn latency(to: &Server, seconds: f64) -> Result<Finding, Problem> {
     }
     times.sort_by(f64::total_cmp);
     let at = |hundredths: usize| times[(times.len() * hundredths / 100).min(times.len() - 1)];
-    Ok(Finding::Latency { p50: at(50), p99: at(99), count: times.len() })
+    Ok(Finding::Latency {
+        p50: at(50),
+        p99: at(99),
+        count: times.len(),
+    })
 }
 
 /// Sends as much as possible on this number of connections.
@@ -59,7 +69,11 @@ pub async fn stream(to: &Server, seconds: f64, connections: usize) -> Result<Fin
         bytes += arrived;
         sent += written;
     }
-    Ok(Finding::Carried { bytes, seconds: begin.elapsed().as_secs_f64(), sent })
+    Ok(Finding::Carried {
+        bytes,
+        seconds: begin.elapsed().as_secs_f64(),
+        sent,
+    })
 }
 
 async fn send(to: Server, end: Instant) -> io::Result<(u64, u64)> {
@@ -78,7 +92,10 @@ async fn send(to: Server, end: Instant) -> io::Result<(u64, u64)> {
     stream.shutdown().await?;
     let mut line = String::new();
     timeout(TIMEOUT, BufReader::new(stream).read_line(&mut line)).await??;
-    let arrived = line.trim().parse().map_err(|_| io::Error::from(io::ErrorKind::UnexpectedEof))?;
+    let arrived = line
+        .trim()
+        .parse()
+        .map_err(|_| io::Error::from(io::ErrorKind::UnexpectedEof))?;
     Ok((arrived, sent))
 }
 
@@ -105,9 +122,18 @@ pub async fn flood(to: &Server, seconds: f64, bytes: usize) -> Result<Finding, P
     let question = datagram::padded(&to.request(&format!("count {number}")), datagram::MIN_LEN);
     for _ in 0..5 {
         socket.send(&question).await?;
-        if let Ok(answer) = timeout(Duration::from_secs(1), datagram::answer(&socket, &number)).await {
-            let bytes = answer?.trim().parse().map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
-            return Ok(Finding::Carried { bytes, seconds, sent });
+        if let Ok(answer) =
+            timeout(Duration::from_secs(1), datagram::answer(&socket, &number)).await
+        {
+            let bytes = answer?
+                .trim()
+                .parse()
+                .map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
+            return Ok(Finding::Carried {
+                bytes,
+                seconds,
+                sent,
+            });
         }
     }
     Err(Problem::silence())

@@ -2,7 +2,9 @@
 
 use std::{io, time::Duration};
 
-use rustix::net::sockopt::{Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery, set_ip_mtu_discover, set_ipv6_mtu_discover};
+use rustix::net::sockopt::{
+    Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery, set_ip_mtu_discover, set_ipv6_mtu_discover,
+};
 use tokio::{net::UdpSocket, time::timeout};
 
 use crate::{Finding, Problem, Server, datagram};
@@ -47,19 +49,27 @@ pub async fn find(to: &Server, largest: u16) -> Result<Finding, Problem> {
             break;
         }
         // Try the smallest second: if that does not pass, nothing does.
-        next = if passes.is_none() { MIN_MTU } else { floor + (fails - floor) / 2 };
+        next = if passes.is_none() {
+            MIN_MTU
+        } else {
+            floor + (fails - floor) / 2
+        };
         if passes.is_none() && fails <= MIN_MTU {
             break;
         }
     }
-    passes.map(|largest| Finding::Passes { largest, vanished }).ok_or_else(Problem::silence)
+    passes
+        .map(|largest| Finding::Passes { largest, vanished })
+        .ok_or_else(Problem::silence)
 }
 
 async fn send(socket: &UdpSocket, to: &Server, bytes: usize) -> Result<Outcome, Problem> {
     for _ in 0..2 {
         match timeout(TIMEOUT, datagram::exchange(socket, to, bytes)).await {
             Ok(Ok(_)) => return Ok(Outcome::Passed),
-            Ok(Err(error)) if error.raw_os_error() == Some(rustix::io::Errno::MSGSIZE.raw_os_error()) => {
+            Ok(Err(error))
+                if error.raw_os_error() == Some(rustix::io::Errno::MSGSIZE.raw_os_error()) =>
+            {
                 return Ok(Outcome::TooLong);
             }
             Ok(Err(error)) => return Err(error.into()),

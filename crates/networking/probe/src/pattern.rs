@@ -21,7 +21,9 @@ pub(crate) fn fill(offset: u64, buffer: &mut [u8]) {
 }
 
 fn is_pattern(offset: u64, buffer: &[u8]) -> bool {
-    (offset..).zip(buffer).all(|(position, byte)| u64::from(*byte) == position % 251)
+    (offset..)
+        .zip(buffer)
+        .all(|(position, byte)| u64::from(*byte) == position % 251)
 }
 
 /// Reads this many bytes and checks them.
@@ -32,7 +34,10 @@ pub(crate) async fn receive(stream: &mut (impl AsyncRead + Unpin), bytes: u64) -
         let wanted = usize::try_from(bytes - offset).unwrap_or(CHUNK).min(CHUNK);
         let read = timeout(IDLE_TIMEOUT, stream.read(&mut buffer[..wanted])).await??;
         if read == 0 {
-            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, format!("it ended after {offset} of {bytes} bytes")));
+            return Err(io::Error::new(
+                io::ErrorKind::UnexpectedEof,
+                format!("it ended after {offset} of {bytes} bytes"),
+            ));
         }
         if !is_pattern(offset, &buffer[..read]) {
             return Err(io::Error::new(

@@ -46,7 +46,11 @@ impl Name {
 
     fn identity(&self, source: SocketAddr) -> Vec<u8> {
         let source = SocketAddr::new(source.ip().to_canonical(), source.port());
-        let identity = Identity { pod: self.pod.clone(), node: self.node.clone(), source };
+        let identity = Identity {
+            pod: self.pod.clone(),
+            node: self.node.clone(),
+            source,
+        };
         serde_json::to_vec(&identity).unwrap_or_default()
     }
 }
@@ -78,7 +82,9 @@ pub async fn serve_on(listener: TcpListener, socket: UdpSocket, name: Name) -> i
 async fn connections(listener: TcpListener, name: &Name) -> io::Result<()> {
     let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     loop {
-        let Ok(permit) = permits.clone().acquire_owned().await else { return Ok(()) };
+        let Ok(permit) = permits.clone().acquire_owned().await else {
+            return Ok(());
+        };
         let Ok((stream, source)) = listener.accept().await else {
             // For example because of too many open files.
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -99,11 +105,17 @@ async fn connection(stream: TcpStream, source: SocketAddr, name: &Name) -> io::R
     let identity = [&name.identity(source)[..], b"\n"].concat();
     loop {
         let mut line = String::new();
-        let read = timeout(IDLE_TIMEOUT, (&mut stream).take(MAX_LINE_LEN).read_line(&mut line)).await??;
+        let read = timeout(
+            IDLE_TIMEOUT,
+            (&mut stream).take(MAX_LINE_LEN).read_line(&mut line),
+        )
+        .await??;
         if read == 0 {
             return Ok(());
         }
-        let Some(request) = name.authorize(&line) else { return Ok(()) };
+        let Some(request) = name.authorize(&line) else {
+            return Ok(());
+        };
         let mut words = request.split_whitespace();
         match (words.next(), words.next()) {
             (Some("who"), None) => stream.write_all(&identity).await?,
@@ -147,10 +159,20 @@ async fn datagrams(socket: &UdpSocket, name: &Name) -> io::Result<()> {
     let mut floods: HashMap<(SocketAddr, String), u64> = HashMap::new();
     loop {
         // An error concerns an earlier datagram.
-        let Ok((length, source)) = socket.recv_from(&mut buffer).await else { continue };
-        let text = buffer[..length].split(|byte| *byte == 0).next().unwrap_or_default();
-        let Ok(text) = std::str::from_utf8(text) else { continue };
-        let answer = match name.authorize(text).and_then(|request| request.split_once(' ')) {
+        let Ok((length, source)) = socket.recv_from(&mut buffer).await else {
+            continue;
+        };
+        let text = buffer[..length]
+            .split(|byte| *byte == 0)
+            .next()
+            .unwrap_or_default();
+        let Ok(text) = std::str::from_utf8(text) else {
+            continue;
+        };
+        let answer = match name
+            .authorize(text)
+            .and_then(|request| request.split_once(' '))
+        {
             Some(("who", nonce)) => [nonce.as_bytes(), b" ", &name.identity(source)].concat(),
             Some(("flood", number)) => {
                 let key = (source, number.to_owned());
@@ -161,7 +183,10 @@ async fn datagrams(socket: &UdpSocket, name: &Name) -> io::Result<()> {
                 continue;
             }
             Some(("count", number)) => {
-                let count = floods.get(&(source, number.to_owned())).copied().unwrap_or_default();
+                let count = floods
+                    .get(&(source, number.to_owned()))
+                    .copied()
+                    .unwrap_or_default();
                 format!("{number} {count}").into_bytes()
             }
             _ => continue,

@@ -29,28 +29,42 @@ const PEERS: [u32; 4] = [1, 10, 100, 500];
 const OPEN: u32 = 10;
 
 fn main() -> io::Result<()> {
-    let seconds = std::env::args().find_map(|argument| argument.parse().ok()).unwrap_or(10);
+    let seconds = std::env::args()
+        .find_map(|argument| argument.parse().ok())
+        .unwrap_or(10);
     println!(
         "peers  plan ms  lines of nft  routes  applied ms  checked ms (CPU)  one pod opened ms (CPU)  tunnel idle, CPU ms a second"
     );
     for peers in PEERS {
         let namespace = Namespace::new()?;
         namespace.ip("link set lo up\nlink add wire type veth peer name other\nlink set wire up\nlink set other up\naddress add 192.0.2.1/24 dev wire")?;
-        println!("{}", namespace.run(|| row(&namespace, peers, Duration::from_secs(seconds)))??);
+        println!(
+            "{}",
+            namespace.run(|| row(&namespace, peers, Duration::from_secs(seconds)))??
+        );
     }
     Ok(())
 }
 
 fn row(namespace: &Namespace, peers: u32, watched: Duration) -> io::Result<String> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     let begun = Instant::now();
     let mut fabric = fabric(peers)?;
     let mut plan = fabric.plan("n1");
     let planned = begun.elapsed();
     let tunnel = UserspaceTunnel::new();
     tunnel.apply(&endpoint(&fabric)).map_err(io::Error::other)?;
-    let node = runtime.block_on(async { Node::of_this_namespace() }).map_err(io::Error::other)?;
-    let apply = |plan: &_| runtime.block_on(node.apply(plan)).map(|steps| steps.len()).map_err(io::Error::other);
+    let node = runtime
+        .block_on(async { Node::of_this_namespace() })
+        .map_err(io::Error::other)?;
+    let apply = |plan: &_| {
+        runtime
+            .block_on(node.apply(plan))
+            .map(|steps| steps.len())
+            .map_err(io::Error::other)
+    };
     let (applied, _, steps) = timed(|| apply(&plan))?;
     assert!(steps > 0, "nothing was applied");
     let (checked, checked_cpu, steps) = timed(|| apply(&plan))?;
@@ -61,8 +75,14 @@ fn row(namespace: &Namespace, peers: u32, watched: Duration) -> io::Result<Strin
     plan = fabric.plan("n1");
     let (opened, opened_cpu, steps) = timed(|| apply(&plan))?;
     assert_eq!(steps, 1, "one table was replaced");
-    let lines = namespace.command("nft", &["--stateless", "list", "ruleset"], "")?.lines().count();
-    let routes = namespace.command("ip", &["route", "show", "table", "all", "proto", "76"], "")?.lines().count();
+    let lines = namespace
+        .command("nft", &["--stateless", "list", "ruleset"], "")?
+        .lines()
+        .count();
+    let routes = namespace
+        .command("ip", &["route", "show", "table", "all", "proto", "76"], "")?
+        .lines()
+        .count();
     let before = cpu()?;
     std::thread::sleep(watched);
     let idle = cpu()?.saturating_sub(before).as_secs_f64() * 1e3 / watched.as_secs_f64();
@@ -91,7 +111,10 @@ fn cpu() -> io::Result<Duration> {
     for who in [UsageWho::RUSAGE_SELF, UsageWho::RUSAGE_CHILDREN] {
         let usage = getrusage(who)?;
         for time in [usage.user_time(), usage.system_time()] {
-            let (seconds, micros) = (time.tv_sec().try_into().unwrap_or(0), time.tv_usec().try_into().unwrap_or(0));
+            let (seconds, micros) = (
+                time.tv_sec().try_into().unwrap_or(0),
+                time.tv_usec().try_into().unwrap_or(0),
+            );
             used += Duration::from_secs(seconds) + Duration::from_micros(micros);
         }
     }
@@ -100,22 +123,41 @@ fn cpu() -> io::Result<Duration> {
 
 /// Each peer has 1,024 pod addresses, and its own translation of ours.
 fn fabric(peers: u32) -> io::Result<Fabric> {
-    let prefix = |start: Ipv4Addr, number: u32| Ipv4Net::new((start.to_bits() + (number << 10)).into(), 22).map(IpNet::V4);
+    let prefix = |start: Ipv4Addr, number: u32| {
+        Ipv4Net::new((start.to_bits() + (number << 10)).into(), 22).map(IpNet::V4)
+    };
     let mut fabric = Fabric {
         pods: vec!["10.244.0.0/22".parse().map_err(io::Error::other)?],
-        nodes: [("n1".to_owned(), node(1, true)), ("n2".to_owned(), node(2, false))].into(),
+        nodes: [
+            ("n1".to_owned(), node(1, true)),
+            ("n2".to_owned(), node(2, false)),
+        ]
+        .into(),
         mtu: 1420,
         ..Fabric::default()
     };
     for number in 0..peers {
         let seen = prefix(Ipv4Addr::new(10, 64, 0, 0), number).map_err(io::Error::other)?;
-        let (there, own) = (IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(10, 240, 0, 0), 22)), fabric.pods[0]);
-        let map = |here, there| PrefixMap::new([(Here(here), There(there))]).map_err(io::Error::other);
-        let maps = PeerMaps { exported: map(own, there)?, imported: map(seen, there)? };
-        let open = (1..=OPEN).map(|pod| IpAddr::from([10, 244, 1, u8::try_from(pod).unwrap_or(u8::MAX)]));
+        let (there, own) = (
+            IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(10, 240, 0, 0), 22)),
+            fabric.pods[0],
+        );
+        let map =
+            |here, there| PrefixMap::new([(Here(here), There(there))]).map_err(io::Error::other);
+        let maps = PeerMaps {
+            exported: map(own, there)?,
+            imported: map(seen, there)?,
+        };
+        let open =
+            (1..=OPEN).map(|pod| IpAddr::from([10, 244, 1, u8::try_from(pod).unwrap_or(u8::MAX)]));
         fabric.peers.insert(
             ClusterId::of_public_key(&key(number)),
-            PeerNetwork { maps, reachable: Reachable::only(open), api_server: None, ..PeerNetwork::default() },
+            PeerNetwork {
+                maps,
+                reachable: Reachable::only(open),
+                api_server: None,
+                ..PeerNetwork::default()
+            },
         );
     }
     Ok(fabric)
@@ -130,7 +172,10 @@ fn key(number: u32) -> [u8; 32] {
 fn node(last: u8, is_gateway: bool) -> ClusterNode {
     ClusterNode {
         addresses: vec![[192, 0, 2, last].into()],
-        pods: vec![IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(10, 244, last, 0), 24))],
+        pods: vec![IpNet::V4(Ipv4Net::new_assert(
+            Ipv4Addr::new(10, 244, last, 0),
+            24,
+        ))],
         mac: Mac::of([0, 0, 0, 0, last]),
         gateway: is_gateway.then_some(Gateway { slot: 0, number: 1 }),
     }

@@ -1,4 +1,5 @@
-//! The contenders of the benchmark: the plain link, our tunnel, and other `WireGuard`s, each between two namespaces.
+//! The contenders of the benchmark: the plain link, our tunnel, and other `WireGuard`s, each
+//! between two namespaces.
 
 use std::{
     io,
@@ -53,20 +54,35 @@ impl Contender {
     pub fn open(&self) -> io::Result<Open> {
         static NUMBER: AtomicU16 = AtomicU16::new(0);
         let pair = Pair::new()?;
-        let name = format!("lq{}x{}e", std::process::id() % 100_000, NUMBER.fetch_add(1, Relaxed));
+        let name = format!(
+            "lq{}x{}e",
+            std::process::id() % 100_000,
+            NUMBER.fetch_add(1, Relaxed)
+        );
         let mut processes = Vec::new();
         if !matches!(self, Self::Link) {
-            for (end, side) in [End::Left, End::Right].into_iter().zip(Side::both(&name, false)) {
+            for (end, side) in [End::Left, End::Right]
+                .into_iter()
+                .zip(Side::both(&name, false))
+            {
                 let namespace = pair.end(end);
                 match self {
-                    Self::WireguardGo(program) => processes.push(Process::Go(WireguardGo::start(program, namespace, &side)?)),
+                    Self::WireguardGo(program) => {
+                        processes.push(Process::Go(WireguardGo::start(program, namespace, &side)?));
+                    }
                     Self::Kernel => kernel(&pair, end, &side)?,
-                    _ => processes.push(Process::Running(Running::start("tunnel", namespace, &side)?)),
+                    _ => processes.push(Process::Running(Running::start(
+                        "tunnel", namespace, &side,
+                    )?)),
                 }
                 pair.address(end, &side.device, side.mtu)?;
             }
         }
-        Ok(Open { pair, processes, link: matches!(self, Self::Link) })
+        Ok(Open {
+            pair,
+            processes,
+            link: matches!(self, Self::Link),
+        })
     }
 }
 
@@ -82,13 +98,23 @@ fn kernel(pair: &Pair, end: End, side: &Side) -> io::Result<()> {
         side.remote,
         prefixes.join(", "),
     );
-    namespace.command("wg", &["setconf", &side.device, "/dev/stdin"], &configuration).map(drop)
+    namespace
+        .command(
+            "wg",
+            &["setconf", &side.device, "/dev/stdin"],
+            &configuration,
+        )
+        .map(drop)
 }
 
 impl Open {
     /// The address of one end for traffic over this contender.
     pub fn address(&self, end: End, port: u16) -> std::net::SocketAddr {
-        if self.link { end.outside(false, port) } else { end.inside(false, port) }
+        if self.link {
+            end.outside(false, port)
+        } else {
+            end.inside(false, port)
+        }
     }
 
     /// CPU time of its processes.

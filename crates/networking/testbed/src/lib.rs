@@ -1,4 +1,5 @@
-//! Tests and benchmarks of the data path on real kernels: namespaces, links and traffic that they share.
+//! Tests and benchmarks of the data path on real kernels: namespaces, links and traffic that they
+//! share.
 //!
 //! ```text
 //!   namespace "left"                    namespace "right"
@@ -6,8 +7,9 @@
 //!   wire 192.0.2.1, 2001:db8::1 ------- wire 192.0.2.2, 2001:db8::2
 //! ```
 //!
-//! A [`Pair`] represents two gateways and the internet between them. Namespaces have no names, so the kernel removes
-//! them with everything in them when the process ends, however it ends. All of this needs root and the program `ip`.
+//! A [`Pair`] represents two gateways and the internet between them. Namespaces have no names, so
+//! the kernel removes them with everything in them when the process ends, however it ends. All of
+//! this needs root and the program `ip`.
 //!
 //! | file | what it tests or measures |
 //! |---|---|
@@ -55,20 +57,42 @@ impl End {
     /// Its address on the link.
     pub fn outside(self, v6: bool, port: u16) -> SocketAddr {
         let number = self.number();
-        let address = if v6 { format!("2001:db8::{number}") } else { format!("192.0.2.{number}") };
-        SocketAddr::new(address.parse().unwrap_or(std::net::Ipv4Addr::UNSPECIFIED.into()), port)
+        let address = if v6 {
+            format!("2001:db8::{number}")
+        } else {
+            format!("192.0.2.{number}")
+        };
+        SocketAddr::new(
+            address
+                .parse()
+                .unwrap_or(std::net::Ipv4Addr::UNSPECIFIED.into()),
+            port,
+        )
     }
 
     /// Its address inside the tunnel.
     pub fn inside(self, v6: bool, port: u16) -> SocketAddr {
         let number = self.number();
-        let address = if v6 { format!("fd99::{number}") } else { format!("10.99.0.{number}") };
-        SocketAddr::new(address.parse().unwrap_or(std::net::Ipv4Addr::UNSPECIFIED.into()), port)
+        let address = if v6 {
+            format!("fd99::{number}")
+        } else {
+            format!("10.99.0.{number}")
+        };
+        SocketAddr::new(
+            address
+                .parse()
+                .unwrap_or(std::net::Ipv4Addr::UNSPECIFIED.into()),
+            port,
+        )
     }
 
     #[must_use]
     pub fn other(self) -> Self {
-        if self == Self::Left { Self::Right } else { Self::Left }
+        if self == Self::Left {
+            Self::Right
+        } else {
+            Self::Left
+        }
     }
 }
 
@@ -76,7 +100,10 @@ impl Pair {
     /// Creates both namespaces and the link.
     pub fn new() -> io::Result<Self> {
         let (left, right) = (Namespace::new()?, Namespace::new()?);
-        left.ip(&format!("link add wire type veth peer name wire netns {}", right.path()))?;
+        left.ip(&format!(
+            "link add wire type veth peer name wire netns {}",
+            right.path()
+        ))?;
         let pair = Self { left, right };
         for end in [End::Left, End::Right] {
             let number = end.number();
@@ -89,7 +116,11 @@ impl Pair {
 
     /// The namespace of one end.
     pub fn end(&self, end: End) -> &Namespace {
-        if end == End::Left { &self.left } else { &self.right }
+        if end == End::Left {
+            &self.left
+        } else {
+            &self.right
+        }
     }
 
     /// Gives the tunnel device of one end its addresses and MTU.

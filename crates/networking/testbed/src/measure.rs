@@ -32,7 +32,8 @@ pub enum Figure {
     Udp,
     /// Thousands of datagrams of 64 bytes a second.
     SmallDatagrams,
-    /// Microseconds of CPU time of the tunnel's processes for each datagram of 64 bytes that arrived.
+    /// Microseconds of CPU time of the tunnel's processes for each datagram of 64 bytes that
+    /// arrived.
     CpuPerSmallDatagram,
     /// Median round-trip time in microseconds.
     RoundTripP50,
@@ -79,8 +80,17 @@ pub struct Results {
 }
 
 /// Measures all contenders in turns. Calls `progress` before each step.
-pub fn measure(contenders: &[Contender], plan: &Plan, mut progress: impl FnMut(&str)) -> io::Result<Results> {
-    let mut results = Results { contenders: contenders.iter().map(|contender| (contender.name(), BTreeMap::new())).collect() };
+pub fn measure(
+    contenders: &[Contender],
+    plan: &Plan,
+    mut progress: impl FnMut(&str),
+) -> io::Result<Results> {
+    let mut results = Results {
+        contenders: contenders
+            .iter()
+            .map(|contender| (contender.name(), BTreeMap::new()))
+            .collect(),
+    };
     for round in 0..plan.rounds {
         // Every second round is in reverse order, to vary what runs before each contender.
         let mut order: Vec<usize> = (0..contenders.len()).collect();
@@ -88,10 +98,19 @@ pub fn measure(contenders: &[Contender], plan: &Plan, mut progress: impl FnMut(&
             order.reverse();
         }
         for index in order {
-            progress(&format!("round {} of {}: {}", round + 1, plan.rounds, contenders[index].name()));
+            progress(&format!(
+                "round {} of {}: {}",
+                round + 1,
+                plan.rounds,
+                contenders[index].name()
+            ));
             let open = contenders[index].open()?;
             for (figure, value) in one_round(&open, plan.time)? {
-                results.contenders[index].1.entry(figure).or_default().push(value);
+                results.contenders[index]
+                    .1
+                    .entry(figure)
+                    .or_default()
+                    .push(value);
             }
         }
     }
@@ -104,7 +123,10 @@ fn one_round(open: &Open, time: Duration) -> io::Result<Vec<(Figure, f64)>> {
     let mut figures = Vec::new();
     // Establishes a session.
     traffic::round_trips(left, right, server(5000), Duration::from_millis(100))?;
-    let tcp = [(1, Figure::OneStream, Figure::OneStreamPerCpu), (4, Figure::FourStreams, Figure::FourStreamsPerCpu)];
+    let tcp = [
+        (1, Figure::OneStream, Figure::OneStreamPerCpu),
+        (4, Figure::FourStreams, Figure::FourStreamsPerCpu),
+    ];
     for (streams, throughput, per_cpu) in tcp {
         let before = open.processor_time()?;
         let achieved = traffic::tcp(left, right, server(5001), streams, time)?;
@@ -114,17 +136,26 @@ fn one_round(open: &Open, time: Duration) -> io::Result<Vec<(Figure, f64)>> {
         if used > 0.0 {
             figures.push((per_cpu, achieved.bytes as f64 * 8e-9 / used));
             if streams == 1 {
-                figures.push((Figure::CpuPerGigabyte, used / (achieved.bytes as f64 * 1e-9)));
+                figures.push((
+                    Figure::CpuPerGigabyte,
+                    used / (achieved.bytes as f64 * 1e-9),
+                ));
             }
         }
     }
-    figures.push((Figure::Udp, traffic::udp(left, right, server(5002), 1300, time)?.gigabits()));
+    figures.push((
+        Figure::Udp,
+        traffic::udp(left, right, server(5002), 1300, time)?.gigabits(),
+    ));
     let before = open.processor_time()?;
     let achieved = traffic::udp(left, right, server(5003), 64, time)?;
     let used = open.processor_time()?.saturating_sub(before).as_secs_f64() / 1.1;
     figures.push((Figure::SmallDatagrams, achieved.rate() / 1000.0));
     if used > 0.0 && achieved.messages > 0 {
-        figures.push((Figure::CpuPerSmallDatagram, used * 1e6 / achieved.messages as f64));
+        figures.push((
+            Figure::CpuPerSmallDatagram,
+            used * 1e6 / achieved.messages as f64,
+        ));
     }
     let times = traffic::round_trips(left, right, server(5004), time)?;
     for (figure, per_cent) in [(Figure::RoundTripP50, 50), (Figure::RoundTripP99, 99)] {
@@ -137,26 +168,48 @@ fn one_round(open: &Open, time: Duration) -> io::Result<Vec<(Figure, f64)>> {
 impl Results {
     /// The median of a figure, if the contender has it.
     pub fn median(&self, contender: &str, figure: Figure) -> Option<f64> {
-        let (_, figures) = self.contenders.iter().find(|(name, _)| *name == contender)?;
+        let (_, figures) = self
+            .contenders
+            .iter()
+            .find(|(name, _)| *name == contender)?;
         median(figures.get(&figure)?)
     }
 
     /// The median of the ratios to another contender in the same round.
     pub fn ratio(&self, contender: &str, base: &str, figure: Figure) -> Option<f64> {
-        let of = |wanted: &str| self.contenders.iter().find(|(name, _)| *name == wanted)?.1.get(&figure);
-        median(&of(contender)?.iter().zip(of(base)?).map(|(one, other)| one / other).collect::<Vec<_>>())
+        let of = |wanted: &str| {
+            self.contenders
+                .iter()
+                .find(|(name, _)| *name == wanted)?
+                .1
+                .get(&figure)
+        };
+        median(
+            &of(contender)?
+                .iter()
+                .zip(of(base)?)
+                .map(|(one, other)| one / other)
+                .collect::<Vec<_>>(),
+        )
     }
 
     /// A table in Markdown: medians, and in brackets the ratio to `base`.
     pub fn table(&self, base: &str) -> String {
         let names: Vec<_> = self.contenders.iter().map(|(name, _)| *name).collect();
-        let mut text = format!("| median (ratio to {base}) | {} |\n|---|{}\n", names.join(" | "), "---|".repeat(names.len()));
+        let mut text = format!(
+            "| median (ratio to {base}) | {} |\n|---|{}\n",
+            names.join(" | "),
+            "---|".repeat(names.len())
+        );
         for figure in Figure::ALL {
-            let cell = |name: &&str| match (self.median(name, figure), self.ratio(name, base, figure)) {
-                (Some(value), Some(ratio)) if *name != base => format!("{value:.2} ({ratio:.2})"),
-                (Some(value), _) => format!("{value:.2}"),
-                _ => String::new(),
-            };
+            let cell =
+                |name: &&str| match (self.median(name, figure), self.ratio(name, base, figure)) {
+                    (Some(value), Some(ratio)) if *name != base => {
+                        format!("{value:.2} ({ratio:.2})")
+                    }
+                    (Some(value), _) => format!("{value:.2}"),
+                    _ => String::new(),
+                };
             let cells: Vec<_> = names.iter().map(cell).collect();
             let _ = writeln!(text, "| {} | {} |", figure.name(), cells.join(" | "));
         }
@@ -189,8 +242,20 @@ mod tests {
     #[test]
     fn the_table_shows_medians_and_ratios_of_the_same_round() {
         let figures = |values: &[f64]| BTreeMap::from([(Figure::OneStream, values.to_vec())]);
-        let results = Results { contenders: vec![("liqo", figures(&[2.0, 8.0])), ("wireguard-go", figures(&[1.0, 4.0]))] };
-        assert_eq!(results.ratio("liqo", "wireguard-go", Figure::OneStream), Some(2.0));
-        assert!(results.table("wireguard-go").contains("| TCP, 1 stream, Gbit/s | 5.00 (2.00) | 2.50 |"));
+        let results = Results {
+            contenders: vec![
+                ("liqo", figures(&[2.0, 8.0])),
+                ("wireguard-go", figures(&[1.0, 4.0])),
+            ],
+        };
+        assert_eq!(
+            results.ratio("liqo", "wireguard-go", Figure::OneStream),
+            Some(2.0)
+        );
+        assert!(
+            results
+                .table("wireguard-go")
+                .contains("| TCP, 1 stream, Gbit/s | 5.00 (2.00) | 2.50 |")
+        );
     }
 }

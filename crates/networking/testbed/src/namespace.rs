@@ -21,7 +21,9 @@ impl Namespace {
             unshare(CloneFlags::CLONE_NEWNET)?;
             File::open("/proc/thread-self/ns/net")
         };
-        thread::scope(|scope| scope.spawn(make).join()).map_err(|_| io::Error::other("the thread ended"))?.map(Self)
+        thread::scope(|scope| scope.spawn(make).join())
+            .map_err(|_| io::Error::other("the thread ended"))?
+            .map(Self)
     }
 
     /// A path to the namespace for other programs.
@@ -29,13 +31,15 @@ impl Namespace {
         format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd())
     }
 
-    /// Runs `work` in a thread in the namespace. Threads and processes that it starts are in the namespace, too.
+    /// Runs `work` in a thread in the namespace. Threads and processes that it starts are in the
+    /// namespace, too.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> io::Result<T> {
         let inside = || {
             setns(&self.0, CloneFlags::CLONE_NEWNET)?;
             Ok(work())
         };
-        thread::scope(|scope| scope.spawn(inside).join()).unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        thread::scope(|scope| scope.spawn(inside).join())
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 
     /// Runs a program in the namespace and returns its standard output.
@@ -55,7 +59,11 @@ impl Namespace {
                 return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
             }
             let said = String::from_utf8_lossy(&output.stderr);
-            Err(io::Error::other(format!("{program} {}: {} {said}", arguments.join(" "), input.trim())))
+            Err(io::Error::other(format!(
+                "{program} {}: {} {said}",
+                arguments.join(" "),
+                input.trim()
+            )))
         })?
     }
 

@@ -36,11 +36,15 @@ pub struct Side {
 }
 
 impl Side {
-    /// Both ends of a tunnel between the namespaces of a [`Pair`](super::Pair). The device names begin with `name`.
+    /// Both ends of a tunnel between the namespaces of a [`Pair`](super::Pair). The device names
+    /// begin with `name`.
     pub fn both(name: &str, v6: bool) -> [Self; 2] {
         let keys = [PrivateKey::generate(), PrivateKey::generate()];
         [End::Left, End::Right].map(|end| {
-            let (own, other) = (usize::from(end.number()) - 1, usize::from(end.other().number()) - 1);
+            let (own, other) = (
+                usize::from(end.number()) - 1,
+                usize::from(end.other().number()) - 1,
+            );
             Self {
                 device: format!("{name}{}", end.number()),
                 mtu: 1420,
@@ -48,15 +52,23 @@ impl Side {
                 listen: end.outside(v6, 51_820),
                 remote_key: keys[other].public(),
                 remote: end.other().outside(v6, 51_820),
-                prefixes: [end.other().inside(false, 0).ip(), end.other().inside(true, 0).ip()].map(IpNet::from).to_vec(),
+                prefixes: [
+                    end.other().inside(false, 0).ip(),
+                    end.other().inside(true, 0).ip(),
+                ]
+                .map(IpNet::from)
+                .to_vec(),
             }
         })
     }
 
     /// The configuration for our tunnel.
     pub fn endpoint(&self) -> Endpoint {
-        let unspecified: IpAddr =
-            if self.listen.is_ipv4() { std::net::Ipv4Addr::UNSPECIFIED.into() } else { std::net::Ipv6Addr::UNSPECIFIED.into() };
+        let unspecified: IpAddr = if self.listen.is_ipv4() {
+            std::net::Ipv4Addr::UNSPECIFIED.into()
+        } else {
+            std::net::Ipv6Addr::UNSPECIFIED.into()
+        };
         Endpoint {
             private_key: self.private_key.clone(),
             previous_key: None,
@@ -76,8 +88,18 @@ impl Side {
     pub fn line(&self) -> String {
         let private = data_encoding::BASE64.encode(self.private_key.bytes());
         let prefixes: Vec<_> = self.prefixes.iter().map(ToString::to_string).collect();
-        let Self { device, mtu, listen, remote_key, remote, .. } = self;
-        format!("{device} {mtu} {private} {listen} {remote_key} {remote} {}", prefixes.join(","))
+        let Self {
+            device,
+            mtu,
+            listen,
+            remote_key,
+            remote,
+            ..
+        } = self;
+        format!(
+            "{device} {mtu} {private} {listen} {remote_key} {remote} {}",
+            prefixes.join(",")
+        )
     }
 }
 
@@ -86,7 +108,10 @@ impl FromStr for Side {
 
     fn from_str(line: &str) -> io::Result<Self> {
         fn field<T: FromStr>(fields: &mut dyn Iterator<Item = &str>) -> io::Result<T> {
-            fields.next().and_then(|text| text.parse().ok()).ok_or_else(|| io::ErrorKind::InvalidInput.into())
+            fields
+                .next()
+                .and_then(|text| text.parse().ok())
+                .ok_or_else(|| io::ErrorKind::InvalidInput.into())
         }
         let mut fields = line.split(' ');
         Ok(Self {
@@ -96,12 +121,18 @@ impl FromStr for Side {
             listen: field(&mut fields)?,
             remote_key: field(&mut fields)?,
             remote: field(&mut fields)?,
-            prefixes: fields.next().unwrap_or_default().split(',').filter_map(|prefix| prefix.parse().ok()).collect(),
+            prefixes: fields
+                .next()
+                .unwrap_or_default()
+                .split(',')
+                .filter_map(|prefix| prefix.parse().ok())
+                .collect(),
         })
     }
 }
 
-/// Runs our tunnel until standard input ends, if this process was started in that role. Returns whether it was.
+/// Runs our tunnel until standard input ends, if this process was started in that role. Returns
+/// whether it was.
 pub fn serve() -> io::Result<bool> {
     if std::env::var(ROLE).as_deref() != Ok("tunnel") {
         return Ok(false);
@@ -131,21 +162,36 @@ impl Running {
     pub fn start(role: &str, namespace: &Namespace, side: &Side) -> io::Result<Self> {
         let program = std::env::current_exe()?;
         let mut child = namespace.run(|| {
-            Command::new(program).env(ROLE, role).env(SIDE, side.line()).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()
+            Command::new(program)
+                .env(ROLE, role)
+                .env(SIDE, side.line())
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .spawn()
         })??;
         let stdin = child.stdin.take();
         let stdout = child.stdout.take();
-        let running = Self { child, _stdin: stdin };
+        let running = Self {
+            child,
+            _stdin: stdin,
+        };
         let mut line = String::new();
         if let Some(stdout) = stdout {
             BufReader::new(stdout).read_line(&mut line)?;
         }
-        if line == "ready\n" { Ok(running) } else { Err(io::Error::other(format!("{role} did not become ready"))) }
+        if line == "ready\n" {
+            Ok(running)
+        } else {
+            Err(io::Error::other(format!("{role} did not become ready")))
+        }
     }
 
     /// Any other program that does not end by itself.
     pub fn adopt(child: Child) -> Self {
-        Self { child, _stdin: None }
+        Self {
+            child,
+            _stdin: None,
+        }
     }
 
     /// CPU time of all its threads.
@@ -153,7 +199,11 @@ impl Running {
         let mut total = 0;
         for thread in std::fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
             let text = std::fs::read_to_string(thread?.path().join("schedstat"))?;
-            total += text.split(' ').next().and_then(|number| number.parse::<u64>().ok()).unwrap_or(0);
+            total += text
+                .split(' ')
+                .next()
+                .and_then(|number| number.parse::<u64>().ok())
+                .unwrap_or(0);
         }
         Ok(Duration::from_nanos(total))
     }
@@ -161,8 +211,15 @@ impl Running {
     /// Resident memory in bytes.
     pub fn resident_memory(&self) -> io::Result<usize> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();
-        let kibibytes: usize = line.trim().trim_end_matches(" kB").parse().map_err(io::Error::other)?;
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix("VmRSS:"))
+            .unwrap_or_default();
+        let kibibytes: usize = line
+            .trim()
+            .trim_end_matches(" kB")
+            .parse()
+            .map_err(io::Error::other)?;
         Ok(kibibytes << 10)
     }
 }

@@ -38,7 +38,13 @@ impl Throughput {
 }
 
 /// Sends as much as possible over this number of TCP connections.
-pub fn tcp(from: &Namespace, to: &Namespace, server: SocketAddr, streams: usize, time: Duration) -> io::Result<Throughput> {
+pub fn tcp(
+    from: &Namespace,
+    to: &Namespace,
+    server: SocketAddr,
+    streams: usize,
+    time: Duration,
+) -> io::Result<Throughput> {
     let listener = to.run(|| TcpListener::bind(server))??;
     let address = listener.local_addr()?;
     let (bytes, done) = (AtomicU64::new(0), AtomicBool::new(false));
@@ -66,7 +72,11 @@ pub fn tcp(from: &Namespace, to: &Namespace, server: SocketAddr, streams: usize,
         thread::sleep(time / 10);
         let (start, before) = (Instant::now(), bytes.load(Relaxed));
         thread::sleep(time);
-        let achieved = Throughput { bytes: bytes.load(Relaxed) - before, messages: 0, time: start.elapsed() };
+        let achieved = Throughput {
+            bytes: bytes.load(Relaxed) - before,
+            messages: 0,
+            time: start.elapsed(),
+        };
         done.store(true, Relaxed);
         for sender in senders {
             let _ = sender.shutdown(std::net::Shutdown::Both);
@@ -76,12 +86,24 @@ pub fn tcp(from: &Namespace, to: &Namespace, server: SocketAddr, streams: usize,
 }
 
 /// Sends datagrams of one size as fast as possible, one per call, and counts those that arrive.
-pub fn udp(from: &Namespace, to: &Namespace, server: SocketAddr, size: usize, time: Duration) -> io::Result<Throughput> {
+pub fn udp(
+    from: &Namespace,
+    to: &Namespace,
+    server: SocketAddr,
+    size: usize,
+    time: Duration,
+) -> io::Result<Throughput> {
     let receiver = to.run(|| UdpSocket::bind(server))??;
     receiver.set_read_timeout(Some(Duration::from_millis(100)))?;
     let address = receiver.local_addr()?;
-    let local: SocketAddr = if address.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0u16; 8], 0).into() };
-    let sender = from.run(|| UdpSocket::bind(local).and_then(|socket| socket.connect(address).map(|()| socket)))??;
+    let local: SocketAddr = if address.is_ipv4() {
+        ([0, 0, 0, 0], 0).into()
+    } else {
+        ([0u16; 8], 0).into()
+    };
+    let sender = from.run(|| {
+        UdpSocket::bind(local).and_then(|socket| socket.connect(address).map(|()| socket))
+    })??;
     let (messages, done) = (AtomicU64::new(0), AtomicBool::new(false));
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -104,15 +126,25 @@ pub fn udp(from: &Namespace, to: &Namespace, server: SocketAddr, size: usize, ti
         thread::sleep(time);
         let messages = messages.load(Relaxed) - before;
         done.store(true, Relaxed);
-        Ok(Throughput { bytes: messages * size as u64, messages, time: start.elapsed() })
+        Ok(Throughput {
+            bytes: messages * size as u64,
+            messages,
+            time: start.elapsed(),
+        })
     })
 }
 
 /// Sorted times of round trips of small messages over one TCP connection.
-pub fn round_trips(from: &Namespace, to: &Namespace, server: SocketAddr, time: Duration) -> io::Result<Vec<Duration>> {
+pub fn round_trips(
+    from: &Namespace,
+    to: &Namespace,
+    server: SocketAddr,
+    time: Duration,
+) -> io::Result<Vec<Duration>> {
     let listener = to.run(|| TcpListener::bind(server))??;
     let address = listener.local_addr()?;
-    let mut client = from.run(|| TcpStream::connect_timeout(&address, Duration::from_secs(10)))??;
+    let mut client =
+        from.run(|| TcpStream::connect_timeout(&address, Duration::from_secs(10)))??;
     let (mut peer, _) = listener.accept()?;
     for stream in [&client, &peer] {
         stream.set_nodelay(true)?;
@@ -136,10 +168,16 @@ pub fn round_trips(from: &Namespace, to: &Namespace, server: SocketAddr, time: D
 }
 
 /// Sends random bytes over TCP and returns whether they arrived unchanged.
-pub fn transfer(from: &Namespace, to: &Namespace, server: SocketAddr, length: usize) -> io::Result<bool> {
+pub fn transfer(
+    from: &Namespace,
+    to: &Namespace,
+    server: SocketAddr,
+    length: usize,
+) -> io::Result<bool> {
     let listener = to.run(|| TcpListener::bind(server))??;
     let address = listener.local_addr()?;
-    let mut client = from.run(|| TcpStream::connect_timeout(&address, Duration::from_secs(10)))??;
+    let mut client =
+        from.run(|| TcpStream::connect_timeout(&address, Duration::from_secs(10)))??;
     let (mut peer, _) = listener.accept()?;
     peer.set_read_timeout(Some(Duration::from_secs(30)))?;
     let mut sent = vec![0; length];
@@ -149,6 +187,8 @@ pub fn transfer(from: &Namespace, to: &Namespace, server: SocketAddr, length: us
     let sender = thread::spawn(move || client.write_all(&to_send));
     let mut arrived = Vec::with_capacity(length);
     peer.read_to_end(&mut arrived)?;
-    sender.join().map_err(|_| io::Error::other("the sender ended"))??;
+    sender
+        .join()
+        .map_err(|_| io::Error::other("the sender ended"))??;
     Ok(arrived == *sent)
 }

@@ -23,8 +23,8 @@ pub struct WireguardGo {
 }
 
 impl WireguardGo {
-    /// Starts the program in a namespace and configures it over its control socket. All instances on a machine share one directory of
-    /// control sockets, which are named after their devices.
+    /// Starts the program in a namespace and configures it over its control socket. All instances
+    /// on a machine share one directory of control sockets, which are named after their devices.
     pub fn start(program: &Path, namespace: &Namespace, side: &Side) -> io::Result<Self> {
         let socket = Path::new("/var/run/wireguard").join(format!("{}.sock", side.device));
         let _ = fs::remove_file(&socket);
@@ -38,7 +38,10 @@ impl WireguardGo {
                 .stderr(Stdio::null())
                 .spawn()
         })??;
-        let go = Self { running: Running::adopt(child), socket };
+        let go = Self {
+            running: Running::adopt(child),
+            socket,
+        };
         go.wait()?;
         go.set(&configuration(side))?;
         Ok(go)
@@ -52,7 +55,9 @@ impl WireguardGo {
         let deadline = Instant::now() + Duration::from_secs(10);
         while UnixStream::connect(&self.socket).is_err() {
             if Instant::now() > deadline {
-                return Err(io::Error::other("wireguard-go does not answer on its control socket"));
+                return Err(io::Error::other(
+                    "wireguard-go does not answer on its control socket",
+                ));
             }
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -69,7 +74,8 @@ impl WireguardGo {
             match stream.read(&mut part) {
                 Ok(0) => break,
                 Ok(length) => answer.extend(&part[..length]),
-                // With a timeout, the kernel does not begin again after the process was stopped for a moment.
+                // With a timeout, the kernel does not begin again after the process was stopped for
+                // a moment.
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
@@ -77,7 +83,10 @@ impl WireguardGo {
         if answer.starts_with(b"errno=0\n") {
             return Ok(());
         }
-        Err(io::Error::other(format!("wireguard-go refuses its configuration: {}", String::from_utf8_lossy(&answer))))
+        Err(io::Error::other(format!(
+            "wireguard-go refuses its configuration: {}",
+            String::from_utf8_lossy(&answer)
+        )))
     }
 }
 

@@ -1,4 +1,5 @@
-//! Clusters on a local network find each other by real packets: two nodes and a liar, in namespaces on one bridge.
+//! Clusters on a local network find each other by real packets: two nodes and a liar, in namespaces
+//! on one bridge.
 
 use std::{
     io,
@@ -28,7 +29,13 @@ fn id(number: u8) -> ClusterId {
 }
 
 fn own(number: u8, address: &str) -> OwnAnnouncement {
-    OwnAnnouncement::new(id(number), format!("c{number}"), [1, 1], &format!("https://{address}:30443")).expect("a URL")
+    OwnAnnouncement::new(
+        id(number),
+        format!("c{number}"),
+        [1, 1],
+        &format!("https://{address}:30443"),
+    )
+    .expect("a URL")
 }
 
 /// The announcer of a cluster in a namespace of its own.
@@ -41,32 +48,54 @@ struct Node {
 
 impl Node {
     fn start(namespace: &'static Namespace, own: OwnAnnouncement) -> Self {
-        let config = LanConfig { own_id: own.cluster_id.clone(), own: Some(own), interfaces: Vec::new(), pods: Vec::new() };
+        let config = LanConfig {
+            own_id: own.cluster_id.clone(),
+            own: Some(own),
+            interfaces: Vec::new(),
+            pods: Vec::new(),
+        };
         let (configure, config) = watch::channel(Some(config));
         let (publish, found) = watch::channel(None);
         let stop = CancellationToken::new();
         let ended = stop.clone();
         let work = move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .expect("a runtime");
             runtime.block_on(run(config, publish, ended));
         };
         let thread = thread::spawn(move || namespace.run(work).expect("in the namespace"));
-        Self { configure, found, stop, thread: Some(thread) }
+        Self {
+            configure,
+            found,
+            stop,
+            thread: Some(thread),
+        }
     }
 
     /// Waits until exactly these clusters are found, with these URLs.
     fn finds(&self, expected: &[(u8, &str)]) {
-        let mut expected: Vec<_> = expected.iter().map(|(number, url)| (id(*number), format!("https://{url}:30443"))).collect();
+        let mut expected: Vec<_> = expected
+            .iter()
+            .map(|(number, url)| (id(*number), format!("https://{url}:30443")))
+            .collect();
         expected.sort();
         let deadline = Instant::now() + TIMEOUT;
         loop {
             let found = self.found.borrow().clone().unwrap_or_default();
-            let mut now: Vec<_> = found.iter().map(|one| (one.cluster_id.clone(), one.auth_urls[0].clone())).collect();
+            let mut now: Vec<_> = found
+                .iter()
+                .map(|one| (one.cluster_id.clone(), one.auth_urls[0].clone()))
+                .collect();
             now.sort();
             if now == expected {
                 return;
             }
-            assert!(Instant::now() < deadline, "found {found:?} instead of {expected:?}");
+            assert!(
+                Instant::now() < deadline,
+                "found {found:?} instead of {expected:?}"
+            );
             thread::sleep(Duration::from_millis(50));
         }
     }
@@ -81,7 +110,8 @@ impl Drop for Node {
     }
 }
 
-/// Namespaces on one bridge, each with `eth0`, and something like a pod's interface, which has no part in this.
+/// Namespaces on one bridge, each with `eth0`, and something like a pod's interface, which has no
+/// part in this.
 fn network(count: u8) -> io::Result<&'static [Namespace]> {
     tokio::runtime::Runtime::new()?
         .block_on(async { Requirements::check(&[]).await?.install(&Silent).await })
@@ -123,7 +153,9 @@ fn send(namespace: &Namespace, packets: &[Vec<u8>]) -> io::Result<()> {
 #[test]
 fn clusters_find_each_other_whatever_a_liar_sends() {
     let nodes = network(3).expect("a network");
-    let [rome_node, milan_node, liar] = nodes else { panic!("three nodes") };
+    let [rome_node, milan_node, liar] = nodes else {
+        panic!("three nodes")
+    };
     let rome = Node::start(rome_node, own(1, "192.0.2.1"));
     rome.finds(&[]);
     let milan = Node::start(milan_node, own(2, "192.0.2.2"));
@@ -145,8 +177,11 @@ fn clusters_find_each_other_whatever_a_liar_sends() {
     packets.push([&[0; 4][..], &[0xff; 8]].concat());
     packets.push(Vec::new());
     send(liar, &packets).expect("sent");
-    // More clusters than one sender may announce. What comes too fast is dropped, so it says so again.
-    let lies: Vec<_> = (100..140).map(|number| own(number, "192.0.2.3").answer(TTL).expect("a message")).collect();
+    // More clusters than one sender may announce. What comes too fast is dropped, so it says so
+    // again.
+    let lies: Vec<_> = (100..140)
+        .map(|number| own(number, "192.0.2.3").answer(TTL).expect("a message"))
+        .collect();
     let deadline = Instant::now() + TIMEOUT;
     while rome.found.borrow().as_ref().map_or(0, Vec::len) != 1 + MAX_ENTRIES_PER_SENDER {
         assert!(Instant::now() < deadline, "{:?}", rome.found.borrow());
@@ -154,13 +189,22 @@ fn clusters_find_each_other_whatever_a_liar_sends() {
         thread::sleep(Duration::from_millis(500));
     }
     let found = rome.found.borrow().clone().unwrap_or_default();
-    let milans = found.iter().find(|one| one.cluster_id == id(2)).expect("milan is still found");
+    let milans = found
+        .iter()
+        .find(|one| one.cluster_id == id(2))
+        .expect("milan is still found");
     assert_eq!(milans.auth_urls, ["https://192.0.2.22:30443"]);
 
     // Switching it off is a goodbye, and switching it on again is seen, too.
     milan.configure.send_replace(None);
     let deadline = Instant::now() + TIMEOUT;
-    while rome.found.borrow().iter().flatten().any(|one| one.cluster_id == id(2)) {
+    while rome
+        .found
+        .borrow()
+        .iter()
+        .flatten()
+        .any(|one| one.cluster_id == id(2))
+    {
         assert!(Instant::now() < deadline, "milan said goodbye");
         thread::sleep(Duration::from_millis(50));
     }

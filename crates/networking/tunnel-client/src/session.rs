@@ -1,10 +1,13 @@
-//! The consumer's side: WireGuard over UDP sockets of this process, with a [`Stack`] inside. [`dial`] starts it.
+//! The consumer's side: WireGuard over UDP sockets of this process, with a [`Stack`] inside.
+//! [`dial`] starts it.
 //!
-//! The session calls all gateways of the other cluster at all their addresses until one answers. It uses that gateway
-//! as long as it answers, and then calls all of them again. When the gateway changes, open streams are reset.
+//! The session calls all gateways of the other cluster at all their addresses until one answers. It
+//! uses that gateway as long as it answers, and then calls all of them again. When the gateway
+//! changes, open streams are reset.
 //!
-//! A gateway may have two keys (during renewal) and several addresses. Each key at each address is a candidate.
-//! Candidates that share a key or an address are the same gateway, which may answer with any of them.
+//! A gateway may have two keys (during renewal) and several addresses. Each key at each address is
+//! a candidate. Candidates that share a key or an address are the same gateway, which may answer
+//! with any of them.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -34,9 +37,10 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::stack::{PacketLink, Role, Stack};
 
-/// A gateway that sends nothing for this long is gone. It does not answer keepalives, but while there is a peering, it answers the
-/// heartbeat, which is sent every three seconds. A gateway that does not hear this side any more sends for longer: its TCP connections
-/// repeat what nobody acknowledges.
+/// A gateway that sends nothing for this long is gone. It does not answer keepalives, but while
+/// there is a peering, it answers the heartbeat, which is sent every three seconds. A gateway that
+/// does not hear this side any more sends for longer: its TCP connections repeat what nobody
+/// acknowledges.
 const GATEWAY_TIMEOUT: Duration = Duration::from_secs(8);
 /// Interval of keepalives to the gateway, in seconds.
 const KEEPALIVE: u16 = 5;
@@ -47,11 +51,13 @@ const MAX_CALL_PAUSE: Duration = Duration::from_secs(10);
 const LOOKUP_INTERVAL: Duration = Duration::from_secs(30);
 const NEW_LOOKUP_INTERVAL: Duration = Duration::from_secs(5);
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(2);
-/// Maximum number of addresses to call. The list may come from the other cluster, which is not trusted.
+/// Maximum number of addresses to call. The list may come from the other cluster, which is not
+/// trusted.
 const MAX_ADDRESSES: usize = 64;
 /// Resolution of WireGuard's timers.
 const TICK: Duration = Duration::from_millis(250);
-/// Maximum time that a stream waits for a session. Shorter than the timeouts of callers, so that they see this error and not their own.
+/// Maximum time that a stream waits for a session. Shorter than the timeouts of callers, so that
+/// they see this error and not their own.
 const SESSION_TIMEOUT: Duration = Duration::from_secs(2);
 /// In bytes.
 const MAX_DATAGRAM_LEN: usize = 2048;
@@ -71,7 +77,8 @@ pub struct DialConfig {
     pub gateways: Vec<Gateway>,
 }
 
-/// A session with another cluster. It ends when this is dropped or [closed](TunnelConnection::close).
+/// A session with another cluster. It ends when this is dropped or
+/// [closed](TunnelConnection::close).
 #[derive(Debug)]
 pub struct TunnelConnection {
     stack: Stack,
@@ -86,26 +93,44 @@ pub fn dial(config: DialConfig) -> io::Result<TunnelConnection> {
     start(config, is_allowed_address)
 }
 
-fn start(config: DialConfig, is_allowed_address: fn(&SocketAddr) -> bool) -> io::Result<TunnelConnection> {
+fn start(
+    config: DialConfig,
+    is_allowed_address: fn(&SocketAddr) -> bool,
+) -> io::Result<TunnelConnection> {
     let (gateways, known) = watch::channel(config.gateways);
     let session = Session::new(config.private_key, known, is_allowed_address)?;
     let (inside, outside) = PacketLink::pair();
     let (stack, _) = Stack::start(Role::Client, inside);
     let (stop, heard_at) = (CancellationToken::new(), session.heard.subscribe());
     tokio::spawn(stop.clone().run_until_cancelled_owned(session.run(outside)));
-    Ok(TunnelConnection { stack, heard_at, gateways, stop: stop.clone(), _stop_on_drop: stop.drop_guard() })
+    Ok(TunnelConnection {
+        stack,
+        heard_at,
+        gateways,
+        stop: stop.clone(),
+        _stop_on_drop: stop.drop_guard(),
+    })
 }
 
 impl TunnelConnection {
     /// Opens a stream to a port of the other cluster's side.
     pub async fn connect(&self, port: u16) -> io::Result<DuplexStream> {
         let mut heard_at = self.heard_at.clone();
-        let error = || io::Error::new(io::ErrorKind::TimedOut, "no gateway of the other cluster answers (UDP)");
-        timeout(SESSION_TIMEOUT, heard_at.wait_for(Option::is_some)).await.map_err(|_| error())?.map_err(|_| error())?;
+        let error = || {
+            io::Error::new(
+                io::ErrorKind::TimedOut,
+                "no gateway of the other cluster answers (UDP)",
+            )
+        };
+        timeout(SESSION_TIMEOUT, heard_at.wait_for(Option::is_some))
+            .await
+            .map_err(|_| error())?
+            .map_err(|_| error())?;
         self.stack.connect(port).await
     }
 
-    /// Replaces the list of gateways. The session keeps the gateway that it uses as long as that answers.
+    /// Replaces the list of gateways. The session keeps the gateway that it uses as long as that
+    /// answers.
     pub fn set_gateways(&self, gateways: &[Gateway]) {
         self.gateways.send_if_modified(|known| {
             let differs = *known != gateways;
@@ -116,7 +141,8 @@ impl TunnelConnection {
         });
     }
 
-    /// Ends the session, even if others hold it. Two sessions with one key would take the other cluster's answers from each other.
+    /// Ends the session, even if others hold it. Two sessions with one key would take the other
+    /// cluster's answers from each other.
     pub fn close(&self) {
         self.stop.cancel();
     }
@@ -140,15 +166,23 @@ impl Sockets {
             socket.set_nonblocking(true)?;
             UdpSocket::from_std(socket)
         };
-        match (open(Ipv4Addr::UNSPECIFIED.into()), open(Ipv6Addr::UNSPECIFIED.into())) {
+        match (
+            open(Ipv4Addr::UNSPECIFIED.into()),
+            open(Ipv6Addr::UNSPECIFIED.into()),
+        ) {
             (Err(error), Err(_)) => Err(error),
-            (v4, v6) => Ok(Self { v4: v4.ok(), v6: v6.ok() }),
+            (v4, v6) => Ok(Self {
+                v4: v4.ok(),
+                v6: v6.ok(),
+            }),
         }
     }
 
     /// Sends a datagram. The protocols above repeat what gets lost.
     async fn send(&self, message: WgKind, to: SocketAddr) {
-        let Some(socket) = (if to.is_ipv4() { &self.v4 } else { &self.v6 }) else { return };
+        let Some(socket) = (if to.is_ipv4() { &self.v4 } else { &self.v6 }) else {
+            return;
+        };
         if let Err(error) = socket.send_to(&Packet::from(message), to).await {
             tracing::debug!(%error, %to, "cannot send to a gateway");
         }
@@ -195,18 +229,27 @@ struct Calls {
 
 impl Calls {
     fn at_once(now: Instant) -> Self {
-        Self { next: now, pause: MIN_CALL_PAUSE }
+        Self {
+            next: now,
+            pause: MIN_CALL_PAUSE,
+        }
     }
 
     /// A gateway or an address is new.
     fn call_soon(&mut self, now: Instant) {
-        *self = Self { next: self.next.min(now + MIN_CALL_PAUSE), pause: MIN_CALL_PAUSE };
+        *self = Self {
+            next: self.next.min(now + MIN_CALL_PAUSE),
+            pause: MIN_CALL_PAUSE,
+        };
     }
 
     fn is_due(&mut self, now: Instant) -> bool {
         let is_due = now >= self.next;
         if is_due {
-            *self = Self { next: now + self.pause, pause: (self.pause * 2).min(MAX_CALL_PAUSE) };
+            *self = Self {
+                next: now + self.pause,
+                pause: (self.pause * 2).min(MAX_CALL_PAUSE),
+            };
         }
         is_due
     }
@@ -241,7 +284,10 @@ impl Session {
             calls: Calls::at_once(Instant::now()),
             names: BTreeMap::new(),
             indices: IndexTable::from_os_rng(),
-            limiter: Arc::new(RateLimiter::new(&x25519::PublicKey::from(&private_key), 100)),
+            limiter: Arc::new(RateLimiter::new(
+                &x25519::PublicKey::from(&private_key),
+                100,
+            )),
             sockets: Sockets::open()?,
             private_key,
             gateways,
@@ -303,8 +349,8 @@ impl Session {
         }
     }
 
-    /// Hands a packet to the stack, and takes the stack's packets meanwhile, for which it may be waiting. Returns false when the stack
-    /// has ended.
+    /// Hands a packet to the stack, and takes the stack's packets meanwhile, for which it may be
+    /// waiting. Returns false when the stack has ended.
     async fn deliver(&mut self, packet: Vec<u8>, link: &mut PacketLink) -> bool {
         loop {
             tokio::select! {
@@ -321,8 +367,14 @@ impl Session {
     fn names_to_look_up(&self, last: Option<Duration>) -> Vec<String> {
         let gateways = self.gateways.borrow();
         let endpoints = gateways.iter().flat_map(|gateway| &gateway.endpoints);
-        let names: BTreeSet<&String> = endpoints.filter(|endpoint| endpoint.parse::<SocketAddr>().is_err()).collect();
-        let period = if names.iter().all(|name| self.names.contains_key(*name)) { LOOKUP_INTERVAL } else { NEW_LOOKUP_INTERVAL };
+        let names: BTreeSet<&String> = endpoints
+            .filter(|endpoint| endpoint.parse::<SocketAddr>().is_err())
+            .collect();
+        let period = if names.iter().all(|name| self.names.contains_key(*name)) {
+            LOOKUP_INTERVAL
+        } else {
+            NEW_LOOKUP_INTERVAL
+        };
         if last.is_some_and(|last| last < period) {
             return Vec::new();
         }
@@ -332,12 +384,18 @@ impl Session {
     /// Derives the candidates from the gateways and their names. Known candidates keep their state.
     fn update_candidates(&mut self) {
         let gateways = self.gateways.borrow_and_update().clone();
-        self.names.retain(|name, _| gateways.iter().any(|gateway| gateway.endpoints.contains(name)));
+        self.names.retain(|name, _| {
+            gateways
+                .iter()
+                .any(|gateway| gateway.endpoints.contains(name))
+        });
         let mut ids: Vec<CandidateId> = Vec::new();
         for gateway in &gateways {
             for endpoint in &gateway.endpoints {
                 let literal = endpoint.parse::<SocketAddr>().ok();
-                let addresses = literal.iter().chain(self.names.get(endpoint).into_iter().flatten());
+                let addresses = literal
+                    .iter()
+                    .chain(self.names.get(endpoint).into_iter().flatten());
                 for &address in addresses.filter(|address| (self.is_allowed_address)(address)) {
                     let id = (gateway.public_key, address);
                     if ids.len() < MAX_ADDRESSES && !ids.contains(&id) {
@@ -361,7 +419,11 @@ impl Session {
             };
             Candidate { id, gateway, tunn }
         };
-        self.candidates = number_gateways(&ids).into_iter().zip(&ids).map(candidate).collect();
+        self.candidates = number_gateways(&ids)
+            .into_iter()
+            .zip(&ids)
+            .map(candidate)
+            .collect();
     }
 
     /// Starts a handshake with each candidate.
@@ -375,17 +437,29 @@ impl Session {
 
     async fn send(&mut self, packet: &[u8]) {
         // Without a gateway the packet is lost, as on any link.
-        let Some(candidate) = self.active.and_then(|(active, _)| self.candidates.get_mut(active)) else { return };
-        if let Some(message) = candidate.tunn.handle_outgoing_packet(Packet::copy_from(packet), None) {
+        let Some(candidate) = self
+            .active
+            .and_then(|(active, _)| self.candidates.get_mut(active))
+        else {
+            return;
+        };
+        if let Some(message) = candidate
+            .tunn
+            .handle_outgoing_packet(Packet::copy_from(packet), None)
+        {
             self.sockets.send(message, candidate.id.1).await;
         }
     }
 
     /// The packet in a datagram, if a gateway sent it and it carries one.
     async fn receive(&mut self, datagram: &[u8], from: SocketAddr) -> Option<Vec<u8>> {
-        // The receiver index in the datagram names the candidate's session; candidates at this address are only tried first.
-        let in_use = self.active.and_then(|(active, _)| Some((active, self.candidates.get(active)?.gateway)));
-        let mut candidates: Vec<(usize, &mut Candidate)> = self.candidates.iter_mut().enumerate().collect();
+        // The receiver index in the datagram names the candidate's session; candidates at this
+        // address are only tried first.
+        let in_use = self
+            .active
+            .and_then(|(active, _)| Some((active, self.candidates.get(active)?.gateway)));
+        let mut candidates: Vec<(usize, &mut Candidate)> =
+            self.candidates.iter_mut().enumerate().collect();
         candidates.sort_by_key(|(_, candidate)| candidate.id.1 != from);
         for (number, candidate) in candidates {
             let message = Packet::copy_from(datagram).try_into_wg().ok()?;
@@ -411,7 +485,8 @@ impl Session {
             if is_proof && (packet.is_some() || in_use.is_none_or(|(active, _)| active == number)) {
                 self.active = Some((number, Instant::now()));
                 let address = Some(candidate.id.1);
-                self.heard.send_if_modified(|heard| std::mem::replace(heard, address) != address);
+                self.heard
+                    .send_if_modified(|heard| std::mem::replace(heard, address) != address);
             }
             return packet;
         }
@@ -419,7 +494,10 @@ impl Session {
     }
 
     async fn tick(&mut self) {
-        if self.active.is_some_and(|(_, heard)| heard.elapsed() >= GATEWAY_TIMEOUT) {
+        if self
+            .active
+            .is_some_and(|(_, heard)| heard.elapsed() >= GATEWAY_TIMEOUT)
+        {
             tracing::info!("a gateway of another cluster stopped answering");
             self.active = None;
             self.heard.send_replace(None);
@@ -436,13 +514,21 @@ impl Session {
     }
 }
 
-/// A number for each candidate. Candidates that share a key or an address get the same number: they are one gateway.
+/// A number for each candidate. Candidates that share a key or an address get the same number: they
+/// are one gateway.
 fn number_gateways(ids: &[CandidateId]) -> Vec<usize> {
     let mut numbered: Vec<(usize, &CandidateId)> = Vec::new();
     for (new, id) in ids.iter().enumerate() {
         let shares = |(_, other): &&(usize, &CandidateId)| id.0 == other.0 || id.1 == other.1;
-        let joined: Vec<usize> = numbered.iter().filter(shares).map(|(number, _)| *number).collect();
-        numbered.iter_mut().filter(|(number, _)| joined.contains(number)).for_each(|(number, _)| *number = new);
+        let joined: Vec<usize> = numbered
+            .iter()
+            .filter(shares)
+            .map(|(number, _)| *number)
+            .collect();
+        numbered
+            .iter_mut()
+            .filter(|(number, _)| joined.contains(number))
+            .for_each(|(number, _)| *number = new);
         numbered.push((new, id));
     }
     numbered.into_iter().map(|(number, _)| number).collect()
@@ -451,23 +537,31 @@ fn number_gateways(ids: &[CandidateId]) -> Vec<usize> {
 /// The addresses of each name, or `None` if it is not found in time.
 async fn look_up(names: Vec<String>) -> Vec<(String, Option<Vec<SocketAddr>>)> {
     let looks = names.into_iter().map(async |name| {
-        let found = timeout(LOOKUP_TIMEOUT, lookup_host(&name)).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
-        let found = found.inspect_err(|error| tracing::debug!(%error, name, "cannot look up a gateway")).ok();
+        let found = timeout(LOOKUP_TIMEOUT, lookup_host(&name))
+            .await
+            .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+        let found = found
+            .inspect_err(|error| tracing::debug!(%error, name, "cannot look up a gateway"))
+            .ok();
         let addresses = found.map(Iterator::collect);
         (name, addresses)
     });
     join_all(looks).await
 }
 
-/// Whether a gateway may be called at this address. It must be another machine, and not a link-local one: at link-local addresses clouds
-/// serve a machine's identity and secrets.
+/// Whether a gateway may be called at this address. It must be another machine, and not a
+/// link-local one: at link-local addresses clouds serve a machine's identity and secrets.
 pub fn is_allowed_address(address: &SocketAddr) -> bool {
     let ip = address.ip().to_canonical();
     let is_near = match ip {
         IpAddr::V4(ip) => ip.is_link_local() || ip.is_broadcast(),
         IpAddr::V6(ip) => ip.is_unicast_link_local(),
     };
-    address.port() != 0 && !is_near && !ip.is_loopback() && !ip.is_unspecified() && !ip.is_multicast()
+    address.port() != 0
+        && !is_near
+        && !ip.is_loopback()
+        && !ip.is_unspecified()
+        && !ip.is_multicast()
 }
 
 #[cfg(test)]

@@ -60,9 +60,11 @@ pub enum Role {
 pub struct ListenPolicy {
     /// Ports that accept streams.
     pub ports: Vec<u16>,
-    /// Maximum number of connections in this session, in any TCP state, listening and closing ones included.
+    /// Maximum number of connections in this session, in any TCP state, listening and closing ones
+    /// included.
     pub max_connections: usize,
-    /// Each connection holds a permit. Several sessions may share the semaphore. Without a permit no stream opens.
+    /// Each connection holds a permit. Several sessions may share the semaphore. Without a permit
+    /// no stream opens.
     pub permits: Arc<Semaphore>,
 }
 
@@ -89,8 +91,18 @@ pub struct PacketLink {
 impl PacketLink {
     /// Two links that are connected to each other.
     pub fn pair() -> (Self, Self) {
-        let ((one_out, other_in), (other_out, one_in)) = (mpsc::channel(MAX_PACKETS), mpsc::channel(MAX_PACKETS));
-        (Self { incoming: one_in, outgoing: one_out }, Self { incoming: other_in, outgoing: other_out })
+        let ((one_out, other_in), (other_out, one_in)) =
+            (mpsc::channel(MAX_PACKETS), mpsc::channel(MAX_PACKETS));
+        (
+            Self {
+                incoming: one_in,
+                outgoing: one_out,
+            },
+            Self {
+                incoming: other_in,
+                outgoing: other_out,
+            },
+        )
     }
 }
 
@@ -100,14 +112,16 @@ pub struct IncomingStream {
     /// The port that the client connected to.
     pub port: u16,
     pub stream: DuplexStream,
-    /// Its permit of [`ListenPolicy::permits`], which becomes free when this and the connection are gone.
+    /// Its permit of [`ListenPolicy::permits`], which becomes free when this and the connection are
+    /// gone.
     pub permit: Permit,
 }
 
 /// A permit of [`ListenPolicy::permits`].
 pub type Permit = Arc<OwnedSemaphorePermit>;
 
-/// A handle to a TCP stack. The stack ends when its link ends, or when all handles are gone and all streams have ended.
+/// A handle to a TCP stack. The stack ends when its link ends, or when all handles are gone and all
+/// streams have ended.
 #[derive(Clone, Debug)]
 pub struct Stack {
     requests: mpsc::Sender<Connect>,
@@ -132,10 +146,18 @@ impl Stack {
     pub async fn connect(&self, port: u16) -> io::Result<DuplexStream> {
         let (connected, answer) = oneshot::channel();
         let ended = || io::Error::new(io::ErrorKind::NotConnected, "the session has ended");
-        self.requests.send(Connect { port, connected }).await.map_err(|_| ended())?;
+        self.requests
+            .send(Connect { port, connected })
+            .await
+            .map_err(|_| ended())?;
         let answer = tokio::time::timeout(CONNECT_TIMEOUT, answer).await;
         answer
-            .map_err(|_| io::Error::new(io::ErrorKind::TimedOut, "the other side of the session does not answer"))?
+            .map_err(|_| {
+                io::Error::new(
+                    io::ErrorKind::TimedOut,
+                    "the other side of the session does not answer",
+                )
+            })?
             .map_err(|_| ended())?
     }
 }
@@ -177,7 +199,12 @@ struct Driver {
 }
 
 impl Driver {
-    fn new(role: Role, link: PacketLink, requests: mpsc::Receiver<Connect>, accepted: mpsc::Sender<IncomingStream>) -> Self {
+    fn new(
+        role: Role,
+        link: PacketLink,
+        requests: mpsc::Receiver<Connect>,
+        accepted: mpsc::Sender<IncomingStream>,
+    ) -> Self {
         let mut packets = Packets::default();
         let mut config = Config::new(HardwareAddress::Ip);
         config.random_seed = rand::random();
@@ -206,7 +233,9 @@ impl Driver {
     }
 
     fn now(&self) -> inner::Instant {
-        inner::Instant::from_micros(i64::try_from(self.start.elapsed().as_micros()).unwrap_or(i64::MAX))
+        inner::Instant::from_micros(
+            i64::try_from(self.start.elapsed().as_micros()).unwrap_or(i64::MAX),
+        )
     }
 
     fn socket() -> tcp::Socket<'static> {
@@ -219,9 +248,12 @@ impl Driver {
         socket
     }
 
-    /// Keeps one listening socket on each open port, within the policy's limits, and none on other ports.
+    /// Keeps one listening socket on each open port, within the policy's limits, and none on other
+    /// ports.
     fn listen(&mut self) {
-        let Role::Server(policy) = &self.role else { return };
+        let Role::Server(policy) = &self.role else {
+            return;
+        };
         let policy = policy.borrow().clone();
         let sockets = &mut self.sockets;
         self.connections.retain(|connection| {
@@ -234,24 +266,35 @@ impl Driver {
         for port in policy.ports {
             let waits = |connection: &Connection| {
                 matches!(connection.state, ConnectionState::Listening(on, _) if on == port)
-                    && self.sockets.get::<tcp::Socket>(connection.handle).state() == tcp::State::Listen
+                    && self.sockets.get::<tcp::Socket>(connection.handle).state()
+                        == tcp::State::Listen
             };
-            if self.sockets.iter().count() >= policy.max_connections || self.connections.iter().any(waits) {
+            if self.sockets.iter().count() >= policy.max_connections
+                || self.connections.iter().any(waits)
+            {
                 continue;
             }
-            let Ok(permit) = policy.permits.clone().try_acquire_owned().map(Arc::new) else { continue };
+            let Ok(permit) = policy.permits.clone().try_acquire_owned().map(Arc::new) else {
+                continue;
+            };
             let mut socket = Self::socket();
             if socket.listen(port).is_ok() {
                 let handle = self.sockets.add(socket);
                 self.permits.push((handle, permit.clone()));
-                self.connections.push(Connection { handle, state: ConnectionState::Listening(port, permit) });
+                self.connections.push(Connection {
+                    handle,
+                    state: ConnectionState::Listening(port, permit),
+                });
             }
         }
     }
 
     fn connect(&mut self, request: Connect) {
         if self.sockets.iter().count() >= MAX_STREAMS {
-            let error = io::Error::new(io::ErrorKind::QuotaExceeded, "the session has reached its maximum number of streams");
+            let error = io::Error::new(
+                io::ErrorKind::QuotaExceeded,
+                "the session has reached its maximum number of streams",
+            );
             drop(request.connected.send(Err(error)));
             return;
         }
@@ -261,9 +304,16 @@ impl Driver {
         match socket.connect(self.interface.context(), remote, self.next_port) {
             Ok(()) => {
                 let handle = self.sockets.add(socket);
-                self.connections.push(Connection { handle, state: ConnectionState::Connecting(request.connected) });
+                self.connections.push(Connection {
+                    handle,
+                    state: ConnectionState::Connecting(request.connected),
+                });
             }
-            Err(error) => drop(request.connected.send(Err(io::Error::other(error.to_string())))),
+            Err(error) => drop(
+                request
+                    .connected
+                    .send(Err(io::Error::other(error.to_string()))),
+            ),
         }
     }
 
@@ -271,9 +321,19 @@ impl Driver {
     fn free_port(&self) -> u16 {
         let used = |port: u16| {
             let mut sockets = self.sockets.iter();
-            sockets.any(|(_, Socket::Tcp(socket))| socket.local_endpoint().is_some_and(|local| local.port == port))
+            sockets.any(|(_, Socket::Tcp(socket))| {
+                socket
+                    .local_endpoint()
+                    .is_some_and(|local| local.port == port)
+            })
         };
-        let next = |port: u16| if port + 1 < EPHEMERAL.end { port + 1 } else { EPHEMERAL.start };
+        let next = |port: u16| {
+            if port + 1 < EPHEMERAL.end {
+                port + 1
+            } else {
+                EPHEMERAL.start
+            }
+        };
         let mut port = next(self.next_port);
         while used(port) {
             port = next(port);
@@ -281,7 +341,8 @@ impl Driver {
         port
     }
 
-    /// Takes requests and incoming packets. Returns whether there may be more, or `None` when the link has ended.
+    /// Takes requests and incoming packets. Returns whether there may be more, or `None` when the
+    /// link has ended.
     fn receive(&mut self, context: &mut Context<'_>) -> Option<bool> {
         while let Some(requests) = &mut self.requests {
             match requests.poll_recv(context) {
@@ -300,7 +361,8 @@ impl Driver {
         (!self.outgoing.is_closed()).then_some(true)
     }
 
-    /// Sends packets as far as the link has room; the stack holds back the rest. Returns false when the link has ended.
+    /// Sends packets as far as the link has room; the stack holds back the rest. Returns false when
+    /// the link has ended.
     fn send(&mut self, context: &mut Context<'_>) -> bool {
         while !self.packets.outgoing.is_empty() {
             match self.outgoing.poll_reserve(context) {
@@ -319,7 +381,8 @@ impl Driver {
 
     /// Whether no stream is open and none can be opened any more.
     fn is_over(&self) -> bool {
-        let listens = |connection: &Connection| matches!(connection.state, ConnectionState::Listening(..));
+        let listens =
+            |connection: &Connection| matches!(connection.state, ConnectionState::Listening(..));
         self.requests.is_none()
             && (matches!(self.role, Role::Client) || self.accepted.is_closed())
             && self.connections.iter().all(listens)
@@ -334,12 +397,19 @@ impl Driver {
             let (state, progress) = advance(socket, connection.state, &self.accepted, context);
             moved |= progress;
             match state {
-                Some(state) => self.connections.push(Connection { state, ..connection }),
+                Some(state) => self.connections.push(Connection {
+                    state,
+                    ..connection
+                }),
                 // No TIME-WAIT: each connection has its own port.
                 None => socket.abort(),
             }
         }
-        let kept: Vec<SocketHandle> = self.connections.iter().map(|connection| connection.handle).collect();
+        let kept: Vec<SocketHandle> = self
+            .connections
+            .iter()
+            .map(|connection| connection.handle)
+            .collect();
         let over: Vec<SocketHandle> = self
             .sockets
             .iter()
@@ -351,9 +421,20 @@ impl Driver {
             self.permits.retain(|(of, _)| *of != handle);
         }
         if self.packets.sent_up_to.len() > self.sockets.iter().count() {
-            let ports = |socket: &tcp::Socket<'_>| Some((socket.local_endpoint()?.port, socket.remote_endpoint()?.port));
-            let open: HashSet<_> = self.sockets.iter().filter_map(|(_, Socket::Tcp(socket))| ports(socket)).collect();
-            self.packets.sent_up_to.retain(|ports, _| open.contains(ports));
+            let ports = |socket: &tcp::Socket<'_>| {
+                Some((
+                    socket.local_endpoint()?.port,
+                    socket.remote_endpoint()?.port,
+                ))
+            };
+            let open: HashSet<_> = self
+                .sockets
+                .iter()
+                .filter_map(|(_, Socket::Tcp(socket))| ports(socket))
+                .collect();
+            self.packets
+                .sent_up_to
+                .retain(|ports, _| open.contains(ports));
         }
         moved
     }
@@ -365,14 +446,21 @@ impl Future for Driver {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let this = self.get_mut();
         loop {
-            let Some(is_more) = this.receive(context) else { return Poll::Ready(()) };
+            let Some(is_more) = this.receive(context) else {
+                return Poll::Ready(());
+            };
             let now = this.now();
             this.listen();
             // One packet at a time: each new connection needs a listening socket.
-            while this.interface.poll_ingress_single(now, &mut this.packets, &mut this.sockets) != PollIngressSingleResult::None {
+            while this
+                .interface
+                .poll_ingress_single(now, &mut this.packets, &mut this.sockets)
+                != PollIngressSingleResult::None
+            {
                 this.listen();
             }
-            this.interface.poll(now, &mut this.packets, &mut this.sockets);
+            this.interface
+                .poll(now, &mut this.packets, &mut this.sockets);
             let moved = this.transfer(context);
             if !this.send(context) || this.is_over() {
                 return Poll::Ready(());
@@ -382,9 +470,14 @@ impl Future for Driver {
                 continue;
             }
             // A full link wakes this task when there is room again.
-            let due = this.interface.poll_delay(now, &this.sockets).filter(|_| !is_full);
+            let due = this
+                .interface
+                .poll_delay(now, &this.sockets)
+                .filter(|_| !is_full);
             let Some(due) = due else { return Poll::Pending };
-            this.alarm.as_mut().reset(Instant::now() + Duration::from_micros(due.total_micros()).max(MIN_POLL_DELAY));
+            this.alarm.as_mut().reset(
+                Instant::now() + Duration::from_micros(due.total_micros()).max(MIN_POLL_DELAY),
+            );
             if this.alarm.as_mut().poll(context).is_pending() {
                 return Poll::Pending;
             }
@@ -404,11 +497,21 @@ fn advance(
     accepted: &mpsc::Sender<IncomingStream>,
     context: &mut Context<'_>,
 ) -> (Option<ConnectionState>, bool) {
-    let open = |stream| ConnectionState::Open { stream, sent_end: false, received_end: false };
+    let open = |stream| ConnectionState::Open {
+        stream,
+        sent_end: false,
+        received_end: false,
+    };
     match state {
         ConnectionState::Listening(port, permit) if socket.may_send() || socket.may_recv() => {
             let (ours, stream) = duplex(STREAM_BUFFER);
-            let taken = accepted.try_send(IncomingStream { port, stream, permit }).is_ok();
+            let taken = accepted
+                .try_send(IncomingStream {
+                    port,
+                    stream,
+                    permit,
+                })
+                .is_ok();
             (taken.then(|| open(ours)), taken)
         }
         // The client went away before the connection was established.
@@ -419,12 +522,19 @@ fn advance(
             (taken.then(|| open(ours)), taken)
         }
         ConnectionState::Connecting(connected) if !socket.is_open() => {
-            let error = io::Error::new(io::ErrorKind::ConnectionRefused, "the other side of the session refuses");
+            let error = io::Error::new(
+                io::ErrorKind::ConnectionRefused,
+                "the other side of the session refuses",
+            );
             drop(connected.send(Err(error)));
             (None, false)
         }
         ConnectionState::Connecting(connected) if connected.is_closed() => (None, false),
-        ConnectionState::Open { mut stream, mut sent_end, mut received_end } => {
+        ConnectionState::Open {
+            mut stream,
+            mut sent_end,
+            mut received_end,
+        } => {
             let mut moved = false;
             while !sent_end && socket.can_send() {
                 match socket.send(|space| read_from_user(&mut stream, space, context)) {
@@ -449,20 +559,36 @@ fn advance(
                 moved = true;
             }
             // Nobody reads what the other side may still send.
-            let is_gone = sent_end && matches!(Pin::new(&mut stream).poll_write(context, &[]), Poll::Ready(Err(_)));
+            let is_gone = sent_end
+                && matches!(
+                    Pin::new(&mut stream).poll_write(context, &[]),
+                    Poll::Ready(Err(_))
+                );
             let over = match socket.state() {
                 tcp::State::Closed | tcp::State::TimeWait => received_end,
                 tcp::State::FinWait2 => is_gone,
                 _ => false,
             };
-            ((!over).then_some(ConnectionState::Open { stream, sent_end, received_end }), moved)
+            (
+                (!over).then_some(ConnectionState::Open {
+                    stream,
+                    sent_end,
+                    received_end,
+                }),
+                moved,
+            )
         }
         waiting => (Some(waiting), false),
     }
 }
 
-/// Reads from the user's stream into the connection: the number of bytes, 0 at its end, or `None` if there is nothing now.
-fn read_from_user(stream: &mut DuplexStream, space: &mut [u8], context: &mut Context<'_>) -> (usize, Option<usize>) {
+/// Reads from the user's stream into the connection: the number of bytes, 0 at its end, or `None`
+/// if there is nothing now.
+fn read_from_user(
+    stream: &mut DuplexStream,
+    space: &mut [u8],
+    context: &mut Context<'_>,
+) -> (usize, Option<usize>) {
     let mut space = ReadBuf::new(space);
     match Pin::new(stream).poll_read(context, &mut space) {
         Poll::Ready(Ok(())) => (space.filled().len(), Some(space.filled().len())),
@@ -471,8 +597,13 @@ fn read_from_user(stream: &mut DuplexStream, space: &mut [u8], context: &mut Con
     }
 }
 
-/// Writes to the user's stream from the connection: the number of bytes, 0 if it is gone, or `None` if it takes nothing now.
-fn write_to_user(stream: &mut DuplexStream, bytes: &mut [u8], context: &mut Context<'_>) -> (usize, Option<usize>) {
+/// Writes to the user's stream from the connection: the number of bytes, 0 if it is gone, or `None`
+/// if it takes nothing now.
+fn write_to_user(
+    stream: &mut DuplexStream,
+    bytes: &mut [u8],
+    context: &mut Context<'_>,
+) -> (usize, Option<usize>) {
     match Pin::new(stream).poll_write(context, bytes) {
         Poll::Ready(Ok(count)) => (count, Some(count)),
         Poll::Ready(Err(_)) => (0, Some(0)),

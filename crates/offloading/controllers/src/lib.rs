@@ -1,11 +1,12 @@
 //! Offloading: pods of this cluster run in another one, and pods of others run here.
 //!
-//! A *local pod* is a pod that the scheduler bound to a virtual node: a Node object that represents a pool of a
-//! provider. The consumer copies those of its fields that may travel into a `ShadowPod`, in its tenant namespace at the
-//! provider. The provider checks them again and creates the *remote pod*, with the same name, in the mapped namespace.
-//! The status of the remote pod comes back through the `ShadowPod` and is merged into the local pod. `ConfigMap`s and
-//! Secrets that the pod names travel too, and so do the `NetworkPolicy`s of its namespace and, where there is a
-//! network, Services and Ingresses.
+//! A *local pod* is a pod that the scheduler bound to a virtual node: a Node object that represents
+//! a pool of a provider. The consumer copies those of its fields that may travel into a
+//! `ShadowPod`, in its tenant namespace at the provider. The provider checks them again and creates
+//! the *remote pod*, with the same name, in the mapped namespace. The status of the remote pod
+//! comes back through the `ShadowPod` and is merged into the local pod. `ConfigMap`s and Secrets
+//! that the pod names travel too, and so do the `NetworkPolicy`s of its namespace and, where there
+//! is a network, Services and Ingresses.
 //!
 //! ```text
 //!   consumer                                                provider
@@ -19,22 +20,23 @@
 //!   kubectl logs, exec ─▶ kubelet API of the virtual node ─── spliced ─▶ API server ─▶ kubelet
 //! ```
 //!
-//! The provider's `PeeringPolicy` limits what remote pods may be, its `ResourceOffer`s limit how much they use. When
-//! the provider takes resources back, the consumer gets a notice and evicts its pods in time. After the notice the
-//! provider ends the rest, the youngest pods first. Such a pod is Failed at home, so its controller creates another one
-//! elsewhere.
+//! The provider's `PeeringPolicy` limits what remote pods may be, its `ResourceOffer`s limit how
+//! much they use. When the provider takes resources back, the consumer gets a notice and evicts its
+//! pods in time. After the notice the provider ends the rest, the youngest pods first. Such a pod
+//! is Failed at home, so its controller creates another one elsewhere.
 //!
-//! The rules are in `liqo_offloading_rules`, as pure functions. The modules here read objects, ask the rules, and
-//! write:
+//! The rules are in `liqo_offloading_rules`, as pure functions. The modules here read objects, ask
+//! the rules, and write:
 //! - [`consumer`]: the side that sends pods. Begin here: its page has the list of controllers,
 //! - `provider`: the side that runs them,
 //! - [`webhook`]: adds tolerations and node affinity to new pods of offloaded namespaces,
 //! - [`kubelet`]: the kubelet API of the virtual nodes, for `kubectl logs`, `exec` and the like,
 //! - `metering`: stores what pods used, for both sides,
-//! - `networks`: addresses as peers see them; [`server`]: HTTPS for webhook and kubelet API; [`cluster_domain`].
+//! - `networks`: addresses as peers see them; [`server`]: HTTPS for webhook and kubelet API;
+//!   [`cluster_domain`].
 //!
-//! The leader of the manager calls [`run`]. Every replica serves the webhook. This crate does not create
-//! `VirtualNode`s: `liqo-sharing` writes them from offers.
+//! The leader of the manager calls [`run`]. Every replica serves the webhook. This crate does not
+//! create `VirtualNode`s: `liqo-sharing` writes them from offers.
 
 pub mod cluster_domain;
 pub mod consumer;
@@ -59,13 +61,16 @@ pub enum Error {
     ConsumerEnded,
     #[error("the provider's side of offloading ended by itself; restart the process")]
     ProviderEnded,
-    #[error("the controller of the admission webhook's configuration ended by itself; restart the process")]
+    #[error(
+        "the controller of the admission webhook's configuration ended by itself; restart the process"
+    )]
     WebhookEnded,
     #[error(transparent)]
     Webhook(#[from] webhook::Error),
 }
 
-/// Runs both sides, and the webhook's configuration, until the context's `stop`. Only on the leader.
+/// Runs both sides, and the webhook's configuration, until the context's `stop`. Only on the
+/// leader.
 pub async fn run(context: Context, voucher_key: VoucherKey) -> Result<(), Error> {
     let stop = context.stop.clone();
     let configured = webhook::keep_configured(context.clone());
@@ -75,15 +80,22 @@ pub async fn run(context: Context, voucher_key: VoucherKey) -> Result<(), Error>
     until_all_ended(&stop, consumer, provider, Box::pin(configured)).await
 }
 
-/// Runs the parts until all of them have ended, which they do after `stop`. None is dropped then: the consumer's side still tells whoever
-/// follows a command or a log that its stream was cut. A part that ends before is an error, and ends the others.
+/// Runs the parts until all of them have ended, which they do after `stop`. None is dropped then:
+/// the consumer's side still tells whoever follows a command or a log that its stream was cut. A
+/// part that ends before is an error, and ends the others.
 async fn until_all_ended(
     stop: &CancellationToken,
     consumer: impl Future<Output = ()>,
     provider: impl Future<Output = ()>,
     configured: impl Future<Output = Result<(), webhook::Error>>,
 ) -> Result<(), Error> {
-    let ended = |error| if stop.is_cancelled() { Ok(()) } else { Err(error) };
+    let ended = |error| {
+        if stop.is_cancelled() {
+            Ok(())
+        } else {
+            Err(error)
+        }
+    };
     let consumer = async {
         consumer.await;
         ended(Error::ConsumerEnded)
@@ -117,7 +129,9 @@ mod tests {
             stop.cancel();
             Ok(())
         };
-        until_all_ended(&stop, consumer, stop.cancelled(), configured).await.unwrap();
+        until_all_ended(&stop, consumer, stop.cancelled(), configured)
+            .await
+            .unwrap();
         assert!(told, "the others ended first");
     }
 

@@ -1,9 +1,9 @@
 //! Stores what pods used: the usage records of one side, in its own namespaces.
 //!
-//! Before a controller lets a pod go, it calls [`Recorder::store`]. When the entries are stored, its key is enqueued
-//! again, and it goes on. Entries are written in batches: the first at once, then at most one write a second for each
-//! namespace, and fewer while pods keep ending. At the end of a period the recorder adds the pods that still run, and
-//! marks the period as complete.
+//! Before a controller lets a pod go, it calls [`Recorder::store`]. When the entries are stored,
+//! its key is enqueued again, and it goes on. Entries are written in batches: the first at once,
+//! then at most one write a second for each namespace, and fewer while pods keep ending. At the end
+//! of a period the recorder adds the pods that still run, and marks the period as complete.
 //!
 //! Without a contract, a namespace has no records and costs nothing.
 
@@ -45,7 +45,8 @@ const MAX_REMEMBERED: usize = 16;
 
 /// The facts that a side knows and the recorder does not.
 pub trait Side: Send + Sync + 'static {
-    /// The entries, at this time, of all pods of a namespace that still exist. `None` if that is not known now.
+    /// The entries, at this time, of all pods of a namespace that still exist. `None` if that is
+    /// not known now.
     fn open(&self, namespace: &str, now: Seconds) -> Option<Vec<Entry>>;
     fn parts(&self, entry: &Entry, period_seconds: u32) -> Vec<(Period, Entry)>;
     /// The entries of these pods are stored: what waits for that can go on.
@@ -79,11 +80,13 @@ struct Namespace {
     writing: HashSet<String>,
     /// Pods whose entries are stored, until they are forgotten.
     stored: BTreeSet<String>,
-    /// The last second of the entries of each pod that are stored or wait for that, until they are forgotten.
+    /// The last second of the entries of each pod that are stored or wait for that, until they are
+    /// forgotten.
     ends: BTreeMap<String, Seconds>,
     /// Pods that existed when this process last completed a period, and whose last entry had ended.
     ended: HashSet<String>,
-    /// The last chunk that this process wrote, of each of the latest periods: the cache may not show it yet.
+    /// The last chunk that this process wrote, of each of the latest periods: the cache may not
+    /// show it yet.
     chunks: BTreeMap<(Period, String), LastChunk>,
     batches: Batches,
 }
@@ -102,27 +105,61 @@ pub struct Recorder {
 
 impl FoundChunk {
     fn reduce(record: UsageRecord) -> Option<Self> {
-        let UsageRecordSpec { contract, period, chunk, chunks, entries } = record.spec;
-        Some(Self { contract, period: period_of(&period)?, chunk, chunks, entries: entries.into() })
+        let UsageRecordSpec {
+            contract,
+            period,
+            chunk,
+            chunks,
+            entries,
+        } = record.spec;
+        Some(Self {
+            contract,
+            period: period_of(&period)?,
+            chunk,
+            chunks,
+            entries: entries.into(),
+        })
     }
 
     fn without_entries(record: UsageRecord) -> Option<Self> {
-        Some(Self { entries: Box::default(), ..Self::reduce(record)? })
+        Some(Self {
+            entries: Box::default(),
+            ..Self::reduce(record)?
+        })
     }
 }
 
 impl Recorder {
-    /// Starts the watches. `peer_label` is on the objects of this side; `role` is its word in the metrics.
+    /// Starts the watches. `peer_label` is on the objects of this side; `role` is its word in the
+    /// metrics.
     pub fn start(context: &Context, peer_label: &'static str, role: &'static str) -> Arc<Self> {
         let queue = Queue::new();
-        let (client, stop, ours) = (context.client.clone(), context.stop.clone(), Config::default().labels(peer_label));
+        let (client, stop, ours) = (
+            context.client.clone(),
+            context.stop.clone(),
+            Config::default().labels(peer_label),
+        );
         let changed = queue.clone();
-        let contracts = Contracts::follow(context, ours.clone(), move |namespace| changed.add(namespace.to_owned()));
+        let contracts = Contracts::follow(context, ours.clone(), move |namespace| {
+            changed.add(namespace.to_owned());
+        });
         let all = Api::<UsageRecord>::all(client);
-        let reduce = if peer_label == labels::PROVIDER_ID { FoundChunk::reduce } else { FoundChunk::without_entries };
+        let reduce = if peer_label == labels::PROVIDER_ID {
+            FoundChunk::reduce
+        } else {
+            FoundChunk::without_entries
+        };
         let records = Cache::watch(all, ours.page_size(PAGE), stop, reduce, |_, _, _| {});
         let (context, namespaces) = (context.clone(), Mutex::default());
-        Arc::new(Self { context, peer_label, role, contracts, records, queue, namespaces })
+        Arc::new(Self {
+            context,
+            peer_label,
+            role,
+            contracts,
+            records,
+            queue,
+            namespaces,
+        })
     }
 
     /// Waits for the initial lists.
@@ -137,13 +174,20 @@ impl Recorder {
 
     /// The peers with a contract.
     pub fn peers(&self) -> Vec<ClusterId> {
-        self.contracts.namespaces().iter().filter_map(|namespace| peer_of(namespace)).collect()
+        self.contracts
+            .namespaces()
+            .iter()
+            .filter_map(|namespace| peer_of(namespace))
+            .collect()
     }
 
     /// Returns the stored costs of each contract of a namespace of the consumer.
     pub fn accounts(&self, namespace: &str) -> Vec<Account> {
         let contracts = self.contracts.all_of(namespace);
-        let mut accounts: Vec<(&str, Account)> = contracts.iter().map(|one| (one.id.as_str(), one.account())).collect();
+        let mut accounts: Vec<(&str, Account)> = contracts
+            .iter()
+            .map(|one| (one.id.as_str(), one.account()))
+            .collect();
         for (_, found) in self.records.in_namespace(namespace) {
             if let Some((_, account)) = accounts.iter_mut().find(|(id, _)| *id == found.contract) {
                 account.add_record(found.period, found.chunks.is_some(), &found.entries);
@@ -155,46 +199,83 @@ impl Recorder {
     /// The end of the last period whose entries are complete.
     pub fn settled(&self, namespace: &str) -> Timestamp {
         let mut all = self.namespaces.lock();
-        let settled = self.book(namespace, all.entry(namespace.to_owned()).or_default()).settled();
-        settled.and_then(|settled| Timestamp::from_second(settled).ok()).unwrap_or_default()
+        let settled = self
+            .book(namespace, all.entry(namespace.to_owned()).or_default())
+            .settled();
+        settled
+            .and_then(|settled| Timestamp::from_second(settled).ok())
+            .unwrap_or_default()
     }
 
-    /// The same for a pod, whose entries of that period say that it ran on. Second 0 if they have its end.
+    /// The same for a pod, whose entries of that period say that it ran on. Second 0 if they have
+    /// its end.
     pub fn settled_as_running(&self, namespace: &str, pod: &str) -> Timestamp {
-        let has_end = self.namespaces.lock().get(namespace).is_some_and(|known| known.ended.contains(pod));
-        if has_end { Timestamp::default() } else { self.settled(namespace) }
+        let has_end = self
+            .namespaces
+            .lock()
+            .get(namespace)
+            .is_some_and(|known| known.ended.contains(pod));
+        if has_end {
+            Timestamp::default()
+        } else {
+            self.settled(namespace)
+        }
     }
 
-    /// Whether a pod that is gone here may have run on after the last complete period, as far as the records say.
+    /// Whether a pod that is gone here may have run on after the last complete period, as far as
+    /// the records say.
     pub fn may_have_run_on(&self, namespace: &str, uid: &str, sent: Seconds) -> bool {
         let settled = self.settled(namespace).as_second();
         let records = self.records.in_namespace(namespace);
-        may_have_run_on(uid, sent, settled, records.iter().map(|(_, found)| (found.period, &*found.entries)))
+        may_have_run_on(
+            uid,
+            sent,
+            settled,
+            records
+                .iter()
+                .map(|(_, found)| (found.period, &*found.entries)),
+        )
     }
 
-    /// Returns the end of the last entry of all pods of this name except `life`, a key as [`Self::store`] gets it. Second 0 without any.
+    /// Returns the end of the last entry of all pods of this name except `life`, a key as
+    /// [`Self::store`] gets it. Second 0 without any.
     pub fn stored_before(&self, namespace: &str, name: &str, life: &str) -> Timestamp {
         let all = self.namespaces.lock();
-        let ends = all.get(namespace).into_iter().flat_map(|known| of_name(&known.ends, name));
-        let last = ends.filter(|(key, _)| *key != life).map(|(_, end)| *end).max();
-        last.and_then(|end| Timestamp::from_second(end).ok()).unwrap_or_default()
+        let ends = all
+            .get(namespace)
+            .into_iter()
+            .flat_map(|known| of_name(&known.ends, name));
+        let last = ends
+            .filter(|(key, _)| *key != life)
+            .map(|(_, end)| *end)
+            .max();
+        last.and_then(|end| Timestamp::from_second(end).ok())
+            .unwrap_or_default()
     }
 
     /// Whether the entries of a pod are stored.
     pub fn is_stored(&self, namespace: &str, pod: &str) -> bool {
-        self.namespaces.lock().get(namespace).is_some_and(|known| known.stored.contains(pod))
+        self.namespaces
+            .lock()
+            .get(namespace)
+            .is_some_and(|known| known.stored.contains(pod))
     }
 
-    /// Stores the entries of a pod. Returns whether they are stored already, or need not be. Otherwise [`Side::stored`] tells it. The first
-    /// entries of a pod count, not later ones.
+    /// Stores the entries of a pod. Returns whether they are stored already, or need not be.
+    /// Otherwise [`Side::stored`] tells it. The first entries of a pod count, not later ones.
     ///
-    /// `pod` is the name of a shadow pod, and may have a part after a slash: one name may have several lives, each with entries of its own.
+    /// `pod` is the name of a shadow pod, and may have a part after a slash: one name may have
+    /// several lives, each with entries of its own.
     pub fn store(&self, namespace: &str, pod: &str, entries: Vec<Entry>) -> bool {
         if self.is_stored(namespace, pod) {
             return true;
         }
         let contracts = self.contracts.of(namespace, self.context.now());
-        if entries.iter().all(|entry| contracts.iter().all(|contract| contract.part_of(entry).is_none())) {
+        if entries.iter().all(|entry| {
+            contracts
+                .iter()
+                .all(|contract| contract.part_of(entry).is_none())
+        }) {
             return true;
         }
         let mut all = self.namespaces.lock();
@@ -220,7 +301,8 @@ impl Recorder {
         false
     }
 
-    /// Nothing needs to be remembered of the pods of this name any more. Entries that wait are stored all the same.
+    /// Nothing needs to be remembered of the pods of this name any more. Entries that wait are
+    /// stored all the same.
     pub fn forget(&self, namespace: &str, name: &str) {
         if let Some(known) = self.namespaces.lock().get_mut(namespace) {
             known.stored.retain(|key| name_of_key(key) != name);
@@ -236,7 +318,11 @@ impl Recorder {
         let (queue, stop, name) = (
             self.queue.clone(),
             self.context.stop.clone(),
-            if self.role == "provider" { "usage-records" } else { "own-usage-records" },
+            if self.role == "provider" {
+                "usage-records"
+            } else {
+                "own-usage-records"
+            },
         );
         queue
             .run(name, 8, stop, move |namespace| {
@@ -247,17 +333,21 @@ impl Recorder {
     }
 
     async fn reconcile(&self, namespace: &str, side: &dyn Side) -> Result<Next, StepError> {
-        let Some(peer) = peer_of(namespace) else { return Ok(Next::OnChange) };
+        let Some(peer) = peer_of(namespace) else {
+            return Ok(Next::OnChange);
+        };
         let time = self.context.now();
         let (now, contracts) = (time.as_second(), self.contracts.of(namespace, time));
         let (pending, mut writes) = self.batch(namespace, side, &contracts);
-        let is_known = contracts.is_empty() || self.complete(namespace, side, &contracts, now, &mut writes);
+        let is_known =
+            contracts.is_empty() || self.complete(namespace, side, &contracts, now, &mut writes);
         let outcome = self.write_all(namespace, &peer, writes).await;
         let mut all = self.namespaces.lock();
         let known = all.entry(namespace.to_owned()).or_default();
         known.writing.clear();
         if let Err(error) = outcome {
-            // It may have been written or not: read again what exists. What was written twice counts once.
+            // It may have been written or not: read again what exists. What was written twice
+            // counts once.
             known.book = None;
             for (pod, entries) in pending {
                 known.pending.entry(pod).or_insert(entries);
@@ -269,7 +359,10 @@ impl Recorder {
         if !stored.is_empty() {
             known.batches.processed(Instant::now(), PACE, MAX_PACE);
         }
-        let (more, pace) = (!known.pending.is_empty(), known.batches.wait(Instant::now()));
+        let (more, pace) = (
+            !known.pending.is_empty(),
+            known.batches.wait(Instant::now()),
+        );
         if contracts.is_empty() && !more {
             all.remove(namespace);
         }
@@ -283,9 +376,13 @@ impl Recorder {
         if !is_known {
             return Ok(Next::After(UNKNOWN_RETRY));
         }
-        let ends = contracts.iter().map(|contract| Period::at(now - side.grace(), contract.period_seconds).end() + side.grace());
+        let ends = contracts.iter().map(|contract| {
+            Period::at(now - side.grace(), contract.period_seconds).end() + side.grace()
+        });
         let next = ends.min().and_then(|end| u64::try_from(end - now).ok());
-        Ok(next.map_or(Next::OnChange, |seconds| Next::After(Duration::from_secs(seconds.max(1)))))
+        Ok(next.map_or(Next::OnChange, |seconds| {
+            Next::After(Duration::from_secs(seconds.max(1)))
+        }))
     }
 
     /// Takes the entries that wait, and what to write for them.
@@ -301,9 +398,16 @@ impl Recorder {
         known.writing = pending.keys().cloned().collect();
         let mut by_period: BTreeMap<(String, Period), Vec<Entry>> = BTreeMap::new();
         for contract in contracts {
-            let parts = pending.values().flatten().filter_map(|entry| contract.part_of(entry));
-            for (period, part) in parts.flat_map(|part| side.parts(&part, contract.period_seconds)) {
-                by_period.entry((contract.id.clone(), period)).or_default().push(part);
+            let parts = pending
+                .values()
+                .flatten()
+                .filter_map(|entry| contract.part_of(entry));
+            for (period, part) in parts.flat_map(|part| side.parts(&part, contract.period_seconds))
+            {
+                by_period
+                    .entry((contract.id.clone(), period))
+                    .or_default()
+                    .push(part);
             }
         }
         let book = self.book(namespace, known);
@@ -329,33 +433,65 @@ impl Recorder {
         let due: Vec<(&MeteredContract, Period)> = {
             let mut all = self.namespaces.lock();
             let book = self.book(namespace, all.entry(namespace.to_owned()).or_default());
-            let first = |contract: &MeteredContract| book.settled().unwrap_or(contract.start).max(contract.start);
-            let due = |contract: &MeteredContract| {
-                let all = book.due(&contract.id, contract.period_seconds, first(contract), now, side.grace());
-                all.into_iter().filter(|period| contract.reaches(*period)).collect::<Vec<_>>()
+            let first = |contract: &MeteredContract| {
+                book.settled().unwrap_or(contract.start).max(contract.start)
             };
-            contracts.iter().flat_map(|one| due(one).into_iter().map(move |period| (one.as_ref(), period))).collect()
+            let due = |contract: &MeteredContract| {
+                let all = book.due(
+                    &contract.id,
+                    contract.period_seconds,
+                    first(contract),
+                    now,
+                    side.grace(),
+                );
+                all.into_iter()
+                    .filter(|period| contract.reaches(*period))
+                    .collect::<Vec<_>>()
+            };
+            contracts
+                .iter()
+                .flat_map(|one| {
+                    due(one)
+                        .into_iter()
+                        .map(move |period| (one.as_ref(), period))
+                })
+                .collect()
         };
         if due.is_empty() {
             return true;
         }
-        let Some(open) = side.open(namespace, now) else { return false };
+        let Some(open) = side.open(namespace, now) else {
+            return false;
+        };
         let mut all = self.namespaces.lock();
         let known = all.entry(namespace.to_owned()).or_default();
-        // What came since this batch was taken is written first: a complete period takes no more entries.
+        // What came since this batch was taken is written first: a complete period takes no more
+        // entries.
         if !known.pending.is_empty() {
             return true;
         }
         known.ended = ended(&open, now);
-        let newest: BTreeMap<&str, Period> = due.iter().map(|(contract, period)| (contract.id.as_str(), *period)).collect();
+        let newest: BTreeMap<&str, Period> = due
+            .iter()
+            .map(|(contract, period)| (contract.id.as_str(), *period))
+            .collect();
         let book = self.book(namespace, known);
         for (contract, period) in due {
-            let parts = open.iter().filter_map(|entry| period.part_of(&contract.part_of(entry)?)).collect::<Vec<_>>();
+            let parts = open
+                .iter()
+                .filter_map(|entry| period.part_of(&contract.part_of(entry)?))
+                .collect::<Vec<_>>();
             self.count(namespace, &parts);
             writes.extend(book.append(&contract.id, period, parts));
-            // A consumer answers a receipt only after its own record of that period, or of a later one.
-            let is_last = self.peer_label == labels::PROVIDER_ID && newest.get(contract.id.as_str()) == Some(&period);
-            writes.extend(if is_last { book.close(&contract.id, period) } else { book.complete(&contract.id, period) });
+            // A consumer answers a receipt only after its own record of that period, or of a later
+            // one.
+            let is_last = self.peer_label == labels::PROVIDER_ID
+                && newest.get(contract.id.as_str()) == Some(&period);
+            writes.extend(if is_last {
+                book.close(&contract.id, period)
+            } else {
+                book.complete(&contract.id, period)
+            });
         }
         true
     }
@@ -374,24 +510,47 @@ impl Recorder {
         })
     }
 
-    async fn write_all(&self, namespace: &str, peer: &ClusterId, mut writes: Vec<ChunkWrite>) -> Result<(), StepError> {
+    async fn write_all(
+        &self,
+        namespace: &str,
+        peer: &ClusterId,
+        mut writes: Vec<ChunkWrite>,
+    ) -> Result<(), StepError> {
         let api: Api<UsageRecord> = namespaced(&self.context.client, namespace);
         for n in 0..writes.len() {
             loop {
                 let write = &writes[n];
-                let key = Key::new(namespace, name_of(&write.contract, write.period, write.chunk));
-                let mut record = marked(UsageRecord::new(&key.name, spec(write)), self.peer_label, peer);
+                let key = Key::new(
+                    namespace,
+                    name_of(&write.contract, write.period, write.chunk),
+                );
+                let mut record = marked(
+                    UsageRecord::new(&key.name, spec(write)),
+                    self.peer_label,
+                    peer,
+                );
                 let period = period_label(&write.contract, write.period);
-                record.metadata.labels.get_or_insert_default().insert(labels::USAGE_PERIOD.to_owned(), period);
+                record
+                    .metadata
+                    .labels
+                    .get_or_insert_default()
+                    .insert(labels::USAGE_PERIOD.to_owned(), period);
                 let written = if write.is_new {
                     api.create(&PostParams::default(), &record).await.map(drop)
                 } else {
-                    put(&api, liqo_api::conditions::owners::OFFLOADING.field_manager, &record, true).await
+                    put(
+                        &api,
+                        liqo_api::conditions::owners::OFFLOADING.field_manager,
+                        &record,
+                        true,
+                    )
+                    .await
                 };
                 match written {
                     Err(kube::Error::Api(status)) if write.is_new && status.is_already_exists() => {
                         let mut all = self.namespaces.lock();
-                        self.book(namespace, all.entry(namespace.to_owned()).or_default()).renumber(&mut writes[n..]);
+                        self.book(namespace, all.entry(namespace.to_owned()).or_default())
+                            .renumber(&mut writes[n..]);
                     }
                     // The tenancy ends, and its records with it.
                     Err(kube::Error::Api(status)) if is_ending(&status) => return Ok(()),
@@ -409,7 +568,10 @@ impl Recorder {
     /// A chunk was written.
     fn written(&self, namespace: &str, write: &ChunkWrite) {
         if let Some(known) = self.namespaces.lock().get_mut(namespace) {
-            let last = known.chunks.entry((write.period, write.contract.clone())).or_default();
+            let last = known
+                .chunks
+                .entry((write.period, write.contract.clone()))
+                .or_default();
             *last = (last.0.max(write.chunk), last.1.or(write.chunks));
             while known.chunks.len() > MAX_REMEMBERED {
                 known.chunks.pop_first();
@@ -419,13 +581,22 @@ impl Recorder {
 
     /// Counts for the metrics.
     fn count(&self, namespace: &str, entries: &[Entry]) {
-        let Some(peer) = peer_of(namespace).map(|peer| peer.to_string()) else { return };
+        let Some(peer) = peer_of(namespace).map(|peer| peer.to_string()) else {
+            return;
+        };
         for entry in entries.iter().filter(|entry| !entry.from.is_estimate) {
             let seconds = u64::try_from(entry.seconds()).unwrap_or_default();
             for (resource, amount) in &entry.amounts {
-                let labels = [("peer", peer.clone()), ("role", self.role.to_owned()), ("resource", resource.to_owned())];
+                let labels = [
+                    ("peer", peer.clone()),
+                    ("role", self.role.to_owned()),
+                    ("resource", resource.to_owned()),
+                ];
                 // Whole units: cores, bytes, pieces.
-                let units = u64::try_from(amount.nanos() / 1_000_000).unwrap_or_default().saturating_mul(seconds) / 1000;
+                let units = u64::try_from(amount.nanos() / 1_000_000)
+                    .unwrap_or_default()
+                    .saturating_mul(seconds)
+                    / 1000;
                 counters().get_or_create(&labels).inc_by(units);
             }
         }
@@ -437,7 +608,8 @@ type Labels = [(&'static str, String); 3];
 fn counters() -> &'static Family<Labels, Counter> {
     static COUNTERS: OnceLock<Family<Labels, Counter>> = OnceLock::new();
     COUNTERS.get_or_init(|| {
-        let help = "Amounts times seconds that were charged under contracts, as far as they are stored";
+        let help =
+            "Amounts times seconds that were charged under contracts, as far as they are stored";
         metrics::register("metered_seconds", help, Family::default())
     })
 }
@@ -462,7 +634,10 @@ pub fn name_of_key(key: &str) -> &str {
 }
 
 /// The keys of this name.
-fn of_name<'a, T>(all: &'a BTreeMap<String, T>, name: &'a str) -> impl Iterator<Item = (&'a String, &'a T)> {
+fn of_name<'a, T>(
+    all: &'a BTreeMap<String, T>,
+    name: &'a str,
+) -> impl Iterator<Item = (&'a String, &'a T)> {
     all.range(name.to_owned()..)
         .take_while(move |(key, _)| key.starts_with(name))
         .filter(move |(key, _)| name_of_key(key) == name)
@@ -470,8 +645,15 @@ fn of_name<'a, T>(all: &'a BTreeMap<String, T>, name: &'a str) -> impl Iterator<
 
 /// The pods that have entries, and none that goes on.
 fn ended(open: &[Entry], now: Seconds) -> HashSet<String> {
-    let goes_on: HashSet<&str> = open.iter().filter(|entry| entry.until.at >= now).map(|entry| entry.uid.as_str()).collect();
-    open.iter().filter(|entry| !goes_on.contains(entry.uid.as_str())).map(|entry| entry.uid.clone()).collect()
+    let goes_on: HashSet<&str> = open
+        .iter()
+        .filter(|entry| entry.until.at >= now)
+        .map(|entry| entry.uid.as_str())
+        .collect();
+    open.iter()
+        .filter(|entry| !goes_on.contains(entry.uid.as_str()))
+        .map(|entry| entry.uid.clone())
+        .collect()
 }
 
 /// The peer that a tenant or provider namespace is for: its name ends with the ID.
@@ -480,8 +662,12 @@ fn peer_of(namespace: &str) -> Option<ClusterId> {
 }
 
 fn is_ending(status: &kube::core::Status) -> bool {
-    let is_terminating =
-        |details: &kube::core::response::StatusDetails| details.causes.iter().any(|cause| cause.reason == "NamespaceTerminating");
+    let is_terminating = |details: &kube::core::response::StatusDetails| {
+        details
+            .causes
+            .iter()
+            .any(|cause| cause.reason == "NamespaceTerminating")
+    };
     status.is_not_found() || status.details.as_ref().is_some_and(is_terminating)
 }
 

@@ -1,5 +1,5 @@
-//! The network to each peer: how addresses are translated, and whether it works. From the `TunnelEndpoint`s in Liqo's
-//! namespace.
+//! The network to each peer: how addresses are translated, and whether it works. From the
+//! `TunnelEndpoint`s in Liqo's namespace.
 
 use std::sync::Arc;
 
@@ -17,7 +17,8 @@ pub struct Network {
     pub maps: PeerMaps,
     /// Whether the gateways reach each other. Otherwise no address at the other end is reachable.
     pub works: bool,
-    /// Begin of the time in which the gateways do not reach each other, if it is known that they do not.
+    /// Begin of the time in which the gateways do not reach each other, if it is known that they do
+    /// not.
     pub broken_since: Option<Timestamp>,
     /// Whether our pods there may reach our API server.
     pub api_server: bool,
@@ -39,29 +40,40 @@ pub struct Networks {
 }
 
 impl Networks {
-    /// Watches the `TunnelEndpoint`s until the context's `stop`. Calls `changed` with each peer whose network changed, and with the
-    /// former and the current network.
+    /// Watches the `TunnelEndpoint`s until the context's `stop`. Calls `changed` with each peer
+    /// whose network changed, and with the former and the current network.
     pub fn follow(
         context: &Context,
         mut changed: impl FnMut(ClusterId, Option<&Network>, Option<&Network>) + Send + 'static,
     ) -> Self {
         let namespace = context.namespace.clone();
         let endpoints: Api<TunnelEndpoint> = Api::namespaced(context.client.clone(), &namespace);
-        let all = Cache::watch(endpoints, watcher::Config::default(), context.stop.clone(), reduce, move |key, old, new| {
-            if let Ok(peer) = key.name.parse() {
-                changed(peer, old.map(AsRef::as_ref), new.map(AsRef::as_ref));
-            }
-        });
+        let all = Cache::watch(
+            endpoints,
+            watcher::Config::default(),
+            context.stop.clone(),
+            reduce,
+            move |key, old, new| {
+                if let Ok(peer) = key.name.parse() {
+                    changed(peer, old.map(AsRef::as_ref), new.map(AsRef::as_ref));
+                }
+            },
+        );
         Self { all, namespace }
     }
 
     /// The network to this peer, if there is one.
     pub fn of(&self, peer: &ClusterId) -> Option<Arc<Network>> {
-        self.all.get(&Key::new(self.namespace.clone(), peer.to_string()))
+        self.all
+            .get(&Key::new(self.namespace.clone(), peer.to_string()))
     }
 
     pub fn all(&self) -> Vec<Arc<Network>> {
-        self.all.all().into_iter().map(|(_, network)| network).collect()
+        self.all
+            .all()
+            .into_iter()
+            .map(|(_, network)| network)
+            .collect()
     }
 
     /// Whether the initial list is complete.
@@ -76,7 +88,10 @@ impl Networks {
 }
 
 /// The network to a peer; without maps if the prefixes contradict each other.
-#[allow(clippy::needless_pass_by_value, reason = "what a watch's reduction takes")]
+#[allow(
+    clippy::needless_pass_by_value,
+    reason = "what a watch's reduction takes"
+)]
 fn reduce(endpoint: TunnelEndpoint) -> Option<Network> {
     let id = &endpoint.spec.cluster_id;
     if endpoint.metadata.name.as_deref() != Some(id.as_str()) {
@@ -90,7 +105,9 @@ fn reduce(endpoint: TunnelEndpoint) -> Option<Network> {
         maps,
         api_server: endpoint.spec.api_server,
         reaches_all_pods: endpoint.spec.reach == Reach::Pods,
-        works: endpoint.connected().is_some_and(|condition| condition.status == "True"),
+        works: endpoint
+            .connected()
+            .is_some_and(|condition| condition.status == "True"),
         broken_since: endpoint
             .connected()
             .filter(|condition| condition.status == "False")
@@ -119,11 +136,27 @@ mod tests {
     fn a_peer_is_seen_as_the_object_of_its_name_says() {
         let network = endpoint("", &json!({ "10.244.0.0/16": "10.71.0.0/16" }), "True").unwrap();
         assert!(network.works);
-        assert_eq!(network.maps.imported.here(There("10.244.0.9".parse().unwrap())), Some(Here("10.71.0.9".parse().unwrap())));
+        assert_eq!(
+            network
+                .maps
+                .imported
+                .here(There("10.244.0.9".parse().unwrap())),
+            Some(Here("10.71.0.9".parse().unwrap()))
+        );
         assert_eq!(endpoint("another", &json!({}), "True"), None);
         let contradiction = json!({ "10.244.0.0/16": "10.71.0.0/16", "10.0.0.0/8": "11.0.0.0/8" });
         let broken_since = Some("2026-01-01T00:00:00Z".parse().unwrap());
-        assert_eq!(endpoint("", &contradiction, "False"), Some(Network { broken_since, ..Network::default() }));
-        assert_eq!(endpoint("", &json!({}), "Unknown"), Some(Network::default()), "nothing says that it is broken");
+        assert_eq!(
+            endpoint("", &contradiction, "False"),
+            Some(Network {
+                broken_since,
+                ..Network::default()
+            })
+        );
+        assert_eq!(
+            endpoint("", &json!({}), "Unknown"),
+            Some(Network::default()),
+            "nothing says that it is broken"
+        );
     }
 }

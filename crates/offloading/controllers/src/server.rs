@@ -1,5 +1,5 @@
-//! The HTTPS listener that the kubelet API and the webhook share: TLS whose certificate and client CA may change while it
-//! runs, HTTP/2 and HTTP/1.1 by ALPN, connections that can be upgraded.
+//! The HTTPS listener that the kubelet API and the webhook share: TLS whose certificate and client
+//! CA may change while it runs, HTTP/2 and HTTP/1.1 by ALPN, connections that can be upgraded.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -55,19 +55,33 @@ pub struct Certificate {
 
 impl Certificate {
     /// Starts with this chain (leaf first) and its key.
-    pub fn new(chain: Vec<CertificateDer<'static>>, key: PrivateKeyDer<'static>) -> Result<Self, TlsError> {
-        Ok(Self { current: RwLock::new(certified(chain, key)?) })
+    pub fn new(
+        chain: Vec<CertificateDer<'static>>,
+        key: PrivateKeyDer<'static>,
+    ) -> Result<Self, TlsError> {
+        Ok(Self {
+            current: RwLock::new(certified(chain, key)?),
+        })
     }
 
     /// Uses another chain and key for new connections.
-    pub fn replace(&self, chain: Vec<CertificateDer<'static>>, key: PrivateKeyDer<'static>) -> Result<(), TlsError> {
+    pub fn replace(
+        &self,
+        chain: Vec<CertificateDer<'static>>,
+        key: PrivateKeyDer<'static>,
+    ) -> Result<(), TlsError> {
         *self.current.write() = certified(chain, key)?;
         Ok(())
     }
 }
 
-fn certified(chain: Vec<CertificateDer<'static>>, key: PrivateKeyDer<'static>) -> Result<Arc<CertifiedKey>, TlsError> {
-    CertifiedKey::from_der(chain, key, &provider()).map(Arc::new).map_err(TlsError::Certificate)
+fn certified(
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+) -> Result<Arc<CertifiedKey>, TlsError> {
+    CertifiedKey::from_der(chain, key, &provider())
+        .map(Arc::new)
+        .map_err(TlsError::Certificate)
 }
 
 fn provider() -> Arc<CryptoProvider> {
@@ -91,23 +105,32 @@ impl fmt::Debug for Certificate {
 pub struct ClientAuthority(Option<Arc<dyn ClientCertVerifier>>);
 
 impl ClientAuthority {
-    /// Reads CA certificates from a PEM text; without any, the listener requests no client certificates.
+    /// Reads CA certificates from a PEM text; without any, the listener requests no client
+    /// certificates.
     pub fn from_pem(pem: &str) -> Result<Self, TlsError> {
         use rustls_pki_types::pem::PemObject as _;
         let mut roots = rustls::RootCertStore::empty();
         for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()) {
-            let certificate = certificate.map_err(|error| TlsError::ClientAuthority(error.to_string()))?;
-            roots.add(certificate).map_err(|error| TlsError::ClientAuthority(error.to_string()))?;
+            let certificate =
+                certificate.map_err(|error| TlsError::ClientAuthority(error.to_string()))?;
+            roots
+                .add(certificate)
+                .map_err(|error| TlsError::ClientAuthority(error.to_string()))?;
         }
         if roots.is_empty() {
             return Ok(Self::default());
         }
-        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider()).allow_unauthenticated();
-        verifier.build().map(|verifier| Self(Some(verifier))).map_err(|error| TlsError::ClientAuthority(error.to_string()))
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider())
+            .allow_unauthenticated();
+        verifier
+            .build()
+            .map(|verifier| Self(Some(verifier)))
+            .map_err(|error| TlsError::ClientAuthority(error.to_string()))
     }
 }
 
-/// The certificate of the client of a request, verified against the [`ClientAuthority`]. An extension of every request.
+/// The certificate of the client of a request, verified against the [`ClientAuthority`]. An
+/// extension of every request.
 #[derive(Clone, Debug, Default)]
 pub struct ClientCertificate(pub Option<CertificateDer<'static>>);
 
@@ -121,12 +144,17 @@ pub struct Tls {
 impl Tls {
     /// TLS without client certificates.
     pub fn anonymous(certificate: Arc<Certificate>) -> Self {
-        Self { certificate, clients: watch::channel(ClientAuthority::default()).1 }
+        Self {
+            certificate,
+            clients: watch::channel(ClientAuthority::default()).1,
+        }
     }
 
-    /// Created for every connection, so that changes apply at once; next to the handshake the cost is small.
+    /// Created for every connection, so that changes apply at once; next to the handshake the cost
+    /// is small.
     fn config(&self) -> Result<ServerConfig, TlsError> {
-        let versions = ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions();
+        let versions =
+            ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions();
         let clients = versions.map_err(TlsError::Configuration)?;
         let certificates = match &self.clients.borrow().0 {
             Some(verifier) => clients.with_client_cert_verifier(verifier.clone()),
@@ -167,8 +195,14 @@ pub async fn serve(listener: Box<dyn Listener>, tls: Tls, routes: Router, stop: 
         }
     }
     connections.close();
-    if tokio::time::timeout(GRACE_PERIOD, connections.wait()).await.is_err() {
-        tracing::debug!(open = connections.len(), "listener ends with open connections");
+    if tokio::time::timeout(GRACE_PERIOD, connections.wait())
+        .await
+        .is_err()
+    {
+        tracing::debug!(
+            open = connections.len(),
+            "listener ends with open connections"
+        );
     }
 }
 
@@ -185,21 +219,42 @@ enum ConnectionError {
     Http(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
-async fn connection(socket: BoxStream, tls: &Tls, routes: Router, stop: CancellationToken) -> Result<(), ConnectionError> {
+async fn connection(
+    socket: BoxStream,
+    tls: &Tls,
+    routes: Router,
+    stop: CancellationToken,
+) -> Result<(), ConnectionError> {
     let handshake = TlsAcceptor::from(Arc::new(tls.config()?)).accept(socket);
-    let stream = tokio::time::timeout(TIMEOUT, handshake).await.map_err(|_| ConnectionError::TooSlow)?;
+    let stream = tokio::time::timeout(TIMEOUT, handshake)
+        .await
+        .map_err(|_| ConnectionError::TooSlow)?;
     let stream = stream.map_err(ConnectionError::Handshake)?;
-    let leaf = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
+    let leaf = stream
+        .get_ref()
+        .1
+        .peer_certificates()
+        .and_then(<[_]>::first);
     let client = ClientCertificate(leaf.map(|certificate| certificate.clone().into_owned()));
 
     let service = hyper::service::service_fn(move |request: hyper::Request<Incoming>| {
         let mut request = request.map(Body::new);
         request.extensions_mut().insert(client.clone());
         let routes = routes.clone();
-        async move { Ok::<_, Infallible>(routes.oneshot(request).await.unwrap_or_else(|never| match never {})) }
+        async move {
+            Ok::<_, Infallible>(
+                routes
+                    .oneshot(request)
+                    .await
+                    .unwrap_or_else(|never| match never {}),
+            )
+        }
     });
     let mut builder = Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(TIMEOUT);
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(TIMEOUT);
     builder.http2().timer(TokioTimer::new());
     let serving = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
     tokio::pin!(serving);
@@ -209,5 +264,8 @@ async fn connection(socket: BoxStream, tls: &Tls, routes: Router, stop: Cancella
         ended = serving.as_mut() => return ended.map_err(ConnectionError::Http),
     }
     // A followed log never ends by itself.
-    tokio::time::timeout(GRACE_PERIOD, serving).await.unwrap_or(Ok(())).map_err(ConnectionError::Http)
+    tokio::time::timeout(GRACE_PERIOD, serving)
+        .await
+        .unwrap_or(Ok(()))
+        .map_err(ConnectionError::Http)
 }

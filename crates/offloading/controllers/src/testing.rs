@@ -10,11 +10,16 @@ use serde_json::json;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// The clock of all contexts. It shows the middle of an hour: no period of a contract ends while a test runs.
+/// The clock of all contexts. It shows the middle of an hour: no period of a contract ends while a
+/// test runs.
 pub fn clock() -> Clock {
     static STARTED: OnceLock<Instant> = OnceLock::new();
     let half_past_twelve = Timestamp::from_second(1_772_368_200).expect("it is a time");
-    Clock::simulated(half_past_twelve, *STARTED.get_or_init(Instant::now), SignedDuration::ZERO)
+    Clock::simulated(
+        half_past_twelve,
+        *STARTED.get_or_init(Instant::now),
+        SignedDuration::ZERO,
+    )
 }
 
 /// A process of the cluster with this name and this API server.

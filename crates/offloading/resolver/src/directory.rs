@@ -1,5 +1,5 @@
-//! Decides what a question means: finds the consumer whose pod asks, and translates the names of its namespaces and its
-//! domain. Pure.
+//! Decides what a question means: finds the consumer whose pod asks, and translates the names of
+//! its namespaces and its domain. Pure.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -16,7 +16,8 @@ const SERVICES: &[u8] = b"svc";
 /// The parts of a cluster's domain that contain namespaces.
 const PARTS: [&[u8]; 2] = [SERVICES, b"pod"];
 
-/// Time in which questions of an address do not wait again after one waited and the address stayed unknown.
+/// Time in which questions of an address do not wait again after one waited and the address stayed
+/// unknown.
 const NO_WAIT: Duration = Duration::from_secs(30);
 /// Maximum number of addresses that are remembered for that.
 const MAX_UNKNOWN: usize = 1000;
@@ -26,10 +27,11 @@ const MAX_UNKNOWN: usize = 1000;
 pub enum Decision {
     /// Question and answer pass unchanged.
     Unchanged,
-    /// The address belongs to no known pod, or to pods of more than one consumer, and the name means something else for the pods of
-    /// some consumer: the pod may be too new.
+    /// The address belongs to no known pod, or to pods of more than one consumer, and the name
+    /// means something else for the pods of some consumer: the pod may be too new.
     UnknownPod,
-    /// There is no such name: it would be too long here, is in a namespace of home that is not here, or in one of somebody else.
+    /// There is no such name: it would be too long here, is in a namespace of home that is not
+    /// here, or in one of somebody else.
     NoSuchName,
     /// Ask for this name, and write the names in the answer back for this consumer.
     Translate { name: Name, consumer: ClusterId },
@@ -37,14 +39,17 @@ pub enum Decision {
     Alias { target: Name },
 }
 
-/// The mapped namespaces, the domains of their consumers, the external names in them, and the addresses of remote pods.
+/// The mapped namespaces, the domains of their consumers, the external names in them, and the
+/// addresses of remote pods.
 #[derive(Default)]
 pub struct Directory {
     /// Consumer and home name of each mapped namespace.
     namespaces: HashMap<String, (ClusterId, String)>,
-    /// The mapped namespaces of each consumer's home namespaces. More than one only while a former one is being deleted.
+    /// The mapped namespaces of each consumer's home namespaces. More than one only while a former
+    /// one is being deleted.
     by_home: HashMap<ClusterId, HashMap<String, BTreeSet<Candidate>>>,
-    /// The domain of the cluster of each consumer that announces one. The others have the domain of this cluster.
+    /// The domain of the cluster of each consumer that announces one. The others have the domain of
+    /// this cluster.
     domains: HashMap<ClusterId, Name>,
     /// The names that Services stand for.
     external_names: HashMap<Key, Name>,
@@ -73,7 +78,10 @@ impl Directory {
     pub fn namespace_changed(&mut self, name: &str, old: Option<&Mapped>, new: Option<&Mapped>) {
         if let Some(old) = old {
             self.namespaces.remove(name);
-            let candidate = Candidate { terminating: old.terminating, name: name.to_owned() };
+            let candidate = Candidate {
+                terminating: old.terminating,
+                name: name.to_owned(),
+            };
             if let Some(homes) = self.by_home.get_mut(&old.consumer) {
                 if let Some(candidates) = homes.get_mut(&old.home) {
                     candidates.remove(&candidate);
@@ -85,9 +93,13 @@ impl Directory {
             }
         }
         if let Some(new) = new {
-            self.namespaces.insert(name.to_owned(), (new.consumer.clone(), new.home.clone()));
+            self.namespaces
+                .insert(name.to_owned(), (new.consumer.clone(), new.home.clone()));
             let homes = self.by_home.entry(new.consumer.clone()).or_default();
-            let candidate = Candidate { terminating: new.terminating, name: name.to_owned() };
+            let candidate = Candidate {
+                terminating: new.terminating,
+                name: name.to_owned(),
+            };
             homes.entry(new.home.clone()).or_default().insert(candidate);
             // It may be the namespace of a pod that is known already.
             self.unknown.clear();
@@ -133,20 +145,27 @@ impl Directory {
 
     /// The consumer of the pod with this address. `None` if that is not certain.
     pub fn consumer_of(&self, source: IpAddr) -> Option<&ClusterId> {
-        let mut owners = self.pods.get(&source)?.iter().map(|pod| Some(&self.namespaces.get(&pod.namespace)?.0));
+        let mut owners = self
+            .pods
+            .get(&source)?
+            .iter()
+            .map(|pod| Some(&self.namespaces.get(&pod.namespace)?.0));
         let first = owners.next()??;
         owners.all(|owner| owner == Some(first)).then_some(first)
     }
 
     /// Whether a question of this address waits until the address is known.
     pub fn may_wait(&self, source: IpAddr, now: Instant) -> bool {
-        self.unknown.get(&source).is_none_or(|since| now.saturating_duration_since(*since) >= NO_WAIT)
+        self.unknown
+            .get(&source)
+            .is_none_or(|since| now.saturating_duration_since(*since) >= NO_WAIT)
     }
 
     /// A question of this address waited until now. Remembers the address if it is still unknown.
     pub fn waited(&mut self, source: IpAddr, now: Instant) {
         if self.unknown.len() >= MAX_UNKNOWN {
-            self.unknown.retain(|_, since| now.saturating_duration_since(*since) < NO_WAIT);
+            self.unknown
+                .retain(|_, since| now.saturating_duration_since(*since) < NO_WAIT);
         }
         if self.unknown.len() < MAX_UNKNOWN && self.consumer_of(source).is_none() {
             self.unknown.insert(source, now);
@@ -156,28 +175,49 @@ impl Directory {
     /// Decides on a question of the pod with this address, in a cluster with this domain.
     pub fn decide(&self, source: IpAddr, name: &Name, kind: u16, domain: &Name) -> Decision {
         let Some(consumer) = self.consumer_of(source) else {
-            // Other names in the domains of consumers do not count: one that announces `com` would make them fail for the pods of others.
-            let is_same = |consumer| matches!(self.in_namespace(consumer, name, domain), None | Some(Decision::Unchanged));
+            // Other names in the domains of consumers do not count: one that announces `com` would
+            // make them fail for the pods of others.
+            let is_same = |consumer| {
+                matches!(
+                    self.in_namespace(consumer, name, domain),
+                    None | Some(Decision::Unchanged)
+                )
+            };
             // Without mapped namespaces, no pod of a consumer asks.
             let is_visible = self.by_home.is_empty() || self.is_visible(None, name, domain);
-            return if is_visible && self.by_home.keys().all(is_same) { Decision::Unchanged } else { Decision::UnknownPod };
+            return if is_visible && self.by_home.keys().all(is_same) {
+                Decision::Unchanged
+            } else {
+                Decision::UnknownPod
+            };
         };
-        let decision = self.in_namespace(consumer, name, domain).or_else(|| self.in_domain(consumer, name, domain));
+        let decision = self
+            .in_namespace(consumer, name, domain)
+            .or_else(|| self.in_domain(consumer, name, domain));
         match decision.unwrap_or(Decision::Unchanged) {
-            Decision::Unchanged if !self.is_visible(Some(consumer), name, domain) => Decision::NoSuchName,
+            Decision::Unchanged if !self.is_visible(Some(consumer), name, domain) => {
+                Decision::NoSuchName
+            }
             Decision::Unchanged if matches!(kind, PTR | ANY) && name.is_reverse() => {
-                Decision::Translate { name: name.clone(), consumer: consumer.clone() }
+                Decision::Translate {
+                    name: name.clone(),
+                    consumer: consumer.clone(),
+                }
             }
             decision => decision,
         }
     }
 
-    /// Whether pods of this consumer may know a name as it is called here. They know no names in namespaces of the provider and of other
-    /// consumers, but that of the API server. If the consumer is not known, only namespaces with the same name at home count.
+    /// Whether pods of this consumer may know a name as it is called here. They know no names in
+    /// namespaces of the provider and of other consumers, but that of the API server. If the
+    /// consumer is not known, only namespaces with the same name at home count.
     pub fn is_visible(&self, consumer: Option<&ClusterId>, name: &Name, domain: &Name) -> bool {
-        let Some((index, here)) = namespace_of(name, domain) else { return true };
-        let is_theirs =
-            |(owner, home): &(ClusterId, String)| consumer.map_or_else(|| *home == here, |consumer| owner == consumer);
+        let Some((index, here)) = namespace_of(name, domain) else {
+            return true;
+        };
+        let is_theirs = |(owner, home): &(ClusterId, String)| {
+            consumer.map_or_else(|| *home == here, |consumer| owner == consumer)
+        };
         self.namespaces.get(&here).is_some_and(is_theirs) || is_api_server(name, index, &here)
     }
 
@@ -186,15 +226,21 @@ impl Directory {
         self.domains.get(consumer).filter(|own| *own != domain)
     }
 
-    /// Decides on a name in a namespace for the pods of this consumer. `None` if it is another name.
+    /// Decides on a name in a namespace for the pods of this consumer. `None` if it is another
+    /// name.
     fn in_namespace(&self, consumer: &ClusterId, name: &Name, domain: &Name) -> Option<Decision> {
-        let own = self.own_domain(consumer, domain).and_then(|own| namespace_of(name, own));
+        let own = self
+            .own_domain(consumer, domain)
+            .and_then(|own| namespace_of(name, own));
         let is_own = own.is_some();
-        // Pods that were created before their cluster announced its domain ask for names in the one of this cluster.
+        // Pods that were created before their cluster announced its domain ask for names in the one
+        // of this cluster.
         let (index, home) = own.or_else(|| namespace_of(name, domain))?;
         let mapped = self.mapped(consumer, &home);
         if let Some(target) = mapped.and_then(|mapped| self.external_name(mapped, name, index)) {
-            return Some(Decision::Alias { target: target.clone() });
+            return Some(Decision::Alias {
+                target: target.clone(),
+            });
         }
         let namespace = match mapped {
             Some(mapped) => mapped,
@@ -202,15 +248,24 @@ impl Directory {
             None if is_own => return Some(Decision::NoSuchName),
             None => &home,
         };
-        Some(asked_as(name, name.with_end(index + 2, domain).with_label(index, namespace), consumer))
+        Some(asked_as(
+            name,
+            name.with_end(index + 2, domain)
+                .with_label(index, namespace),
+            consumer,
+        ))
     }
 
-    /// Decides on any other name in the domain of this consumer's cluster for its pods. `None` if it is not in that domain.
+    /// Decides on any other name in the domain of this consumer's cluster for its pods. `None` if
+    /// it is not in that domain.
     ///
-    /// At home, the cluster's DNS answers for the whole domain. Here, that name goes to the cluster's DNS in its own domain, and not to a
-    /// name server of the internet: most such names only have the search domain at their end.
+    /// At home, the cluster's DNS answers for the whole domain. Here, that name goes to the
+    /// cluster's DNS in its own domain, and not to a name server of the internet: most such names
+    /// only have the search domain at their end.
     fn in_domain(&self, consumer: &ClusterId, name: &Name, domain: &Name) -> Option<Decision> {
-        let own = self.own_domain(consumer, domain).filter(|own| name.ends_with(own))?;
+        let own = self
+            .own_domain(consumer, domain)
+            .filter(|own| name.ends_with(own))?;
         // The cluster's DNS knows names in its domain, even if that is in the announced one.
         if domain.ends_with(own) && name.ends_with(domain) {
             return None;
@@ -219,24 +274,41 @@ impl Directory {
         Some(asked_as(name, here.checked(), consumer))
     }
 
-    /// A name of a namespace of this consumer as it is at home. `None` if it is another name, or the same.
+    /// A name of a namespace of this consumer as it is at home. `None` if it is another name, or
+    /// the same.
     pub fn at_home(&self, consumer: &ClusterId, name: &Name, domain: &Name) -> Option<Name> {
         let (index, here) = namespace_of(name, domain)?;
-        let (_, home) = self.namespaces.get(&here).filter(|(owner, _)| owner == consumer)?;
-        let at_home = name.with_end(index + 2, self.domains.get(consumer).unwrap_or(domain)).with_label(index, home)?;
+        let (_, home) = self
+            .namespaces
+            .get(&here)
+            .filter(|(owner, _)| owner == consumer)?;
+        let at_home = name
+            .with_end(index + 2, self.domains.get(consumer).unwrap_or(domain))
+            .with_label(index, home)?;
         (at_home != *name).then_some(at_home)
     }
 
     fn mapped(&self, consumer: &ClusterId, home: &str) -> Option<&str> {
-        Some(self.by_home.get(consumer)?.get(home)?.first()?.name.as_str())
+        Some(
+            self.by_home
+                .get(consumer)?
+                .get(home)?
+                .first()?
+                .name
+                .as_str(),
+        )
     }
 
-    /// Returns the external name of a Service in this mapped namespace. `index` is that of the label of the namespace.
+    /// Returns the external name of a Service in this mapped namespace. `index` is that of the
+    /// label of the namespace.
     fn external_name(&self, mapped: &str, name: &Name, index: usize) -> Option<&Name> {
-        let [service, _, part, ..] = name.labels() else { return None };
+        let [service, _, part, ..] = name.labels() else {
+            return None;
+        };
         let is_service = index == 1 && part.eq_ignore_ascii_case(SERVICES);
         let service = std::str::from_utf8(service).ok().filter(|_| is_service)?;
-        self.external_names.get(&Key::new(mapped, service.to_ascii_lowercase()))
+        self.external_names
+            .get(&Key::new(mapped, service.to_ascii_lowercase()))
     }
 }
 
@@ -244,21 +316,33 @@ impl Directory {
 fn asked_as(name: &Name, here: Option<Name>, consumer: &ClusterId) -> Decision {
     match here {
         Some(here) if here == *name => Decision::Unchanged,
-        Some(here) => Decision::Translate { name: here, consumer: consumer.clone() },
+        Some(here) => Decision::Translate {
+            name: here,
+            consumer: consumer.clone(),
+        },
         None => Decision::NoSuchName,
     }
 }
 
-/// Whether this is the Service of the API server, which every cluster has. `index` is that of the label of the namespace.
+/// Whether this is the Service of the API server, which every cluster has. `index` is that of the
+/// label of the namespace.
 fn is_api_server(name: &Name, index: usize, namespace: &str) -> bool {
-    let [service, _, part, ..] = name.labels() else { return false };
-    index == 1 && namespace == "default" && service.eq_ignore_ascii_case(b"kubernetes") && part.eq_ignore_ascii_case(SERVICES)
+    let [service, _, part, ..] = name.labels() else {
+        return false;
+    };
+    index == 1
+        && namespace == "default"
+        && service.eq_ignore_ascii_case(b"kubernetes")
+        && part.eq_ignore_ascii_case(SERVICES)
 }
 
-/// The index of the label that names a namespace, and that label in lower case: `demo` in `web.demo.svc.cluster.local`.
+/// The index of the label that names a namespace, and that label in lower case: `demo` in
+/// `web.demo.svc.cluster.local`.
 fn namespace_of(name: &Name, domain: &Name) -> Option<(usize, String)> {
     let index = name.labels().len().checked_sub(domain.labels().len() + 2)?;
-    let [label, part, ..] = name.labels().get(index..)? else { return None };
+    let [label, part, ..] = name.labels().get(index..)? else {
+        return None;
+    };
     let is_part = PARTS.iter().any(|known| part.eq_ignore_ascii_case(known));
     let label = std::str::from_utf8(label).ok()?;
     (is_part && name.ends_with(domain)).then(|| (index, label.to_ascii_lowercase()))

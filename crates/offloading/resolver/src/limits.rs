@@ -1,5 +1,5 @@
-//! Limits how many questions and connections are in progress at the same time: in sum, for each consumer, for each
-//! address.
+//! Limits how many questions and connections are in progress at the same time: in sum, for each
+//! consumer, for each address.
 
 use std::{collections::HashMap, hash::Hash, net::IpAddr, sync::Arc};
 
@@ -47,16 +47,27 @@ pub struct Permit {
 
 impl Limit {
     pub fn new(maximum: Maximum) -> Self {
-        Self { maximum, used: Arc::default() }
+        Self {
+            maximum,
+            used: Arc::default(),
+        }
     }
 
     /// Counts one more of this address, which belongs to a pod of this consumer if that is known.
     pub fn enter(&self, source: IpAddr, consumer: Option<ClusterId>) -> Result<Permit, Refused> {
         let mut used = self.used.lock();
-        if used.by_source.get(&source).is_some_and(|count| *count >= self.maximum.per_source) {
+        if used
+            .by_source
+            .get(&source)
+            .is_some_and(|count| *count >= self.maximum.per_source)
+        {
             return Err(Refused::Source);
         }
-        if used.by_consumer.get(&consumer).is_some_and(|count| *count >= self.maximum.per_consumer) {
+        if used
+            .by_consumer
+            .get(&consumer)
+            .is_some_and(|count| *count >= self.maximum.per_consumer)
+        {
             return Err(Refused::Consumer);
         }
         if used.total >= self.maximum.total {
@@ -65,7 +76,11 @@ impl Limit {
         used.total += 1;
         *used.by_consumer.entry(consumer.clone()).or_default() += 1;
         *used.by_source.entry(source).or_default() += 1;
-        Ok(Permit { source, consumer, used: self.used.clone() })
+        Ok(Permit {
+            source,
+            consumer,
+            used: self.used.clone(),
+        })
     }
 }
 
@@ -100,8 +115,13 @@ mod tests {
     }
 
     #[test]
-    fn no_address_and_no_consumer_takes_more_than_its_share_and_all_together_no_more_than_the_sum() {
-        let limit = Limit::new(Maximum { total: 4, per_consumer: 3, per_source: 2 });
+    fn no_address_and_no_consumer_takes_more_than_its_share_and_all_together_no_more_than_the_sum()
+    {
+        let limit = Limit::new(Maximum {
+            total: 4,
+            per_consumer: 3,
+            per_source: 2,
+        });
         let enter = |last, number| limit.enter(address(last), Some(consumer(number)));
         let refused = |last, number| enter(last, number).unwrap_err();
         let first = enter(1, 1).unwrap();
@@ -120,9 +140,16 @@ mod tests {
 
     #[test]
     fn all_unknown_addresses_share_one_part() {
-        let limit = Limit::new(Maximum { total: 9, per_consumer: 2, per_source: 2 });
+        let limit = Limit::new(Maximum {
+            total: 9,
+            per_consumer: 2,
+            per_source: 2,
+        });
         let unknown = [1, 2].map(|last| limit.enter(address(last), None).unwrap());
-        assert_eq!(limit.enter(address(3), None).unwrap_err(), Refused::Consumer);
+        assert_eq!(
+            limit.enter(address(3), None).unwrap_err(),
+            Refused::Consumer
+        );
         assert!(limit.enter(address(3), Some(consumer(1))).is_ok());
         drop(unknown);
         assert!(limit.enter(address(3), None).is_ok());

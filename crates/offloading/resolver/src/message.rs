@@ -1,7 +1,8 @@
-//! Reads and writes DNS messages (RFC 1035), as far as names are concerned. Everything else is copied as it is. Pure.
+//! Reads and writes DNS messages (RFC 1035), as far as names are concerned. Everything else is
+//! copied as it is. Pure.
 //!
-//! It is written by hand because a translated answer must keep what this module does not know: all bits of the header,
-//! EDNS with its flags and options, and records of unknown types.
+//! It is written by hand because a translated answer must keep what this module does not know: all
+//! bits of the header, EDNS with its flags and options, and records of unknown types.
 
 use std::{collections::HashMap, ops::Range};
 
@@ -13,14 +14,16 @@ const MAX_NAME_LEN: usize = 255;
 const MAX_LABEL_LEN: usize = 63;
 /// A compression pointer has 14 bits.
 const MAX_POINTER: usize = 0x3fff;
-/// Maximum number of pointers in a name. A name has at most 127 labels, so a useful one needs no more.
+/// Maximum number of pointers in a name. A name has at most 127 labels, so a useful one needs no
+/// more.
 const MAX_POINTERS: usize = 127;
 /// Maximum length of a message over UDP without EDNS, in bytes.
 const MAX_UDP_LEN: usize = 512;
 /// Maximum length of an answer over UDP with EDNS, in bytes. Longer ones come over TCP.
 const MAX_EDNS_LEN: u16 = 4096;
 
-/// Time to live of the records that this resolver adds, in seconds: what the DNS of a cluster gives by default.
+/// Time to live of the records that this resolver adds, in seconds: what the DNS of a cluster gives
+/// by default.
 const ALIAS_TTL: u32 = 5;
 /// The bit AD in the fourth byte of a header: all records are authentic (RFC 4035).
 const AUTHENTIC_DATA: u8 = 0x20;
@@ -52,7 +55,8 @@ mod types {
 }
 pub use types::{ANY, CNAME, PTR};
 
-/// A message that ends too early, has a name that is too long, or a pointer that does not point back.
+/// A message that ends too early, has a name that is too long, or a pointer that does not point
+/// back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a malformed DNS message")]
 pub struct Malformed;
@@ -84,8 +88,13 @@ impl Name {
 
     /// Whether this is a name that belongs to an address: `7.0.244.10.in-addr.arpa`.
     pub fn is_reverse(&self) -> bool {
-        let [.., zone, arpa] = self.0.as_slice() else { return false };
-        arpa.eq_ignore_ascii_case(b"arpa") && [&b"in-addr"[..], b"ip6"].iter().any(|reverse| zone.eq_ignore_ascii_case(reverse))
+        let [.., zone, arpa] = self.0.as_slice() else {
+            return false;
+        };
+        arpa.eq_ignore_ascii_case(b"arpa")
+            && [&b"in-addr"[..], b"ip6"]
+                .iter()
+                .any(|reverse| zone.eq_ignore_ascii_case(reverse))
     }
 
     pub fn ends_with(&self, end: &Self) -> bool {
@@ -105,7 +114,8 @@ impl Name {
         (self.wire_len() <= MAX_NAME_LEN).then_some(self)
     }
 
-    /// The same name that ends with `end` instead of its labels from this index on. It may be too long.
+    /// The same name that ends with `end` instead of its labels from this index on. It may be too
+    /// long.
     #[must_use]
     pub fn with_end(&self, index: usize, end: &Self) -> Self {
         if self.0.len() == index + end.0.len() && self.ends_with(end) {
@@ -119,7 +129,8 @@ impl Name {
         self.0.iter().map(|label| label.len() + 1).sum::<usize>() + 1
     }
 
-    /// Reads the name at `position`, and moves `position` behind it. A pointer points to what is before the name, so this ends.
+    /// Reads the name at `position`, and moves `position` behind it. A pointer points to what is
+    /// before the name, so this ends.
     fn read(message: &[u8], position: &mut usize) -> Result<Self, Malformed> {
         let (mut labels, mut length, mut at, mut end) = (Vec::new(), 1, *position, None);
         let (mut earliest, mut pointers) = (*position, 0);
@@ -135,7 +146,12 @@ impl Name {
                     if length > MAX_NAME_LEN {
                         return Err(Malformed);
                     }
-                    labels.push(message.get(at + 1..at + 1 + first).ok_or(Malformed)?.to_vec());
+                    labels.push(
+                        message
+                            .get(at + 1..at + 1 + first)
+                            .ok_or(Malformed)?
+                            .to_vec(),
+                    );
                     at += 1 + first;
                 }
                 0xc0..=0xff => {
@@ -155,7 +171,10 @@ impl Name {
 }
 
 fn number(message: &[u8], at: usize) -> Result<u16, Malformed> {
-    let bytes = message.get(at..).and_then(<[u8]>::first_chunk).ok_or(Malformed)?;
+    let bytes = message
+        .get(at..)
+        .and_then(<[u8]>::first_chunk)
+        .ok_or(Malformed)?;
     Ok(u16::from_be_bytes(*bytes))
 }
 
@@ -178,7 +197,8 @@ pub struct Query {
     pub kind: u16,
     /// The question, without the header.
     question: Range<usize>,
-    /// Whether nothing follows the question but the record of EDNS, so that the name can be replaced.
+    /// Whether nothing follows the question but the record of EDNS, so that the name can be
+    /// replaced.
     pub is_simple: bool,
     /// Maximum length of an answer over UDP, in bytes.
     pub udp_len: usize,
@@ -217,9 +237,19 @@ impl Query {
         let edns = edns_len(message, question.end).filter(|_| additional == 1);
         let is_simple = edns.is_some() || (additional == 0 && message.len() == question.end);
         // What the client of another question allows is not known.
-        let allowed = if is_simple { edns.unwrap_or_default() } else { usize::from(MAX_EDNS_LEN) };
+        let allowed = if is_simple {
+            edns.unwrap_or_default()
+        } else {
+            usize::from(MAX_EDNS_LEN)
+        };
         let udp_len = allowed.clamp(MAX_UDP_LEN, usize::from(MAX_EDNS_LEN));
-        Ok(Self { name, kind, question, is_simple, udp_len })
+        Ok(Self {
+            name,
+            kind,
+            question,
+            is_simple,
+            udp_len,
+        })
     }
 
     /// The same message, which allows answers of at most [`MAX_EDNS_LEN`].
@@ -236,11 +266,14 @@ impl Query {
         capped
     }
 
-    /// The same message with another name in its question. `None` if this question is not that of the message.
+    /// The same message with another name in its question. `None` if this question is not that of
+    /// the message.
     pub fn with_name(&self, message: &[u8], name: &Name) -> Option<Vec<u8>> {
         let mut writer = Writer::new(message).ok()?;
         writer.name(name, false);
-        writer.body.extend_from_slice(message.get(self.question.end - 4..)?);
+        writer
+            .body
+            .extend_from_slice(message.get(self.question.end - 4..)?);
         Some([&writer.header, writer.body.as_slice()].concat())
     }
 }
@@ -254,12 +287,20 @@ fn edns_len(message: &[u8], at: usize) -> Option<usize> {
 }
 
 fn counts(message: &[u8]) -> Result<[u16; 4], Malformed> {
-    Ok([number(message, 4)?, number(message, 6)?, number(message, 8)?, number(message, 10)?])
+    Ok([
+        number(message, 4)?,
+        number(message, 6)?,
+        number(message, 8)?,
+        number(message, 10)?,
+    ])
 }
 
 /// The answer to a message without any record. Its question is repeated if it can be read.
 pub fn refusal(message: &[u8], code: ResponseCode) -> Vec<u8> {
-    let question = Query::read(message).ok().and_then(|query| message.get(query.question)).unwrap_or_default();
+    let question = Query::read(message)
+        .ok()
+        .and_then(|query| message.get(query.question))
+        .unwrap_or_default();
     let mut header = message.first_chunk().copied().unwrap_or([0; HEADER_LEN]);
     let asks_recursion = header[2] & 1;
     header[2] = 0x80 | (header[2] & 0x78) | asks_recursion;
@@ -269,8 +310,8 @@ pub fn refusal(message: &[u8], code: ResponseCode) -> Vec<u8> {
     [&header, question].concat()
 }
 
-/// Whether this is an answer to what was asked: the same ID and the same question. A server that could not read the question
-/// may leave it out.
+/// Whether this is an answer to what was asked: the same ID and the same question. A server that
+/// could not read the question may leave it out.
 pub fn is_answer(asked: &[u8], answer: &[u8]) -> bool {
     let same = || {
         let flags = number(answer, 2)?;
@@ -283,7 +324,8 @@ pub fn is_answer(asked: &[u8], answer: &[u8]) -> bool {
         }
         let (mut here, mut there) = (HEADER_LEN, HEADER_LEN);
         let names = Name::read(asked, &mut here)? == Name::read(answer, &mut there)?;
-        let kinds = asked.get(here..here + 4).ok_or(Malformed)? == answer.get(there..there + 4).ok_or(Malformed)?;
+        let kinds = asked.get(here..here + 4).ok_or(Malformed)?
+            == answer.get(there..there + 4).ok_or(Malformed)?;
         Ok::<bool, Malformed>(questions == 1 && names && kinds)
     };
     same().unwrap_or(false)
@@ -307,7 +349,8 @@ impl Translated {
         [&self.header, self.body.as_slice()].concat()
     }
 
-    /// The message if it fits into this length, or else only its question, with the bit that says so: the client asks again over TCP.
+    /// The message if it fits into this length, or else only its question, with the bit that says
+    /// so: the client asks again over TCP.
     pub fn fitting(self, max_len: usize) -> Vec<u8> {
         if HEADER_LEN + self.body.len() <= max_len {
             return self.whole();
@@ -316,15 +359,25 @@ impl Translated {
         header[2] |= 2;
         header[6..].fill(0);
         header[11] = u8::from(self.edns.is_some());
-        [&header, self.questions.as_slice(), self.edns.as_deref().unwrap_or_default()].concat()
+        [
+            &header,
+            self.questions.as_slice(),
+            self.edns.as_deref().unwrap_or_default(),
+        ]
+        .concat()
     }
 }
 
-/// Replaces the names in an answer: of questions, of owners, and in the data of records that refer to other names.
+/// Replaces the names in an answer: of questions, of owners, and in the data of records that refer
+/// to other names.
 ///
-/// With `names`, the answer is about the last of them. It becomes the answer about the first one: each name is an alias of the one after
-/// it.
-pub fn translate(answer: &[u8], names: &[Name], replace: impl Fn(&Name) -> Option<Name>) -> Result<Translated, Malformed> {
+/// With `names`, the answer is about the last of them. It becomes the answer about the first one:
+/// each name is an alias of the one after it.
+pub fn translate(
+    answer: &[u8],
+    names: &[Name],
+    replace: impl Fn(&Name) -> Option<Name>,
+) -> Result<Translated, Malformed> {
     let [questions, records @ ..] = counts(answer)?;
     let mut writer = Writer::new(answer)?;
     let mut at = HEADER_LEN;
@@ -348,7 +401,8 @@ pub fn translate(answer: &[u8], names: &[Name], replace: impl Fn(&Name) -> Optio
         let end = at + 2 + usize::from(number(answer, at)?);
         let length_at = writer.body.len();
         writer.copy(answer, &mut at, 2)?;
-        // How many bytes are before the names, how many names there are, and whether they may be compressed (RFC 3597, section 4).
+        // How many bytes are before the names, how many names there are, and whether they may be
+        // compressed (RFC 3597, section 4).
         let (before, names, compress) = match kind {
             types::NS | types::CNAME | types::PTR => (0, 1, true),
             types::DNAME => (0, 1, false),
@@ -371,7 +425,12 @@ pub fn translate(answer: &[u8], names: &[Name], replace: impl Fn(&Name) -> Optio
             edns = writer.body.get(begin..).map(<[u8]>::to_vec);
         }
     }
-    Ok(Translated { header: writer.header, body: writer.body, questions: asked, edns })
+    Ok(Translated {
+        header: writer.header,
+        body: writer.body,
+        questions: asked,
+        edns,
+    })
 }
 
 /// Writes a message with compressed names.
@@ -387,7 +446,11 @@ impl Writer {
     /// A message with the header of this one.
     fn new(message: &[u8]) -> Result<Self, Malformed> {
         let header = *message.first_chunk().ok_or(Malformed)?;
-        Ok(Self { header, body: Vec::new(), known: HashMap::new() })
+        Ok(Self {
+            header,
+            body: Vec::new(),
+            known: HashMap::new(),
+        })
     }
 
     fn len(&self) -> usize {
@@ -398,13 +461,20 @@ impl Writer {
         let mut rest = name.0.as_slice();
         while let [label, shorter @ ..] = rest {
             // Lengths are less than the code of any letter, so they stay.
-            let lower = rest.iter().flat_map(|label| with_length(label)).collect::<Vec<u8>>().to_ascii_lowercase();
+            let lower = rest
+                .iter()
+                .flat_map(|label| with_length(label))
+                .collect::<Vec<u8>>()
+                .to_ascii_lowercase();
             let pointer = self.known.get(&lower);
             if let Some(pointer) = pointer.filter(|_| compress) {
-                self.body.extend_from_slice(&(0xc000 | pointer).to_be_bytes());
+                self.body
+                    .extend_from_slice(&(0xc000 | pointer).to_be_bytes());
                 return;
             }
-            let here = u16::try_from(self.len()).ok().filter(|here| usize::from(*here) <= MAX_POINTER);
+            let here = u16::try_from(self.len())
+                .ok()
+                .filter(|here| usize::from(*here) <= MAX_POINTER);
             if let Some(here) = here.filter(|_| pointer.is_none()) {
                 self.known.insert(lower, here);
             }
@@ -414,13 +484,15 @@ impl Writer {
         self.body.push(0);
     }
 
-    /// Writes that each of these names is an alias of the next, as the first of the answers, which were this many.
+    /// Writes that each of these names is an alias of the next, as the first of the answers, which
+    /// were this many.
     fn aliases(&mut self, names: &[Name], answers: u16) -> Result<(), Malformed> {
         let added = u16::try_from(names.len().saturating_sub(1)).map_err(|_| Malformed)?;
         if added == 0 {
             return Ok(());
         }
-        self.header[6..8].copy_from_slice(&answers.checked_add(added).ok_or(Malformed)?.to_be_bytes());
+        self.header[6..8]
+            .copy_from_slice(&answers.checked_add(added).ok_or(Malformed)?.to_be_bytes());
         // No server of the internet vouches for these records.
         self.header[3] &= !AUTHENTIC_DATA;
         for (alias, target) in names.iter().zip(names.iter().skip(1)) {
@@ -438,15 +510,22 @@ impl Writer {
     }
 
     fn copy(&mut self, message: &[u8], at: &mut usize, length: usize) -> Result<(), Malformed> {
-        self.body.extend_from_slice(message.get(*at..*at + length).ok_or(Malformed)?);
+        self.body
+            .extend_from_slice(message.get(*at..*at + length).ok_or(Malformed)?);
         *at += length;
         Ok(())
     }
 
     /// Writes the length of a record's data, which ends here, into the two bytes before that data.
     fn set_data_len(&mut self, length_at: usize) -> Result<(), Malformed> {
-        let (length, data) = self.body.get_mut(length_at..).and_then(<[u8]>::split_first_chunk_mut).ok_or(Malformed)?;
-        *length = u16::try_from(data.len()).map_err(|_| Malformed)?.to_be_bytes();
+        let (length, data) = self
+            .body
+            .get_mut(length_at..)
+            .and_then(<[u8]>::split_first_chunk_mut)
+            .ok_or(Malformed)?;
+        *length = u16::try_from(data.len())
+            .map_err(|_| Malformed)?
+            .to_be_bytes();
         Ok(())
     }
 }

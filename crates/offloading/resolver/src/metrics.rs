@@ -13,12 +13,18 @@ type Labels = [(&'static str, &'static str); 2];
 pub fn refused(what: &'static str, reason: Refused) {
     static REFUSED: OnceLock<Family<Labels, Counter>> = OnceLock::new();
     let counters = REFUSED.get_or_init(|| {
-        register("dns_refused", "Questions and connections that exceeded a limit, and got no answer", Family::default())
+        register(
+            "dns_refused",
+            "Questions and connections that exceeded a limit, and got no answer",
+            Family::default(),
+        )
     });
     let reason = match reason {
         Refused::Source => "source",
         Refused::Consumer => "consumer",
         Refused::Total => "total",
     };
-    counters.get_or_create(&[("what", what), ("reason", reason)]).inc();
+    counters
+        .get_or_create(&[("what", what), ("reason", reason)])
+        .inc();
 }

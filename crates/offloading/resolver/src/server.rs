@@ -1,4 +1,5 @@
-//! Answers questions over UDP and TCP: asks the directory, then the name servers, and translates the answer back.
+//! Answers questions over UDP and TCP: asks the directory, then the name servers, and translates
+//! the answer back.
 
 use std::{
     cell::Cell,
@@ -27,10 +28,19 @@ use crate::upstream::{Transport, Upstream, read_message, write_message};
 const MAX_QUESTION_LEN: usize = 4096;
 /// Maximum number of Services of type `ExternalName` that stand for one another in one answer.
 const MAX_ALIASES: usize = 8;
-/// Questions in progress. Each has a socket to a name server, and each connection is a socket, too: together they stay below the usual
-/// limit of 1024 open files. One consumer never takes more than 30 %, so that others are answered.
-const MAX_QUESTIONS: Maximum = Maximum { total: 600, per_consumer: 180, per_source: 60 };
-const MAX_CONNECTIONS: Maximum = Maximum { total: 200, per_consumer: 60, per_source: 10 };
+/// Questions in progress. Each has a socket to a name server, and each connection is a socket, too:
+/// together they stay below the usual limit of 1024 open files. One consumer never takes more than
+/// 30 %, so that others are answered.
+const MAX_QUESTIONS: Maximum = Maximum {
+    total: 600,
+    per_consumer: 180,
+    per_source: 60,
+};
+const MAX_CONNECTIONS: Maximum = Maximum {
+    total: 200,
+    per_consumer: 60,
+    per_source: 10,
+};
 /// Maximum time that a client takes for its next question over TCP, and to read an answer.
 const TCP_TIMEOUT: Duration = Duration::from_secs(10);
 /// Delay after a failed read or accept: for a moment there may be no memory or no file descriptors.
@@ -39,7 +49,8 @@ const RETRY_DELAY: Duration = Duration::from_millis(100);
 /// Maximum times for an answer.
 #[derive(Clone, Copy, Debug)]
 struct Timeouts {
-    /// Maximum time that a question waits until the pod that asks it is known: the watch shows a pod's address a moment after it has it.
+    /// Maximum time that a question waits until the pod that asks it is known: the watch shows a
+    /// pod's address a moment after it has it.
     new_pod: Duration,
     /// With that wait and all attempts to ask a name server. Usual clients wait for five seconds.
     answer: Duration,
@@ -47,7 +58,10 @@ struct Timeouts {
 
 impl Default for Timeouts {
     fn default() -> Self {
-        Self { new_pod: Duration::from_secs(2), answer: Duration::from_millis(4500) }
+        Self {
+            new_pod: Duration::from_secs(2),
+            answer: Duration::from_millis(4500),
+        }
     }
 }
 
@@ -59,7 +73,10 @@ pub struct SharedDirectory {
 
 impl Default for SharedDirectory {
     fn default() -> Self {
-        Self { directory: RwLock::default(), changed: watch::Sender::new(()) }
+        Self {
+            directory: RwLock::default(),
+            changed: watch::Sender::new(()),
+        }
     }
 }
 
@@ -98,33 +115,62 @@ impl Resolver {
     /// Counts a question or connection of this address. `None` if a limit is reached.
     fn enter(&self, limit: &Limit, what: &'static str, source: IpAddr) -> Option<Permit> {
         let consumer = self.known.directory.read().consumer_of(source).cloned();
-        limit.enter(source, consumer).inspect_err(|reason| metrics::refused(what, *reason)).ok()
+        limit
+            .enter(source, consumer)
+            .inspect_err(|reason| metrics::refused(what, *reason))
+            .ok()
     }
 
     /// The answer to a message. `None` if it is not even a question.
-    async fn answer(&self, source: IpAddr, message: &[u8], transport: Transport) -> Option<Vec<u8>> {
+    async fn answer(
+        &self,
+        source: IpAddr,
+        message: &[u8],
+        transport: Transport,
+    ) -> Option<Vec<u8>> {
         let query = match Query::read(message) {
             Ok(query) => query,
             Err(Fault::Drop) => return None,
             Err(Fault::Answer(code)) => return Some(refusal(message, code)),
         };
-        let answer = timeout(self.timeouts.answer, self.answer_to(source, &query, message, transport)).await;
-        Some(answer.ok().flatten().unwrap_or_else(|| refusal(message, ResponseCode::ServerFailure)))
+        let answer = timeout(
+            self.timeouts.answer,
+            self.answer_to(source, &query, message, transport),
+        )
+        .await;
+        Some(
+            answer
+                .ok()
+                .flatten()
+                .unwrap_or_else(|| refusal(message, ResponseCode::ServerFailure)),
+        )
     }
 
-    /// `None` if no name server answers, the answer cannot be read, or Services of type `ExternalName` stand for one another.
-    async fn answer_to(&self, source: IpAddr, query: &Query, message: &[u8], transport: Transport) -> Option<Vec<u8>> {
+    /// `None` if no name server answers, the answer cannot be read, or Services of type
+    /// `ExternalName` stand for one another.
+    async fn answer_to(
+        &self,
+        source: IpAddr,
+        query: &Query,
+        message: &[u8],
+        transport: Transport,
+    ) -> Option<Vec<u8>> {
         let mut aliases = Vec::new();
         let mut name = query.name.clone();
         loop {
             let target = match self.decision(source, &name, query).await {
                 Decision::Alias { target } => target,
-                decision => return self.final_answer(decision, name, aliases, query, message, transport).await,
+                decision => {
+                    return self
+                        .final_answer(decision, name, aliases, query, message, transport)
+                        .await;
+                }
             };
             aliases.push(std::mem::replace(&mut name, target));
             if query.kind == CNAME {
                 aliases.push(name);
-                let answer = translate(&refusal(message, ResponseCode::NoError), &aliases, |_| None).ok()?;
+                let answer =
+                    translate(&refusal(message, ResponseCode::NoError), &aliases, |_| None).ok()?;
                 return Some(sized(answer, query, transport));
             }
             if aliases.len() > MAX_ALIASES {
@@ -133,7 +179,8 @@ impl Resolver {
         }
     }
 
-    /// The answer about a name, which is what the last of these aliases stands for. The first one is the name that the client asks for.
+    /// The answer about a name, which is what the last of these aliases stands for. The first one
+    /// is the name that the client asks for.
     async fn final_answer(
         &self,
         decision: Decision,
@@ -149,7 +196,11 @@ impl Resolver {
         aliases.push(name.clone());
         let translated = match decision {
             Decision::Unchanged => {
-                let asked = if is_alias { query.with_name(&asked, &name)? } else { asked };
+                let asked = if is_alias {
+                    query.with_name(&asked, &name)?
+                } else {
+                    asked
+                };
                 let answer = self.upstream.ask(&asked, transport).await?;
                 if self.names_hidden(None, &name, &answer) {
                     return Some(sized(no_such_name(message, &aliases)?, query, transport));
@@ -160,35 +211,51 @@ impl Resolver {
                 }
                 translate(&answer, &aliases, |_| None).ok()?
             }
-            Decision::Translate { name: here, consumer } => {
+            Decision::Translate {
+                name: here,
+                consumer,
+            } => {
                 let at_home = |found: &Name| {
                     let domain = self.domain.as_deref()?;
                     if *found == here {
                         return Some(name.clone());
                     }
                     let directory = self.known.directory.read();
-                    // The zone, in the SOA record of an answer without the records that the client wants.
+                    // The zone, in the SOA record of an answer without the records that the client
+                    // wants.
                     if found == domain {
-                        return directory.own_domain(&consumer, domain).filter(|own| name.ends_with(own)).cloned();
+                        return directory
+                            .own_domain(&consumer, domain)
+                            .filter(|own| name.ends_with(own))
+                            .cloned();
                     }
                     directory.at_home(&consumer, found, domain)
                 };
-                let answer = self.upstream.ask(&query.with_name(&asked, &here)?, transport).await?;
+                let answer = self
+                    .upstream
+                    .ask(&query.with_name(&asked, &here)?, transport)
+                    .await?;
                 if self.names_hidden(Some(&consumer), &here, &answer) {
                     return Some(sized(no_such_name(message, &aliases)?, query, transport));
                 }
                 translate(&answer, &aliases, at_home).ok()?
             }
-            // The cluster's DNS would answer for a namespace of the provider, or of another consumer.
-            Decision::UnknownPod | Decision::NoSuchName | Decision::Alias { .. } => no_such_name(message, &aliases)?,
+            // The cluster's DNS would answer for a namespace of the provider, or of another
+            // consumer.
+            Decision::UnknownPod | Decision::NoSuchName | Decision::Alias { .. } => {
+                no_such_name(message, &aliases)?
+            }
         };
         Some(sized(translated, query, transport))
     }
 
-    /// Whether the name of an address is one that pods of this consumer do not know: otherwise they would learn the names of all Services
-    /// from their addresses. An answer that cannot be read names nothing.
+    /// Whether the name of an address is one that pods of this consumer do not know: otherwise they
+    /// would learn the names of all Services from their addresses. An answer that cannot be read
+    /// names nothing.
     fn names_hidden(&self, consumer: Option<&ClusterId>, name: &Name, answer: &[u8]) -> bool {
-        let Some(domain) = self.domain.as_deref().filter(|_| name.is_reverse()) else { return false };
+        let Some(domain) = self.domain.as_deref().filter(|_| name.is_reverse()) else {
+            return false;
+        };
         let directory = self.known.directory.read();
         let is_hidden = Cell::new(false);
         let look = |found: &Name| {
@@ -200,12 +267,19 @@ impl Resolver {
 
     /// Waits a moment for a new pod to be known.
     async fn decision(&self, source: IpAddr, name: &Name, query: &Query) -> Decision {
-        let Some(domain) = self.domain.as_deref() else { return Decision::Unchanged };
+        let Some(domain) = self.domain.as_deref() else {
+            return Decision::Unchanged;
+        };
         if !query.is_simple {
             // Its name cannot be replaced.
             let directory = self.known.directory.read();
-            let is_visible = !name.is_reverse() && directory.is_visible(directory.consumer_of(source), name, domain);
-            return if is_visible { Decision::Unchanged } else { Decision::NoSuchName };
+            let is_visible = !name.is_reverse()
+                && directory.is_visible(directory.consumer_of(source), name, domain);
+            return if is_visible {
+                Decision::Unchanged
+            } else {
+                Decision::NoSuchName
+            };
         }
         let deadline = Instant::now() + self.timeouts.new_pod;
         let mut changes = self.known.changed.subscribe();
@@ -213,13 +287,18 @@ impl Resolver {
             let decision = {
                 let directory = self.known.directory.read();
                 let decision = directory.decide(source, name, query.kind, domain);
-                if decision != Decision::UnknownPod || !directory.may_wait(source, Instant::now().into_std()) {
+                if decision != Decision::UnknownPod
+                    || !directory.may_wait(source, Instant::now().into_std())
+                {
                     return decision;
                 }
                 decision
             };
             if !matches!(timeout_at(deadline, changes.changed()).await, Ok(Ok(()))) {
-                self.known.directory.write().waited(source, Instant::now().into_std());
+                self.known
+                    .directory
+                    .write()
+                    .waited(source, Instant::now().into_std());
                 return decision;
             }
         }
@@ -229,7 +308,10 @@ impl Resolver {
     pub async fn serve_udp(self, socket: UdpSocket, stop: CancellationToken) {
         let socket = Arc::new(socket);
         let mut buffer = vec![0; MAX_QUESTION_LEN + 1];
-        while let Some(received) = stop.run_until_cancelled(socket.recv_from(&mut buffer)).await {
+        while let Some(received) = stop
+            .run_until_cancelled(socket.recv_from(&mut buffer))
+            .await
+        {
             let (length, client) = match received {
                 Ok(received) => received,
                 Err(error) => {
@@ -239,9 +321,13 @@ impl Resolver {
                 }
             };
             let is_short = |question: &&[u8]| question.len() <= MAX_QUESTION_LEN;
-            let Some(question) = buffer.get(..length).filter(is_short) else { continue };
+            let Some(question) = buffer.get(..length).filter(is_short) else {
+                continue;
+            };
             // A client over its limit gets no answer and asks again.
-            let Some(permit) = self.enter(&self.questions, "question", client.ip()) else { continue };
+            let Some(permit) = self.enter(&self.questions, "question", client.ip()) else {
+                continue;
+            };
             let (resolver, socket, message) = (self.clone(), socket.clone(), question.to_vec());
             tokio::spawn(async move {
                 if let Some(answer) = resolver.answer(client.ip(), &message, Transport::Udp).await
@@ -278,12 +364,17 @@ impl Resolver {
         drop(permit);
     }
 
-    /// Answers one question after another until the client closes the connection, is silent, or sends something else.
+    /// Answers one question after another until the client closes the connection, is silent, or
+    /// sends something else.
     async fn questions_of(&self, stream: &mut TcpStream, source: IpAddr) -> io::Result<()> {
         loop {
             let message = timeout(TCP_TIMEOUT, read_message(stream, MAX_QUESTION_LEN)).await??;
-            let Some(permit) = self.enter(&self.questions, "question", source) else { return Ok(()) };
-            let Some(answer) = self.answer(source, &message, Transport::Tcp).await else { return Ok(()) };
+            let Some(permit) = self.enter(&self.questions, "question", source) else {
+                return Ok(());
+            };
+            let Some(answer) = self.answer(source, &message, Transport::Tcp).await else {
+                return Ok(());
+            };
             // A client that reads slowly takes no more than a connection.
             drop(permit);
             timeout(TCP_TIMEOUT, write_message(stream, &answer)).await??;
@@ -293,7 +384,10 @@ impl Resolver {
 
 /// The answer that there is no such name.
 fn no_such_name(message: &[u8], aliases: &[Name]) -> Option<Translated> {
-    translate(&refusal(message, ResponseCode::NoSuchName), aliases, |_| None).ok()
+    translate(&refusal(message, ResponseCode::NoSuchName), aliases, |_| {
+        None
+    })
+    .ok()
 }
 
 /// As much of an answer as fits.

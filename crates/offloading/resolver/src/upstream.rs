@@ -19,7 +19,8 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 /// Minimum number of tries of a question, at one server after another.
 const ATTEMPTS: usize = 2;
 
-/// The protocol of a question. The question goes upstream over the same one, so that size and truncation are the client's.
+/// The protocol of a question. The question goes upstream over the same one, so that size and
+/// truncation are the client's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     Udp,
@@ -37,9 +38,15 @@ impl Upstream {
         Self { servers }
     }
 
-    /// Asks the servers in turn. The answer has the ID of the question. `None` if none answers in time.
+    /// Asks the servers in turn. The answer has the ID of the question. `None` if none answers in
+    /// time.
     pub async fn ask(&self, question: &[u8], transport: Transport) -> Option<Vec<u8>> {
-        for server in self.servers.iter().cycle().take(ATTEMPTS.max(self.servers.len())) {
+        for server in self
+            .servers
+            .iter()
+            .cycle()
+            .take(ATTEMPTS.max(self.servers.len()))
+        {
             let mut asked = question.to_vec();
             set_id(&mut asked, rand::random());
             let answer = async {
@@ -61,9 +68,14 @@ impl Upstream {
     }
 }
 
-/// Each question has a socket of its own, so the kernel chooses another port, and only packets of this server arrive.
+/// Each question has a socket of its own, so the kernel chooses another port, and only packets of
+/// this server arrive.
 async fn over_udp(server: SocketAddr, asked: &[u8]) -> io::Result<Vec<u8>> {
-    let any: IpAddr = if server.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let any: IpAddr = if server.is_ipv4() {
+        Ipv4Addr::UNSPECIFIED.into()
+    } else {
+        Ipv6Addr::UNSPECIFIED.into()
+    };
     let socket = UdpSocket::bind((any, 0)).await?;
     socket.connect(server).await?;
     socket.send(asked).await?;
@@ -85,7 +97,10 @@ async fn over_tcp(server: SocketAddr, asked: &[u8]) -> io::Result<Vec<u8>> {
     if is_answer(asked, &answer) {
         Ok(answer)
     } else {
-        Err(io::Error::new(io::ErrorKind::InvalidData, "not an answer to the question"))
+        Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "not an answer to the question",
+        ))
     }
 }
 
@@ -93,7 +108,10 @@ async fn over_tcp(server: SocketAddr, asked: &[u8]) -> io::Result<Vec<u8>> {
 pub async fn read_message(stream: &mut TcpStream, max_len: usize) -> io::Result<Vec<u8>> {
     let length = usize::from(stream.read_u16().await?);
     if length > max_len {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "the message is too long"));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "the message is too long",
+        ));
     }
     let mut message = vec![0; length];
     stream.read_exact(&mut message).await?;
@@ -102,7 +120,9 @@ pub async fn read_message(stream: &mut TcpStream, max_len: usize) -> io::Result<
 
 /// Writes one message with its length before it.
 pub async fn write_message(stream: &mut TcpStream, message: &[u8]) -> io::Result<()> {
-    let length =
-        u16::try_from(message.len()).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "the message is too long"))?;
-    stream.write_all(&[&length.to_be_bytes(), message].concat()).await
+    let length = u16::try_from(message.len())
+        .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "the message is too long"))?;
+    stream
+        .write_all(&[&length.to_be_bytes(), message].concat())
+        .await
 }

@@ -1,11 +1,15 @@
-//! Keeps the directory current: mapped namespaces, the domains of their consumers, external names, addresses of remote
-//! pods.
+//! Keeps the directory current: mapped namespaces, the domains of their consumers, external names,
+//! addresses of remote pods.
 
 use std::{net::IpAddr, sync::Arc};
 
 use k8s_openapi::api::core::v1::{Namespace, Pod, Service};
-use kube::{Api, Client, ResourceExt as _, api::ApiResource, core::Object, runtime::watcher::Config};
-use liqo_api::{Key, NAMESPACE_MAP, NamespaceMap, annotations, consumer_of_tenant_namespace, labels};
+use kube::{
+    Api, Client, ResourceExt as _, api::ApiResource, core::Object, runtime::watcher::Config,
+};
+use liqo_api::{
+    Key, NAMESPACE_MAP, NamespaceMap, annotations, consumer_of_tenant_namespace, labels,
+};
 use liqo_controller_runtime::Cache;
 use liqo_offloading_rules::namespace::mapped::{ConsumerNamespace, MAPPED, NamespaceKind};
 use liqo_offloading_rules::pod::carry::home_names::announced_domain;
@@ -35,11 +39,14 @@ struct Address {
     ip: String,
 }
 
-/// Time for which the API server keeps a watch, in seconds: a watch that is silently dead is replaced after about this time.
+/// Time for which the API server keeps a watch, in seconds: a watch that is silently dead is
+/// replaced after about this time.
 const WATCH_TIMEOUT: u32 = 60;
-/// Page size of lists of pods: each may be as large as the API server allows, and only little of it is kept.
+/// Page size of lists of pods: each may be as large as the API server allows, and only little of it
+/// is kept.
 const POD_PAGE: u32 = 50;
-/// Page size of lists of maps: each may have a thousand namespaces, and only an annotation of it is kept.
+/// Page size of lists of maps: each may have a thousand namespaces, and only an annotation of it is
+/// kept.
 const MAP_PAGE: u32 = 10;
 
 /// The caches of the watches.
@@ -62,64 +69,136 @@ impl Watches {
 
 /// Starts the watches, which run until `stop`.
 pub fn start(client: &Client, known: &Arc<SharedDirectory>, stop: &CancellationToken) -> Watches {
-    let mapped = Config::default().labels(&format!("{}={MAPPED}", labels::NAMESPACE_KIND)).timeout(WATCH_TIMEOUT);
+    let mapped = Config::default()
+        .labels(&format!("{}={MAPPED}", labels::NAMESPACE_KIND))
+        .timeout(WATCH_TIMEOUT);
     let directory = known.clone();
-    let namespaces = Cache::watch(Api::all(client.clone()), mapped, stop.clone(), reduce_namespace, move |key, old, new| {
-        directory.change(|directory| directory.namespace_changed(&key.name, old.map(AsRef::as_ref), new.map(AsRef::as_ref)));
-    });
+    let namespaces = Cache::watch(
+        Api::all(client.clone()),
+        mapped,
+        stop.clone(),
+        reduce_namespace,
+        move |key, old, new| {
+            directory.change(|directory| {
+                directory.namespace_changed(
+                    &key.name,
+                    old.map(AsRef::as_ref),
+                    new.map(AsRef::as_ref),
+                );
+            });
+        },
+    );
     let directory = known.clone();
-    let domains = Cache::watch(Api::all(client.clone()), maps(), stop.clone(), reduce_map, move |key: &Key, _, new| {
-        if let Some(consumer) = consumer_of_tenant_namespace(&key.namespace) {
-            directory.change(|directory| directory.domain_changed(&consumer, new.map(AsRef::as_ref)));
-        }
-    });
-    let reflected = Config::default().labels(&format!("{}=true", labels::REFLECTED)).timeout(WATCH_TIMEOUT);
+    let domains = Cache::watch(
+        Api::all(client.clone()),
+        maps(),
+        stop.clone(),
+        reduce_map,
+        move |key: &Key, _, new| {
+            if let Some(consumer) = consumer_of_tenant_namespace(&key.namespace) {
+                directory.change(|directory| {
+                    directory.domain_changed(&consumer, new.map(AsRef::as_ref));
+                });
+            }
+        },
+    );
+    let reflected = Config::default()
+        .labels(&format!("{}=true", labels::REFLECTED))
+        .timeout(WATCH_TIMEOUT);
     let directory = known.clone();
-    let external_names = Cache::watch(Api::all(client.clone()), reflected, stop.clone(), reduce_service, move |key, _, new| {
-        directory.change(|directory| directory.external_name_changed(key, new.map(AsRef::as_ref)));
-    });
-    let remote = Config::default().labels(labels::SHADOW_POD).page_size(POD_PAGE).timeout(WATCH_TIMEOUT);
+    let external_names = Cache::watch(
+        Api::all(client.clone()),
+        reflected,
+        stop.clone(),
+        reduce_service,
+        move |key, _, new| {
+            directory
+                .change(|directory| directory.external_name_changed(key, new.map(AsRef::as_ref)));
+        },
+    );
+    let remote = Config::default()
+        .labels(labels::SHADOW_POD)
+        .page_size(POD_PAGE)
+        .timeout(WATCH_TIMEOUT);
     let api: Api<WatchedPod> = Api::all_with(client.clone(), &ApiResource::erase::<Pod>(&()));
     let directory = known.clone();
-    let pods = Cache::watch(api, remote, stop.clone(), reduce_pod, move |key: &Key, old, new| {
-        let addresses = |pod: Option<&Arc<Vec<IpAddr>>>| pod.map(|pod| pod.as_slice().to_vec()).unwrap_or_default();
-        directory.change(|directory| directory.pod_changed(key, &addresses(old), &addresses(new)));
-    });
-    Watches { namespaces, domains, external_names, pods }
+    let pods = Cache::watch(
+        api,
+        remote,
+        stop.clone(),
+        reduce_pod,
+        move |key: &Key, old, new| {
+            let addresses = |pod: Option<&Arc<Vec<IpAddr>>>| {
+                pod.map(|pod| pod.as_slice().to_vec()).unwrap_or_default()
+            };
+            directory
+                .change(|directory| directory.pod_changed(key, &addresses(old), &addresses(new)));
+        },
+    );
+    Watches {
+        namespaces,
+        domains,
+        external_names,
+        pods,
+    }
 }
 
 /// Selects the maps to watch: one of each consumer, however many it creates.
 fn maps() -> Config {
-    Config::default().fields(&format!("metadata.name={NAMESPACE_MAP}")).page_size(MAP_PAGE).timeout(WATCH_TIMEOUT)
+    Config::default()
+        .fields(&format!("metadata.name={NAMESPACE_MAP}"))
+        .page_size(MAP_PAGE)
+        .timeout(WATCH_TIMEOUT)
 }
 
 fn reduce_namespace(namespace: Namespace) -> Option<Mapped> {
-    let ConsumerNamespace { consumer, kind, terminating, .. } = ConsumerNamespace::reduce(namespace)?;
+    let ConsumerNamespace {
+        consumer,
+        kind,
+        terminating,
+        ..
+    } = ConsumerNamespace::reduce(namespace)?;
     match kind {
-        NamespaceKind::Mapped { home } => Some(Mapped { consumer, home, terminating }),
+        NamespaceKind::Mapped { home } => Some(Mapped {
+            consumer,
+            home,
+            terminating,
+        }),
         NamespaceKind::Tenant { .. } => None,
     }
 }
 
 /// The domain that a consumer's map announces.
-#[allow(clippy::needless_pass_by_value, reason = "what a watch's reduction takes")]
+#[allow(
+    clippy::needless_pass_by_value,
+    reason = "what a watch's reduction takes"
+)]
 fn reduce_map(map: NamespaceMap) -> Option<Name> {
-    announced_domain(&map).filter(|_| map.name_any() == NAMESPACE_MAP).and_then(Name::parse)
+    announced_domain(&map)
+        .filter(|_| map.name_any() == NAMESPACE_MAP)
+        .and_then(Name::parse)
 }
 
 /// The name that a replica stands for.
-#[allow(clippy::needless_pass_by_value, reason = "what a watch's reduction takes")]
+#[allow(
+    clippy::needless_pass_by_value,
+    reason = "what a watch's reduction takes"
+)]
 fn reduce_service(service: Service) -> Option<Name> {
     Name::parse(service.annotations().get(annotations::EXTERNAL_NAME)?)
 }
 
-/// The addresses that belong to this pod alone. A pod that ended may have given them to another one.
+/// The addresses that belong to this pod alone. A pod that ended may have given them to another
+/// one.
 fn reduce_pod(pod: WatchedPod) -> Option<Vec<IpAddr>> {
     let status = pod.status.unwrap_or_default();
     if ["Succeeded", "Failed"].contains(&status.phase.as_str()) {
         return None;
     }
-    let own = status.pod_ips.iter().filter(|address| !status.host_ips.contains(address));
+    let own = status
+        .pod_ips
+        .iter()
+        .filter(|address| !status.host_ips.contains(address));
     let addresses: Vec<IpAddr> = own.filter_map(|address| address.ip.parse().ok()).collect();
     (!addresses.is_empty()).then_some(addresses)
 }
@@ -141,22 +220,44 @@ mod tests {
     fn a_domain_comes_from_the_map_of_its_name_and_an_external_name_from_an_annotation() {
         let map = |name: &str, domain: &str| {
             let mut map = NamespaceMap::new(name, NamespaceMapSpec::default());
-            map.metadata.annotations = Some([(annotations::CLUSTER_DOMAIN.to_owned(), domain.to_owned())].into());
+            map.metadata.annotations =
+                Some([(annotations::CLUSTER_DOMAIN.to_owned(), domain.to_owned())].into());
             reduce_map(map)
         };
         assert_eq!(map(NAMESPACE_MAP, "corp.local"), Name::parse("corp.local"));
-        assert_eq!((map("other", "corp.local"), map(NAMESPACE_MAP, "corp..local")), (None, None));
+        assert_eq!(
+            (
+                map("other", "corp.local"),
+                map(NAMESPACE_MAP, "corp..local")
+            ),
+            (None, None)
+        );
         let service = |annotations: serde_json::Value| {
-            reduce_service(serde_json::from_value(json!({ "metadata": { "annotations": annotations } })).unwrap())
+            reduce_service(
+                serde_json::from_value(json!({ "metadata": { "annotations": annotations } }))
+                    .unwrap(),
+            )
         };
-        assert_eq!(service(json!({ annotations::EXTERNAL_NAME: "db.example.org" })), Name::parse("db.example.org"));
-        assert_eq!((service(json!({})), service(json!({ annotations::EXTERNAL_NAME: "a..b" }))), (None, None));
+        assert_eq!(
+            service(json!({ annotations::EXTERNAL_NAME: "db.example.org" })),
+            Name::parse("db.example.org")
+        );
+        assert_eq!(
+            (
+                service(json!({})),
+                service(json!({ annotations::EXTERNAL_NAME: "a..b" }))
+            ),
+            (None, None)
+        );
     }
 
     #[test]
     fn only_the_map_of_its_name_is_read_and_few_of_them_at_a_time() {
         let config = maps();
-        assert_eq!(config.field_selector.as_deref(), Some(format!("metadata.name={NAMESPACE_MAP}").as_str()));
+        assert_eq!(
+            config.field_selector.as_deref(),
+            Some(format!("metadata.name={NAMESPACE_MAP}").as_str())
+        );
         assert_eq!(config.page_size, Some(MAP_PAGE));
     }
 
@@ -164,8 +265,14 @@ mod tests {
     fn a_pod_has_its_own_addresses_until_it_ends() {
         let own = json!([{ "ip": "10.244.0.7" }, { "ip": "fd00::7" }]);
         let hosts = json!([{ "ip": "192.168.1.1" }]);
-        assert_eq!(addresses(&json!({ "phase": "Running", "podIPs": own, "hostIPs": hosts })), ["10.244.0.7", "fd00::7"]);
-        assert_eq!(addresses(&json!({ "phase": "Succeeded", "podIPs": own })), [""; 0]);
+        assert_eq!(
+            addresses(&json!({ "phase": "Running", "podIPs": own, "hostIPs": hosts })),
+            ["10.244.0.7", "fd00::7"]
+        );
+        assert_eq!(
+            addresses(&json!({ "phase": "Succeeded", "podIPs": own })),
+            [""; 0]
+        );
         assert_eq!(
             addresses(&json!({ "phase": "Running", "podIPs": hosts, "hostIPs": hosts })),
             [""; 0],

@@ -1,15 +1,17 @@
-//! Decides which clusters get no new pods because a budget is spent, or because their costs cannot be counted for it.
+//! Decides which clusters get no new pods because a budget is spent, or because their costs cannot
+//! be counted for it.
 //!
-//! Budgets are judged in rounds, and nobody looks between two rounds. So a budget counts as spent when the rest does
-//! not cover what the running pods cost until the next round. Only pods that were placed in the last round can exceed
-//! it, by their cost in one round.
+//! Budgets are judged in rounds, and nobody looks between two rounds. So a budget counts as spent
+//! when the rest does not cover what the running pods cost until the next round. Only pods that
+//! were placed in the last round can exceed it, by their cost in one round.
 //!
-//! A spent budget stays spent until its day or month ends, or somebody changes it. Otherwise pods would come and go,
-//! because the rest may be less than a pod costs in a round. After a restart, budgets are evaluated from scratch.
+//! A spent budget stays spent until its day or month ends, or somebody changes it. Otherwise pods
+//! would come and go, because the rest may be less than a pod costs in a round. After a restart,
+//! budgets are evaluated from scratch.
 //!
-//! Unknown costs never count as zero. A cluster that asks for money without a contract, even in one pool only, or in
-//! another currency, gets no new pods of whoever has a budget. Pods that already run in a pool without a contract count
-//! by an estimate, see [`unmetered`].
+//! Unknown costs never count as zero. A cluster that asks for money without a contract, even in one
+//! pool only, or in another currency, gets no new pods of whoever has a budget. Pods that already
+//! run in a pool without a contract count by an estimate, see [`unmetered`].
 
 pub mod unmetered;
 
@@ -18,7 +20,10 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use liqo_api::conditions::DesiredCondition;
-use liqo_api::{Budget, BudgetPeriod, ClusterId, Money, PriceList, WITHIN_BUDGET, WhenSpent, WithinBudgetReason, rfc3339};
+use liqo_api::{
+    Budget, BudgetPeriod, ClusterId, Money, PriceList, WITHIN_BUDGET, WhenSpent,
+    WithinBudgetReason, rfc3339,
+};
 use liqo_metering::Entry;
 use liqo_metering::spending::{Account, Costs, span_of};
 use unmetered::{unmetered_costs, unmetered_pools};
@@ -53,8 +58,8 @@ impl Holder {
         }
     }
 
-    /// The part of these costs that counts. Costs whose namespace is not known count for policies only: else a provider that invents pods
-    /// would spend the budget of every namespace.
+    /// The part of these costs that counts. Costs whose namespace is not known count for policies
+    /// only: else a provider that invents pods would spend the budget of every namespace.
     fn part_of(&self, costs: &Costs, currency: &str) -> Money {
         match self {
             Self::Namespace(name) => costs.of(currency, name),
@@ -72,7 +77,8 @@ pub struct Provider {
     pub policy: Option<String>,
     /// The currencies in which its virtual nodes ask for something.
     pub asks: BTreeSet<String>,
-    /// The pools that ask for something and are in no contract in force: nothing meters what new pods would cost there.
+    /// The pools that ask for something and are in no contract in force: nothing meters what new
+    /// pods would cost there.
     pub unmetered: BTreeSet<String>,
     /// The currencies of its contract; `None` while none is in force.
     pub contract: Option<BTreeSet<String>>,
@@ -83,8 +89,9 @@ pub struct Provider {
 }
 
 impl Provider {
-    /// A provider with these accounts, one for each contract, also for those that ended. `asks` has the prices of each pool that asks for
-    /// something. `running` are entries of the pods that run now, from their start on, at least of those in pools without a contract.
+    /// A provider with these accounts, one for each contract, also for those that ended. `asks` has
+    /// the prices of each pool that asks for something. `running` are entries of the pods that run
+    /// now, from their start on, at least of those in pools without a contract.
     pub fn of(
         id: ClusterId,
         name: String,
@@ -96,19 +103,43 @@ impl Provider {
     ) -> Self {
         let now = now.as_second();
         let pools = unmetered_pools(asks, accounts, now);
-        let unmetered::UnmeteredCosts { mut day, mut month, mut per_hour } = unmetered_costs(&pools, running, now);
+        let unmetered::UnmeteredCosts {
+            mut day,
+            mut month,
+            mut per_hour,
+        } = unmetered_costs(&pools, running, now);
         let mut contract: Option<BTreeSet<String>> = None;
         for account in accounts {
             day.add_all(&account.spent(BudgetPeriod::Day, now));
             month.add_all(&account.spent(BudgetPeriod::Month, now));
             per_hour.add_all(account.per_hour());
             if let Some(version) = account.contract.version_at(now) {
-                let with_prices = version.prices.values().filter(|prices| !prices.rates.is_empty());
-                contract.get_or_insert_default().extend(with_prices.map(|prices| prices.currency.clone()));
+                let with_prices = version
+                    .prices
+                    .values()
+                    .filter(|prices| !prices.rates.is_empty());
+                contract
+                    .get_or_insert_default()
+                    .extend(with_prices.map(|prices| prices.currency.clone()));
             }
         }
-        let (asks, unmetered) = (asks.values().map(|prices| prices.currency.clone()).collect(), pools.into_keys().collect());
-        Self { id, name, policy, asks, unmetered, contract, day, month, per_hour }
+        let (asks, unmetered) = (
+            asks.values()
+                .map(|prices| prices.currency.clone())
+                .collect(),
+            pools.into_keys().collect(),
+        );
+        Self {
+            id,
+            name,
+            policy,
+            asks,
+            unmetered,
+            contract,
+            day,
+            month,
+            per_hour,
+        }
     }
 
     fn spent(&self, period: BudgetPeriod) -> &Costs {
@@ -125,12 +156,22 @@ impl Provider {
 
     /// The reason why its costs cannot be counted for a budget in this currency.
     fn uncounted(&self, currency: &str) -> Option<String> {
-        let asks = self.asks.iter().chain(self.contract.iter().flatten()).find(|asks| *asks != currency);
+        let asks = self
+            .asks
+            .iter()
+            .chain(self.contract.iter().flatten())
+            .find(|asks| *asks != currency);
         if let Some(other) = asks {
-            return Some(format!("{} asks for {other}, and Liqo converts nothing", self.name));
+            return Some(format!(
+                "{} asks for {other}, and Liqo converts nothing",
+                self.name
+            ));
         }
         let pool = self.unmetered.first()?;
-        Some(format!("{} asks for {currency} without a contract for pool {pool}, and only contracts are metered", self.name))
+        Some(format!(
+            "{} asks for {currency} without a contract for pool {pool}, and only contracts are metered",
+            self.name
+        ))
     }
 }
 
@@ -168,40 +209,83 @@ impl Verdict {
         self.is_spent && self.held.budget.when_spent == WhenSpent::MoveHome
     }
 
-    /// The condition of a namespace. It changes only when something begins or ends, so that it costs no write otherwise.
+    /// The condition of a namespace. It changes only when something begins or ends, so that it
+    /// costs no write otherwise.
     pub fn condition(&self) -> DesiredCondition {
-        let uncounted: Vec<&str> = self.closed.values().map(String::as_str).take(MAX_NAMED).collect();
+        let uncounted: Vec<&str> = self
+            .closed
+            .values()
+            .map(String::as_str)
+            .take(MAX_NAMED)
+            .collect();
         if self.is_spent {
-            DesiredCondition::no(WITHIN_BUDGET, WithinBudgetReason::BudgetSpent, spent_message(&self.held, self.until))
+            DesiredCondition::no(
+                WITHIN_BUDGET,
+                WithinBudgetReason::BudgetSpent,
+                spent_message(&self.held, self.until),
+            )
         } else if uncounted.is_empty() {
-            let message =
-                format!("{} for each {} may be spent", amount(&self.held.budget), period_in_words(self.held.budget.period));
+            let message = format!(
+                "{} for each {} may be spent",
+                amount(&self.held.budget),
+                period_in_words(self.held.budget.period)
+            );
             DesiredCondition::yes(WITHIN_BUDGET, WithinBudgetReason::WithinBudget, message)
         } else {
-            DesiredCondition::no(WITHIN_BUDGET, WithinBudgetReason::CostsNotCounted, uncounted.join("; "))
+            DesiredCondition::no(
+                WITHIN_BUDGET,
+                WithinBudgetReason::CostsNotCounted,
+                uncounted.join("; "),
+            )
         }
     }
 }
 
-/// Judges a budget. `former` is what was found in the last round; `round` is the time until the next one.
-pub fn judge(held: &HeldBudget, providers: &[Provider], former: Option<&Verdict>, round: Duration, now: Timestamp) -> Verdict {
+/// Judges a budget. `former` is what was found in the last round; `round` is the time until the
+/// next one.
+pub fn judge(
+    held: &HeldBudget,
+    providers: &[Provider],
+    former: Option<&Verdict>,
+    round: Duration,
+    now: Timestamp,
+) -> Verdict {
     let HeldBudget { holder, budget } = held;
     let span = span_of(budget.period, now.as_second());
-    let concerned = || providers.iter().filter(|provider| holder.concerns(provider));
-    let spent: Money = concerned().map(|one| holder.part_of(one.spent(budget.period), &budget.currency)).sum();
-    let per_hour: Money = concerned().map(|one| holder.part_of(&one.per_hour, &budget.currency)).sum();
-    let is_spent =
-        spent + in_one_round(per_hour, round) >= budget.amount || former.is_some_and(|former| former.was_spent(held, span.start));
+    let concerned = || {
+        providers
+            .iter()
+            .filter(|provider| holder.concerns(provider))
+    };
+    let spent: Money = concerned()
+        .map(|one| holder.part_of(one.spent(budget.period), &budget.currency))
+        .sum();
+    let per_hour: Money = concerned()
+        .map(|one| holder.part_of(&one.per_hour, &budget.currency))
+        .sum();
+    let is_spent = spent + in_one_round(per_hour, round) >= budget.amount
+        || former.is_some_and(|former| former.was_spent(held, span.start));
     let mut closed = BTreeMap::new();
     for provider in concerned() {
         if let Some(why) = provider.uncounted(&budget.currency) {
             let budget = holder.in_words();
-            closed.insert(provider.id.clone(), format!("the costs of new pods do not count for the budget of {budget}: {why}"));
+            closed.insert(
+                provider.id.clone(),
+                format!("the costs of new pods do not count for the budget of {budget}: {why}"),
+            );
         } else if is_spent && !provider.is_free() {
             closed.insert(provider.id.clone(), spent_message(held, span.end));
         }
     }
-    Verdict { held: held.clone(), since: span.start, until: span.end, spent, per_hour, is_spent, closed }
+    Verdict {
+        held: held.clone(),
+        since: span.start,
+        until: span.end,
+        spent,
+        per_hour,
+        is_spent,
+        closed,
+    }
 }
 
 /// The costs for one round, computed from those for one hour and rounded up to a billionth.
@@ -223,7 +307,9 @@ fn period_in_words(period: BudgetPeriod) -> &'static str {
 }
 
 fn spent_message(held: &HeldBudget, until: i64) -> String {
-    let next = Timestamp::from_second(until).map(rfc3339).unwrap_or_default();
+    let next = Timestamp::from_second(until)
+        .map(rfc3339)
+        .unwrap_or_default();
     format!(
         "the budget of {}, {} for each {}, is spent: no new pods go to clusters that cost something, before {next} or until it is raised",
         held.holder.in_words(),
@@ -242,13 +328,31 @@ pub struct Standing {
 
 impl Standing {
     /// Judges all budgets.
-    pub fn of(budgets: &[HeldBudget], providers: &[Provider], former: &Self, round: Duration, now: Timestamp) -> Self {
+    pub fn of(
+        budgets: &[HeldBudget],
+        providers: &[Provider],
+        former: &Self,
+        round: Duration,
+        now: Timestamp,
+    ) -> Self {
         let judged = budgets.iter().map(|held| {
-            let verdict = judge(held, providers, former.verdicts.get(&held.holder), round, now);
+            let verdict = judge(
+                held,
+                providers,
+                former.verdicts.get(&held.holder),
+                round,
+                now,
+            );
             (held.holder.clone(), verdict)
         });
-        let policies = providers.iter().map(|provider| (provider.id.clone(), provider.policy.clone())).collect();
-        Self { verdicts: judged.collect(), policies }
+        let policies = providers
+            .iter()
+            .map(|provider| (provider.id.clone(), provider.policy.clone()))
+            .collect();
+        Self {
+            verdicts: judged.collect(),
+            policies,
+        }
     }
 
     /// The state of the budget of a namespace. `None` if it was not judged.
@@ -274,14 +378,20 @@ impl Standing {
 
     /// The reason why a provider gets no new pods of a namespace.
     pub fn closed_for(&self, namespace: &str, id: &ClusterId) -> Option<&str> {
-        let own = self.of_namespace(namespace).and_then(|verdict| verdict.closed.get(id)).map(String::as_str);
+        let own = self
+            .of_namespace(namespace)
+            .and_then(|verdict| verdict.closed.get(id))
+            .map(String::as_str);
         own.or_else(|| self.closed(id))
     }
 
     /// Whether the running pods of a namespace at a provider go home.
     pub fn moves_home(&self, namespace: &str, id: &ClusterId) -> bool {
         let closes = |verdict: &&Verdict| verdict.moves_home() && verdict.closed.contains_key(id);
-        self.of_namespace(namespace).filter(closes).or_else(|| self.of_provider(id).filter(closes)).is_some()
+        self.of_namespace(namespace)
+            .filter(closes)
+            .or_else(|| self.of_provider(id).filter(closes))
+            .is_some()
     }
 
     /// Whether running pods go home anywhere.
@@ -289,11 +399,15 @@ impl Standing {
         self.verdicts.values().any(Verdict::moves_home)
     }
 
-    /// The namespaces for which something changed since `former`: all of them (`None`) if a provider came or went, or a policy closed or
-    /// opened one.
+    /// The namespaces for which something changed since `former`: all of them (`None`) if a
+    /// provider came or went, or a policy closed or opened one.
     pub fn changed_since<'a>(&'a self, former: &'a Self) -> Option<BTreeSet<&'a str>> {
         let closed_by_policies = |standing: &'a Self| -> BTreeMap<&'a ClusterId, &'a str> {
-            standing.policies.keys().filter_map(|id| Some((id, standing.closed(id)?))).collect()
+            standing
+                .policies
+                .keys()
+                .filter_map(|id| Some((id, standing.closed(id)?)))
+                .collect()
         };
         let is_same = self.policies.keys().eq(former.policies.keys());
         if !is_same || closed_by_policies(self) != closed_by_policies(former) {
@@ -301,13 +415,25 @@ impl Standing {
         }
         let shown = |standing: &'a Self, namespace: &str| {
             let verdict = standing.of_namespace(namespace)?;
-            Some((verdict.condition(), verdict.closed.keys().collect::<Vec<_>>(), &verdict.held.budget))
+            Some((
+                verdict.condition(),
+                verdict.closed.keys().collect::<Vec<_>>(),
+                &verdict.held.budget,
+            ))
         };
-        let namespaces = self.verdicts.keys().chain(former.verdicts.keys()).filter_map(|holder| match holder {
-            Holder::Namespace(name) => Some(name.as_str()),
-            Holder::Policy(_) => None,
-        });
-        Some(namespaces.filter(|namespace| shown(self, namespace) != shown(former, namespace)).collect())
+        let namespaces = self
+            .verdicts
+            .keys()
+            .chain(former.verdicts.keys())
+            .filter_map(|holder| match holder {
+                Holder::Namespace(name) => Some(name.as_str()),
+                Holder::Policy(_) => None,
+            });
+        Some(
+            namespaces
+                .filter(|namespace| shown(self, namespace) != shown(former, namespace))
+                .collect(),
+        )
     }
 }
 

@@ -1,5 +1,5 @@
-//! Rules for names in Kubernetes. Names that a peer gives become parts of request paths here, so they are checked
-//! first.
+//! Rules for names in Kubernetes. Names that a peer gives become parts of request paths here, so
+//! they are checked first.
 
 /// Maximum length of a DNS subdomain.
 pub(crate) const MAX_SUBDOMAIN_LEN: usize = 253;
@@ -7,20 +7,27 @@ pub(crate) const MAX_SUBDOMAIN_LEN: usize = 253;
 /// Whether this is a DNS label, as the name of a namespace must be (RFC 1123).
 pub(crate) fn is_label(name: &str) -> bool {
     let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    (1..=63).contains(&name.len()) && name.bytes().all(inner) && !name.starts_with('-') && !name.ends_with('-')
+    (1..=63).contains(&name.len())
+        && name.bytes().all(inner)
+        && !name.starts_with('-')
+        && !name.ends_with('-')
 }
 
-/// Whether this is a DNS subdomain, as the names of most objects must be: labels with dots between them, at most 253
-/// characters; a label may be longer than 63 here, as in Kubernetes.
+/// Whether this is a DNS subdomain, as the names of most objects must be: labels with dots between
+/// them, at most 253 characters; a label may be longer than 63 here, as in Kubernetes.
 pub(crate) fn is_subdomain(name: &str) -> bool {
     let is_part = |part: &str| {
         let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-        !part.is_empty() && part.bytes().all(inner) && !part.starts_with('-') && !part.ends_with('-')
+        !part.is_empty()
+            && part.bytes().all(inner)
+            && !part.starts_with('-')
+            && !part.ends_with('-')
     };
     name.len() <= MAX_SUBDOMAIN_LEN && name.split('.').all(is_part)
 }
 
-/// Whether this is a name that DNS can answer: labels of at most 63 characters, together at most 253.
+/// Whether this is a name that DNS can answer: labels of at most 63 characters, together at most
+/// 253.
 pub(crate) fn is_dns_name(name: &str) -> bool {
     is_subdomain(name) && name.split('.').all(is_label)
 }
@@ -31,14 +38,29 @@ mod tests {
 
     #[test]
     fn no_name_leads_out_of_its_path() {
-        for name in ["", ".", "..", "../x", "a/b", "a%2fb", "a?b", "a b", "A", "-a", "a-", "a..b", ".a", "a\n"] {
+        for name in [
+            "", ".", "..", "../x", "a/b", "a%2fb", "a?b", "a b", "A", "-a", "a-", "a..b", ".a",
+            "a\n",
+        ] {
             assert!(!is_label(name) && !is_subdomain(name), "{name:?}");
         }
         assert!(
-            is_label("demo-1") && is_subdomain("demo-1") && is_subdomain("kube-root-ca.crt") && !is_label("kube-root-ca.crt")
+            is_label("demo-1")
+                && is_subdomain("demo-1")
+                && is_subdomain("kube-root-ca.crt")
+                && !is_label("kube-root-ca.crt")
         );
         let long = [&"a".repeat(63), "b"].join(".");
-        assert!(is_dns_name(&long) && !is_dns_name(&"a".repeat(64)) && !is_dns_name("") && !is_dns_name("a.b."));
-        assert!(!is_label(&"a".repeat(64)) && is_subdomain(&"a".repeat(253)) && !is_subdomain(&"a".repeat(254)));
+        assert!(
+            is_dns_name(&long)
+                && !is_dns_name(&"a".repeat(64))
+                && !is_dns_name("")
+                && !is_dns_name("a.b.")
+        );
+        assert!(
+            !is_label(&"a".repeat(64))
+                && is_subdomain(&"a".repeat(253))
+                && !is_subdomain(&"a".repeat(254))
+        );
     }
 }

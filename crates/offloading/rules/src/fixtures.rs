@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use liqo_api::{
-    ClusterId, LargestPods, MappedNamespace, MappedNamespacePhase, NamespaceMap, NamespaceMapSpec, NamespaceMapStatus,
-    WantedNamespace, labels,
+    ClusterId, LargestPods, MappedNamespace, MappedNamespacePhase, NamespaceMap, NamespaceMapSpec,
+    NamespaceMapStatus, WantedNamespace, labels,
 };
 use liqo_quantity::ResourceList;
 use serde_json::{Value, json};
@@ -48,9 +48,19 @@ pub fn offer(hard: ResourceList) -> Offer {
 }
 
 /// Runs `then` with a virtual node of [`provider`] that has these labels.
-pub fn with_node_spec<T>(peer_labels: &[(&str, &str)], outage: Outage, then: impl FnOnce(&NodeSpec) -> T) -> T {
-    let peer_labels = peer_labels.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())).collect();
-    let resources = json!({"cpu": "2", "memory": "1Gi"}).as_object().cloned().unwrap();
+pub fn with_node_spec<T>(
+    peer_labels: &[(&str, &str)],
+    outage: Outage,
+    then: impl FnOnce(&NodeSpec) -> T,
+) -> T {
+    let peer_labels = peer_labels
+        .iter()
+        .map(|&(key, value)| (key.to_owned(), value.to_owned()))
+        .collect();
+    let resources = json!({"cpu": "2", "memory": "1Gi"})
+        .as_object()
+        .cloned()
+        .unwrap();
     then(&NodeSpec {
         name: "milan",
         cluster_id: provider().as_str(),
@@ -78,25 +88,52 @@ pub fn consumer() -> ClusterId {
 }
 
 pub fn tenant() -> ConsumerNamespace {
-    let kind = NamespaceKind::Tenant { cluster_name: Some("rome".into()) };
-    ConsumerNamespace { uid: "t".into(), consumer: consumer(), kind, terminating: false, pod_security: Vec::new() }
+    let kind = NamespaceKind::Tenant {
+        cluster_name: Some("rome".into()),
+    };
+    ConsumerNamespace {
+        uid: "t".into(),
+        consumer: consumer(),
+        kind,
+        terminating: false,
+        pod_security: Vec::new(),
+    }
 }
 
 pub fn mapped(home: &str, uid: &str) -> ConsumerNamespace {
-    ConsumerNamespace { uid: uid.into(), kind: NamespaceKind::Mapped { home: home.into() }, ..tenant() }
+    ConsumerNamespace {
+        uid: uid.into(),
+        kind: NamespaceKind::Mapped { home: home.into() },
+        ..tenant()
+    }
 }
 
 /// A map with these names in its spec and these in its status.
 pub fn map(wanted: &[(&str, &str)], have: &[(&str, &str, &str)]) -> NamespaceMap {
-    let mappings = wanted.iter().map(|(home, name)| ((*home).to_owned(), WantedNamespace { remote_name: (*name).to_owned() }));
-    let mut map = NamespaceMap::new("namespaces", NamespaceMapSpec { mappings: mappings.collect() });
+    let mappings = wanted.iter().map(|(home, name)| {
+        (
+            (*home).to_owned(),
+            WantedNamespace {
+                remote_name: (*name).to_owned(),
+            },
+        )
+    });
+    let mut map = NamespaceMap::new(
+        "namespaces",
+        NamespaceMapSpec {
+            mappings: mappings.collect(),
+        },
+    );
     let entry = |name: &str, uid: &str| MappedNamespace {
         remote_name: name.to_owned(),
         uid: Some(uid.to_owned()),
         phase: MappedNamespacePhase::Ready,
         message: None,
     };
-    let namespaces = have.iter().map(|(home, name, uid)| ((*home).to_owned(), entry(name, uid))).collect();
+    let namespaces = have
+        .iter()
+        .map(|(home, name, uid)| ((*home).to_owned(), entry(name, uid)))
+        .collect();
     map.status = Some(NamespaceMapStatus { namespaces });
     map
 }
@@ -113,5 +150,9 @@ pub fn object(object_name: &str, content: &Value, change: impl FnOnce(&mut Value
 
 pub fn policy(usage: Value) -> ConsumerPolicy {
     let notice = Duration::from_mins(5);
-    ConsumerPolicy { name: "partners".into(), usage: serde_json::from_value(usage).unwrap(), notice }
+    ConsumerPolicy {
+        name: "partners".into(),
+        usage: serde_json::from_value(usage).unwrap(),
+        notice,
+    }
 }

@@ -11,7 +11,10 @@ pub const OFFER_RECLAIMED: &str = "OfferReclaimed";
 
 /// The elements of the list at a JSON pointer; empty if there is no list.
 pub fn items<'a>(value: &'a Value, pointer: &str) -> &'a [Value] {
-    value.pointer(pointer).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+    value
+        .pointer(pointer)
+        .and_then(Value::as_array)
+        .map_or(&[], Vec::as_slice)
 }
 
 pub fn text<'a>(value: &'a Value, pointer: &str) -> Option<&'a str> {
@@ -28,7 +31,8 @@ pub(crate) fn set_at(value: &mut Value, path: &[&str], to: impl Into<Value>) {
     *entry_at(value, path) = to.into();
 }
 
-/// The field at the end of this path; null if there was none. Whatever is on the way and is no object becomes one.
+/// The field at the end of this path; null if there was none. Whatever is on the way and is no
+/// object becomes one.
 pub(crate) fn entry_at<'a>(value: &'a mut Value, path: &[&str]) -> &'a mut Value {
     path.iter().fold(value, |value, field| {
         if !value.is_object() {
@@ -54,13 +58,18 @@ pub(crate) fn domain(key: &str) -> &str {
 
 /// These fields of an object, without nulls and empty texts.
 pub fn fields(value: &Value, names: &[&str]) -> Map<String, Value> {
-    let found = names.iter().filter_map(|&name| Some((name.to_owned(), value.get(name)?.clone())));
-    found.filter(|(_, value)| !value.is_null() && value.as_str() != Some("")).collect()
+    let found = names
+        .iter()
+        .filter_map(|&name| Some((name.to_owned(), value.get(name)?.clone())));
+    found
+        .filter(|(_, value)| !value.is_null() && value.as_str() != Some(""))
+        .collect()
 }
 
 /// The head of an object that Liqo manages.
 pub(crate) fn managed_object(api_version: &str, kind: &str, namespace: &str, name: &str) -> Value {
-    let metadata = json!({ "name": name, "namespace": namespace, "labels": { labels::MANAGED: "true" } });
+    let metadata =
+        json!({ "name": name, "namespace": namespace, "labels": { labels::MANAGED: "true" } });
     json!({ "apiVersion": api_version, "kind": kind, "metadata": metadata })
 }
 
@@ -75,7 +84,10 @@ pub fn fingerprint(object: &Value) -> u64 {
 fn in_order(value: &Value) -> String {
     match value {
         Value::Object(entries) => {
-            let ordered: BTreeMap<&String, String> = entries.iter().map(|(key, value)| (key, in_order(value))).collect();
+            let ordered: BTreeMap<&String, String> = entries
+                .iter()
+                .map(|(key, value)| (key, in_order(value)))
+                .collect();
             format!("{ordered:?}")
         }
         other => other.to_string(),
@@ -88,7 +100,13 @@ mod tests {
 
     #[test]
     fn a_field_is_set_whatever_was_on_the_way() {
-        for before in [json!(null), json!("text"), json!([1]), json!({ "b": 1 }), json!({ "a": 7, "b": 1 })] {
+        for before in [
+            json!(null),
+            json!("text"),
+            json!([1]),
+            json!({ "b": 1 }),
+            json!({ "a": 7, "b": 1 }),
+        ] {
             let kept = before.get("b").cloned();
             let mut value = before;
             set_at(&mut value, &["a", "x/y"], "set");

@@ -1,8 +1,10 @@
-//! The rules of offloading: what travels between clusters, what the provider admits, and what is written where.
+//! The rules of offloading: what travels between clusters, what the provider admits, and what is
+//! written where.
 //!
-//! Everything here is a pure function: a snapshot goes in, a decision comes out, and time is an argument. The crate
-//! depends on neither a Kubernetes client nor a runtime. The controllers in `liqo-offloading` read objects, ask these
-//! rules, and write. `liqoctl` asks the same rules to explain what will happen.
+//! Everything here is a pure function: a snapshot goes in, a decision comes out, and time is an
+//! argument. The crate depends on neither a Kubernetes client nor a runtime. The controllers in
+//! `liqo-offloading` read objects, ask these rules, and write. `liqoctl` asks the same rules to
+//! explain what will happen.
 //!
 //! ```text
 //!   consumer                                             provider
@@ -18,18 +20,22 @@
 //!   budget             which clusters get no new pods because of what they cost
 //! ```
 //!
-//! Four words: a *local pod* is the pod that the user created, at home. A *shadow pod* is its record at the provider.
-//! The *remote pod* runs there, in the *mapped namespace*, which the provider creates for the namespace of the local
-//! pod. A *replica* is a copy of another object there.
+//! Four words: a *local pod* is the pod that the user created, at home. A *shadow pod* is its
+//! record at the provider. The *remote pod* runs there, in the *mapped namespace*, which the
+//! provider creates for the namespace of the local pod. A *replica* is a copy of another object
+//! there.
 //!
-//! Pods are JSON here and are edited by path, so that fields inside containers and metadata that this version does not
-//! know survive. Everything that comes from a peer is treated as hostile.
+//! Pods are JSON here and are edited by path, so that fields inside containers and metadata that
+//! this version does not know survive. Everything that comes from a peer is treated as hostile.
 //!
-//! Read `pod::local` and `pod::remote` first: their functions `decide` tell the life of a pod from both sides. The page
-//! of [`pod`] groups its modules. `json`, `dns_names`, `finalizer`, `patterns` and `resolv_conf` are small and serve
-//! several others.
+//! Read `pod::local` and `pod::remote` first: their functions `decide` tell the life of a pod from
+//! both sides. The page of [`pod`] groups its modules. `json`, `dns_names`, `finalizer`, `patterns`
+//! and `resolv_conf` are small and serve several others.
 
-#![cfg_attr(not(test), warn(clippy::indexing_slicing, clippy::string_slice, clippy::expect_used))] // It reads what peers write.
+#![cfg_attr(
+    not(test),
+    warn(clippy::indexing_slicing, clippy::string_slice, clippy::expect_used)
+)] // It reads what peers write.
 
 pub mod budget;
 mod dns_names;

@@ -2,8 +2,10 @@
 
 /// Whether one of these patterns matches a name; `*` at the end of a pattern matches any text.
 pub fn is_named(patterns: &[String], name: &str) -> bool {
-    patterns.iter().any(|pattern| match pattern.strip_suffix('*') {
-        Some(start) => name.starts_with(start),
-        None => pattern == name,
-    })
+    patterns
+        .iter()
+        .any(|pattern| match pattern.strip_suffix('*') {
+            Some(start) => name.starts_with(start),
+            None => pattern == name,
+        })
 }

@@ -1,7 +1,7 @@
 //! The consumer's side of the auth endpoint.
 //!
-//! Every call opens one connection to one address, checks that the expected cluster answers, and ends within a few
-//! seconds. The client uses no proxy and follows no redirect.
+//! Every call opens one connection to one address, checks that the expected cluster answers, and
+//! ends within a few seconds. The client uses no proxy and follows no redirect.
 
 use std::{
     net::{IpAddr, Ipv6Addr},
@@ -24,8 +24,8 @@ use super::decide::reasons;
 use crate::{
     exchange::exchange,
     protocol::{
-        self, ChallengeAnswer, EndRequest, Identification, PEERING_END, PEERING_REQUEST, PeeringAnswer, PeeringRequest, Refusal,
-        SecretText, paths,
+        self, ChallengeAnswer, EndRequest, Identification, PEERING_END, PEERING_REQUEST,
+        PeeringAnswer, PeeringRequest, Refusal, SecretText, paths,
     },
     tls::{self, TlsError},
 };
@@ -34,7 +34,8 @@ use crate::{
 const QUERY_TIMEOUT: Duration = Duration::from_secs(3);
 /// Timeout of a call that makes the provider do something.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// Delay before a provider that was busy, or did not answer, is told again that the peering has ended.
+/// Delay before a provider that was busy, or did not answer, is told again that the peering has
+/// ended.
 const END_RETRY_DELAY: Duration = Duration::from_secs(1);
 /// Maximum length of an answer in bytes.
 const MAX_ANSWER_LEN: usize = 256 * 1024;
@@ -43,7 +44,9 @@ const MAX_ANSWER_LEN: usize = 256 * 1024;
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// Not the URL of an auth endpoint.
-    #[error("{url:?} is not the URL of an auth endpoint ({problem}): it looks like https://203.0.113.5:30443")]
+    #[error(
+        "{url:?} is not the URL of an auth endpoint ({problem}): it looks like https://203.0.113.5:30443"
+    )]
     Url { url: String, problem: &'static str },
     /// The address means the machine that uses it.
     #[error(
@@ -73,7 +76,9 @@ pub enum ClientError {
     )]
     Tunnel(#[source] std::io::Error),
     /// Something else answers, or not with TLS 1.3.
-    #[error("what answers at {address} did not prove to be cluster {expected}: {source} (correct the address or the cluster ID)")]
+    #[error(
+        "what answers at {address} did not prove to be cluster {expected}: {source} (correct the address or the cluster ID)"
+    )]
     Handshake {
         /// Host and port.
         address: String,
@@ -82,7 +87,9 @@ pub enum ClientError {
         source: std::io::Error,
     },
     /// The call took too long.
-    #[error("{address} did not answer within {seconds} s (is the address right, and do firewalls let the port through?)")]
+    #[error(
+        "{address} did not answer within {seconds} s (is the address right, and do firewalls let the port through?)"
+    )]
     Timeout {
         /// Host and port.
         address: String,
@@ -123,7 +130,10 @@ impl ClientError {
     /// Whether the same call may succeed a moment later.
     fn is_transient(&self) -> bool {
         use ClientError::{Connect, Http, Timeout, Tunnel, Unavailable};
-        matches!(self, Connect { .. } | Tunnel(_) | Timeout { .. } | Http { .. } | Unavailable { .. })
+        matches!(
+            self,
+            Connect { .. } | Tunnel(_) | Timeout { .. } | Http { .. } | Unavailable { .. }
+        )
     }
 }
 
@@ -153,9 +163,19 @@ pub struct Applicant<'a> {
 
 impl AuthClient {
     /// A client for the cluster with this ID, at this URL.
-    pub fn new(network: &Arc<dyn Network>, expected: &ClusterId, url: &str) -> Result<Self, ClientError> {
-        let bad = |problem| ClientError::Url { url: url.to_owned(), problem };
-        let parsed: Uri = url.trim_end_matches('/').parse().map_err(|_| bad("it is malformed"))?;
+    pub fn new(
+        network: &Arc<dyn Network>,
+        expected: &ClusterId,
+        url: &str,
+    ) -> Result<Self, ClientError> {
+        let bad = |problem| ClientError::Url {
+            url: url.to_owned(),
+            problem,
+        };
+        let parsed: Uri = url
+            .trim_end_matches('/')
+            .parse()
+            .map_err(|_| bad("it is malformed"))?;
         if parsed.scheme_str() != Some("https") {
             return Err(bad("it does not start with https://"));
         }
@@ -171,7 +191,11 @@ impl AuthClient {
             None if authority.as_str() == authority.host() => 443,
             None => return Err(bad("its port is not a number")),
         };
-        let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
+        let host = authority
+            .host()
+            .trim_start_matches('[')
+            .trim_end_matches(']')
+            .to_owned();
         Ok(Self {
             expected: expected.clone(),
             url: url.to_owned(),
@@ -201,34 +225,53 @@ impl AuthClient {
 
     /// Who answers. TLS has proved that it is the expected cluster.
     pub async fn ids(&self) -> Result<Identification, ClientError> {
-        let (status, body) = self.call(Method::GET, paths::IDS, None, QUERY_TIMEOUT).await?;
+        let (status, body) = self
+            .call(Method::GET, paths::IDS, None, QUERY_TIMEOUT)
+            .await?;
         let ids: Identification = self.parse(paths::IDS, status, &body)?;
-        if ids.cluster_id == self.expected { Ok(ids) } else { Err(self.unexpected(paths::IDS, status)) }
+        if ids.cluster_id == self.expected {
+            Ok(ids)
+        } else {
+            Err(self.unexpected(paths::IDS, status))
+        }
     }
 
     /// A challenge to sign.
     pub async fn challenge(&self) -> Result<String, ClientError> {
-        let (status, body) = self.call(Method::GET, paths::CHALLENGE, None, QUERY_TIMEOUT).await?;
+        let (status, body) = self
+            .call(Method::GET, paths::CHALLENGE, None, QUERY_TIMEOUT)
+            .await?;
         let answer: ChallengeAnswer = self.parse(paths::CHALLENGE, status, &body)?;
         Ok(answer.challenge)
     }
 
     /// Requests access, or a new credential for access that was granted before.
-    pub async fn request_peering(&self, applicant: &Applicant<'_>) -> Result<PeeringAnswer, ClientError> {
-        self.signed(paths::PEERINGS, PEERING_REQUEST, applicant.identity, |challenge| PeeringRequest {
-            challenge,
-            audience: self.expected.to_string(),
-            cluster_id: applicant.identity.id().to_string(),
-            cluster_name: applicant.cluster_name.to_owned(),
-            protocol: protocol::PROTOCOL,
-            features: protocol::FEATURES.iter().map(ToString::to_string).collect(),
-            token: applicant.token.cloned(),
-        })
+    pub async fn request_peering(
+        &self,
+        applicant: &Applicant<'_>,
+    ) -> Result<PeeringAnswer, ClientError> {
+        self.signed(
+            paths::PEERINGS,
+            PEERING_REQUEST,
+            applicant.identity,
+            |challenge| PeeringRequest {
+                challenge,
+                audience: self.expected.to_string(),
+                cluster_id: applicant.identity.id().to_string(),
+                cluster_name: applicant.cluster_name.to_owned(),
+                protocol: protocol::PROTOCOL,
+                features: protocol::FEATURES.iter().map(ToString::to_string).collect(),
+                token: applicant.token.cloned(),
+            },
+        )
         .await
     }
 
     /// Tells the provider that the peering has ended.
-    pub async fn end_peering(&self, identity: &ClusterIdentity) -> Result<PeeringAnswer, ClientError> {
+    pub async fn end_peering(
+        &self,
+        identity: &ClusterIdentity,
+    ) -> Result<PeeringAnswer, ClientError> {
         self.signed(paths::END, PEERING_END, identity, |challenge| EndRequest {
             challenge,
             audience: self.expected.to_string(),
@@ -237,9 +280,14 @@ impl AuthClient {
         .await
     }
 
-    /// Tells the provider that the peering has ended, and tries again while the provider is busy or does not answer: one that does not
-    /// know of the end keeps what it lent until the consumer counts as expired. After `limit` no new attempt is made.
-    pub async fn end_peering_within(&self, limit: Duration, identity: &ClusterIdentity) -> Result<PeeringAnswer, ClientError> {
+    /// Tells the provider that the peering has ended, and tries again while the provider is busy or
+    /// does not answer: one that does not know of the end keeps what it lent until the consumer
+    /// counts as expired. After `limit` no new attempt is made.
+    pub async fn end_peering_within(
+        &self,
+        limit: Duration,
+        identity: &ClusterIdentity,
+    ) -> Result<PeeringAnswer, ClientError> {
         let started = Instant::now();
         loop {
             let result = self.end_peering(identity).await;
@@ -255,7 +303,8 @@ impl AuthClient {
         }
     }
 
-    /// Sends a signed document with a fresh challenge; once more if the provider restarted in between.
+    /// Sends a signed document with a fresh challenge; once more if the provider restarted in
+    /// between.
     async fn signed<R: Serialize>(
         &self,
         path: &'static str,
@@ -265,28 +314,46 @@ impl AuthClient {
     ) -> Result<PeeringAnswer, ClientError> {
         let mut first = true;
         loop {
-            let payload = serde_json::to_vec(&document(self.challenge().await?)).map_err(|error| self.http_error(path, error))?;
+            let payload = serde_json::to_vec(&document(self.challenge().await?))
+                .map_err(|error| self.http_error(path, error))?;
             let envelope = Envelope::sign(identity, payload_type, &payload)?;
             match self.submit(path, &envelope).await? {
-                PeeringAnswer::Denied(refusal) if first && refusal.reason == reasons::CHALLENGE_INVALID => first = false,
+                PeeringAnswer::Denied(refusal)
+                    if first && refusal.reason == reasons::CHALLENGE_INVALID =>
+                {
+                    first = false;
+                }
                 answer => return Ok(answer),
             }
         }
     }
 
     /// Sends a signed document to one of [`paths`].
-    pub async fn submit(&self, path: &'static str, envelope: &Envelope) -> Result<PeeringAnswer, ClientError> {
+    pub async fn submit(
+        &self,
+        path: &'static str,
+        envelope: &Envelope,
+    ) -> Result<PeeringAnswer, ClientError> {
         let body = serde_json::to_vec(envelope).map_err(|error| self.http_error(path, error))?;
-        let (status, answer) = self.call(Method::POST, path, Some(body), REQUEST_TIMEOUT).await?;
+        let (status, answer) = self
+            .call(Method::POST, path, Some(body), REQUEST_TIMEOUT)
+            .await?;
         self.parse(path, status, &answer)
     }
 
-    fn parse<A: DeserializeOwned>(&self, path: &'static str, status: StatusCode, body: &[u8]) -> Result<A, ClientError> {
+    fn parse<A: DeserializeOwned>(
+        &self,
+        path: &'static str,
+        status: StatusCode,
+        body: &[u8],
+    ) -> Result<A, ClientError> {
         if let Ok(answer) = serde_json::from_slice(body) {
             return Ok(answer);
         }
         match serde_json::from_slice::<Refusal>(body) {
-            Ok(refusal) => Err(ClientError::Unavailable { message: sanitized(&refusal.message) }),
+            Ok(refusal) => Err(ClientError::Unavailable {
+                message: sanitized(&refusal.message),
+            }),
             Err(_) => Err(self.unexpected(path, status)),
         }
     }
@@ -300,7 +367,10 @@ impl AuthClient {
     ) -> Result<(StatusCode, Bytes), ClientError> {
         timeout(limit, self.exchange(method, path, body))
             .await
-            .map_err(|_| ClientError::Timeout { address: self.address(), seconds: limit.as_secs() })?
+            .map_err(|_| ClientError::Timeout {
+                address: self.address(),
+                seconds: limit.as_secs(),
+            })?
     }
 
     async fn exchange(
@@ -311,15 +381,25 @@ impl AuthClient {
     ) -> Result<(StatusCode, Bytes), ClientError> {
         let (peer, stream) = self.connect().await.map_err(|source| match self.tunnel {
             Some(_) => ClientError::Tunnel(source),
-            None => ClientError::Connect { address: self.address(), source },
+            None => ClientError::Connect {
+                address: self.address(),
+                source,
+            },
         })?;
         if !self.loopback && self.tunnel.is_none() && only_local(peer) {
-            return Err(ClientError::Loopback { url: self.url.clone(), flag: "authentication.address" });
+            return Err(ClientError::Loopback {
+                url: self.url.clone(),
+                flag: "authentication.address",
+            });
         }
         let stream = TlsConnector::from(Arc::clone(&self.tls))
             .connect(ServerName::from(peer), stream)
             .await
-            .map_err(|source| ClientError::Handshake { address: self.address(), expected: self.expected.clone(), source })?;
+            .map_err(|source| ClientError::Handshake {
+                address: self.address(),
+                expected: self.expected.clone(),
+                source,
+            })?;
         let request = Request::builder()
             .method(method)
             .uri(path)
@@ -328,37 +408,66 @@ impl AuthClient {
             .header(header::CONNECTION, "close")
             .body(body.unwrap_or_default())
             .map_err(|error| self.http_error(path, error))?;
-        exchange(stream, request, MAX_ANSWER_LEN).await.map_err(|error| self.http_error(path, error))
+        exchange(stream, request, MAX_ANSWER_LEN)
+            .await
+            .map_err(|error| self.http_error(path, error))
     }
 
     async fn connect(&self) -> std::io::Result<(IpAddr, BoxStream)> {
         if let Some(tunnel) = &self.tunnel {
             // The name means nothing: the certificate is bound to the cluster's key.
-            return Ok((Ipv6Addr::UNSPECIFIED.into(), Box::new(tunnel.connect(AUTH_PORT).await?)));
+            return Ok((
+                Ipv6Addr::UNSPECIFIED.into(),
+                Box::new(tunnel.connect(AUTH_PORT).await?),
+            ));
         }
-        let (stream, peer) = self.network.connect(&self.host, self.port, |_| true).await?;
+        let (stream, peer) = self
+            .network
+            .connect(&self.host, self.port, |_| true)
+            .await?;
         Ok((peer.ip(), stream))
     }
 
     /// What is called, for error texts.
     fn address(&self) -> String {
-        if self.tunnel.is_some() { "the other cluster's tunnel".to_owned() } else { self.authority() }
+        if self.tunnel.is_some() {
+            "the other cluster's tunnel".to_owned()
+        } else {
+            self.authority()
+        }
     }
 
     fn authority(&self) -> String {
-        if self.host.contains(':') { format!("[{}]:{}", self.host, self.port) } else { format!("{}:{}", self.host, self.port) }
+        if self.host.contains(':') {
+            format!("[{}]:{}", self.host, self.port)
+        } else {
+            format!("{}:{}", self.host, self.port)
+        }
     }
 
-    fn http_error(&self, path: &'static str, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> ClientError {
-        ClientError::Http { address: self.address(), path, source: source.into() }
+    fn http_error(
+        &self,
+        path: &'static str,
+        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> ClientError {
+        ClientError::Http {
+            address: self.address(),
+            path,
+            source: source.into(),
+        }
     }
 
     fn unexpected(&self, path: &'static str, status: StatusCode) -> ClientError {
-        ClientError::Answer { address: self.address(), path, status }
+        ClientError::Answer {
+            address: self.address(),
+            path,
+            status,
+        }
     }
 }
 
-/// Whether an address means the machine that uses it, or its link, where services of clouds give out credentials.
+/// Whether an address means the machine that uses it, or its link, where services of clouds give
+/// out credentials.
 pub fn only_local(address: IpAddr) -> bool {
     let address = address.to_canonical();
     let is_of_link = match address {
@@ -370,7 +479,10 @@ pub fn only_local(address: IpAddr) -> bool {
 
 /// A peer's text, cut to 500 characters and without control characters, so that it can be shown.
 pub fn sanitized(text: &str) -> String {
-    text.chars().filter(|character| !character.is_control()).take(500).collect()
+    text.chars()
+        .filter(|character| !character.is_control())
+        .take(500)
+        .collect()
 }
 
 #[cfg(test)]
@@ -398,15 +510,33 @@ mod tests {
 
     #[test]
     fn other_urls_are_refused() {
-        for url in ["", "milan:443", "http://203.0.113.5", "https://", "https://a/b", "https://a?b", "https://u@h", "https://a:b"]
-        {
-            assert!(matches!(client(url), Err(ClientError::Url { .. })), "{url:?}");
+        for url in [
+            "",
+            "milan:443",
+            "http://203.0.113.5",
+            "https://",
+            "https://a/b",
+            "https://a?b",
+            "https://u@h",
+            "https://a:b",
+        ] {
+            assert!(
+                matches!(client(url), Err(ClientError::Url { .. })),
+                "{url:?}"
+            );
         }
     }
 
     #[test]
     fn addresses_that_mean_the_machine_itself_are_known() {
-        for text in ["127.0.0.1", "127.9.9.9", "0.0.0.0", "::1", "::", "::ffff:127.0.0.1"] {
+        for text in [
+            "127.0.0.1",
+            "127.9.9.9",
+            "0.0.0.0",
+            "::1",
+            "::",
+            "::ffff:127.0.0.1",
+        ] {
             assert!(only_local(text.parse().unwrap()), "{text}");
         }
         assert!(!only_local("10.0.0.1".parse().unwrap()));
@@ -415,10 +545,16 @@ mod tests {
     #[tokio::test]
     async fn a_loopback_address_is_refused_with_the_flag_to_set() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("https://localhost:{}", listener.local_addr().unwrap().port());
+        let url = format!(
+            "https://localhost:{}",
+            listener.local_addr().unwrap().port()
+        );
         let error = client(&url).unwrap().ids().await.unwrap_err();
         assert!(matches!(error, ClientError::Loopback { .. }), "{error}");
-        assert!(error.to_string().contains("--set authentication.address"), "{error}");
+        assert!(
+            error.to_string().contains("--set authentication.address"),
+            "{error}"
+        );
     }
 
     #[tokio::test]
@@ -432,11 +568,23 @@ mod tests {
 
     #[tokio::test]
     async fn who_is_called_through_a_tunnel_that_does_not_answer_is_told_of_the_tunnel() {
-        let tunnel = dial(DialConfig { private_key: [1; 32], gateways: Vec::new() }).unwrap();
-        let client = client("https://203.0.113.5:30443").unwrap().through(Some(tunnel.into()));
+        let tunnel = dial(DialConfig {
+            private_key: [1; 32],
+            gateways: Vec::new(),
+        })
+        .unwrap();
+        let client = client("https://203.0.113.5:30443")
+            .unwrap()
+            .through(Some(tunnel.into()));
         let text = client.ids().await.unwrap_err().to_string();
-        assert!(text.contains("no gateway of the other cluster answers (UDP)"), "{text}");
-        assert!(!text.contains("203.0.113.5") && !text.contains("authentication.address"), "{text}");
+        assert!(
+            text.contains("no gateway of the other cluster answers (UDP)"),
+            "{text}"
+        );
+        assert!(
+            !text.contains("203.0.113.5") && !text.contains("authentication.address"),
+            "{text}"
+        );
         assert_eq!(client.authority(), "203.0.113.5:30443");
     }
 

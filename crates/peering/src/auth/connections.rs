@@ -1,7 +1,8 @@
 //! Decides which connections to the auth endpoint stay open.
 //!
-//! Whoever connects is a stranger. A connection is proven when a consumer that may get something signed its request; until then it makes
-//! room for newer ones. An honest caller needs some milliseconds, so silent ones cannot keep it out.
+//! Whoever connects is a stranger. A connection is proven when a consumer that may get something
+//! signed its request; until then it makes room for newer ones. An honest caller needs some
+//! milliseconds, so silent ones cannot keep it out.
 
 use std::{
     net::SocketAddr,
@@ -15,8 +16,13 @@ use liqo_api::connection_limits::{Admission, ConnectionLimits, OpenConnections, 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// Many connections may come from one source, because a load balancer may hide all consumers behind one address.
-const LIMITS: ConnectionLimits = ConnectionLimits { connections: 384, unproven: 256, per_source: 128 };
+/// Many connections may come from one source, because a load balancer may hide all consumers behind
+/// one address.
+const LIMITS: ConnectionLimits = ConnectionLimits {
+    connections: 384,
+    unproven: 256,
+    per_source: 128,
+};
 
 /// The open connections.
 #[derive(Debug)]
@@ -26,7 +32,9 @@ pub(super) struct Connections {
 
 impl Default for Connections {
     fn default() -> Self {
-        Self { open: Mutex::new(OpenConnections::new(LIMITS)) }
+        Self {
+            open: Mutex::new(OpenConnections::new(LIMITS)),
+        }
     }
 }
 
@@ -52,11 +60,20 @@ impl Proof {
 }
 
 impl Connections {
-    /// Registers a connection, if there is room or another one can be ended for it. The second value says whether a limit was reached.
+    /// Registers a connection, if there is room or another one can be ended for it. The second
+    /// value says whether a limit was reached.
     pub fn register(self: &Arc<Self>, from: SocketAddr) -> (Option<Registration>, bool) {
         let (proof, evicted) = (Proof::default(), Arc::new(Notify::new()));
-        let connection = Connection { is_proven: proof.clone(), evicted: Arc::clone(&evicted) };
-        let added = self.open.lock().add(network_of(from.ip()), connection, |one| one.is_proven.is_given());
+        let connection = Connection {
+            is_proven: proof.clone(),
+            evicted: Arc::clone(&evicted),
+        };
+        let added = self
+            .open
+            .lock()
+            .add(network_of(from.ip()), connection, |one| {
+                one.is_proven.is_given()
+            });
         let (number, is_full) = match added {
             Admission::Open(number) => (number, false),
             Admission::Instead { number, ended } => {
@@ -65,7 +82,15 @@ impl Connections {
             }
             Admission::Refused => return (None, true),
         };
-        (Some(Registration { connections: Arc::clone(self), number, proof, evicted }), is_full)
+        (
+            Some(Registration {
+                connections: Arc::clone(self),
+                number,
+                proof,
+                evicted,
+            }),
+            is_full,
+        )
     }
 }
 
@@ -102,19 +127,26 @@ mod tests {
     }
 
     async fn is_evicted(registration: &Registration) -> bool {
-        timeout(Duration::ZERO, registration.evicted.notified()).await.is_ok()
+        timeout(Duration::ZERO, registration.evicted.notified())
+            .await
+            .is_ok()
     }
 
     #[tokio::test]
     async fn a_crowd_from_one_address_makes_room_among_itself() {
         let connections = Arc::new(Connections::default());
         let honest = register(&connections, 1);
-        let crowd: Vec<Registration> = (0..LIMITS.per_source).map(|_| register(&connections, 2)).collect();
+        let crowd: Vec<Registration> = (0..LIMITS.per_source)
+            .map(|_| register(&connections, 2))
+            .collect();
         crowd[0].proof.give();
         let (newest, is_full) = connections.register(from(2));
         assert!(newest.is_some() && is_full && is_evicted(&crowd[1]).await);
         assert!(!is_evicted(&honest).await && !is_evicted(&crowd[0]).await);
         drop(crowd);
-        assert!(!connections.register(from(2)).1, "those that ended made room");
+        assert!(
+            !connections.register(from(2)).1,
+            "those that ended made room"
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! Decides whether a signed request is granted: a pure function of the request and of what is known about the signer.
+//! Decides whether a signed request is granted: a pure function of the request and of what is known
+//! about the signer.
 
 use liqo_api::{ClusterId, PeeringIntent};
 
@@ -7,8 +8,8 @@ use crate::{
     protocol::{EndRequest, PeeringRequest, ProtocolRange, Refusal, negotiate, valid_cluster_name},
 };
 
-/// Maximum number of clusters that wait for approval: the holder of a reusable token can make any number of keys. Concurrent
-/// requests may exceed it by a few.
+/// Maximum number of clusters that wait for approval: the holder of a reusable token can make any
+/// number of keys. Concurrent requests may exceed it by a few.
 pub const MAX_PENDING: usize = 50;
 
 /// The facts that the provider knows about a consumer's key.
@@ -19,7 +20,8 @@ pub struct Known {
     pub approved: bool,
     /// Whether an earlier peering is still being cleaned up.
     pub ending: bool,
-    /// The name under which it was granted access; before that, the name in the record that Liqo created for it.
+    /// The name under which it was granted access; before that, the name in the record that Liqo
+    /// created for it.
     pub cluster_name: Option<String>,
     /// Whether this cluster's user wants to lend to it.
     pub incoming: PeeringIntent,
@@ -63,7 +65,8 @@ pub struct TokenClaim {
     pub name: String,
     pub uid: String,
     pub resource_version: String,
-    /// Whether the Secret says already that this consumer uses it: an earlier request of it failed halfway.
+    /// Whether the Secret says already that this consumer uses it: an earlier request of it failed
+    /// halfway.
     pub is_claimed: bool,
     /// Whether other consumers may use it too.
     pub is_reusable: bool,
@@ -92,14 +95,15 @@ pub struct Situation<'a> {
 /// The provider's reaction to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// Spend the challenge, claim the token if one is named, give access, then discard a one-time token.
+    /// Spend the challenge, claim the token if one is named, give access, then discard a one-time
+    /// token.
     Grant {
         challenge: Genuine,
         token: Option<TokenClaim>,
         protocol_version: u32,
     },
-    /// A person has to approve the consumer first. Claim the token, if there is one, record that the consumer waits, then discard a
-    /// one-time token.
+    /// A person has to approve the consumer first. Claim the token, if there is one, record that
+    /// the consumer waits, then discard a one-time token.
     Pend {
         token: Option<TokenClaim>,
         /// The answer to the consumer.
@@ -136,7 +140,8 @@ pub mod reasons {
     pub const TOKEN_INVALID: &str = AuthenticatedReason::TokenInvalid.as_str();
     /// A person has to approve the consumer.
     pub const PENDING_APPROVAL: &str = AuthenticatedReason::PendingApproval.as_str();
-    /// A person has to approve the consumer, but both possible names of its record belong to other clusters.
+    /// A person has to approve the consumer, but both possible names of its record belong to other
+    /// clusters.
     pub const NAME_TAKEN: &str = AuthenticatedReason::NameTaken.as_str();
     /// Too many clusters wait for approval: try again later.
     pub const TOO_MANY_PENDING: &str = AuthenticatedReason::TooManyPending.as_str();
@@ -148,7 +153,8 @@ pub mod reasons {
     pub const ADDRESS_UNKNOWN: &str = AuthenticatedReason::AddressUnknown.as_str();
 }
 
-/// Checks a request for access without reading from the cluster: it must be meant for us and contain one of our challenges.
+/// Checks a request for access without reading from the cluster: it must be meant for us and
+/// contain one of our challenges.
 pub fn check(
     provider: &ClusterId,
     protocol: ProtocolRange,
@@ -158,15 +164,24 @@ pub fn check(
 ) -> Result<Checked, Refusal> {
     check_parties(provider, signer, &request.audience, &request.cluster_id)?;
     if request.cluster_name.parse::<ClusterId>().is_ok() {
-        return Err(refuse(reasons::INVALID_REQUEST, "clusterName looks like a cluster ID: choose another name"));
+        return Err(refuse(
+            reasons::INVALID_REQUEST,
+            "clusterName looks like a cluster ID: choose another name",
+        ));
     }
     if !valid_cluster_name(&request.cluster_name) {
-        return Err(refuse(reasons::INVALID_REQUEST, "clusterName must be a DNS label: up to 63 of a-z, 0-9 and -"));
+        return Err(refuse(
+            reasons::INVALID_REQUEST,
+            "clusterName must be a DNS label: up to 63 of a-z, 0-9 and -",
+        ));
     }
     let challenge = challenge.map_err(challenge_refusal)?;
-    let protocol_version =
-        negotiate(request.protocol, protocol).map_err(|error| refuse(reasons::INCOMPATIBLE_VERSION, error.to_string()))?;
-    Ok(Checked { challenge, protocol_version })
+    let protocol_version = negotiate(request.protocol, protocol)
+        .map_err(|error| refuse(reasons::INCOMPATIBLE_VERSION, error.to_string()))?;
+    Ok(Checked {
+        challenge,
+        protocol_version,
+    })
 }
 
 /// Decides on a request for access.
@@ -201,7 +216,10 @@ pub fn challenge_refusal(error: ChallengeError) -> Refusal {
 /// The refusal of a request whose token another request has just used.
 pub fn token_used(token: &TokenClaim) -> Refusal {
     if token.is_reusable {
-        return refuse(reasons::BUSY, "another cluster uses the token at this moment: try again in some seconds");
+        return refuse(
+            reasons::BUSY,
+            "another cluster uses the token at this moment: try again in some seconds",
+        );
     }
     refuse(
         reasons::TOKEN_INVALID,
@@ -209,42 +227,76 @@ pub fn token_used(token: &TokenClaim) -> Refusal {
     )
 }
 
-/// Whether a key without tenancy and record has a valid token; if not, its request must cost the cluster nothing.
+/// Whether a key without tenancy and record has a valid token; if not, its request must cost the
+/// cluster nothing.
 pub fn admit_stranger(token: &TokenVerdict) -> Result<(), Refusal> {
     judge_token(token).map(drop)
 }
 
-/// The refusal of a request that comes too soon after others, or while another one of the same consumer is in progress.
+/// The refusal of a request that comes too soon after others, or while another one of the same
+/// consumer is in progress.
 pub fn too_often() -> Refusal {
-    refuse(reasons::BUSY, "too many requests, or another request of this cluster is in progress: try again in some seconds")
+    refuse(
+        reasons::BUSY,
+        "too many requests, or another request of this cluster is in progress: try again in some seconds",
+    )
 }
 
 fn judge(situation: &Situation<'_>) -> Result<Decision, Refusal> {
-    let Situation { signer, request, known, .. } = situation;
-    let Checked { challenge, protocol_version } = situation.checked;
+    let Situation {
+        signer,
+        request,
+        known,
+        ..
+    } = situation;
+    let Checked {
+        challenge,
+        protocol_version,
+    } = situation.checked;
     if known.incoming == PeeringIntent::No {
         return Err(refuse(
             reasons::BLOCKED,
-            format!("the provider does not lend to this cluster: spec.incomingPeering is No in its ForeignCluster for {signer}"),
+            format!(
+                "the provider does not lend to this cluster: spec.incomingPeering is No in its ForeignCluster for {signer}"
+            ),
         ));
     }
     if known.ending {
-        return Err(refuse(reasons::BUSY, "the previous peering is still being cleaned up: try again in some seconds"));
+        return Err(refuse(
+            reasons::BUSY,
+            "the previous peering is still being cleaned up: try again in some seconds",
+        ));
     }
     check_name(known, request)?;
-    // Nobody is asked to approve a stranger without a token. A cluster that waits has shown one, which was spent then.
-    let let_in = known.approved || known.waits || known.needs_no_token || known.incoming == PeeringIntent::Yes;
-    let token = if let_in { None } else { judge_token(situation.token)? };
+    // Nobody is asked to approve a stranger without a token. A cluster that waits has shown one,
+    // which was spent then.
+    let let_in = known.approved
+        || known.waits
+        || known.needs_no_token
+        || known.incoming == PeeringIntent::Yes;
+    let token = if let_in {
+        None
+    } else {
+        judge_token(situation.token)?
+    };
     if known.by_hand && !known.approved && known.incoming == PeeringIntent::Auto {
         let message = format!(
             "somebody at the provider has to approve this cluster with `liqoctl approve {signer}`; this cluster asks again until then"
         );
-        return Ok(Decision::Pend { token, refusal: refuse(reasons::PENDING_APPROVAL, message) });
+        return Ok(Decision::Pend {
+            token,
+            refusal: refuse(reasons::PENDING_APPROVAL, message),
+        });
     }
-    Ok(Decision::Grant { challenge, token, protocol_version })
+    Ok(Decision::Grant {
+        challenge,
+        token,
+        protocol_version,
+    })
 }
 
-/// Whether to record that a consumer waits for approval (`false`: it is recorded already), or why that is impossible.
+/// Whether to record that a consumer waits for approval (`false`: it is recorded already), or why
+/// that is impossible.
 pub fn admit_to_queue(queue: ApprovalQueue, name: &str) -> Result<bool, Refusal> {
     if queue.waits {
         return Ok(false);
@@ -266,11 +318,18 @@ pub fn admit_to_queue(queue: ApprovalQueue, name: &str) -> Result<bool, Refusal>
     Ok(true)
 }
 
-fn check_parties(provider: &ClusterId, signer: &ClusterId, audience: &str, claimed: &str) -> Result<(), Refusal> {
+fn check_parties(
+    provider: &ClusterId,
+    signer: &ClusterId,
+    audience: &str,
+    claimed: &str,
+) -> Result<(), Refusal> {
     if claimed != signer.as_str() {
         return Err(refuse(
             reasons::IDENTITY_MISMATCH,
-            format!("the request is signed with the key of cluster {signer}, but claims to come from another cluster"),
+            format!(
+                "the request is signed with the key of cluster {signer}, but claims to come from another cluster"
+            ),
         ));
     }
     if audience != provider.as_str() {
@@ -282,15 +341,24 @@ fn check_parties(provider: &ClusterId, signer: &ClusterId, audience: &str, claim
         ));
     }
     if signer == provider {
-        return Err(refuse(reasons::SAME_CLUSTER, "a cluster cannot peer with itself"));
+        return Err(refuse(
+            reasons::SAME_CLUSTER,
+            "a cluster cannot peer with itself",
+        ));
     }
     Ok(())
 }
 
-/// The names of mapped namespaces contain the consumer's name, so it must not change after access was granted, nor while a
-/// person decides on it by that name.
+/// The names of mapped namespaces contain the consumer's name, so it must not change after access
+/// was granted, nor while a person decides on it by that name.
 fn check_name(known: &Known, request: &PeeringRequest) -> Result<(), Refusal> {
-    let Some(name) = known.cluster_name.as_ref().filter(|name| **name != request.cluster_name) else { return Ok(()) };
+    let Some(name) = known
+        .cluster_name
+        .as_ref()
+        .filter(|name| **name != request.cluster_name)
+    else {
+        return Ok(());
+    };
     if known.approved {
         let message = format!(
             "this key was granted access as cluster {name}: set clusterName back to that, or unpeer and peer again under the new name"
@@ -311,17 +379,30 @@ fn judge_token(token: &TokenVerdict) -> Result<Option<TokenClaim>, Refusal> {
     let next = "generate one in the provider with `liqoctl generate peer-command`";
     match token {
         TokenVerdict::Valid(token) => Ok(Some(token.clone())),
-        TokenVerdict::Absent => Err(refuse(reasons::TOKEN_REQUIRED, format!("the first contact needs a token: {next}"))),
-        TokenVerdict::Unknown => Err(refuse(reasons::TOKEN_INVALID, format!("the token is wrong or was used before: {next}"))),
-        TokenVerdict::UsedUp => {
-            Err(refuse(reasons::TOKEN_INVALID, format!("as many clusters as may use the token use it already: {next}")))
-        }
-        TokenVerdict::Expired => Err(refuse(reasons::TOKEN_EXPIRED, format!("the token has expired: {next}"))),
+        TokenVerdict::Absent => Err(refuse(
+            reasons::TOKEN_REQUIRED,
+            format!("the first contact needs a token: {next}"),
+        )),
+        TokenVerdict::Unknown => Err(refuse(
+            reasons::TOKEN_INVALID,
+            format!("the token is wrong or was used before: {next}"),
+        )),
+        TokenVerdict::UsedUp => Err(refuse(
+            reasons::TOKEN_INVALID,
+            format!("as many clusters as may use the token use it already: {next}"),
+        )),
+        TokenVerdict::Expired => Err(refuse(
+            reasons::TOKEN_EXPIRED,
+            format!("the token has expired: {next}"),
+        )),
     }
 }
 
 fn refuse(reason: &str, message: impl Into<String>) -> Refusal {
-    Refusal { reason: reason.to_owned(), message: message.into() }
+    Refusal {
+        reason: reason.to_owned(),
+        message: message.into(),
+    }
 }
 
 #[cfg(test)]
@@ -345,7 +426,9 @@ mod tests {
 
     fn genuine() -> Genuine {
         let challenges = Challenges::new().unwrap();
-        challenges.check(&challenges.issue(Duration::ZERO).unwrap(), Duration::ZERO).unwrap()
+        challenges
+            .check(&challenges.issue(Duration::ZERO).unwrap(), Duration::ZERO)
+            .unwrap()
     }
 
     impl Case {
@@ -374,7 +457,13 @@ mod tests {
 
         fn decide(&self) -> Decision {
             let protocol = ProtocolRange { min: 1, max: 2 };
-            match check(&self.provider, protocol, &self.signer, &self.request, self.challenge) {
+            match check(
+                &self.provider,
+                protocol,
+                &self.signer,
+                &self.request,
+                self.challenge,
+            ) {
                 Ok(checked) => decide(&Situation {
                     signer: &self.signer,
                     request: &self.request,
@@ -402,7 +491,11 @@ mod tests {
 
         fn spends_to_wait(&self) -> Option<TokenClaim> {
             match self.decide() {
-                Decision::Pend { token, refusal } if refusal.reason == reasons::PENDING_APPROVAL => token,
+                Decision::Pend { token, refusal }
+                    if refusal.reason == reasons::PENDING_APPROVAL =>
+                {
+                    token
+                }
                 other => panic!("{other:?}"),
             }
         }
@@ -420,7 +513,10 @@ mod tests {
     }
 
     fn reusable() -> TokenClaim {
-        TokenClaim { is_reusable: true, ..one_time() }
+        TokenClaim {
+            is_reusable: true,
+            ..one_time()
+        }
     }
 
     #[test]
@@ -432,116 +528,365 @@ mod tests {
     #[test]
     fn a_stranger_with_a_reusable_token_is_let_in() {
         let case = Case::good();
-        let expected = Decision::Grant { challenge: case.challenge.unwrap(), token: Some(reusable()), protocol_version: 1 };
+        let expected = Decision::Grant {
+            challenge: case.challenge.unwrap(),
+            token: Some(reusable()),
+            protocol_version: 1,
+        };
         assert_eq!(case.decide(), expected);
     }
 
     #[test]
     fn a_one_time_token_is_spent_by_the_request_that_it_lets_in() {
-        let case = Case { token: TokenVerdict::Valid(one_time()), ..Case::good() };
+        let case = Case {
+            token: TokenVerdict::Valid(one_time()),
+            ..Case::good()
+        };
         assert_eq!(case.spends(), Some(one_time()));
     }
 
     #[test]
     fn a_known_key_needs_no_token_and_spends_none() {
-        let known = Known { approved: true, cluster_name: Some("rome".into()), ..Known::default() };
-        for token in [TokenVerdict::Absent, TokenVerdict::Unknown, TokenVerdict::Expired, TokenVerdict::Valid(one_time())] {
-            assert_eq!(Case { known: known.clone(), token, ..Case::good() }.spends(), None);
+        let known = Known {
+            approved: true,
+            cluster_name: Some("rome".into()),
+            ..Known::default()
+        };
+        for token in [
+            TokenVerdict::Absent,
+            TokenVerdict::Unknown,
+            TokenVerdict::Expired,
+            TokenVerdict::Valid(one_time()),
+        ] {
+            assert_eq!(
+                Case {
+                    known: known.clone(),
+                    token,
+                    ..Case::good()
+                }
+                .spends(),
+                None
+            );
         }
     }
 
     #[test]
     fn where_a_person_approves_a_token_is_spent_on_the_waiting() {
-        let by_hand = Known { by_hand: true, ..Known::default() };
-        let with = |token: TokenVerdict| Case { known: by_hand.clone(), token, ..Case::good() };
-        assert_eq!(with(TokenVerdict::Valid(one_time())).spends_to_wait(), Some(one_time()));
-        assert_eq!(with(TokenVerdict::Valid(reusable())).spends_to_wait(), Some(reusable()));
-        for (token, reason) in [(TokenVerdict::Absent, reasons::TOKEN_REQUIRED), (TokenVerdict::Expired, reasons::TOKEN_EXPIRED)]
-        {
+        let by_hand = Known {
+            by_hand: true,
+            ..Known::default()
+        };
+        let with = |token: TokenVerdict| Case {
+            known: by_hand.clone(),
+            token,
+            ..Case::good()
+        };
+        assert_eq!(
+            with(TokenVerdict::Valid(one_time())).spends_to_wait(),
+            Some(one_time())
+        );
+        assert_eq!(
+            with(TokenVerdict::Valid(reusable())).spends_to_wait(),
+            Some(reusable())
+        );
+        for (token, reason) in [
+            (TokenVerdict::Absent, reasons::TOKEN_REQUIRED),
+            (TokenVerdict::Expired, reasons::TOKEN_EXPIRED),
+        ] {
             assert_eq!(with(token).reason(), reason);
         }
         // A consumer that somebody approved, or that has access, gets access.
-        let approved = Known { incoming: PeeringIntent::Yes, ..by_hand.clone() };
-        assert_eq!(Case { known: approved, token: TokenVerdict::Absent, ..Case::good() }.spends(), None);
-        let known = Known { approved: true, cluster_name: Some("rome".into()), ..by_hand };
-        assert_eq!(Case { known, token: TokenVerdict::Absent, ..Case::good() }.spends(), None);
+        let approved = Known {
+            incoming: PeeringIntent::Yes,
+            ..by_hand.clone()
+        };
+        assert_eq!(
+            Case {
+                known: approved,
+                token: TokenVerdict::Absent,
+                ..Case::good()
+            }
+            .spends(),
+            None
+        );
+        let known = Known {
+            approved: true,
+            cluster_name: Some("rome".into()),
+            ..by_hand
+        };
+        assert_eq!(
+            Case {
+                known,
+                token: TokenVerdict::Absent,
+                ..Case::good()
+            }
+            .spends(),
+            None
+        );
     }
 
     #[test]
     fn who_waits_for_approval_needs_no_token_again() {
-        let waits = Known { by_hand: true, waits: true, ..Known::default() };
-        for token in [TokenVerdict::Absent, TokenVerdict::Unknown, TokenVerdict::Expired, TokenVerdict::Valid(one_time())] {
-            assert_eq!(Case { known: waits.clone(), token: token.clone(), ..Case::good() }.spends_to_wait(), None);
+        let waits = Known {
+            by_hand: true,
+            waits: true,
+            ..Known::default()
+        };
+        for token in [
+            TokenVerdict::Absent,
+            TokenVerdict::Unknown,
+            TokenVerdict::Expired,
+            TokenVerdict::Valid(one_time()),
+        ] {
+            assert_eq!(
+                Case {
+                    known: waits.clone(),
+                    token: token.clone(),
+                    ..Case::good()
+                }
+                .spends_to_wait(),
+                None
+            );
             // The same if the policy does not require approval any more.
-            let known = Known { by_hand: false, ..waits.clone() };
-            assert_eq!(Case { known, token, ..Case::good() }.spends(), None);
+            let known = Known {
+                by_hand: false,
+                ..waits.clone()
+            };
+            assert_eq!(
+                Case {
+                    known,
+                    token,
+                    ..Case::good()
+                }
+                .spends(),
+                None
+            );
         }
-        let known = Known { incoming: PeeringIntent::No, ..waits };
-        assert_eq!(Case { known, ..Case::good() }.reason(), reasons::BLOCKED);
+        let known = Known {
+            incoming: PeeringIntent::No,
+            ..waits
+        };
+        assert_eq!(
+            Case {
+                known,
+                ..Case::good()
+            }
+            .reason(),
+            reasons::BLOCKED
+        );
     }
 
     #[test]
     fn only_so_many_clusters_wait_for_approval() {
-        let queue = |waiting| ApprovalQueue { waiting, has_name: true, ..ApprovalQueue::default() };
+        let queue = |waiting| ApprovalQueue {
+            waiting,
+            has_name: true,
+            ..ApprovalQueue::default()
+        };
         assert_eq!(admit_to_queue(queue(MAX_PENDING - 1), "rome"), Ok(true));
-        assert_eq!(admit_to_queue(queue(MAX_PENDING), "rome").unwrap_err().reason, reasons::TOO_MANY_PENDING);
+        assert_eq!(
+            admit_to_queue(queue(MAX_PENDING), "rome")
+                .unwrap_err()
+                .reason,
+            reasons::TOO_MANY_PENDING
+        );
         // A consumer that waits keeps its place, and is not recorded again.
-        assert_eq!(admit_to_queue(ApprovalQueue { waits: true, ..queue(MAX_PENDING) }, "rome"), Ok(false));
+        assert_eq!(
+            admit_to_queue(
+                ApprovalQueue {
+                    waits: true,
+                    ..queue(MAX_PENDING)
+                },
+                "rome"
+            ),
+            Ok(false)
+        );
     }
 
     #[test]
     fn a_cluster_that_cannot_be_noted_is_told_so() {
         let refusal = admit_to_queue(ApprovalQueue::default(), "rome").unwrap_err();
         assert_eq!(refusal.reason, reasons::NAME_TAKEN);
-        assert!(refusal.message.contains("others as rome: set another clusterName, or let"), "{}", refusal.message);
+        assert!(
+            refusal
+                .message
+                .contains("others as rome: set another clusterName, or let"),
+            "{}",
+            refusal.message
+        );
     }
 
     #[test]
     fn a_cluster_that_is_approved_under_one_name_does_not_come_under_another() {
-        let seen = Known { by_hand: true, cluster_name: Some("roma".into()), ..Known::default() };
+        let seen = Known {
+            by_hand: true,
+            cluster_name: Some("roma".into()),
+            ..Known::default()
+        };
         for by_hand in [false, true] {
-            let waits = Known { by_hand, waits: true, ..seen.clone() };
-            assert_eq!(Case { known: waits, ..Case::good() }.reason(), reasons::IDENTITY_MISMATCH);
-            let approved = Known { by_hand, incoming: PeeringIntent::Yes, ..seen.clone() };
-            assert_eq!(Case { known: approved, ..Case::good() }.reason(), reasons::IDENTITY_MISMATCH);
+            let waits = Known {
+                by_hand,
+                waits: true,
+                ..seen.clone()
+            };
+            assert_eq!(
+                Case {
+                    known: waits,
+                    ..Case::good()
+                }
+                .reason(),
+                reasons::IDENTITY_MISMATCH
+            );
+            let approved = Known {
+                by_hand,
+                incoming: PeeringIntent::Yes,
+                ..seen.clone()
+            };
+            assert_eq!(
+                Case {
+                    known: approved,
+                    ..Case::good()
+                }
+                .reason(),
+                reasons::IDENTITY_MISMATCH
+            );
         }
-        let same = Known { cluster_name: Some("rome".into()), incoming: PeeringIntent::Yes, ..seen.clone() };
-        assert_eq!(Case { known: same, ..Case::good() }.spends(), None);
-        // It is not recorded either if its record has another name. If nobody has to approve, the name may change.
-        assert_eq!(Case { known: seen.clone(), ..Case::good() }.reason(), reasons::IDENTITY_MISMATCH);
-        assert_eq!(Case { known: Known { by_hand: false, ..seen }, ..Case::good() }.spends(), Some(reusable()));
+        let same = Known {
+            cluster_name: Some("rome".into()),
+            incoming: PeeringIntent::Yes,
+            ..seen.clone()
+        };
+        assert_eq!(
+            Case {
+                known: same,
+                ..Case::good()
+            }
+            .spends(),
+            None
+        );
+        // It is not recorded either if its record has another name. If nobody has to approve, the
+        // name may change.
+        assert_eq!(
+            Case {
+                known: seen.clone(),
+                ..Case::good()
+            }
+            .reason(),
+            reasons::IDENTITY_MISMATCH
+        );
+        assert_eq!(
+            Case {
+                known: Known {
+                    by_hand: false,
+                    ..seen
+                },
+                ..Case::good()
+            }
+            .spends(),
+            Some(reusable())
+        );
     }
 
     #[test]
     fn a_cluster_that_the_user_named_needs_no_token() {
-        let known = Known { incoming: PeeringIntent::Yes, ..Known::default() };
-        assert_eq!(Case { known, token: TokenVerdict::Absent, ..Case::good() }.spends(), None);
+        let known = Known {
+            incoming: PeeringIntent::Yes,
+            ..Known::default()
+        };
+        assert_eq!(
+            Case {
+                known,
+                token: TokenVerdict::Absent,
+                ..Case::good()
+            }
+            .spends(),
+            None
+        );
     }
 
     #[test]
-    fn where_the_policy_requires_no_token_a_cluster_comes_without_one_and_may_still_need_approval() {
-        let open = Known { needs_no_token: true, ..Known::default() };
-        for token in [TokenVerdict::Absent, TokenVerdict::Unknown, TokenVerdict::Valid(one_time())] {
-            assert_eq!(Case { known: open.clone(), token: token.clone(), ..Case::good() }.spends(), None);
-            let by_hand = Known { by_hand: true, ..open.clone() };
-            assert_eq!(Case { known: by_hand, token, ..Case::good() }.spends_to_wait(), None);
+    fn where_the_policy_requires_no_token_a_cluster_comes_without_one_and_may_still_need_approval()
+    {
+        let open = Known {
+            needs_no_token: true,
+            ..Known::default()
+        };
+        for token in [
+            TokenVerdict::Absent,
+            TokenVerdict::Unknown,
+            TokenVerdict::Valid(one_time()),
+        ] {
+            assert_eq!(
+                Case {
+                    known: open.clone(),
+                    token: token.clone(),
+                    ..Case::good()
+                }
+                .spends(),
+                None
+            );
+            let by_hand = Known {
+                by_hand: true,
+                ..open.clone()
+            };
+            assert_eq!(
+                Case {
+                    known: by_hand,
+                    token,
+                    ..Case::good()
+                }
+                .spends_to_wait(),
+                None
+            );
         }
-        let blocked = Known { incoming: PeeringIntent::No, ..open };
-        assert_eq!(Case { known: blocked, ..Case::good() }.reason(), reasons::BLOCKED);
+        let blocked = Known {
+            incoming: PeeringIntent::No,
+            ..open
+        };
+        assert_eq!(
+            Case {
+                known: blocked,
+                ..Case::good()
+            }
+            .reason(),
+            reasons::BLOCKED
+        );
     }
 
     #[test]
     fn a_blocked_cluster_stays_out_whatever_it_has() {
         for approved in [false, true] {
-            let known = Known { approved, incoming: PeeringIntent::No, ..Known::default() };
-            assert_eq!(Case { known, ..Case::good() }.reason(), reasons::BLOCKED);
+            let known = Known {
+                approved,
+                incoming: PeeringIntent::No,
+                ..Known::default()
+            };
+            assert_eq!(
+                Case {
+                    known,
+                    ..Case::good()
+                }
+                .reason(),
+                reasons::BLOCKED
+            );
         }
     }
 
     #[test]
     fn no_token_is_spent_while_the_last_peering_is_cleaned_up() {
-        let known = Known { ending: true, ..Known::default() };
-        assert_eq!(Case { known, token: TokenVerdict::Valid(one_time()), ..Case::good() }.reason(), reasons::BUSY);
+        let known = Known {
+            ending: true,
+            ..Known::default()
+        };
+        assert_eq!(
+            Case {
+                known,
+                token: TokenVerdict::Valid(one_time()),
+                ..Case::good()
+            }
+            .reason(),
+            reasons::BUSY
+        );
     }
 
     #[test]
@@ -552,7 +897,14 @@ mod tests {
             (TokenVerdict::UsedUp, reasons::TOKEN_INVALID),
             (TokenVerdict::Expired, reasons::TOKEN_EXPIRED),
         ] {
-            assert_eq!(Case { token, ..Case::good() }.reason(), reason);
+            assert_eq!(
+                Case {
+                    token,
+                    ..Case::good()
+                }
+                .reason(),
+                reason
+            );
         }
     }
 
@@ -566,8 +918,19 @@ mod tests {
 
     #[test]
     fn a_known_key_under_a_new_name_is_refused() {
-        let known = Known { approved: true, cluster_name: Some("roma".into()), ..Known::default() };
-        assert_eq!(Case { known, ..Case::good() }.reason(), reasons::IDENTITY_MISMATCH);
+        let known = Known {
+            approved: true,
+            cluster_name: Some("roma".into()),
+            ..Known::default()
+        };
+        assert_eq!(
+            Case {
+                known,
+                ..Case::good()
+            }
+            .reason(),
+            reasons::IDENTITY_MISMATCH
+        );
     }
 
     #[test]
@@ -592,14 +955,28 @@ mod tests {
             (ChallengeError::Unknown, reasons::CHALLENGE_INVALID),
             (ChallengeError::Replayed, reasons::REPLAYED),
         ] {
-            let known = Known { approved: true, ..Known::default() };
-            assert_eq!(Case { challenge: Err(error), known, ..Case::good() }.reason(), reason);
+            let known = Known {
+                approved: true,
+                ..Known::default()
+            };
+            assert_eq!(
+                Case {
+                    challenge: Err(error),
+                    known,
+                    ..Case::good()
+                }
+                .reason(),
+                reason
+            );
         }
     }
 
     #[test]
     fn versions_that_do_not_overlap_are_refused_before_a_token_is_spent() {
-        let mut case = Case { token: TokenVerdict::Valid(one_time()), ..Case::good() };
+        let mut case = Case {
+            token: TokenVerdict::Valid(one_time()),
+            ..Case::good()
+        };
         case.request.protocol = ProtocolRange { min: 3, max: 4 };
         assert_eq!(case.reason(), reasons::INCOMPATIBLE_VERSION);
     }
@@ -615,28 +992,54 @@ mod tests {
     fn a_name_that_may_be_the_id_of_another_cluster_is_refused() {
         let mut case = Case::good();
         case.request.cluster_name = ClusterId::of_public_key(&[3; 32]).to_string();
-        let Decision::Deny(refusal) = case.decide() else { panic!("not denied") };
+        let Decision::Deny(refusal) = case.decide() else {
+            panic!("not denied")
+        };
         assert_eq!(refusal.reason, reasons::INVALID_REQUEST);
-        assert!(refusal.message.contains("looks like a cluster ID"), "{}", refusal.message);
+        assert!(
+            refusal.message.contains("looks like a cluster ID"),
+            "{}",
+            refusal.message
+        );
     }
 
     #[test]
     fn only_the_cluster_itself_can_end_its_peering() {
-        let Case { provider, signer, challenge, .. } = Case::good();
-        let mut request = EndRequest { challenge: "c".into(), audience: provider.to_string(), cluster_id: signer.to_string() };
-        assert_eq!(decide_end(&provider, &signer, &request, challenge), Ok(challenge.unwrap()));
+        let Case {
+            provider,
+            signer,
+            challenge,
+            ..
+        } = Case::good();
+        let mut request = EndRequest {
+            challenge: "c".into(),
+            audience: provider.to_string(),
+            cluster_id: signer.to_string(),
+        };
         assert_eq!(
-            decide_end(&provider, &signer, &request, Err(ChallengeError::Replayed)).unwrap_err().reason,
+            decide_end(&provider, &signer, &request, challenge),
+            Ok(challenge.unwrap())
+        );
+        assert_eq!(
+            decide_end(&provider, &signer, &request, Err(ChallengeError::Replayed))
+                .unwrap_err()
+                .reason,
             reasons::REPLAYED
         );
         request.cluster_id = ClusterId::of_public_key(&[3; 32]).to_string();
-        assert_eq!(decide_end(&provider, &signer, &request, challenge).unwrap_err().reason, reasons::IDENTITY_MISMATCH);
+        assert_eq!(
+            decide_end(&provider, &signer, &request, challenge)
+                .unwrap_err()
+                .reason,
+            reasons::IDENTITY_MISMATCH
+        );
     }
 
     /// Requests that are signed by who sends them, with any contents.
     fn mutated_requests() -> impl Strategy<Value = PeeringRequest> {
         let text = serde_json::to_string(&Case::good().request).unwrap();
-        mutated_text(Just(text)).prop_filter_map("not a request", |text| serde_json::from_str(&text).ok())
+        mutated_text(Just(text))
+            .prop_filter_map("not a request", |text| serde_json::from_str(&text).ok())
     }
 
     proptest! {

@@ -8,9 +8,9 @@
 //!         ──POST /v1/peerings/end (signed)────────▶ decide ─▶ tenancies: remove all of it
 //! ```
 //!
-//! [`decide`] decides what is allowed, from facts that [`server`] collects; [`tokens`] checks, claims and discards
-//! tokens for the first contact. `connections` decides which connections stay open. `pace` limits how often the
-//! endpoint works for each caller.
+//! [`decide`] decides what is allowed, from facts that [`server`] collects; [`tokens`] checks,
+//! claims and discards tokens for the first contact. `connections` decides which connections stay
+//! open. `pace` limits how often the endpoint works for each caller.
 
 pub mod client;
 mod connections;

@@ -1,14 +1,22 @@
-//! Limits how often the auth endpoint works for a consumer, and for strangers. All times are times since the start of the process.
+//! Limits how often the auth endpoint works for a consumer, and for strangers. All times are times
+//! since the start of the process.
 
 use std::{collections::HashMap, time::Duration};
 
 use liqo_api::ClusterId;
 use parking_lot::Mutex;
 
-/// A consumer gets 10 answers at once after a pause, then one every 2 s: a consumer that waits for approval asks every 5 s.
-const OF_A_CONSUMER: Rate = Rate { interval: Duration::from_secs(2), burst: 10 };
+/// A consumer gets 10 answers at once after a pause, then one every 2 s: a consumer that waits for
+/// approval asks every 5 s.
+const OF_A_CONSUMER: Rate = Rate {
+    interval: Duration::from_secs(2),
+    burst: 10,
+};
 /// Keys that this cluster does not know, all together.
-const OF_STRANGERS: Rate = Rate { interval: Duration::from_millis(200), burst: 50 };
+const OF_STRANGERS: Rate = Rate {
+    interval: Duration::from_millis(200),
+    burst: 50,
+};
 
 #[derive(Clone, Copy, Debug)]
 struct Rate {
@@ -56,7 +64,8 @@ struct Consumer {
 }
 
 impl Turns {
-    /// A turn of a consumer that this cluster knows; none while it has one, or if it asks too often.
+    /// A turn of a consumer that this cluster knows; none while it has one, or if it asks too
+    /// often.
     pub fn of_consumer(&self, id: &ClusterId, now: Duration) -> Option<Turn<'_>> {
         let mut consumers = self.consumers.lock();
         // Forget those that rest, so that the memory depends on the rate only.
@@ -66,7 +75,10 @@ impl Turns {
             return None;
         }
         consumer.has_turn = true;
-        Some(Turn { turns: self, consumer: id.clone() })
+        Some(Turn {
+            turns: self,
+            consumer: id.clone(),
+        })
     }
 
     /// Whether this cluster may look for what a key that it does not know wants to end.
@@ -117,9 +129,17 @@ mod tests {
     #[test]
     fn a_consumer_that_asks_without_end_gets_an_answer_every_two_seconds() {
         let turns = &Turns::default();
-        let granted =
-            |seconds: u64| (0..100).filter(move |_| turns.of_consumer(&id(1), NOW + Duration::from_secs(seconds)).is_some());
-        assert_eq!((granted(0).count(), granted(1).count(), granted(2).count()), (10, 0, 1));
+        let granted = |seconds: u64| {
+            (0..100).filter(move |_| {
+                turns
+                    .of_consumer(&id(1), NOW + Duration::from_secs(seconds))
+                    .is_some()
+            })
+        };
+        assert_eq!(
+            (granted(0).count(), granted(1).count(), granted(2).count()),
+            (10, 0, 1)
+        );
         assert_eq!(granted(60).count(), 10);
     }
 
@@ -127,7 +147,12 @@ mod tests {
     fn strangers_share_one_rate_and_are_not_remembered() {
         let turns = Turns::default();
         assert_eq!((0..1000).filter(|_| turns.of_strangers(NOW)).count(), 50);
-        assert_eq!((0..1000).filter(|_| turns.of_strangers(NOW + Duration::from_secs(1))).count(), 5);
+        assert_eq!(
+            (0..1000)
+                .filter(|_| turns.of_strangers(NOW + Duration::from_secs(1)))
+                .count(),
+            5
+        );
         drop(turns.of_consumer(&id(1), NOW));
         drop(turns.of_consumer(&id(2), NOW + Duration::from_mins(1)));
         assert_eq!(turns.consumers.lock().len(), 1);

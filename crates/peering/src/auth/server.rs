@@ -1,8 +1,10 @@
 //! The auth endpoint: HTTPS for strangers.
 //!
-//! Every caller is a stranger until a signature says otherwise, so every step has a limit: the number of connections, the time of a
-//! handshake, of the headers, of a body and of a whole connection, and the size of a body. A request costs the API server nothing
-//! before caches show a tenancy, a `ForeignCluster` or a valid token for its key. Each consumer has one request in progress.
+//! Every caller is a stranger until a signature says otherwise, so every step has a limit: the
+//! number of connections, the time of a handshake, of the headers, of a body and of a whole
+//! connection, and the size of a body. A request costs the API server nothing before caches show a
+//! tenancy, a `ForeignCluster` or a valid token for its key. Each consumer has one request in
+//! progress.
 
 use std::{
     convert::Infallible,
@@ -45,8 +47,8 @@ use super::{
 use crate::{
     challenge::{self, ChallengeError, Challenges},
     protocol::{
-        self, ChallengeAnswer, EndRequest, Grant, Identification, PEERING_END, PEERING_REQUEST, PeeringAnswer, PeeringRequest,
-        Refusal, paths,
+        self, ChallengeAnswer, EndRequest, Grant, Identification, PEERING_END, PEERING_REQUEST,
+        PeeringAnswer, PeeringRequest, Refusal, paths,
     },
     tls::{self, TlsError},
 };
@@ -94,16 +96,25 @@ pub trait Tenancies: Send + Sync + 'static {
     /// Whether the caches show a tenancy or a `ForeignCluster` of this consumer.
     fn is_known(&self, consumer: &ClusterId) -> bool;
 
-    /// Whether a policy in the cache lets in a consumer that this cluster does not know without a token.
+    /// Whether a policy in the cache lets in a consumer that this cluster does not know without a
+    /// token.
     fn needs_no_token(&self, consumer: &ClusterId) -> bool;
 
     /// The known facts about a consumer that calls itself by this valid name.
-    fn known(&self, consumer: &ClusterId, name: &str) -> impl Future<Output = Result<Known, TenancyError>> + Send;
+    fn known(
+        &self,
+        consumer: &ClusterId,
+        name: &str,
+    ) -> impl Future<Output = Result<Known, TenancyError>> + Send;
 
     /// Whether a consumer has access.
-    fn is_approved(&self, consumer: &ClusterId) -> impl Future<Output = Result<bool, TenancyError>> + Send;
+    fn is_approved(
+        &self,
+        consumer: &ClusterId,
+    ) -> impl Future<Output = Result<bool, TenancyError>> + Send;
 
-    /// The queue for approval. This lists every `ForeignCluster`, so the caller must have checked the request.
+    /// The queue for approval. This lists every `ForeignCluster`, so the caller must have checked
+    /// the request.
     fn approval_queue(
         &self,
         consumer: &ClusterId,
@@ -118,16 +129,31 @@ pub trait Tenancies: Send + Sync + 'static {
     ) -> impl Future<Output = Result<TokenVerdict, TenancyError>> + Send;
 
     /// Reserves a token for a consumer: `true` for no more consumers than may use it.
-    fn claim_token(&self, token: &TokenClaim, consumer: &ClusterId) -> impl Future<Output = Result<bool, TenancyError>> + Send;
+    fn claim_token(
+        &self,
+        token: &TokenClaim,
+        consumer: &ClusterId,
+    ) -> impl Future<Output = Result<bool, TenancyError>> + Send;
 
     /// Deletes a one-time token after its use.
-    fn discard_token(&self, token: &TokenClaim) -> impl Future<Output = Result<(), TenancyError>> + Send;
+    fn discard_token(
+        &self,
+        token: &TokenClaim,
+    ) -> impl Future<Output = Result<(), TenancyError>> + Send;
 
     /// Records in a `ForeignCluster` that a consumer waits for approval.
-    fn note(&self, consumer: &ClusterId, key: &PublicKey, name: &str) -> impl Future<Output = Result<(), TenancyError>> + Send;
+    fn note(
+        &self,
+        consumer: &ClusterId,
+        key: &PublicKey,
+        name: &str,
+    ) -> impl Future<Output = Result<(), TenancyError>> + Send;
 
     /// Creates what is missing in a consumer's tenancy, and issues a credential.
-    fn ensure(&self, consumer: &Consumer) -> impl Future<Output = Result<Grant, TenancyError>> + Send;
+    fn ensure(
+        &self,
+        consumer: &Consumer,
+    ) -> impl Future<Output = Result<Grant, TenancyError>> + Send;
 
     /// Begins to end a consumer's tenancy: removes its rights.
     fn end(&self, consumer: &ClusterId) -> impl Future<Output = Result<(), TenancyError>> + Send;
@@ -194,13 +220,25 @@ pub async fn serve<T: Tenancies>(
     }
 }
 
-async fn serve_connection(stream: BoxStream, acceptor: TlsAcceptor, router: Router, registration: &Registration) {
-    let Ok(Ok(stream)) = timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await else { return };
+async fn serve_connection(
+    stream: BoxStream,
+    acceptor: TlsAcceptor,
+    router: Router,
+    registration: &Registration,
+) {
+    let Ok(Ok(stream)) = timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await else {
+        return;
+    };
     let proof = registration.proof.clone();
     let service = service_fn(move |mut request: hyper::Request<Incoming>| {
         let router = router.clone();
         request.extensions_mut().insert(proof.clone());
-        async move { router.oneshot(request).await.map_err(|never: Infallible| match never {}) }
+        async move {
+            router
+                .oneshot(request)
+                .await
+                .map_err(|never: Infallible| match never {})
+        }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -236,7 +274,10 @@ struct Endpoint<T> {
     tenancies: Arc<T>,
 }
 
-fn router<T: Tenancies>(identity: &ClusterIdentity, tenancies: Arc<T>) -> Result<Router, ServeError> {
+fn router<T: Tenancies>(
+    identity: &ClusterIdentity,
+    tenancies: Arc<T>,
+) -> Result<Router, ServeError> {
     let endpoint = Endpoint {
         id: identity.id().clone(),
         public_key: *identity.public_key(),
@@ -267,7 +308,11 @@ async fn ids<T: Tenancies>(State(endpoint): State<Arc<Endpoint<T>>>) -> Json<Ide
 
 async fn issue_challenge<T: Tenancies>(State(endpoint): State<Arc<Endpoint<T>>>) -> Response {
     match endpoint.challenges.issue(endpoint.started.elapsed()) {
-        Ok(challenge) => Json(ChallengeAnswer { challenge, expires_in_seconds: challenge::LIFETIME.as_secs() }).into_response(),
+        Ok(challenge) => Json(ChallengeAnswer {
+            challenge,
+            expires_in_seconds: challenge::LIFETIME.as_secs(),
+        })
+        .into_response(),
         Err(error) => answer(PeeringAnswer::Denied(decide::challenge_refusal(error))),
     }
 }
@@ -292,27 +337,49 @@ impl<T: Tenancies> Endpoint<T> {
     async fn peer(&self, body: &[u8], proof: &Proof) -> Result<PeeringAnswer, TenancyError> {
         let (request, signer, public_key) = open::<PeeringRequest>(body, PEERING_REQUEST)?;
         // A stranger must not cause requests to the API server, so this comes first.
-        let challenge = self.challenges.check(&request.challenge, self.started.elapsed());
-        let checked = match decide::check(&self.id, protocol::PROTOCOL, &signer, &request, challenge) {
-            Ok(checked) => checked,
-            Err(refusal) => return Ok(denied(&signer, refusal)),
-        };
-        let token = self.tenancies.judge_token(request.token.as_ref().map(|token| token.0.as_str()), &signer).await?;
+        let challenge = self
+            .challenges
+            .check(&request.challenge, self.started.elapsed());
+        let checked =
+            match decide::check(&self.id, protocol::PROTOCOL, &signer, &request, challenge) {
+                Ok(checked) => checked,
+                Err(refusal) => return Ok(denied(&signer, refusal)),
+            };
+        let token = self
+            .tenancies
+            .judge_token(
+                request.token.as_ref().map(|token| token.0.as_str()),
+                &signer,
+            )
+            .await?;
         let _turn = match self.turn(&signer, &token) {
             Ok(turn) => turn,
             Err(refusal) => return Ok(denied(&signer, refusal)),
         };
         proof.give();
         let known = self.tenancies.known(&signer, &request.cluster_name).await?;
-        let decision = decide::decide(&Situation { signer: &signer, request: &request, checked, known: &known, token: &token });
+        let decision = decide::decide(&Situation {
+            signer: &signer,
+            request: &request,
+            checked,
+            known: &known,
+            token: &token,
+        });
         let (challenge, token, protocol_version) = match decision {
-            Decision::Grant { challenge, token, protocol_version } => (challenge, token, protocol_version),
+            Decision::Grant {
+                challenge,
+                token,
+                protocol_version,
+            } => (challenge, token, protocol_version),
             Decision::Pend { token, refusal } => {
                 if known.waits {
                     return Ok(PeeringAnswer::Pending(refusal));
                 }
                 // First, so that no token is claimed for a consumer that cannot be recorded.
-                let queue = self.tenancies.approval_queue(&signer, &request.cluster_name).await?;
+                let queue = self
+                    .tenancies
+                    .approval_queue(&signer, &request.cluster_name)
+                    .await?;
                 match decide::admit_to_queue(queue, &request.cluster_name) {
                     Ok(true) => {}
                     Ok(false) => return Ok(PeeringAnswer::Pending(refusal)),
@@ -321,7 +388,9 @@ impl<T: Tenancies> Endpoint<T> {
                 if let Some(refusal) = self.claim(token.as_ref(), &signer).await? {
                     return Ok(denied(&signer, refusal));
                 }
-                self.tenancies.note(&signer, &public_key, &request.cluster_name).await?;
+                self.tenancies
+                    .note(&signer, &public_key, &request.cluster_name)
+                    .await?;
                 self.discard(token.as_ref()).await;
                 tracing::info!(consumer = %signer, name = request.cluster_name, "a consumer waits for approval");
                 return Ok(PeeringAnswer::Pending(refusal));
@@ -334,7 +403,12 @@ impl<T: Tenancies> Endpoint<T> {
         if let Some(refusal) = self.claim(token.as_ref(), &signer).await? {
             return Ok(denied(&signer, refusal));
         }
-        let consumer = Consumer { id: signer, public_key, name: request.cluster_name, protocol_version };
+        let consumer = Consumer {
+            id: signer,
+            public_key,
+            name: request.cluster_name,
+            protocol_version,
+        };
         let grant = self.tenancies.ensure(&consumer).await?;
         self.discard(token.as_ref()).await;
         tracing::info!(consumer = %consumer.id, name = consumer.name, first = !known.approved, "granted access");
@@ -352,19 +426,29 @@ impl<T: Tenancies> Endpoint<T> {
                 return Err(decide::too_often());
             }
         }
-        self.turns.of_consumer(signer, now).ok_or_else(decide::too_often)
+        self.turns
+            .of_consumer(signer, now)
+            .ok_or_else(decide::too_often)
     }
 
-    /// Reserves the token for this consumer, if there is one. Returns a refusal if another consumer was faster.
-    async fn claim(&self, token: Option<&TokenClaim>, consumer: &ClusterId) -> Result<Option<Refusal>, TenancyError> {
+    /// Reserves the token for this consumer, if there is one. Returns a refusal if another consumer
+    /// was faster.
+    async fn claim(
+        &self,
+        token: Option<&TokenClaim>,
+        consumer: &ClusterId,
+    ) -> Result<Option<Refusal>, TenancyError> {
         let Some(token) = token else { return Ok(None) };
         let is_ours = self.tenancies.claim_token(token, consumer).await?;
         Ok((!is_ours).then(|| decide::token_used(token)))
     }
 
-    /// Deletes the token, if there is one that nobody else may use. If that fails it stays until it expires, and only for this consumer.
+    /// Deletes the token, if there is one that nobody else may use. If that fails it stays until it
+    /// expires, and only for this consumer.
     async fn discard(&self, token: Option<&TokenClaim>) {
-        let Some(token) = token.filter(|token| !token.is_reusable) else { return };
+        let Some(token) = token.filter(|token| !token.is_reusable) else {
+            return;
+        };
         if let Err(error) = self.tenancies.discard_token(token).await {
             tracing::warn!(%error, token = token.name, "cannot delete a one-time token that was used");
         }
@@ -372,7 +456,9 @@ impl<T: Tenancies> Endpoint<T> {
 
     async fn end(&self, body: &[u8], proof: &Proof) -> Result<PeeringAnswer, TenancyError> {
         let (request, signer, _) = open::<EndRequest>(body, PEERING_END)?;
-        let challenge = self.challenges.check(&request.challenge, self.started.elapsed());
+        let challenge = self
+            .challenges
+            .check(&request.challenge, self.started.elapsed());
         let challenge = match decide::decide_end(&self.id, &signer, &request, challenge) {
             Ok(challenge) => challenge,
             Err(refusal) => return Ok(PeeringAnswer::Denied(refusal)),
@@ -400,8 +486,11 @@ impl<T: Tenancies> Endpoint<T> {
 fn denied(signer: &ClusterId, refusal: Refusal) -> PeeringAnswer {
     static DENIALS: OnceLock<Family<[(&'static str, String); 1], Counter>> = OnceLock::new();
     let help = "Peering requests that the auth endpoint denied";
-    let denials = DENIALS.get_or_init(|| metrics::register("auth_denials", help, Family::default()));
-    denials.get_or_create(&[("reason", refusal.reason.clone())]).inc();
+    let denials =
+        DENIALS.get_or_init(|| metrics::register("auth_denials", help, Family::default()));
+    denials
+        .get_or_create(&[("reason", refusal.reason.clone())])
+        .inc();
     tracing::debug!(consumer = %signer, reason = refusal.reason, "denied a peering request");
     PeeringAnswer::Denied(refusal)
 }
@@ -410,7 +499,8 @@ fn denied(signer: &ClusterId, refusal: Refusal) -> PeeringAnswer {
 fn displaced() -> &'static Counter {
     static DISPLACED: OnceLock<Counter> = OnceLock::new();
     let help = "Connections to the auth endpoint over its limits";
-    DISPLACED.get_or_init(|| metrics::register("auth_connections_over_limit", help, Counter::default()))
+    DISPLACED
+        .get_or_init(|| metrics::register("auth_connections_over_limit", help, Counter::default()))
 }
 
 /// Verifies an envelope and reads what was signed.
@@ -418,10 +508,17 @@ fn open<R: serde::de::DeserializeOwned>(
     body: &[u8],
     payload_type: &'static str,
 ) -> Result<(R, ClusterId, PublicKey), TenancyError> {
-    let invalid = |message: String| TenancyError::Refused(Refusal { reason: reasons::INVALID_REQUEST.to_owned(), message });
-    let envelope: Envelope =
-        serde_json::from_slice(body).map_err(|error| invalid(format!("the body is not a signed envelope: {error}")))?;
-    let verified = envelope.verify(payload_type).map_err(|error| invalid(error.to_string()))?;
+    let invalid = |message: String| {
+        TenancyError::Refused(Refusal {
+            reason: reasons::INVALID_REQUEST.to_owned(),
+            message,
+        })
+    };
+    let envelope: Envelope = serde_json::from_slice(body)
+        .map_err(|error| invalid(format!("the body is not a signed envelope: {error}")))?;
+    let verified = envelope
+        .verify(payload_type)
+        .map_err(|error| invalid(error.to_string()))?;
     let request = serde_json::from_slice(&verified.payload)
         .map_err(|error| invalid(format!("the signed document is malformed: {error}")))?;
     Ok((request, verified.signer, verified.public_key))
@@ -433,8 +530,16 @@ fn respond(result: Result<PeeringAnswer, TenancyError>) -> Response {
         Err(TenancyError::Refused(refusal)) => answer(PeeringAnswer::Denied(refusal)),
         Err(error) => {
             tracing::warn!(%error, "cannot answer a peering request");
-            let message = "the provider failed: the log of its liqo-controller-manager says why".to_owned();
-            (StatusCode::SERVICE_UNAVAILABLE, Json(Refusal { reason: "Unavailable".to_owned(), message })).into_response()
+            let message =
+                "the provider failed: the log of its liqo-controller-manager says why".to_owned();
+            (
+                StatusCode::SERVICE_UNAVAILABLE,
+                Json(Refusal {
+                    reason: "Unavailable".to_owned(),
+                    message,
+                }),
+            )
+                .into_response()
         }
     }
 }
@@ -443,8 +548,12 @@ fn answer(result: PeeringAnswer) -> Response {
     let status = match &result {
         PeeringAnswer::Granted(_) | PeeringAnswer::Ended {} => StatusCode::OK,
         PeeringAnswer::Pending(_) => StatusCode::ACCEPTED,
-        PeeringAnswer::Denied(refusal) if refusal.reason == reasons::INVALID_REQUEST => StatusCode::BAD_REQUEST,
-        PeeringAnswer::Denied(refusal) if refusal.reason == reasons::BUSY => StatusCode::SERVICE_UNAVAILABLE,
+        PeeringAnswer::Denied(refusal) if refusal.reason == reasons::INVALID_REQUEST => {
+            StatusCode::BAD_REQUEST
+        }
+        PeeringAnswer::Denied(refusal) if refusal.reason == reasons::BUSY => {
+            StatusCode::SERVICE_UNAVAILABLE
+        }
         PeeringAnswer::Denied(_) => StatusCode::FORBIDDEN,
     };
     (status, Json(result)).into_response()

@@ -51,7 +51,9 @@ pub struct NoRandomness;
 /// A new token: 32 random bytes as lower-case base32.
 pub fn generate() -> Result<String, NoRandomness> {
     let mut bytes = [0; 32];
-    SystemRandom::new().fill(&mut bytes).map_err(|_| NoRandomness)?;
+    SystemRandom::new()
+        .fill(&mut bytes)
+        .map_err(|_| NoRandomness)?;
     Ok(BASE32_NOPAD.encode(&bytes).to_ascii_lowercase())
 }
 
@@ -64,24 +66,47 @@ pub fn secret(name: &str, kind: &str, token: &str, expires_at: Option<Timestamp>
                 (labels::MANAGED.to_owned(), "true".to_owned()),
                 (labels::PEERING_TOKEN.to_owned(), kind.to_owned()),
             ])),
-            annotations: expires_at.map(|at| BTreeMap::from([(annotations::EXPIRES_AT.to_owned(), at.to_string())])),
+            annotations: expires_at
+                .map(|at| BTreeMap::from([(annotations::EXPIRES_AT.to_owned(), at.to_string())])),
             ..ObjectMeta::default()
         },
-        data: Some(BTreeMap::from([(TOKEN.to_owned(), ByteString(token.as_bytes().to_vec()))])),
+        data: Some(BTreeMap::from([(
+            TOKEN.to_owned(),
+            ByteString(token.as_bytes().to_vec()),
+        )])),
         type_: Some("Opaque".to_owned()),
         ..Secret::default()
     }
 }
 
-/// Checks the token that a consumer presents against the Secrets that exist. If several Secrets contain it, the most permissive one
-/// counts.
-pub fn judge<S: Borrow<Secret>>(secrets: &[S], presented: Option<&str>, consumer: &ClusterId, now: Timestamp) -> TokenVerdict {
-    let Some(presented) = presented else { return TokenVerdict::Absent };
+/// Checks the token that a consumer presents against the Secrets that exist. If several Secrets
+/// contain it, the most permissive one counts.
+pub fn judge<S: Borrow<Secret>>(
+    secrets: &[S],
+    presented: Option<&str>,
+    consumer: &ClusterId,
+    now: Timestamp,
+) -> TokenVerdict {
+    let Some(presented) = presented else {
+        return TokenVerdict::Absent;
+    };
     // Compares digests, and all of them, so that the time taken reveals nothing about any token.
-    let matching: Vec<&Secret> = secrets.iter().map(Borrow::borrow).filter(|secret| same(secret, presented)).collect();
-    let (valid, expired): (Vec<&Secret>, Vec<&Secret>) = matching.into_iter().partition(|secret| !has_expired(secret, now));
-    let found: Vec<TokenVerdict> = valid.iter().filter_map(|secret| verdict(secret, consumer)).collect();
-    let valid = found.iter().find(|verdict| matches!(verdict, TokenVerdict::Valid(_))).or(found.first());
+    let matching: Vec<&Secret> = secrets
+        .iter()
+        .map(Borrow::borrow)
+        .filter(|secret| same(secret, presented))
+        .collect();
+    let (valid, expired): (Vec<&Secret>, Vec<&Secret>) = matching
+        .into_iter()
+        .partition(|secret| !has_expired(secret, now));
+    let found: Vec<TokenVerdict> = valid
+        .iter()
+        .filter_map(|secret| verdict(secret, consumer))
+        .collect();
+    let valid = found
+        .iter()
+        .find(|verdict| matches!(verdict, TokenVerdict::Valid(_)))
+        .or(found.first());
     match valid {
         Some(verdict) => verdict.clone(),
         None if expired.is_empty() => TokenVerdict::Unknown,
@@ -89,7 +114,8 @@ pub fn judge<S: Borrow<Secret>>(secrets: &[S], presented: Option<&str>, consumer
     }
 }
 
-/// The verdict on this consumer by the Secret of a valid token; none if another consumer uses a one-time token.
+/// The verdict on this consumer by the Secret of a valid token; none if another consumer uses a
+/// one-time token.
 fn verdict(secret: &Secret, consumer: &ClusterId) -> Option<TokenVerdict> {
     let is_reusable = match kind(secret)? {
         REUSABLE => true,
@@ -97,7 +123,11 @@ fn verdict(secret: &Secret, consumer: &ClusterId) -> Option<TokenVerdict> {
         _ => return None,
     };
     let max = if is_reusable { max_uses(secret) } else { 1 };
-    let text = secret.annotations().get(annotations::USED_BY).map(String::as_str).unwrap_or_default();
+    let text = secret
+        .annotations()
+        .get(annotations::USED_BY)
+        .map(String::as_str)
+        .unwrap_or_default();
     let mut users: Vec<&str> = text.split(',').filter(|user| !user.is_empty()).collect();
     let is_claimed = users.contains(&consumer.as_str());
     if !is_claimed {
@@ -116,29 +146,45 @@ fn verdict(secret: &Secret, consumer: &ClusterId) -> Option<TokenVerdict> {
     }))
 }
 
-/// Maximum number of clusters that use a reusable token. A number that cannot be parsed allows none: its creator did not mean that.
+/// Maximum number of clusters that use a reusable token. A number that cannot be parsed allows
+/// none: its creator did not mean that.
 fn max_uses(secret: &Secret) -> usize {
     let said = secret.annotations().get(annotations::MAX_USES);
-    said.map_or(DEFAULT_MAX_USES, |text| text.parse().unwrap_or(0)).min(MAX_USES)
+    said.map_or(DEFAULT_MAX_USES, |text| text.parse().unwrap_or(0))
+        .min(MAX_USES)
 }
 
 fn kind(secret: &Secret) -> Option<&str> {
-    secret.labels().get(labels::PEERING_TOKEN).map(String::as_str)
+    secret
+        .labels()
+        .get(labels::PEERING_TOKEN)
+        .map(String::as_str)
 }
 
 fn same(secret: &Secret, presented: &str) -> bool {
-    let Some(stored) = secret.data.as_ref().and_then(|data| data.get(TOKEN)) else { return false };
+    let Some(stored) = secret.data.as_ref().and_then(|data| data.get(TOKEN)) else {
+        return false;
+    };
     // An empty Secret matches nothing.
     if stored.0.is_empty() {
         return false;
     }
     let key = hmac::Key::new(hmac::HMAC_SHA256, b"liqo peering token");
-    hmac::verify(&key, presented.as_bytes(), hmac::sign(&key, &stored.0).as_ref()).is_ok()
+    hmac::verify(
+        &key,
+        presented.as_bytes(),
+        hmac::sign(&key, &stored.0).as_ref(),
+    )
+    .is_ok()
 }
 
 /// A date that cannot be parsed has passed: a token must not live longer than its creator meant.
 fn has_expired(secret: &Secret, now: Timestamp) -> bool {
-    match secret.annotations().get(annotations::EXPIRES_AT).map(|text| text.parse::<Timestamp>()) {
+    match secret
+        .annotations()
+        .get(annotations::EXPIRES_AT)
+        .map(|text| text.parse::<Timestamp>())
+    {
         None => false,
         Some(Ok(at)) => at <= now,
         Some(Err(_)) => true,
@@ -154,18 +200,35 @@ pub struct Tokens {
 
 impl Tokens {
     pub fn new(secrets: Cache<Secret>, clock: Clock) -> Self {
-        Self { secrets, waiting: Semaphore::new(MAX_WAITING), clock }
+        Self {
+            secrets,
+            waiting: Semaphore::new(MAX_WAITING),
+            clock,
+        }
     }
 
-    /// Checks a token. With `wait_for_cache`, waits a moment for one that is not known, because the cache may not show a new token yet.
-    pub async fn judge(&self, presented: Option<&str>, consumer: &ClusterId, wait_for_cache: bool) -> TokenVerdict {
+    /// Checks a token. With `wait_for_cache`, waits a moment for one that is not known, because the
+    /// cache may not show a new token yet.
+    pub async fn judge(
+        &self,
+        presented: Option<&str>,
+        consumer: &ClusterId,
+        wait_for_cache: bool,
+    ) -> TokenVerdict {
         let verdict = || {
-            let secrets: Vec<_> = self.secrets.all().into_iter().map(|(_, secret)| secret).collect();
+            let secrets: Vec<_> = self
+                .secrets
+                .all()
+                .into_iter()
+                .map(|(_, secret)| secret)
+                .collect();
             judge(&secrets, presented, consumer, self.clock.now())
         };
         let first = verdict();
         // Those who guess share few permits, so that they do not hold connections.
-        let Some(_permit) = self.waiting.try_acquire().ok().filter(|_| wait_for_cache) else { return first };
+        let Some(_permit) = self.waiting.try_acquire().ok().filter(|_| wait_for_cache) else {
+            return first;
+        };
         let mut latest = first;
         for _ in 0..NEW_TOKEN_LOOKS {
             if latest != TokenVerdict::Unknown {
@@ -178,8 +241,8 @@ impl Tokens {
     }
 }
 
-/// Writes into a token that the consumer uses it. Of several consumers at the same time exactly one gets `true`; it gets it again, if what
-/// the token is for fails halfway.
+/// Writes into a token that the consumer uses it. Of several consumers at the same time exactly one
+/// gets `true`; it gets it again, if what the token is for fails halfway.
 pub async fn claim(secrets: &Api<Secret>, token: &TokenClaim) -> Result<bool, StepError> {
     if token.is_claimed {
         return Ok(true);
@@ -189,14 +252,20 @@ pub async fn claim(secrets: &Api<Secret>, token: &TokenClaim) -> Result<bool, St
         "resourceVersion": token.resource_version,
         "annotations": { annotations::USED_BY: token.used_by },
     } });
-    let answer = secrets.patch(&token.name, &PatchParams::default(), &Patch::Merge(patch)).await;
-    Ok(unless_changed(answer).step("change", "Secret", key(secrets, &token.name))?.is_some())
+    let answer = secrets
+        .patch(&token.name, &PatchParams::default(), &Patch::Merge(patch))
+        .await;
+    Ok(unless_changed(answer)
+        .step("change", "Secret", key(secrets, &token.name))?
+        .is_some())
 }
 
 /// Deletes a token that was used.
 pub async fn discard(secrets: &Api<Secret>, token: &TokenClaim) -> Result<(), StepError> {
     let deleted = delete_if_present(secrets, &token.name, &only(token.uid.clone())).await;
-    deleted.step("delete", "Secret", key(secrets, &token.name)).map(drop)
+    deleted
+        .step("delete", "Secret", key(secrets, &token.name))
+        .map(drop)
 }
 
 fn key(secrets: &Api<Secret>, name: &str) -> Key {
@@ -227,7 +296,10 @@ mod tests {
     }
 
     fn reusable() -> TokenVerdict {
-        TokenVerdict::Valid(TokenClaim { is_reusable: true, ..one_time("t1") })
+        TokenVerdict::Valid(TokenClaim {
+            is_reusable: true,
+            ..one_time("t1")
+        })
     }
 
     fn stored(kind: &str, token: &str, expires: Option<&str>) -> Secret {
@@ -235,34 +307,68 @@ mod tests {
         secret.metadata.resource_version = Some("7".into());
         secret.metadata.uid = Some("u1".into());
         if let Some(text) = expires {
-            secret.annotations_mut().insert(annotations::EXPIRES_AT.into(), text.into());
+            secret
+                .annotations_mut()
+                .insert(annotations::EXPIRES_AT.into(), text.into());
         }
         secret
     }
 
     #[test]
     fn the_right_token_opens() {
-        assert_eq!(judge(&[stored(REUSABLE, "abc", None)], Some("abc"), &rome(), now()), reusable());
-        let verdict = judge(&[stored(ONE_TIME, "abc", None)], Some("abc"), &rome(), now());
+        assert_eq!(
+            judge(
+                &[stored(REUSABLE, "abc", None)],
+                Some("abc"),
+                &rome(),
+                now()
+            ),
+            reusable()
+        );
+        let verdict = judge(
+            &[stored(ONE_TIME, "abc", None)],
+            Some("abc"),
+            &rome(),
+            now(),
+        );
         assert_eq!(verdict, TokenVerdict::Valid(one_time("t1")));
     }
 
     #[test]
     fn a_one_time_token_that_a_cluster_uses_opens_to_no_other() {
         let mut claimed = stored(ONE_TIME, "abc", None);
-        claimed.annotations_mut().insert(annotations::USED_BY.into(), rome().to_string());
+        claimed
+            .annotations_mut()
+            .insert(annotations::USED_BY.into(), rome().to_string());
         let verdict = judge(&[claimed.clone()], Some("abc"), &rome(), now());
-        assert_eq!(verdict, TokenVerdict::Valid(TokenClaim { is_claimed: true, ..one_time("t1") }));
+        assert_eq!(
+            verdict,
+            TokenVerdict::Valid(TokenClaim {
+                is_claimed: true,
+                ..one_time("t1")
+            })
+        );
         let turin = ClusterId::of_public_key(&[2; 32]);
-        assert_eq!(judge(&[claimed], Some("abc"), &turin, now()), TokenVerdict::Unknown);
+        assert_eq!(
+            judge(&[claimed], Some("abc"), &turin, now()),
+            TokenVerdict::Unknown
+        );
     }
 
     #[test]
     fn a_reusable_token_opens_to_as_many_clusters_as_it_is_for() {
-        for (said, expected) in [(None, 10), (Some("3"), 3), (Some("100000"), 1000), (Some("many"), 0), (Some("0"), 0)] {
+        for (said, expected) in [
+            (None, 10),
+            (Some("3"), 3),
+            (Some("100000"), 1000),
+            (Some("many"), 0),
+            (Some("0"), 0),
+        ] {
             let mut token = stored(REUSABLE, "abc", None);
             if let Some(said) = said {
-                token.annotations_mut().insert(annotations::MAX_USES.into(), said.into());
+                token
+                    .annotations_mut()
+                    .insert(annotations::MAX_USES.into(), said.into());
             }
             let mut first = None;
             let mut uses = 0;
@@ -272,7 +378,9 @@ mod tests {
                 let consumer = ClusterId::of_public_key(&key);
                 match judge(std::slice::from_ref(&token), Some("abc"), &consumer, now()) {
                     TokenVerdict::Valid(claim) => {
-                        token.annotations_mut().insert(annotations::USED_BY.into(), claim.used_by);
+                        token
+                            .annotations_mut()
+                            .insert(annotations::USED_BY.into(), claim.used_by);
                         first.get_or_insert(consumer);
                         uses += 1;
                     }
@@ -283,7 +391,16 @@ mod tests {
             // A cluster that uses the token already may use it again.
             if let Some(first) = first {
                 let again = judge(&[token], Some("abc"), &first, now());
-                assert!(matches!(again, TokenVerdict::Valid(TokenClaim { is_claimed: true, .. })), "{again:?}");
+                assert!(
+                    matches!(
+                        again,
+                        TokenVerdict::Valid(TokenClaim {
+                            is_claimed: true,
+                            ..
+                        })
+                    ),
+                    "{again:?}"
+                );
             }
         }
     }
@@ -292,33 +409,75 @@ mod tests {
     fn a_wrong_token_does_not_open() {
         let secrets = [stored(REUSABLE, "abc", None)];
         for presented in ["", "ab", "abcd", "abd", "ABC"] {
-            assert_eq!(judge(&secrets, Some(presented), &rome(), now()), TokenVerdict::Unknown, "{presented:?}");
+            assert_eq!(
+                judge(&secrets, Some(presented), &rome(), now()),
+                TokenVerdict::Unknown,
+                "{presented:?}"
+            );
         }
-        assert_eq!(judge::<Secret>(&[], Some("abc"), &rome(), now()), TokenVerdict::Unknown);
+        assert_eq!(
+            judge::<Secret>(&[], Some("abc"), &rome(), now()),
+            TokenVerdict::Unknown
+        );
         assert_eq!(judge(&secrets, None, &rome(), now()), TokenVerdict::Absent);
     }
 
     #[test]
     fn an_empty_secret_opens_to_nobody() {
-        assert_eq!(judge(&[stored(REUSABLE, "", None)], Some(""), &rome(), now()), TokenVerdict::Unknown);
+        assert_eq!(
+            judge(&[stored(REUSABLE, "", None)], Some(""), &rome(), now()),
+            TokenVerdict::Unknown
+        );
         let mut secret = stored(REUSABLE, "abc", None);
         secret.data = None;
-        assert_eq!(judge(&[secret], Some(""), &rome(), now()), TokenVerdict::Unknown);
+        assert_eq!(
+            judge(&[secret], Some(""), &rome(), now()),
+            TokenVerdict::Unknown
+        );
     }
 
     #[test]
     fn an_unknown_kind_of_token_does_not_open() {
-        assert_eq!(judge(&[stored("forever", "abc", None)], Some("abc"), &rome(), now()), TokenVerdict::Unknown);
+        assert_eq!(
+            judge(
+                &[stored("forever", "abc", None)],
+                Some("abc"),
+                &rome(),
+                now()
+            ),
+            TokenVerdict::Unknown
+        );
     }
 
     #[test]
     fn a_token_ends_at_its_date_and_a_date_that_cannot_be_read_has_passed() {
-        assert_eq!(judge(&[stored(REUSABLE, "abc", Some("2026-06-01T12:00:01Z"))], Some("abc"), &rome(), now()), reusable());
         assert_eq!(
-            judge(&[stored(REUSABLE, "abc", Some("2026-06-01T12:00:00Z"))], Some("abc"), &rome(), now()),
+            judge(
+                &[stored(REUSABLE, "abc", Some("2026-06-01T12:00:01Z"))],
+                Some("abc"),
+                &rome(),
+                now()
+            ),
+            reusable()
+        );
+        assert_eq!(
+            judge(
+                &[stored(REUSABLE, "abc", Some("2026-06-01T12:00:00Z"))],
+                Some("abc"),
+                &rome(),
+                now()
+            ),
             TokenVerdict::Expired
         );
-        assert_eq!(judge(&[stored(ONE_TIME, "abc", Some("tomorrow"))], Some("abc"), &rome(), now()), TokenVerdict::Expired);
+        assert_eq!(
+            judge(
+                &[stored(ONE_TIME, "abc", Some("tomorrow"))],
+                Some("abc"),
+                &rome(),
+                now()
+            ),
+            TokenVerdict::Expired
+        );
     }
 
     #[test]
@@ -328,8 +487,17 @@ mod tests {
         assert_ne!(token, generate().unwrap());
         let made = secret("x", ONE_TIME, &token, Some(now()));
         assert_eq!(
-            judge(&[made], Some(&token), &rome(), "2026-06-01T11:59:59Z".parse().unwrap()),
-            TokenVerdict::Valid(TokenClaim { uid: String::new(), resource_version: String::new(), ..one_time("x") })
+            judge(
+                &[made],
+                Some(&token),
+                &rome(),
+                "2026-06-01T11:59:59Z".parse().unwrap()
+            ),
+            TokenVerdict::Valid(TokenClaim {
+                uid: String::new(),
+                resource_version: String::new(),
+                ..one_time("x")
+            })
         );
     }
 
@@ -343,12 +511,21 @@ mod tests {
             assert_eq!(request.method(), http::Method::PATCH);
             let bytes = request.into_body().collect().await.unwrap().to_bytes();
             let patch: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
-            assert_eq!(patch["metadata"]["annotations"][annotations::USED_BY], rome().as_str());
+            assert_eq!(
+                patch["metadata"]["annotations"][annotations::USED_BY],
+                rome().as_str()
+            );
             let refusal = |code: u16, reason: &str| {
-                (code, json!({ "kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "code": code }))
+                (
+                    code,
+                    json!({ "kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "code": code }),
+                )
             };
             let (code, answer) = match patch["metadata"]["resourceVersion"].as_str() {
-                Some("7") => (200, serde_json::to_value(stored(ONE_TIME, "abc", None)).unwrap()),
+                Some("7") => (
+                    200,
+                    serde_json::to_value(stored(ONE_TIME, "abc", None)).unwrap(),
+                ),
                 Some("8") => refusal(404, "NotFound"),
                 _ => refusal(409, "Conflict"),
             };
@@ -357,7 +534,11 @@ mod tests {
             Ok::<_, std::convert::Infallible>(response)
         });
         let secrets: Api<Secret> = Api::namespaced(kube::Client::new(service, "liqo"), "liqo");
-        let token = |version: &str, is_claimed| TokenClaim { resource_version: version.into(), is_claimed, ..one_time("t1") };
+        let token = |version: &str, is_claimed| TokenClaim {
+            resource_version: version.into(),
+            is_claimed,
+            ..one_time("t1")
+        };
         assert!(claim(&secrets, &token("7", false)).await.unwrap());
         assert!(!claim(&secrets, &token("8", false)).await.unwrap());
         assert!(!claim(&secrets, &token("9", false)).await.unwrap());

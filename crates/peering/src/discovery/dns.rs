@@ -27,12 +27,25 @@ const CONFIGURATION: &str = "/etc/resolv.conf";
 
 /// The servers in the text of a `resolv.conf`.
 fn servers(text: &str) -> Vec<SocketAddr> {
-    let addresses = text.lines().filter_map(|line| line.trim().strip_prefix("nameserver")?.trim().parse::<IpAddr>().ok());
-    addresses.map(|address| SocketAddr::new(address, 53)).take(MAX_SERVERS).collect()
+    let addresses = text.lines().filter_map(|line| {
+        line.trim()
+            .strip_prefix("nameserver")?
+            .trim()
+            .parse::<IpAddr>()
+            .ok()
+    });
+    addresses
+        .map(|address| SocketAddr::new(address, 53))
+        .take(MAX_SERVERS)
+        .collect()
 }
 
 pub async fn look_up(domain: &str) -> DomainLookup {
-    let servers = servers(&tokio::fs::read_to_string(CONFIGURATION).await.unwrap_or_default());
+    let servers = servers(
+        &tokio::fs::read_to_string(CONFIGURATION)
+            .await
+            .unwrap_or_default(),
+    );
     look_up_at(&servers, domain).await
 }
 
@@ -60,7 +73,9 @@ async fn ask_any(servers: &[SocketAddr], question: &Question) -> Option<Message>
         match ask(*server, question).await {
             Ok(message) if message.outcome != Outcome::Failed => return Some(message),
             Ok(_) => tracing::debug!(%server, name = question.name, "the DNS server has no answer"),
-            Err(error) => tracing::debug!(%server, name = question.name, %error, "the DNS server does not answer"),
+            Err(error) => {
+                tracing::debug!(%server, name = question.name, %error, "the DNS server does not answer");
+            }
         }
     }
     None
@@ -70,15 +85,30 @@ async fn ask(server: SocketAddr, question: &Question) -> io::Result<Message> {
     let malformed = || io::Error::new(io::ErrorKind::InvalidInput, "not a name");
     let mut id = [0; 2];
     // Together with the port, which the kernel chooses, it keeps others from answering.
-    SystemRandom::new().fill(&mut id).map_err(|_| io::Error::other("no random number"))?;
+    SystemRandom::new()
+        .fill(&mut id)
+        .map_err(|_| io::Error::other("no random number"))?;
     let id = u16::from_be_bytes(id);
     let bytes = message::question(id, question, true).ok_or_else(malformed)?;
     let answer = timeout(ANSWER_TIMEOUT, over_udp(server, id, question, &bytes)).await??;
-    if answer.is_truncated { timeout(ANSWER_TIMEOUT, over_tcp(server, id, question, &bytes)).await? } else { Ok(answer) }
+    if answer.is_truncated {
+        timeout(ANSWER_TIMEOUT, over_tcp(server, id, question, &bytes)).await?
+    } else {
+        Ok(answer)
+    }
 }
 
-async fn over_udp(server: SocketAddr, id: u16, question: &Question, bytes: &[u8]) -> io::Result<Message> {
-    let any: IpAddr = if server.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+async fn over_udp(
+    server: SocketAddr,
+    id: u16,
+    question: &Question,
+    bytes: &[u8],
+) -> io::Result<Message> {
+    let any: IpAddr = if server.is_ipv4() {
+        Ipv4Addr::UNSPECIFIED.into()
+    } else {
+        Ipv6Addr::UNSPECIFIED.into()
+    };
     let socket = UdpSocket::bind((any, 0)).await?;
     socket.connect(server).await?;
     socket.send(bytes).await?;
@@ -93,18 +123,32 @@ async fn over_udp(server: SocketAddr, id: u16, question: &Question, bytes: &[u8]
     }
 }
 
-async fn over_tcp(server: SocketAddr, id: u16, question: &Question, bytes: &[u8]) -> io::Result<Message> {
+async fn over_tcp(
+    server: SocketAddr,
+    id: u16,
+    question: &Question,
+    bytes: &[u8],
+) -> io::Result<Message> {
     let mut stream = TcpStream::connect(server).await?;
     let length = u16::try_from(bytes.len()).map_err(io::Error::other)?;
-    stream.write_all(&[&length.to_be_bytes()[..], bytes].concat()).await?;
+    stream
+        .write_all(&[&length.to_be_bytes()[..], bytes].concat())
+        .await?;
     let length = usize::from(stream.read_u16().await?);
     if length > MAX_TCP_LEN {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "the answer is too long"));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "the answer is too long",
+        ));
     }
     let mut buffer = vec![0; length];
     stream.read_exact(&mut buffer).await?;
     let answer = message::read(&buffer, MAX_TCP_LEN).map_err(io::Error::other)?;
-    if message::is_answer(&answer, id, question) { Ok(answer) } else { Err(io::Error::other("the answer to another question")) }
+    if message::is_answer(&answer, id, question) {
+        Ok(answer)
+    } else {
+        Err(io::Error::other("the answer to another question"))
+    }
 }
 
 #[cfg(test)]
@@ -114,11 +158,15 @@ mod tests {
     #[test]
     fn the_servers_of_this_pod_are_read() {
         let text = "search a.b\nnameserver 10.96.0.10\n nameserver  fd00::a\nnameserver nonsense\n#nameserver 10.0.0.1\n";
-        let expected: Vec<SocketAddr> = vec!["10.96.0.10:53".parse().unwrap(), "[fd00::a]:53".parse().unwrap()];
+        let expected: Vec<SocketAddr> = vec![
+            "10.96.0.10:53".parse().unwrap(),
+            "[fd00::a]:53".parse().unwrap(),
+        ];
         assert_eq!(servers(text), expected);
     }
 
-    /// A server that answers every question with these bytes after the question: first something else, then truncated, then over TCP.
+    /// A server that answers every question with these bytes after the question: first something
+    /// else, then truncated, then over TCP.
     async fn server(answer: fn(&[u8]) -> Vec<u8>) -> SocketAddr {
         // The port must be free for both.
         let (udp, tcp, address) = loop {
@@ -146,7 +194,10 @@ mod tests {
                 let mut asked = vec![0; usize::from(stream.read_u16().await.unwrap())];
                 stream.read_exact(&mut asked).await.unwrap();
                 let answer = answer(&asked);
-                stream.write_u16(u16::try_from(answer.len()).unwrap()).await.unwrap();
+                stream
+                    .write_u16(u16::try_from(answer.len()).unwrap())
+                    .await
+                    .unwrap();
                 stream.write_all(&answer).await.unwrap();
             }
         });
@@ -161,7 +212,13 @@ mod tests {
             answer
         };
         let servers = [server(empty).await];
-        assert_eq!(look_up_at(&servers, "example.org").await.result(), Ok(Vec::new()));
-        assert!(look_up_at(&[], "example.org").await.result().is_err(), "no server at all");
+        assert_eq!(
+            look_up_at(&servers, "example.org").await.result(),
+            Ok(Vec::new())
+        );
+        assert!(
+            look_up_at(&[], "example.org").await.result().is_err(),
+            "no server at all"
+        );
     }
 }

@@ -1,9 +1,10 @@
-//! Creates a `ForeignCluster` for each cluster that discovery finds, and decides from which of them this cluster
-//! borrows automatically.
+//! Creates a `ForeignCluster` for each cluster that discovery finds, and decides from which of them
+//! this cluster borrows automatically.
 //!
-//! `liqo-fabric` writes what it hears on the local network into a `ConfigMap`. [`search_domains`] writes what DNS
-//! domains contain into the status of `SearchDomain`s. Both are only claims: [`verification`] calls the announced URLs,
-//! and only a cluster that proved its ID there gets an object.
+//! `liqo-fabric` writes what it hears on the local network into a `ConfigMap`. [`search_domains`]
+//! writes what DNS domains contain into the status of `SearchDomain`s. Both are only claims:
+//! [`verification`] calls the announced URLs, and only a cluster that proved its ID there gets an
+//! object.
 
 pub mod dns;
 pub mod search_domains;
@@ -19,7 +20,8 @@ use kube::{
 };
 use liqo_api::policies::PolicyPeer;
 use liqo_api::{
-    CLUSTERS_KEY, ClusterId, DISCOVERED_CLUSTERS, Discovery, ForeignCluster, LAN_CLUSTERS, PeeringPolicy, SearchDomain, labels,
+    CLUSTERS_KEY, ClusterId, DISCOVERED_CLUSTERS, Discovery, ForeignCluster, LAN_CLUSTERS,
+    PeeringPolicy, SearchDomain, labels,
 };
 use liqo_controller_runtime::{
     Cache, Context, Key, cache, foreign_clusters, policies,
@@ -66,7 +68,14 @@ impl Discoverer {
         if !(sources.lan.synced().await && sources.domains.synced().await) {
             return;
         }
-        tokio::join!(search_domains::run(self.context.clone(), sources.domains.clone(), domains_changed), self.follow(&sources));
+        tokio::join!(
+            search_domains::run(
+                self.context.clone(),
+                sources.domains.clone(),
+                domains_changed
+            ),
+            self.follow(&sources)
+        );
     }
 
     fn watch(&self, domains_changed: Arc<Notify>) -> Sources {
@@ -74,24 +83,42 @@ impl Discoverer {
         let (changed, also_changed) = (self.changed.clone(), self.changed.clone());
         let maps: Api<ConfigMap> = Api::namespaced(context.client.clone(), &context.namespace);
         let only_list = watcher::Config::default().fields(&format!("metadata.name={LAN_CLUSTERS}"));
-        let lan = Cache::watch(maps, only_list, context.stop.clone(), lan_list, move |_, _, _| changed.notify_one());
+        let lan = Cache::watch(
+            maps,
+            only_list,
+            context.stop.clone(),
+            lan_list,
+            move |_, _, _| changed.notify_one(),
+        );
         let domains: Api<SearchDomain> = Api::all(context.client.clone());
-        let domains = Cache::watch(domains, watcher::Config::default(), context.stop.clone(), cache::whole, move |_, _, _| {
-            also_changed.notify_one();
-            domains_changed.notify_one();
-        });
+        let domains = Cache::watch(
+            domains,
+            watcher::Config::default(),
+            context.stop.clone(),
+            cache::whole,
+            move |_, _, _| {
+                also_changed.notify_one();
+                domains_changed.notify_one();
+            },
+        );
         Sources { lan, domains }
     }
 
     async fn follow(&self, sources: &Sources) {
         let mut config = self.context.config.clone();
-        let (mut verification, mut list) = (Verification::new(self.context.network.clone()), List::default());
+        let (mut verification, mut list) = (
+            Verification::new(self.context.network.clone()),
+            List::default(),
+        );
         loop {
             let lan_is_on = config.borrow_and_update().spec.discovery.lan.enabled;
             let found = self.found(sources, lan_is_on);
             let now = Instant::now();
             verification.update(&found, now);
-            let mut next = verification.next_due().unwrap_or(now + PERIOD).min(now + PERIOD);
+            let mut next = verification
+                .next_due()
+                .unwrap_or(now + PERIOD)
+                .min(now + PERIOD);
             if let Err(error) = self.apply(&found, &verification, &mut list).await {
                 tracing::warn!(%error, "cannot apply what discovery found, trying again");
                 next = now + RETRY_DELAY;
@@ -112,10 +139,15 @@ impl Discoverer {
     }
 
     fn found(&self, sources: &Sources, lan_is_on: bool) -> BTreeMap<ClusterId, FoundCluster> {
-        let lan = sources.lan.get(&Key::new(&self.context.namespace, LAN_CLUSTERS)).filter(|_| lan_is_on);
+        let lan = sources
+            .lan
+            .get(&Key::new(&self.context.namespace, LAN_CLUSTERS))
+            .filter(|_| lan_is_on);
         let lan = lan.as_deref().map(Vec::as_slice).unwrap_or_default();
         let domains = sources.domains.all().into_iter();
-        let domains = domains.map(|(key, domain)| (key.name, announcements(&domain))).collect();
+        let domains = domains
+            .map(|(key, domain)| (key.name, announcements(&domain)))
+            .collect();
         merge(&self.context.cluster_id, lan, &domains)
     }
 
@@ -126,8 +158,14 @@ impl Discoverer {
         list: &mut List,
     ) -> Result<(), StepError> {
         let records = foreign_clusters::by_peer(&self.foreign_clusters);
-        let known: BTreeMap<&ClusterId, Known> = records.iter().map(|(id, record)| (id, Known::of(record))).collect();
-        let mut created = known.values().filter(|known| known.way.is_some() && !known.by_person).count();
+        let known: BTreeMap<&ClusterId, Known> = records
+            .iter()
+            .map(|(id, record)| (id, Known::of(record)))
+            .collect();
+        let mut created = known
+            .values()
+            .filter(|known| known.way.is_some() && !known.by_person)
+            .count();
         let (mut discovered, mut failure) = (Vec::new(), None);
         // What fails for one cluster does not hold up the others.
         for (id, found) in found {
@@ -140,12 +178,20 @@ impl Discoverer {
                 problem: problem(found, known, &verified, created),
             });
             let record = records.get(id).map(AsRef::as_ref);
-            failure = self.carry_out(id, change, record, verification).await.err().or(failure);
+            failure = self
+                .carry_out(id, change, record, verification)
+                .await
+                .err()
+                .or(failure);
         }
         for (id, known) in known.iter().filter(|(id, _)| !found.contains_key(**id)) {
             let change = decide(None, Some(known), &verification.of(id), created);
             let record = records.get(*id).map(AsRef::as_ref);
-            failure = self.carry_out(id, change, record, verification).await.err().or(failure);
+            failure = self
+                .carry_out(id, change, record, verification)
+                .await
+                .err()
+                .or(failure);
         }
         for record in records.values() {
             failure = self.decide_outgoing(record).await.err().or(failure);
@@ -164,26 +210,39 @@ impl Discoverer {
         let api: Api<ForeignCluster> = Api::all(self.context.client.clone());
         match (change, record) {
             (Change::Create { way, auth_url }, _) => {
-                let Some(name) = verification.name(id, &auth_url) else { return Ok(()) };
+                let Some(name) = verification.name(id, &auth_url) else {
+                    return Ok(());
+                };
                 self.create(&api, id, &name, way, &auth_url).await
             }
             (Change::Update { way, auth_url }, Some(record)) => {
-                let mut patch = json!({ "metadata": { "resourceVersion": record.resource_version() } });
+                let mut patch =
+                    json!({ "metadata": { "resourceVersion": record.resource_version() } });
                 if let Some(way) = way {
                     patch["metadata"]["labels"] = json!({ labels::DISCOVERED_BY: way.as_label() });
                 }
                 if let Some(url) = &auth_url {
                     patch["spec"] = json!({ "authURL": url });
                 }
-                let patched = api.patch(&record.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await;
+                let patched = api
+                    .patch(
+                        &record.name_any(),
+                        &PatchParams::default(),
+                        &Patch::Merge(patch),
+                    )
+                    .await;
                 unless_changed(patched).step("change", "ForeignCluster", Key::of(record))?;
                 tracing::info!(peer = %id, ?way, auth_url, "discovery changed a ForeignCluster");
                 Ok(())
             }
             (Change::Delete, Some(record)) => {
-                let preconditions = Preconditions { resource_version: record.resource_version(), uid: record.uid() };
+                let preconditions = Preconditions {
+                    resource_version: record.resource_version(),
+                    uid: record.uid(),
+                };
                 let params = DeleteParams::default().preconditions(preconditions);
-                let deleted = unless_changed(delete_if_present(&api, &record.name_any(), &params).await);
+                let deleted =
+                    unless_changed(delete_if_present(&api, &record.name_any(), &params).await);
                 deleted.step("delete", "ForeignCluster", Key::of(record))?;
                 tracing::info!(peer = %id, "nobody sees the cluster any more");
                 Ok(())
@@ -208,11 +267,9 @@ impl Discoverer {
                 },
                 "spec": { "clusterID": id, "clusterName": name, "authURL": auth_url },
             });
-            let object: ForeignCluster = serde_json::from_value(object).map_err(kube::Error::SerdeError).step(
-                "describe",
-                "ForeignCluster",
-                Key::new("", &object_name),
-            )?;
+            let object: ForeignCluster = serde_json::from_value(object)
+                .map_err(kube::Error::SerdeError)
+                .step("describe", "ForeignCluster", Key::new("", &object_name))?;
             if objects::ensure(api, &object).await?.spec.cluster_id == *id {
                 tracing::info!(peer = %id, name = object_name, ?way, "found a cluster");
                 return Ok(());
@@ -224,24 +281,46 @@ impl Discoverer {
 
     /// Writes whether this cluster borrows from the peer because of the policy, if that changed.
     async fn decide_outgoing(&self, record: &ForeignCluster) -> Result<(), StepError> {
-        let policy = policies::effective(&self.policies, &PolicyPeer::new(&record.spec.cluster_id, Some(record)));
+        let policy = policies::effective(
+            &self.policies,
+            &PolicyPeer::new(&record.spec.cluster_id, Some(record)),
+        );
         let wanted = policy.is_some_and(|policy| policy.spec.consume.automatic);
         if record.metadata.deletion_timestamp.is_some()
-            || wanted == record.status.as_ref().is_some_and(|status| status.automatic_outgoing_peering)
+            || wanted
+                == record
+                    .status
+                    .as_ref()
+                    .is_some_and(|status| status.automatic_outgoing_peering)
         {
             return Ok(());
         }
         let api: Api<ForeignCluster> = Api::all(self.context.client.clone());
         let body = json!({ "status": { "automaticOutgoingPeering": wanted } });
-        let written = api.patch_status(&record.name_any(), &PatchParams::default(), &Patch::Merge(body)).await;
-        unless_gone(written).map(drop).step("write the status of", "ForeignCluster", Key::of(record))
+        let written = api
+            .patch_status(
+                &record.name_any(),
+                &PatchParams::default(),
+                &Patch::Merge(body),
+            )
+            .await;
+        unless_gone(written).map(drop).step(
+            "write the status of",
+            "ForeignCluster",
+            Key::of(record),
+        )
     }
 }
 
-/// Reads the list that `liqo-fabric` wrote. Another version may have written it, so what cannot be read counts as nothing.
+/// Reads the list that `liqo-fabric` wrote. Another version may have written it, so what cannot be
+/// read counts as nothing.
 #[allow(clippy::unnecessary_wraps, clippy::needless_pass_by_value)] // The signature that a cache requires.
 fn lan_list(map: ConfigMap) -> Option<Vec<Announcement>> {
-    let text = map.data.as_ref().and_then(|data| data.get(CLUSTERS_KEY)).map_or("[]", String::as_str);
+    let text = map
+        .data
+        .as_ref()
+        .and_then(|data| data.get(CLUSTERS_KEY))
+        .map_or("[]", String::as_str);
     let mut all: Vec<Announcement> = serde_json::from_str(text).unwrap_or_else(|error| {
         tracing::warn!(%error, "the list of clusters on the local network cannot be read");
         Vec::new()
@@ -260,7 +339,11 @@ struct List {
 
 impl List {
     /// Writes the list if it differs from the stored one, but not too often.
-    async fn write(&mut self, context: &Context, discovered: &[Discovered]) -> Result<(), StepError> {
+    async fn write(
+        &mut self,
+        context: &Context,
+        discovered: &[Discovered],
+    ) -> Result<(), StepError> {
         let text = json!(discovered).to_string();
         let now = Instant::now().into_std();
         self.is_due = self.written.is_due(&text, now);
@@ -269,12 +352,24 @@ impl List {
         }
         let api: Api<ConfigMap> = Api::namespaced(context.client.clone(), &context.namespace);
         let key = || Key::new(&context.namespace, DISCOVERED_CLUSTERS);
-        let current = api.get(DISCOVERED_CLUSTERS).await.step("read", "ConfigMap", key())?;
-        let stored = current.data.as_ref().and_then(|data| data.get(CLUSTERS_KEY));
+        let current = api
+            .get(DISCOVERED_CLUSTERS)
+            .await
+            .step("read", "ConfigMap", key())?;
+        let stored = current
+            .data
+            .as_ref()
+            .and_then(|data| data.get(CLUSTERS_KEY));
         // Nothing stored is an empty list.
         if stored.map_or("[]", String::as_str) != text {
             let body = json!({ "data": { CLUSTERS_KEY: text } });
-            let written = api.patch(DISCOVERED_CLUSTERS, &PatchParams::default(), &Patch::Merge(body)).await;
+            let written = api
+                .patch(
+                    DISCOVERED_CLUSTERS,
+                    &PatchParams::default(),
+                    &Patch::Merge(body),
+                )
+                .await;
             written.step("write", "ConfigMap", key())?;
             self.pace.wrote(now);
         }
@@ -285,7 +380,10 @@ impl List {
 
     /// The earliest time at which a list that was not written yet may be written.
     fn next_write(&self) -> Option<Instant> {
-        self.pace.next(Instant::now().into_std()).filter(|_| self.is_due).map(Instant::from_std)
+        self.pace
+            .next(Instant::now().into_std())
+            .filter(|_| self.is_due)
+            .map(Instant::from_std)
     }
 }
 
@@ -296,8 +394,11 @@ mod tests {
     #[test]
     fn a_list_of_another_form_counts_as_none() {
         let list = |text: &str| {
-            let map = json!({ "metadata": { "name": LAN_CLUSTERS }, "data": { CLUSTERS_KEY: text } });
-            lan_list(serde_json::from_value(map).unwrap()).unwrap().len()
+            let map =
+                json!({ "metadata": { "name": LAN_CLUSTERS }, "data": { CLUSTERS_KEY: text } });
+            lan_list(serde_json::from_value(map).unwrap())
+                .unwrap()
+                .len()
         };
         let one = json!({ "clusterID": ClusterId::of_public_key(&[1; 32]), "clusterName": "milan", "authURLs": [], "protocol": [1, 1] });
         assert_eq!(list(&json!([one]).to_string()), 1);

@@ -1,4 +1,5 @@
-//! Reads the domains of all `SearchDomain`s as often as their records ask for, and writes what was found into their status.
+//! Reads the domains of all `SearchDomain`s as often as their records ask for, and writes what was
+//! found into their status.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
@@ -32,12 +33,21 @@ pub async fn run(context: Context, domains: Cache<SearchDomain>, changed: Arc<No
     loop {
         let current: BTreeMap<Key, Arc<SearchDomain>> = domains.all().into_iter().collect();
         let now = Instant::now();
-        schedule.retain(|key, known| current.get(key).is_some_and(|object| object.spec.domain == known.domain));
+        schedule.retain(|key, known| {
+            current
+                .get(key)
+                .is_some_and(|object| object.spec.domain == known.domain)
+        });
         for (key, object) in &current {
-            let new = || Scheduled { domain: object.spec.domain.clone(), due: now, listed: None };
+            let new = || Scheduled {
+                domain: object.spec.domain.clone(),
+                due: now,
+                listed: None,
+            };
             let scheduled = schedule.entry(key.clone()).or_insert_with(new);
             scheduled.due = scheduled.due_with(object.status.as_ref(), now);
-            if scheduled.due <= now && lookups.len() < MAX_CONCURRENT && running.insert(key.clone()) {
+            if scheduled.due <= now && lookups.len() < MAX_CONCURRENT && running.insert(key.clone())
+            {
                 let (key, domain) = (key.clone(), scheduled.domain.clone());
                 lookups.spawn(async move {
                     let lookup = look_up(&domain).await;
@@ -45,8 +55,14 @@ pub async fn run(context: Context, domains: Cache<SearchDomain>, changed: Arc<No
                 });
             }
         }
-        let idle = schedule.iter().filter(|(key, _)| !running.contains(*key)).map(|(_, known)| known.due);
-        let next = idle.min().filter(|_| lookups.len() < MAX_CONCURRENT).unwrap_or_else(|| now + Duration::from_mins(1));
+        let idle = schedule
+            .iter()
+            .filter(|(key, _)| !running.contains(*key))
+            .map(|(_, known)| known.due);
+        let next = idle
+            .min()
+            .filter(|_| lookups.len() < MAX_CONCURRENT)
+            .unwrap_or_else(|| now + Duration::from_mins(1));
         tokio::select! {
             biased;
             () = context.stop.cancelled() => return,
@@ -77,38 +93,74 @@ struct Scheduled {
 }
 
 impl Scheduled {
-    /// The same, or soon if somebody changed the entries. Our own write may not be visible yet, which costs one lookup.
+    /// The same, or soon if somebody changed the entries. Our own write may not be visible yet,
+    /// which costs one lookup.
     fn due_with(&self, status: Option<&SearchDomainStatus>, now: Instant) -> Instant {
-        let present = status.map(|status| status.clusters.as_slice()).unwrap_or_default();
-        let is_changed = self.listed.as_ref().is_some_and(|listed| listed.as_slice() != present);
-        if is_changed { self.due.min(now + RETRY_DELAY) } else { self.due }
+        let present = status
+            .map(|status| status.clusters.as_slice())
+            .unwrap_or_default();
+        let is_changed = self
+            .listed
+            .as_ref()
+            .is_some_and(|listed| listed.as_slice() != present);
+        if is_changed {
+            self.due.min(now + RETRY_DELAY)
+        } else {
+            self.due
+        }
     }
 }
 
 /// Writes the status if it changed. Returns its entries.
-async fn write(context: &Context, object: &SearchDomain, lookup: &DomainLookup) -> kube::Result<Vec<SearchDomainEntry>> {
+async fn write(
+    context: &Context,
+    object: &SearchDomain,
+    lookup: &DomainLookup,
+) -> kube::Result<Vec<SearchDomainEntry>> {
     let old = object.status.clone().unwrap_or_default();
     let (clusters, condition) = wanted(&old, lookup);
     let conditions = decide(&old.conditions, &[condition], context.now());
     if clusters == old.clusters && conditions.is_none() {
         return Ok(clusters);
     }
-    let status = json!({ "clusters": clusters, "conditions": conditions.unwrap_or(old.conditions) });
+    let status =
+        json!({ "clusters": clusters, "conditions": conditions.unwrap_or(old.conditions) });
     let api: Api<SearchDomain> = Api::all(context.client.clone());
     let body = json!({ "status": status });
-    unless_gone(api.patch_status(&object.name_any(), &PatchParams::default(), &Patch::Merge(body)).await).map(|_| clusters)
+    unless_gone(
+        api.patch_status(
+            &object.name_any(),
+            &PatchParams::default(),
+            &Patch::Merge(body),
+        )
+        .await,
+    )
+    .map(|_| clusters)
 }
 
-/// The entries and the condition. While the DNS server does not answer, the entries stay: it says nothing about the clusters.
-fn wanted(old: &SearchDomainStatus, lookup: &DomainLookup) -> (Vec<SearchDomainEntry>, DesiredCondition) {
+/// The entries and the condition. While the DNS server does not answer, the entries stay: it says
+/// nothing about the clusters.
+fn wanted(
+    old: &SearchDomainStatus,
+    lookup: &DomainLookup,
+) -> (Vec<SearchDomainEntry>, DesiredCondition) {
     let instances = match lookup.result() {
         Ok(instances) => instances,
         Err(fault) => {
-            let text = format!("{fault}: is the domain right, and does the DNS of this cluster forward it?");
-            return (old.clusters.clone(), DesiredCondition::no(RESOLVED, ResolvedReason::Unanswered, text));
+            let text = format!(
+                "{fault}: is the domain right, and does the DNS of this cluster forward it?"
+            );
+            return (
+                old.clusters.clone(),
+                DesiredCondition::no(RESOLVED, ResolvedReason::Unanswered, text),
+            );
         }
     };
-    let broken: Vec<_> = instances.iter().filter(|instance| instance.is_broken()).map(|one| one.name.as_str()).collect();
+    let broken: Vec<_> = instances
+        .iter()
+        .filter(|instance| instance.is_broken())
+        .map(|one| one.name.as_str())
+        .collect();
     let condition = if instances.is_empty() {
         let text = "the domain has no PTR record for _liqo_auth._tcp";
         DesiredCondition::no(RESOLVED, ResolvedReason::NoEntry, text)
@@ -124,7 +176,10 @@ fn wanted(old: &SearchDomainStatus, lookup: &DomainLookup) -> (Vec<SearchDomainE
         );
         DesiredCondition::no(RESOLVED, ResolvedReason::BrokenEntries, text)
     };
-    let kept = |instance: Instance| match (&instance.found, old.clusters.iter().find(|one| one.name == instance.name)) {
+    let kept = |instance: Instance| match (
+        &instance.found,
+        old.clusters.iter().find(|one| one.name == instance.name),
+    ) {
         (Err(LookupFault::Unanswered(_)), Some(known)) => known.clone(),
         _ => entry(instance),
     };
@@ -133,7 +188,9 @@ fn wanted(old: &SearchDomainStatus, lookup: &DomainLookup) -> (Vec<SearchDomainE
 
 /// The number of clusters that the instances describe, for people.
 fn count(instances: &[Instance]) -> String {
-    let ids = instances.iter().filter_map(|instance| Some(&instance.found.as_ref().ok()?.cluster_id));
+    let ids = instances
+        .iter()
+        .filter_map(|instance| Some(&instance.found.as_ref().ok()?.cluster_id));
     match ids.collect::<BTreeSet<_>>().len() {
         1 => "1 cluster".to_owned(),
         clusters => format!("{clusters} clusters"),
@@ -141,8 +198,11 @@ fn count(instances: &[Instance]) -> String {
 }
 
 fn entry(instance: Instance) -> SearchDomainEntry {
-    let shares_id =
-        |other| format!("its cluster ID is also that of {other}: the one at whose address the cluster proves it counts");
+    let shares_id = |other| {
+        format!(
+            "its cluster ID is also that of {other}: the one at whose address the cluster proves it counts"
+        )
+    };
     match instance.found {
         Ok(found) => SearchDomainEntry {
             name: instance.name,
@@ -152,7 +212,11 @@ fn entry(instance: Instance) -> SearchDomainEntry {
             protocol: found.protocol.to_vec(),
             problem: instance.same_id_as.map(shares_id),
         },
-        Err(fault) => SearchDomainEntry { name: instance.name, problem: Some(fault.to_string()), ..SearchDomainEntry::default() },
+        Err(fault) => SearchDomainEntry {
+            name: instance.name,
+            problem: Some(fault.to_string()),
+            ..SearchDomainEntry::default()
+        },
     }
 }
 
@@ -166,38 +230,76 @@ mod tests {
     async fn entries_that_somebody_removed_are_looked_up_again_soon() {
         let now = Instant::now();
         let due = now + Duration::from_hours(1);
-        let entry = SearchDomainEntry { name: "milan".into(), ..SearchDomainEntry::default() };
-        let scheduled = |listed| Scheduled { domain: "example.org".into(), due, listed };
-        let written = SearchDomainStatus { clusters: vec![entry.clone()], conditions: Vec::new() };
+        let entry = SearchDomainEntry {
+            name: "milan".into(),
+            ..SearchDomainEntry::default()
+        };
+        let scheduled = |listed| Scheduled {
+            domain: "example.org".into(),
+            due,
+            listed,
+        };
+        let written = SearchDomainStatus {
+            clusters: vec![entry.clone()],
+            conditions: Vec::new(),
+        };
         let known = scheduled(Some(vec![entry]));
         assert_eq!(known.due_with(Some(&written), now), due);
-        assert_eq!(known.due_with(Some(&SearchDomainStatus::default()), now), now + RETRY_DELAY);
+        assert_eq!(
+            known.due_with(Some(&SearchDomainStatus::default()), now),
+            now + RETRY_DELAY
+        );
         assert_eq!(known.due_with(None, now), now + RETRY_DELAY);
         let soon = Scheduled { due: now, ..known };
         assert_eq!(soon.due_with(None, now), now, "it is due already");
-        assert_eq!(scheduled(None).due_with(None, now), due, "nothing is known of it yet");
+        assert_eq!(
+            scheduled(None).due_with(None, now),
+            due,
+            "nothing is known of it yet"
+        );
     }
 
     #[test]
     fn while_the_server_is_silent_the_entries_stay() {
-        let known = SearchDomainEntry { name: "milan".into(), ..SearchDomainEntry::default() };
-        let old = SearchDomainStatus { clusters: vec![known], conditions: Vec::new() };
+        let known = SearchDomainEntry {
+            name: "milan".into(),
+            ..SearchDomainEntry::default()
+        };
+        let old = SearchDomainStatus {
+            clusters: vec![known],
+            conditions: Vec::new(),
+        };
         let mut lookup = DomainLookup::new("example.org");
         for question in lookup.questions() {
             lookup.answered(&question, None);
         }
         let (clusters, condition) = wanted(&old, &lookup);
-        assert_eq!((clusters, condition.reason.as_str()), (old.clusters, "Unanswered"));
+        assert_eq!(
+            (clusters, condition.reason.as_str()),
+            (old.clusters, "Unanswered")
+        );
     }
 
     const SERVICE_NAME: &str = "_liqo_auth._tcp.example.org";
 
     /// A lookup to which the server answers all questions with these records.
     fn looked_up(records: &[(String, Data)]) -> DomainLookup {
-        let records: Vec<_> =
-            records.iter().map(|(name, data)| Record { name: name.clone(), ttl: 60, data: data.clone() }).collect();
-        let message =
-            Message { id: 0, is_response: true, is_truncated: false, outcome: Outcome::Ok, questions: Vec::new(), records };
+        let records: Vec<_> = records
+            .iter()
+            .map(|(name, data)| Record {
+                name: name.clone(),
+                ttl: 60,
+                data: data.clone(),
+            })
+            .collect();
+        let message = Message {
+            id: 0,
+            is_response: true,
+            is_truncated: false,
+            outcome: Outcome::Ok,
+            questions: Vec::new(),
+            records,
+        };
         let mut lookup = DomainLookup::new("example.org");
         loop {
             let questions = lookup.questions();
@@ -211,7 +313,10 @@ mod tests {
     }
 
     fn listed(name: &str) -> (String, Data) {
-        (SERVICE_NAME.to_owned(), Data::Ptr(format!("{name}.{SERVICE_NAME}")))
+        (
+            SERVICE_NAME.to_owned(),
+            Data::Ptr(format!("{name}.{SERVICE_NAME}")),
+        )
     }
 
     #[test]
@@ -219,27 +324,72 @@ mod tests {
         let id = liqo_api::ClusterId::of_public_key(&[2; 32]).to_string();
         let of_entry = |name: &str, host: u8| {
             let instance = format!("{name}.{SERVICE_NAME}");
-            let text = Data::Txt([("id".to_owned(), id.clone()), ("name".to_owned(), "milan".to_owned())].into());
-            let server = Data::Srv { priority: 0, weight: 0, port: 1, target: format!("{name}.example.org") };
-            let address = (format!("{name}.example.org"), Data::Address([203, 0, 113, host].into()));
-            [listed(name), (instance.clone(), text), (instance, server), address]
+            let text = Data::Txt(
+                [
+                    ("id".to_owned(), id.clone()),
+                    ("name".to_owned(), "milan".to_owned()),
+                ]
+                .into(),
+            );
+            let server = Data::Srv {
+                priority: 0,
+                weight: 0,
+                port: 1,
+                target: format!("{name}.example.org"),
+            };
+            let address = (
+                format!("{name}.example.org"),
+                Data::Address([203, 0, 113, host].into()),
+            );
+            [
+                listed(name),
+                (instance.clone(), text),
+                (instance, server),
+                address,
+            ]
         };
-        let (clusters, condition) =
-            wanted(&SearchDomainStatus::default(), &looked_up(&[of_entry("liar", 9), of_entry("milan", 5)].concat()));
+        let (clusters, condition) = wanted(
+            &SearchDomainStatus::default(),
+            &looked_up(&[of_entry("liar", 9), of_entry("milan", 5)].concat()),
+        );
         assert_eq!(
-            clusters.iter().map(|one| one.auth_urls.as_slice()).collect::<Vec<_>>(),
+            clusters
+                .iter()
+                .map(|one| one.auth_urls.as_slice())
+                .collect::<Vec<_>>(),
             [["https://203.0.113.9:1"], ["https://203.0.113.5:1"]]
         );
-        let problems: Vec<_> = clusters.iter().map(|one| one.problem.as_deref().unwrap()).collect();
-        assert!(problems[0].starts_with("its cluster ID is also that of milan"), "{problems:?}");
-        assert!(problems[1].starts_with("its cluster ID is also that of liar"), "{problems:?}");
-        assert_eq!(condition.message, "1 cluster; 2 of 2 entries do not describe a cluster of their own: liar, milan");
+        let problems: Vec<_> = clusters
+            .iter()
+            .map(|one| one.problem.as_deref().unwrap())
+            .collect();
+        assert!(
+            problems[0].starts_with("its cluster ID is also that of milan"),
+            "{problems:?}"
+        );
+        assert!(
+            problems[1].starts_with("its cluster ID is also that of liar"),
+            "{problems:?}"
+        );
+        assert_eq!(
+            condition.message,
+            "1 cluster; 2 of 2 entries do not describe a cluster of their own: liar, milan"
+        );
     }
 
     #[test]
     fn broken_entries_are_listed_with_what_is_wrong() {
-        let (clusters, condition) = wanted(&SearchDomainStatus::default(), &looked_up(&[listed("milan")]));
-        assert_eq!((clusters[0].name.as_str(), clusters[0].problem.as_deref()), ("milan", Some("it has no TXT record")));
-        assert_eq!((condition.reason.as_str(), condition.status), ("BrokenEntries", Some(false)));
+        let (clusters, condition) = wanted(
+            &SearchDomainStatus::default(),
+            &looked_up(&[listed("milan")]),
+        );
+        assert_eq!(
+            (clusters[0].name.as_str(), clusters[0].problem.as_deref()),
+            ("milan", Some("it has no TXT record"))
+        );
+        assert_eq!(
+            (condition.reason.as_str(), condition.status),
+            ("BrokenEntries", Some(false))
+        );
     }
 }

@@ -42,23 +42,44 @@ pub struct Verification {
 
 impl Verification {
     pub fn new(network: Arc<dyn Network>) -> Self {
-        Self { network, checks: BTreeMap::new(), calls: JoinSet::new() }
+        Self {
+            network,
+            checks: BTreeMap::new(),
+            calls: JoinSet::new(),
+        }
     }
 
     /// Forgets URLs that are not announced any more, and calls those that are due.
     pub fn update(&mut self, found: &BTreeMap<ClusterId, FoundCluster>, now: Instant) {
-        let is_announced = |(id, url): &Target| found.get(id).is_some_and(|found| found.announcement.auth_urls.contains(url));
+        let is_announced = |(id, url): &Target| {
+            found
+                .get(id)
+                .is_some_and(|found| found.announcement.auth_urls.contains(url))
+        };
         self.checks.retain(|target, _| is_announced(target));
         for (id, found) in found {
             for url in &found.announcement.auth_urls {
-                let new = Check { outcome: None, due: now, delay: MIN_RETRY_DELAY, is_running: false };
+                let new = Check {
+                    outcome: None,
+                    due: now,
+                    delay: MIN_RETRY_DELAY,
+                    is_running: false,
+                };
                 self.checks.entry((id.clone(), url.clone())).or_insert(new);
             }
         }
-        let mut due: Vec<_> = self.checks.iter_mut().filter(|(_, check)| !check.is_running && check.due <= now).collect();
-        // Whoever announces many URLs at which nobody answers does not hold up those that were never called.
+        let mut due: Vec<_> = self
+            .checks
+            .iter_mut()
+            .filter(|(_, check)| !check.is_running && check.due <= now)
+            .collect();
+        // Whoever announces many URLs at which nobody answers does not hold up those that were
+        // never called.
         due.sort_by_key(|(_, check)| (check.outcome.is_some(), check.due));
-        for (target, check) in due.into_iter().take(MAX_CONCURRENT.saturating_sub(self.calls.len())) {
+        for (target, check) in due
+            .into_iter()
+            .take(MAX_CONCURRENT.saturating_sub(self.calls.len()))
+        {
             check.is_running = true;
             let (network, target) = (Arc::clone(&self.network), target.clone());
             self.calls.spawn(async move {
@@ -78,7 +99,9 @@ impl Verification {
     }
 
     fn record(&mut self, target: &Target, outcome: Outcome, now: Instant) {
-        let Some(check) = self.checks.get_mut(target) else { return };
+        let Some(check) = self.checks.get_mut(target) else {
+            return;
+        };
         check.is_running = false;
         if outcome.is_ok() {
             (check.due, check.delay) = (now + PROVED_FOR, MIN_RETRY_DELAY);
@@ -91,13 +114,21 @@ impl Verification {
 
     /// The time at which the next call is due.
     pub fn next_due(&self) -> Option<Instant> {
-        self.checks.values().filter(|check| !check.is_running).map(|check| check.due).min()
+        self.checks
+            .values()
+            .filter(|check| !check.is_running)
+            .map(|check| check.due)
+            .min()
     }
 
     /// The results of the calls to a cluster's URLs.
     pub fn of(&self, id: &ClusterId) -> Verified {
         let mut verified = Verified::default();
-        for ((_, url), check) in self.checks.range((id.clone(), String::new())..).take_while(|((of, _), _)| of == id) {
+        for ((_, url), check) in self
+            .checks
+            .range((id.clone(), String::new())..)
+            .take_while(|((of, _), _)| of == id)
+        {
             match &check.outcome {
                 Some(Ok(_)) => _ = verified.proved.insert(url.clone()),
                 Some(Err(reason)) => _ = verified.failed.insert(url.clone(), reason.clone()),
@@ -109,17 +140,32 @@ impl Verification {
 
     /// The name that the cluster gave when it proved its ID at this URL.
     pub fn name(&self, id: &ClusterId, url: &str) -> Option<String> {
-        self.checks.get(&(id.clone(), url.to_owned()))?.outcome.clone()?.ok()
+        self.checks
+            .get(&(id.clone(), url.to_owned()))?
+            .outcome
+            .clone()?
+            .ok()
     }
 }
 
 async fn call(network: &Arc<dyn Network>, id: &ClusterId, url: &str) -> Outcome {
-    let shorten =
-        |text: String| text.chars().filter(|character| !character.is_control()).take(MAX_REASON_LEN).collect::<String>();
+    let shorten = |text: String| {
+        text.chars()
+            .filter(|character| !character.is_control())
+            .take(MAX_REASON_LEN)
+            .collect::<String>()
+    };
     let client = AuthClient::new(network, id, url).map_err(|error| shorten(error.to_string()))?;
-    let ids = client.ids().await.map_err(|error| shorten(error.to_string()))?;
+    let ids = client
+        .ids()
+        .await
+        .map_err(|error| shorten(error.to_string()))?;
     negotiate(PROTOCOL, ids.protocol).map_err(|error| shorten(error.to_string()))?;
-    if valid_cluster_name(&ids.cluster_name) { Ok(ids.cluster_name) } else { Err("its cluster name is not valid".to_owned()) }
+    if valid_cluster_name(&ids.cluster_name) {
+        Ok(ids.cluster_name)
+    } else {
+        Err("its cluster name is not valid".to_owned())
+    }
 }
 
 #[cfg(test)]
@@ -138,19 +184,33 @@ mod tests {
             auth_urls: urls.iter().map(ToString::to_string).collect(),
             protocol: [1, 1],
         };
-        BTreeMap::from([(id, FoundCluster { announcement, ways: vec![Discovery::LAN], sources: Vec::new() })])
+        BTreeMap::from([(
+            id,
+            FoundCluster {
+                announcement,
+                ways: vec![Discovery::LAN],
+                sources: Vec::new(),
+            },
+        )])
     }
 
     #[tokio::test]
     async fn each_url_is_called_once_and_again_after_growing_delays() {
-        let (id, mut verification) = (ClusterId::of_public_key(&[1; 32]), Verification::new(Tcp::network()));
+        let (id, mut verification) = (
+            ClusterId::of_public_key(&[1; 32]),
+            Verification::new(Tcp::network()),
+        );
         // No packet leaves: these are refused before.
         let all = found(&["https://127.0.0.1:1", "http://203.0.113.1"]);
         verification.update(&all, Instant::now());
         verification.next().await;
         verification.next().await;
         let verified = verification.of(&id);
-        assert_eq!((verified.proved.len(), verified.failed.len()), (0, 2), "{verified:?}");
+        assert_eq!(
+            (verified.proved.len(), verified.failed.len()),
+            (0, 2),
+            "{verified:?}"
+        );
         let now = Instant::now();
         verification.update(&all, now);
         assert!(verification.calls.is_empty(), "it waits");
@@ -162,6 +222,10 @@ mod tests {
         verification.record(&target, Ok("milan".into()), now);
         assert_eq!(verification.name(&id, &target.1).as_deref(), Some("milan"));
         verification.update(&found(&[]), now);
-        assert_eq!(verification.of(&id), Verified::default(), "it is announced no more");
+        assert_eq!(
+            verification.of(&id),
+            Verified::default(),
+            "it is announced no more"
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! The consumer's side of a peering: from the first call to a connection that sharing, networking and offloading use.
+//! The consumer's side of a peering: from the first call to a connection that sharing, networking
+//! and offloading use.
 //!
 //! ```text
 //!   authenticate ──credential──▶ hold ─┬─ heartbeat: renew our lease there, read the provider's, every 3 s
@@ -7,11 +8,11 @@
 //!                                         is gone, or its CA does not verify the API server's certificate
 //! ```
 //!
-//! The auth endpoint renews credentials, and says if the API server has another address or CA. While it does not
-//! answer, the session renews its token at the provider's API server.
+//! The auth endpoint renews credentials, and says if the API server has another address or CA.
+//! While it does not answer, the session renews its token at the provider's API server.
 //!
-//! One session runs for each provider, as one task. Its results are in [`View`]; the lifecycle controller writes them
-//! into the `ForeignCluster`.
+//! One session runs for each provider, as one task. Its results are in [`View`]; the lifecycle
+//! controller writes them into the `ForeignCluster`.
 
 mod renewal;
 mod tunnel_connections;
@@ -26,8 +27,8 @@ use kube::{
 };
 use liqo_api::conditions::DesiredCondition;
 use liqo_api::{
-    AuthenticatedReason, CallReason, ClusterId, GatewayAddress, IdentityVerifiedReason, PeerReachableReason, leases, links,
-    provider_namespace, tenant_namespace,
+    AuthenticatedReason, CallReason, ClusterId, GatewayAddress, IdentityVerifiedReason,
+    PeerReachableReason, leases, links, provider_namespace, tenant_namespace,
 };
 use liqo_controller_runtime::{
     Context, Health, Key, Network, PeerConnection, ProviderLimits, Queue,
@@ -77,7 +78,8 @@ const DENIED_RETRY_DELAY: Duration = Duration::from_secs(5);
 /// Timeout of telling a provider that the peering has ended.
 const END_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Minimum delay before a credential is renewed, even if the provider says that its life is shorter.
+/// Minimum delay before a credential is renewed, even if the provider says that its life is
+/// shorter.
 const MIN_RENEWAL_DELAY: Duration = Duration::from_secs(10);
 /// Refusals of a new token are ignored for this time before the next one is requested.
 const NEW_TOKEN_GRACE: Duration = Duration::from_secs(10);
@@ -100,7 +102,12 @@ pub struct Purpose {
 impl Purpose {
     /// Whether the other purpose is the same at another URL.
     fn differs_only_in_url(&self, other: &Self) -> bool {
-        self != other && other.auth_url.is_some() && Self { auth_url: other.auth_url.clone(), ..self.clone() } == *other
+        self != other
+            && other.auth_url.is_some()
+            && Self {
+                auth_url: other.auth_url.clone(),
+                ..self.clone()
+            } == *other
     }
 }
 
@@ -114,8 +121,8 @@ pub struct Session {
 }
 
 impl Session {
-    /// Starts a session, which adds the provider's ID to `queue` whenever its view changes. Calls go through these `gateways`, or
-    /// directly if there are none.
+    /// Starts a session, which adds the provider's ID to `queue` whenever its view changes. Calls
+    /// go through these `gateways`, or directly if there are none.
     pub fn start(
         context: &Context,
         identity: &Arc<ClusterIdentity>,
@@ -123,7 +130,10 @@ impl Session {
         gateways: &[GatewayAddress],
         queue: Queue<ClusterId>,
     ) -> Self {
-        let (stop, view) = (context.stop.child_token(), Arc::new(Mutex::new(View::new())));
+        let (stop, view) = (
+            context.stop.child_token(),
+            Arc::new(Mutex::new(View::new())),
+        );
         let tunnel_connections = Arc::new(TunnelConnections::new(gateways, identity));
         let current = Arc::new(Mutex::new(purpose.clone()));
         let worker = Worker {
@@ -147,7 +157,12 @@ impl Session {
                 never = worker.follow_gateway() => match never {},
             }
         });
-        Self { purpose: current, tunnel_connections, view, stop }
+        Self {
+            purpose: current,
+            tunnel_connections,
+            view,
+            stop,
+        }
     }
 
     /// Calls the provider through these gateways from now on. Existing connections continue.
@@ -155,14 +170,15 @@ impl Session {
         self.tunnel_connections.set_gateways(gateways);
     }
 
-    /// The connections through the tunnel. The end of the peering must be sent through them: answers to other connections with the
-    /// same key might arrive here.
+    /// The connections through the tunnel. The end of the peering must be sent through them:
+    /// answers to other connections with the same key might arrive here.
     pub fn tunnel_connections(&self) -> Arc<TunnelConnections> {
         self.tunnel_connections.clone()
     }
 
-    /// Whether this session serves the purpose from now on. A session that has access takes over a new URL, which the next call to the
-    /// auth endpoint uses; connections to the API server continue.
+    /// Whether this session serves the purpose from now on. A session that has access takes over a
+    /// new URL, which the next call to the auth endpoint uses; connections to the API server
+    /// continue.
     pub fn takes_over(&self, wanted: &Purpose) -> bool {
         let mut current = self.purpose.lock();
         if *current == *wanted {
@@ -217,8 +233,10 @@ impl Worker {
     async fn run(&self) {
         let stored = self.load().await;
         self.watch_deletion();
-        let mut credential =
-            stored.clone().map(Credential::by_another_clock).filter(|stored| stored.is_usable(self.context.now()));
+        let mut credential = stored
+            .clone()
+            .map(Credential::by_another_clock)
+            .filter(|stored| stored.is_usable(self.context.now()));
         let mut delay = FIRST_RETRY_DELAY;
         loop {
             let current = match credential.take() {
@@ -226,7 +244,12 @@ impl Worker {
                 None => match self.authenticate_or_renew(stored.as_ref()).await {
                     Ok(granted) => granted,
                     Err(failure) => {
-                        tokio::time::sleep(if matches!(failure, AuthFailure::Denied) { DENIED_RETRY_DELAY } else { delay }).await;
+                        tokio::time::sleep(if matches!(failure, AuthFailure::Denied) {
+                            DENIED_RETRY_DELAY
+                        } else {
+                            delay
+                        })
+                        .await;
                         delay = (delay * 2).min(MAX_RETRY_DELAY);
                         continue;
                     }
@@ -240,8 +263,11 @@ impl Worker {
                 Ok(next) => credential = Some(next),
                 Err(error) => {
                     self.show(|view| {
-                        view.reachable =
-                            DesiredCondition::no(links::PEER_REACHABLE, PeerReachableReason::InvalidGrant, error.to_string());
+                        view.reachable = DesiredCondition::no(
+                            links::PEER_REACHABLE,
+                            PeerReachableReason::InvalidGrant,
+                            error.to_string(),
+                        );
                     });
                     tokio::time::sleep(DENIED_RETRY_DELAY).await;
                 }
@@ -262,9 +288,12 @@ impl Worker {
         }
     }
 
-    /// Requests access. While the auth endpoint does not answer, renews the credential that an earlier session stored: it looks expired, but
-    /// maybe only by this node's clock.
-    async fn authenticate_or_renew(&self, stored: Option<&Credential>) -> Result<Credential, AuthFailure> {
+    /// Requests access. While the auth endpoint does not answer, renews the credential that an
+    /// earlier session stored: it looks expired, but maybe only by this node's clock.
+    async fn authenticate_or_renew(
+        &self,
+        stored: Option<&Credential>,
+    ) -> Result<Credential, AuthFailure> {
         let answer = self.authenticate(true).await;
         if matches!(answer, Err(AuthFailure::Transient))
             && let Some(stored) = stored.filter(|stored| stored.may_be_usable(self.context.now()))
@@ -280,21 +309,32 @@ impl Worker {
         let found = self.secrets().get_opt(CREDENTIAL_SECRET).await;
         let found =
             found.inspect_err(|error| tracing::warn!(%error, "cannot read the stored credential, asking for a new one")).ok()?;
-        let credential = stored(found).filter(|credential| credential.may_be_usable(self.context.now()))?;
-        credential.client_config(&tenant_namespace(self.identity.id())).ok()?;
-        if !credential.clone().by_another_clock().is_usable(self.context.now()) {
+        let credential =
+            stored(found).filter(|credential| credential.may_be_usable(self.context.now()))?;
+        credential
+            .client_config(&tenant_namespace(self.identity.id()))
+            .ok()?;
+        if !credential
+            .clone()
+            .by_another_clock()
+            .is_usable(self.context.now())
+        {
             return Some(credential);
         }
         self.show(|view| {
-            view.identity =
-                DesiredCondition::yes(links::IDENTITY_VERIFIED, IdentityVerifiedReason::Verified, verified_text(&self.purpose));
+            view.identity = DesiredCondition::yes(
+                links::IDENTITY_VERIFIED,
+                IdentityVerifiedReason::Verified,
+                verified_text(&self.purpose),
+            );
             view.authenticated = granted_condition(&credential);
             view.granted = Some(granted(&credential));
         });
         Some(credential)
     }
 
-    /// Verifies the provider's identity and requests access. `first`: there is no credential that still works.
+    /// Verifies the provider's identity and requests access. `first`: there is no credential that
+    /// still works.
     async fn authenticate(&self, first: bool) -> Result<Credential, AuthFailure> {
         let purpose = self.current.lock().clone();
         let Some(url) = &purpose.auth_url else {
@@ -307,21 +347,42 @@ impl Worker {
             });
             return Err(AuthFailure::Denied);
         };
-        let token = self.first_token().await.map_err(|error| self.locally_failed(&error))?;
-        let client = self.identify(url, token.as_ref()).await.map_err(|error| self.not_identified(&error, first))?;
+        let token = self
+            .first_token()
+            .await
+            .map_err(|error| self.locally_failed(&error))?;
+        let client = self
+            .identify(url, token.as_ref())
+            .await
+            .map_err(|error| self.not_identified(&error, first))?;
         self.show(|view| {
-            view.identity =
-                DesiredCondition::yes(links::IDENTITY_VERIFIED, IdentityVerifiedReason::Verified, verified_text(&purpose));
+            view.identity = DesiredCondition::yes(
+                links::IDENTITY_VERIFIED,
+                IdentityVerifiedReason::Verified,
+                verified_text(&purpose),
+            );
         });
         let cluster_name = self.context.config().spec.cluster_name.clone();
-        let applicant = Applicant { identity: &self.identity, cluster_name: &cluster_name, token: token.as_ref() };
+        let applicant = Applicant {
+            identity: &self.identity,
+            cluster_name: &cluster_name,
+            token: token.as_ref(),
+        };
         match client.request_peering(&applicant).await {
             Ok(PeeringAnswer::Granted(grant)) => {
-                self.take(Credential::granted(*grant, self.context.now()), token.is_some()).await
+                self.take(
+                    Credential::granted(*grant, self.context.now()),
+                    token.is_some(),
+                )
+                .await
             }
             Ok(PeeringAnswer::Pending(refusal)) => {
                 self.tunnel_connections.answered(true);
-                Err(self.refused(&refusal, AuthenticatedReason::PendingApproval.as_str(), first))
+                Err(self.refused(
+                    &refusal,
+                    AuthenticatedReason::PendingApproval.as_str(),
+                    first,
+                ))
             }
             Ok(PeeringAnswer::Denied(refusal)) => {
                 self.tunnel_connections.answered(false);
@@ -331,7 +392,10 @@ impl Worker {
             Err(error) => {
                 if first {
                     let text = error_chain(&error);
-                    self.show(|view| view.authenticated = DesiredCondition::no(links::AUTHENTICATED, reason_of(&error), text));
+                    self.show(|view| {
+                        view.authenticated =
+                            DesiredCondition::no(links::AUTHENTICATED, reason_of(&error), text);
+                    });
                 }
                 Err(AuthFailure::Transient)
             }
@@ -339,29 +403,52 @@ impl Worker {
     }
 
     /// A client for the auth endpoint of a provider that has proved its identity.
-    async fn identify(&self, url: &str, token: Option<&SecretText>) -> Result<AuthClient, ClientError> {
+    async fn identify(
+        &self,
+        url: &str,
+        token: Option<&SecretText>,
+    ) -> Result<AuthClient, ClientError> {
         let client = AuthClient::new(&self.context.network, &self.purpose.cluster_id, url)?;
-        let mut keys = self.tunnel_connections.keys_to_try(token).map_err(ClientError::Tunnel)?.into_iter();
-        let open = |key| self.tunnel_connections.open(key).map_err(ClientError::Tunnel);
+        let mut keys = self
+            .tunnel_connections
+            .keys_to_try(token)
+            .map_err(ClientError::Tunnel)?
+            .into_iter();
+        let open = |key| {
+            self.tunnel_connections
+                .open(key)
+                .map_err(ClientError::Tunnel)
+        };
         let mut client = client.through(open(keys.next().flatten())?);
         loop {
             match (client.ids().await, keys.next()) {
                 (Ok(_), _) => return Ok(client),
-                (Err(ClientError::Tunnel(_) | ClientError::Timeout { .. }), Some(key)) => client = client.through(open(key)?),
+                (Err(ClientError::Tunnel(_) | ClientError::Timeout { .. }), Some(key)) => {
+                    client = client.through(open(key)?);
+                }
                 (Err(error), _) => return Err(error),
             }
         }
     }
 
-    async fn take(&self, credential: Credential, used_token: bool) -> Result<Credential, AuthFailure> {
+    async fn take(
+        &self,
+        credential: Credential,
+        used_token: bool,
+    ) -> Result<Credential, AuthFailure> {
         if let Err(error) = credential.client_config(&tenant_namespace(self.identity.id())) {
             self.show(|view| {
-                view.authenticated =
-                    DesiredCondition::no(links::AUTHENTICATED, AuthenticatedReason::InvalidGrant, error.to_string());
+                view.authenticated = DesiredCondition::no(
+                    links::AUTHENTICATED,
+                    AuthenticatedReason::InvalidGrant,
+                    error.to_string(),
+                );
             });
             return Err(AuthFailure::Denied);
         }
-        self.store(&credential, used_token).await.map_err(|error| self.locally_failed(&error))?;
+        self.store(&credential, used_token)
+            .await
+            .map_err(|error| self.locally_failed(&error))?;
         self.tunnel_connections.answered(true);
         self.show(|view| {
             view.authenticated = granted_condition(&credential);
@@ -373,11 +460,19 @@ impl Worker {
 
     async fn store(&self, credential: &Credential, used_token: bool) -> Result<(), StepError> {
         let parameters = PatchParams::apply(crate::FIELD_MANAGER).force();
-        let stored = self.secrets().patch(CREDENTIAL_SECRET, &parameters, &Patch::Apply(credential.to_secret())).await;
+        let stored = self
+            .secrets()
+            .patch(
+                CREDENTIAL_SECRET,
+                &parameters,
+                &Patch::Apply(credential.to_secret()),
+            )
+            .await;
         let namespace = provider_namespace(&self.purpose.cluster_id);
         stored.step("write", "Secret", Key::new(namespace, CREDENTIAL_SECRET))?;
         if let (true, Some(name)) = (used_token, &self.purpose.token_secret) {
-            let secrets: Api<Secret> = Api::namespaced(self.context.client.clone(), &self.context.namespace);
+            let secrets: Api<Secret> =
+                Api::namespaced(self.context.client.clone(), &self.context.namespace);
             objects::delete(&secrets, name).await?;
         }
         Ok(())
@@ -385,10 +480,19 @@ impl Worker {
 
     /// The token for the first contact. There is none after it was used, or if the user gave none.
     async fn first_token(&self) -> Result<Option<SecretText>, StepError> {
-        let Some(name) = &self.purpose.token_secret else { return Ok(None) };
-        let secrets: Api<Secret> = Api::namespaced(self.context.client.clone(), &self.context.namespace);
-        let found = secrets.get_opt(name).await.step("read", "Secret", Key::new(&self.context.namespace, name))?;
-        let token = found.and_then(|secret| secret.data?.remove(TOKEN)).and_then(|bytes| String::from_utf8(bytes.0).ok());
+        let Some(name) = &self.purpose.token_secret else {
+            return Ok(None);
+        };
+        let secrets: Api<Secret> =
+            Api::namespaced(self.context.client.clone(), &self.context.namespace);
+        let found = secrets.get_opt(name).await.step(
+            "read",
+            "Secret",
+            Key::new(&self.context.namespace, name),
+        )?;
+        let token = found
+            .and_then(|secret| secret.data?.remove(TOKEN))
+            .and_then(|bytes| String::from_utf8(bytes.0).ok());
         Ok(token.map(|text| SecretText(text.trim().to_owned())))
     }
 
@@ -408,11 +512,18 @@ impl Worker {
         }
     }
 
-    /// Sends the first heartbeat. Repeats it if it is refused, because new rights may take a moment to have an effect.
-    async fn first_heartbeat(&self, client: &Client, credential: &Credential, refused: &Notify) -> Heartbeat {
+    /// Sends the first heartbeat. Repeats it if it is refused, because new rights may take a moment
+    /// to have an effect.
+    async fn first_heartbeat(
+        &self,
+        client: &Client,
+        credential: &Credential,
+        refused: &Notify,
+    ) -> Heartbeat {
         let mut heartbeat = Heartbeat::new(Instant::now());
         for _ in 0..MAX_FIRST_HEARTBEATS {
-            self.heartbeat_once(client, credential, &mut heartbeat, None).await;
+            self.heartbeat_once(client, credential, &mut heartbeat, None)
+                .await;
             if !heartbeat.refused {
                 return heartbeat;
             }
@@ -425,7 +536,8 @@ impl Worker {
     fn client(&self, credential: &Credential, token: &Token) -> Result<Client, HoldError> {
         let config = credential.client_config(&tenant_namespace(self.identity.id()))?;
         let (network, tunnel) = (&self.context.network, self.tunnel_connections.own()?);
-        transport::client(network, config, token.clone(), self.limits.clone(), tunnel).map_err(HoldError::Client)
+        transport::client(network, config, token.clone(), self.limits.clone(), tunnel)
+            .map_err(HoldError::Client)
     }
 
     async fn heartbeat(
@@ -435,12 +547,14 @@ impl Worker {
         heartbeat: &Mutex<Heartbeat>,
         refused: &Notify,
     ) -> Infallible {
-        let mut heartbeats = tokio::time::interval_at(Instant::now() + HEARTBEAT_INTERVAL, HEARTBEAT_INTERVAL);
+        let mut heartbeats =
+            tokio::time::interval_at(Instant::now() + HEARTBEAT_INTERVAL, HEARTBEAT_INTERVAL);
         heartbeats.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             heartbeats.tick().await;
             let mut next = heartbeat.lock().clone();
-            self.heartbeat_once(client, credential, &mut next, Some(refused)).await;
+            self.heartbeat_once(client, credential, &mut next, Some(refused))
+                .await;
             *heartbeat.lock() = next;
         }
     }
@@ -456,10 +570,18 @@ impl Worker {
         let api: Api<Lease> = Api::namespaced(client.clone(), &credential.tenant_namespace);
         let renewal = Patch::Merge(objects::renewal(self.identity.id(), self.context.now()));
         let parameters = PatchParams::default();
-        let both = async { tokio::try_join!(api.patch(leases::CONSUMER, &parameters, &renewal), api.get(leases::PROVIDER)) };
+        let both = async {
+            tokio::try_join!(
+                api.patch(leases::CONSUMER, &parameters, &renewal),
+                api.get(leases::PROVIDER)
+            )
+        };
         match timeout(HEARTBEAT_TIMEOUT, both).await {
             Ok(Ok((_, lease))) => {
-                heartbeat.answered_with(objects::lease_version(&lease).or_else(|| Some(String::new())), Instant::now());
+                heartbeat.answered_with(
+                    objects::lease_version(&lease).or_else(|| Some(String::new())),
+                    Instant::now(),
+                );
             }
             Ok(Err(kube::Error::Api(status))) if matches!(status.code, 401 | 403 | 404) => {
                 tracing::debug!(provider = %self.purpose.cluster_id, code = status.code, "the provider refused our heartbeat");
@@ -480,9 +602,14 @@ impl Worker {
         }
     }
 
-    /// Publishes the connection and whether the provider is reachable, and a new connection after each outage. Ends only with an
-    /// error.
-    async fn judge(&self, credential: &Credential, token: &Token, heartbeat: &Mutex<Heartbeat>) -> HoldError {
+    /// Publishes the connection and whether the provider is reachable, and a new connection after
+    /// each outage. Ends only with an error.
+    async fn judge(
+        &self,
+        credential: &Credential,
+        token: &Token,
+        heartbeat: &Mutex<Heartbeat>,
+    ) -> HoldError {
         let mut health = heartbeat.lock().health(Instant::now());
         let mut sender = match self.publish(credential, token, health) {
             Ok(sender) => sender,
@@ -510,16 +637,28 @@ impl Worker {
                     Err(error) => return error,
                 },
                 (PeerHealth::Reachable, _) => {
-                    sender.send_replace(Health::Unreachable { since: Instant::now() });
+                    sender.send_replace(Health::Unreachable {
+                        since: Instant::now(),
+                    });
                 }
                 _ => {}
             }
         }
     }
 
-    fn publish(&self, credential: &Credential, token: &Token, health: PeerHealth) -> Result<watch::Sender<Health>, HoldError> {
-        let health =
-            if health == PeerHealth::Reachable { Health::Reachable } else { Health::Unreachable { since: Instant::now() } };
+    fn publish(
+        &self,
+        credential: &Credential,
+        token: &Token,
+        health: PeerHealth,
+    ) -> Result<watch::Sender<Health>, HoldError> {
+        let health = if health == PeerHealth::Reachable {
+            Health::Reachable
+        } else {
+            Health::Unreachable {
+                since: Instant::now(),
+            }
+        };
         let (sender, receiver) = watch::channel(health);
         let connection = PeerConnection {
             cluster_id: self.purpose.cluster_id.clone(),
@@ -544,13 +683,15 @@ impl Worker {
         }
     }
 
-    /// Replaces the token in time, if it is refused, or if somebody deletes its Secret. Returns a new credential if it needs other clients.
+    /// Replaces the token in time, if it is refused, or if somebody deletes its Secret. Returns a
+    /// new credential if it needs other clients.
     async fn renew(&self, credential: &Credential, token: &Token, refused: &Notify) -> Credential {
         let mut current = credential.clone();
         let mut retry: Option<Duration> = None;
         let mut accept_refusals_from: Option<Instant> = None;
         loop {
-            let due = retry.unwrap_or_else(|| current.renew_in(self.context.now()).max(MIN_RENEWAL_DELAY));
+            let due = retry
+                .unwrap_or_else(|| current.renew_in(self.context.now()).max(MIN_RENEWAL_DELAY));
             tokio::select! {
                 biased;
                 () = tokio::time::sleep(due) => {}
@@ -566,7 +707,9 @@ impl Worker {
                 answer = Ok(next);
             }
             match answer {
-                Ok(next) if next.serves_same_clients(&current) && token.set(&next.token.0).is_ok() => {
+                Ok(next)
+                    if next.serves_same_clients(&current) && token.set(&next.token.0).is_ok() =>
+                {
                     current = next;
                     retry = None;
                     accept_refusals_from = Some(Instant::now() + NEW_TOKEN_GRACE);
@@ -574,7 +717,9 @@ impl Worker {
                 Ok(next) => return next,
                 Err(AuthFailure::Denied) => retry = Some(DENIED_RETRY_DELAY),
                 Err(AuthFailure::Transient) => {
-                    retry = Some(retry.map_or(FIRST_RETRY_DELAY, |last| (last * 2).min(MAX_RETRY_DELAY)));
+                    retry = Some(
+                        retry.map_or(FIRST_RETRY_DELAY, |last| (last * 2).min(MAX_RETRY_DELAY)),
+                    );
                 }
             }
         }
@@ -586,9 +731,11 @@ impl Worker {
         if first || mismatch {
             let text = error_chain(error);
             self.show(|view| {
-                view.identity = DesiredCondition::no(links::IDENTITY_VERIFIED, reason_of(error), text.clone());
+                view.identity =
+                    DesiredCondition::no(links::IDENTITY_VERIFIED, reason_of(error), text.clone());
                 if view.granted.is_none() {
-                    view.reachable = DesiredCondition::no(links::PEER_REACHABLE, reason_of(error), text);
+                    view.reachable =
+                        DesiredCondition::no(links::PEER_REACHABLE, reason_of(error), text);
                 }
             });
         }
@@ -596,25 +743,37 @@ impl Worker {
     }
 
     fn refused(&self, refusal: &Refusal, reason: &str, first: bool) -> AuthFailure {
-        let is_transient = [reasons::BUSY, reasons::CHALLENGE_INVALID, reasons::REPLAYED].contains(&refusal.reason.as_str());
+        let is_transient = [reasons::BUSY, reasons::CHALLENGE_INVALID, reasons::REPLAYED]
+            .contains(&refusal.reason.as_str());
         // While the current credential works, a provider that is busy does not matter to the user.
         if first || !is_transient {
             self.show(|view| {
-                view.authenticated = DesiredCondition::no(links::AUTHENTICATED, reason, sanitized(&refusal.message));
+                view.authenticated =
+                    DesiredCondition::no(links::AUTHENTICATED, reason, sanitized(&refusal.message));
             });
         }
-        if is_transient { AuthFailure::Transient } else { AuthFailure::Denied }
+        if is_transient {
+            AuthFailure::Transient
+        } else {
+            AuthFailure::Denied
+        }
     }
 
     fn locally_failed(&self, error: &StepError) -> AuthFailure {
         let text = error_chain(error);
         tracing::warn!(provider = %self.purpose.cluster_id, error = text, "cannot handle the credential");
-        self.show(|view| view.authenticated = DesiredCondition::no(links::AUTHENTICATED, CallReason::LocalError, text));
+        self.show(|view| {
+            view.authenticated =
+                DesiredCondition::no(links::AUTHENTICATED, CallReason::LocalError, text);
+        });
         AuthFailure::Transient
     }
 
     fn secrets(&self) -> Api<Secret> {
-        Api::namespaced(self.context.client.clone(), &provider_namespace(&self.purpose.cluster_id))
+        Api::namespaced(
+            self.context.client.clone(),
+            &provider_namespace(&self.purpose.cluster_id),
+        )
     }
 
     fn show(&self, change: impl FnOnce(&mut View)) {
@@ -636,7 +795,8 @@ enum HoldError {
     Client(#[source] kube::Error),
 }
 
-/// Tells a provider that the peering has ended. Tries only once unless it answered until now, and goes on without it.
+/// Tells a provider that the peering has ended. Tries only once unless it answered until now, and
+/// goes on without it.
 pub async fn end_at_provider(
     network: &Arc<dyn Network>,
     identity: &ClusterIdentity,
@@ -645,16 +805,31 @@ pub async fn end_at_provider(
     tunnel_connections: &TunnelConnections,
     answered: bool,
 ) {
-    let limit = if answered { END_TIMEOUT } else { Duration::ZERO };
+    let limit = if answered {
+        END_TIMEOUT
+    } else {
+        Duration::ZERO
+    };
     let call = async {
         let tunnel = tunnel_connections.own().map_err(ClientError::Tunnel)?;
-        AuthClient::new(network, id, url)?.through(tunnel).end_peering_within(limit, identity).await
+        AuthClient::new(network, id, url)?
+            .through(tunnel)
+            .end_peering_within(limit, identity)
+            .await
     };
     match timeout(END_TIMEOUT, call).await {
-        Ok(Ok(PeeringAnswer::Ended {})) => tracing::info!(provider = %id, "the provider knows that the peering has ended"),
-        Ok(Ok(answer)) => tracing::warn!(provider = %id, ?answer, "the provider did not accept the end of the peering"),
-        Ok(Err(error)) => tracing::warn!(provider = %id, error = error_chain(&error), "ended the peering without the provider"),
-        Err(_) => tracing::warn!(provider = %id, "ended the peering without the provider, which does not answer"),
+        Ok(Ok(PeeringAnswer::Ended {})) => {
+            tracing::info!(provider = %id, "the provider knows that the peering has ended");
+        }
+        Ok(Ok(answer)) => {
+            tracing::warn!(provider = %id, ?answer, "the provider did not accept the end of the peering");
+        }
+        Ok(Err(error)) => {
+            tracing::warn!(provider = %id, error = error_chain(&error), "ended the peering without the provider");
+        }
+        Err(_) => {
+            tracing::warn!(provider = %id, "ended the peering without the provider, which does not answer");
+        }
     }
 }
 

@@ -1,5 +1,5 @@
-//! Triggers the renewal of a credential that is not due, and renews credentials at the provider's API server while its auth endpoint does
-//! not answer.
+//! Triggers the renewal of a credential that is not due, and renews credentials at the provider's
+//! API server while its auth endpoint does not answer.
 
 use std::time::Duration;
 
@@ -27,7 +27,8 @@ use super::{
 const RENEWAL_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Worker {
-    /// Watches the Secret with the credential until the session ends. Whoever deletes it asks for a new credential.
+    /// Watches the Secret with the credential until the session ends. Whoever deletes it asks for a
+    /// new credential.
     pub(super) fn watch_deletion(&self) {
         let only = watcher::Config::default().fields(&format!("metadata.name={CREDENTIAL_SECRET}"));
         let deleted = self.deleted.clone();
@@ -44,13 +45,17 @@ impl Worker {
         );
     }
 
-    /// A new token for a credential that still works; none if the provider does not issue one this way.
+    /// A new token for a credential that still works; none if the provider does not issue one this
+    /// way.
     pub(super) async fn renew_at_api_server(&self, current: &Credential) -> Option<Credential> {
         let renewal = current.renewal()?;
         let token = Token::default();
         token.set(&current.token.0).ok()?;
         let client = self.client(current, &token).ok()?;
-        let answer = match timeout(RENEWAL_TIMEOUT, renewed_token(&client, renewal)).await.ok()? {
+        let answer = match timeout(RENEWAL_TIMEOUT, renewed_token(&client, renewal))
+            .await
+            .ok()?
+        {
             Ok(answer) => answer,
             Err(error) => {
                 tracing::debug!(provider = %self.purpose.cluster_id, %error, "cannot renew the credential at the API server");
@@ -62,8 +67,12 @@ impl Worker {
             tracing::warn!(provider = %self.purpose.cluster_id, %error, "cannot store the renewed credential");
         }
         self.show(|view| {
-            let text = format!("{}; renewed at its API server, because its auth endpoint does not answer", granted_text(&next));
-            view.authenticated = DesiredCondition::yes(links::AUTHENTICATED, AuthenticatedReason::Granted, text);
+            let text = format!(
+                "{}; renewed at its API server, because its auth endpoint does not answer",
+                granted_text(&next)
+            );
+            view.authenticated =
+                DesiredCondition::yes(links::AUTHENTICATED, AuthenticatedReason::Granted, text);
             view.granted = Some(granted(&next));
         });
         tracing::info!(provider = %self.purpose.cluster_id, "renewed the credential at the provider's API server");
@@ -71,34 +80,44 @@ impl Worker {
     }
 }
 
-/// Asks for a token as the credential says. If the provider refuses that, because it shortened the lifetime of credentials meanwhile, asks
-/// for the shortest one.
+/// Asks for a token as the credential says. If the provider refuses that, because it shortened the
+/// lifetime of credentials meanwhile, asks for the shortest one.
 async fn renewed_token(client: &Client, renewal: Renewal) -> kube::Result<TokenRequest> {
     match request_token(client, &renewal).await {
-        Err(kube::Error::Api(status)) if matches!(status.code, 403 | 422) => match renewal.for_shortest() {
-            Some(shortest) => request_token(client, &shortest).await,
-            None => Err(kube::Error::Api(status)),
-        },
+        Err(kube::Error::Api(status)) if matches!(status.code, 403 | 422) => {
+            match renewal.for_shortest() {
+                Some(shortest) => request_token(client, &shortest).await,
+                None => Err(kube::Error::Api(status)),
+            }
+        }
         answer => answer,
     }
 }
 
 async fn request_token(client: &Client, renewal: &Renewal) -> kube::Result<TokenRequest> {
     let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), &renewal.namespace);
-    accounts.create_token_request(&renewal.account, &PostParams::default(), &renewal.request).await
+    accounts
+        .create_token_request(&renewal.account, &PostParams::default(), &renewal.request)
+        .await
 }
 
-/// Whether a call failed because the API server's certificate cannot be verified with the CA that the provider named: it may have another CA
-/// now.
+/// Whether a call failed because the API server's certificate cannot be verified with the CA that
+/// the provider named: it may have another CA now.
 pub(super) fn is_invalid_certificate(error: &(dyn std::error::Error + 'static)) -> bool {
     let mut next = Some(error);
     while let Some(error) = next {
-        if let Some(rustls::Error::InvalidCertificate(why)) = error.downcast_ref::<rustls::Error>() {
+        if let Some(rustls::Error::InvalidCertificate(why)) = error.downcast_ref::<rustls::Error>()
+        {
             // Another CA would not make up for a wrong name or time.
-            return matches!(why, CertificateError::UnknownIssuer | CertificateError::BadSignature);
+            return matches!(
+                why,
+                CertificateError::UnknownIssuer | CertificateError::BadSignature
+            );
         }
         // The source of an I/O error is that of the error inside.
-        let inside = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+        let inside = error
+            .downcast_ref::<std::io::Error>()
+            .and_then(std::io::Error::get_ref);
         next = match inside {
             Some(inside) => Some(inside),
             None => error.source(),
@@ -132,11 +151,19 @@ mod tests {
         let root = ca.self_signed(&ca_key).unwrap().der().to_vec();
         let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
         let leaf = rcgen::CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
-        let leaf = leaf.signed_by(&key, &rcgen::Issuer::new(ca, ca_key)).unwrap();
+        let leaf = leaf
+            .signed_by(&key, &rcgen::Issuer::new(ca, ca_key))
+            .unwrap();
         let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
-        let config = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()));
-        let config = config.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
-        let config = config.with_single_cert(vec![leaf.der().clone()], key).unwrap();
+        let config =
+            ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()));
+        let config = config
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth();
+        let config = config
+            .with_single_cert(vec![leaf.der().clone()], key)
+            .unwrap();
         let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -150,14 +177,17 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_api_server_with_a_certificate_of_another_ca_is_told_from_one_that_does_not_answer() {
+    async fn an_api_server_with_a_certificate_of_another_ca_is_told_from_one_that_does_not_answer()
+    {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let ((root, port), (other, _)) = tokio::join!(tls_server(), tls_server());
         let failure = async |root: &[u8], port: u16| {
-            let mut config = kube::Config::new(format!("https://127.0.0.1:{port}").parse().unwrap());
+            let mut config =
+                kube::Config::new(format!("https://127.0.0.1:{port}").parse().unwrap());
             config.root_cert = Some(vec![root.to_vec()]);
             let limits = Peers::default().limits(&ClusterId::of_public_key(&[1; 32]));
-            let client = transport::client(&Tcp::network(), config, Token::default(), limits, None).unwrap();
+            let client =
+                transport::client(&Tcp::network(), config, Token::default(), limits, None).unwrap();
             client.apiserver_version().await.unwrap_err()
         };
         assert!(is_invalid_certificate(&failure(&other, port).await));
@@ -176,22 +206,29 @@ mod tests {
         format!("e30.{payload}.c2ln")
     }
 
-    /// An API server that issues tokens for at most `longest` seconds, and refuses to issue others with this code.
+    /// An API server that issues tokens for at most `longest` seconds, and refuses to issue others
+    /// with this code.
     fn api_server(longest: i64, refusal: u16) -> Client {
         let service = tower::service_fn(move |request: Request<Body>| async move {
             assert_eq!(request.method(), Method::POST);
-            assert_eq!(request.uri().path(), "/api/v1/namespaces/liqo/serviceaccounts/liqo-consumer-x/token");
+            assert_eq!(
+                request.uri().path(),
+                "/api/v1/namespaces/liqo/serviceaccounts/liqo-consumer-x/token"
+            );
             let bytes = request.into_body().collect().await.unwrap().to_bytes();
             let mut answer: Value = serde_json::from_slice(&bytes).unwrap();
             assert_eq!(answer["spec"]["boundObjectRef"]["kind"], "Secret");
             let is_allowed = answer["spec"]["expirationSeconds"].as_i64().unwrap() <= longest;
             if is_allowed {
-                answer["status"] = json!({ "token": "new", "expirationTimestamp": "2026-06-01T12:00:00Z" });
+                answer["status"] =
+                    json!({ "token": "new", "expirationTimestamp": "2026-06-01T12:00:00Z" });
             } else {
                 answer = json!({ "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": refusal });
             }
             let code = if is_allowed { 201 } else { refusal };
-            let response = Response::builder().status(code).body(Body::from(answer.to_string().into_bytes()));
+            let response = Response::builder()
+                .status(code)
+                .body(Body::from(answer.to_string().into_bytes()));
             Ok::<_, std::convert::Infallible>(response.unwrap())
         });
         Client::new(service, "default")
@@ -200,20 +237,32 @@ mod tests {
     #[tokio::test]
     async fn the_credential_asks_for_a_token_of_its_own_account() {
         let renewal = Credential::renewal_of(&token(), 7200).unwrap();
-        let answer = renewed_token(&api_server(86_400, 403), renewal).await.unwrap();
-        assert_eq!((answer.spec.expiration_seconds, answer.status.unwrap().token), (Some(7200), "new".to_owned()));
+        let answer = renewed_token(&api_server(86_400, 403), renewal)
+            .await
+            .unwrap();
+        assert_eq!(
+            (answer.spec.expiration_seconds, answer.status.unwrap().token),
+            (Some(7200), "new".to_owned())
+        );
     }
 
     #[tokio::test]
     async fn a_credential_asks_for_less_if_the_provider_issues_shorter_ones_now() {
         for refusal in [403, 422] {
             let renewal = Credential::renewal_of(&token(), 7200).unwrap();
-            let answer = renewed_token(&api_server(3600, refusal), renewal).await.unwrap();
+            let answer = renewed_token(&api_server(3600, refusal), renewal)
+                .await
+                .unwrap();
             assert_eq!(answer.spec.expiration_seconds, Some(600));
         }
         for (longest, refusal) in [(0, 403), (3600, 401), (3600, 500)] {
             let renewal = Credential::renewal_of(&token(), 7200).unwrap();
-            assert!(renewed_token(&api_server(longest, refusal), renewal).await.is_err(), "{longest} {refusal}");
+            assert!(
+                renewed_token(&api_server(longest, refusal), renewal)
+                    .await
+                    .is_err(),
+                "{longest} {refusal}"
+            );
         }
     }
 }

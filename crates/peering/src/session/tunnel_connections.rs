@@ -24,7 +24,8 @@ use crate::{identity::tunnel_key, protocol::SecretText};
 /// The connections of one session, at most one for each key. They end with the session.
 pub struct TunnelConnections {
     gateways: Mutex<Vec<Gateway>>,
-    /// Our own key for the tunnel. The provider knows it once it granted access, or recorded that we wait for approval.
+    /// Our own key for the tunnel. The provider knows it once it granted access, or recorded that
+    /// we wait for approval.
     own: Option<[u8; 32]>,
     /// Whether the provider said that it knows us.
     is_known: AtomicBool,
@@ -45,7 +46,11 @@ impl TunnelConnections {
 
     pub fn set_gateways(&self, tunnel: &[GatewayAddress]) {
         let gateways = gateways(tunnel);
-        self.open.lock().iter().flat_map(HashMap::values).for_each(|connection| connection.set_gateways(&gateways));
+        self.open
+            .lock()
+            .iter()
+            .flat_map(HashMap::values)
+            .for_each(|connection| connection.set_gateways(&gateways));
         *self.gateways.lock() = gateways;
     }
 
@@ -59,11 +64,18 @@ impl TunnelConnections {
         self.open(self.own_key()?)
     }
 
-    /// The keys to try, in this order; `None` means a direct call. If the provider's answer got lost, the provider may already know us
-    /// although we still have the token.
-    pub(super) fn keys_to_try(&self, token: Option<&SecretText>) -> io::Result<Vec<Option<[u8; 32]>>> {
+    /// The keys to try, in this order; `None` means a direct call. If the provider's answer got
+    /// lost, the provider may already know us although we still have the token.
+    pub(super) fn keys_to_try(
+        &self,
+        token: Option<&SecretText>,
+    ) -> io::Result<Vec<Option<[u8; 32]>>> {
         let own = self.own_key()?;
-        let mut keys: Vec<_> = token.filter(|_| own.is_some()).map(|token| Some(keys::of_token(&token.0))).into_iter().collect();
+        let mut keys: Vec<_> = token
+            .filter(|_| own.is_some())
+            .map(|token| Some(keys::of_token(&token.0)))
+            .into_iter()
+            .collect();
         keys.push(own);
         if self.is_known.load(Ordering::Relaxed) {
             keys.reverse();
@@ -76,56 +88,96 @@ impl TunnelConnections {
         key.map(|key| self.with(key)).transpose()
     }
 
-    /// The provider answered. Closes the connections under a token's key; a later try opens one again if the provider does not
-    /// know us yet.
+    /// The provider answered. Closes the connections under a token's key; a later try opens one
+    /// again if the provider does not know us yet.
     pub(super) fn answered(&self, is_known: bool) {
         let own = self.own;
         self.is_known.store(is_known, Ordering::Relaxed);
-        self.open.lock().iter_mut().for_each(|open| open.retain(|key, _| Some(*key) == own));
+        self.open
+            .lock()
+            .iter_mut()
+            .for_each(|open| open.retain(|key, _| Some(*key) == own));
     }
 
-    /// Ends all connections, even if they are in use, and opens no more: two with the same key would get each other's answers.
+    /// Ends all connections, even if they are in use, and opens no more: two with the same key
+    /// would get each other's answers.
     pub fn end(&self) {
-        self.open.lock().take().iter().flat_map(HashMap::values).for_each(|connection| connection.close());
+        self.open
+            .lock()
+            .take()
+            .iter()
+            .flat_map(HashMap::values)
+            .for_each(|connection| connection.close());
     }
 
     fn own_key(&self) -> io::Result<Option<[u8; 32]>> {
         if self.gateways.lock().is_empty() {
             return Ok(None);
         }
-        self.own.map(Some).ok_or_else(|| io::Error::other("this cluster's key has no form for the tunnel"))
+        self.own
+            .map(Some)
+            .ok_or_else(|| io::Error::other("this cluster's key has no form for the tunnel"))
     }
 
     fn with(&self, private_key: [u8; 32]) -> io::Result<Arc<TunnelConnection>> {
         let mut open = self.open.lock();
-        let open = open.as_mut().ok_or_else(|| io::Error::new(io::ErrorKind::NotConnected, "the session has ended"))?;
+        let open = open
+            .as_mut()
+            .ok_or_else(|| io::Error::new(io::ErrorKind::NotConnected, "the session has ended"))?;
         if let Some(connection) = open.get(&private_key) {
             return Ok(Arc::clone(connection));
         }
-        let connection = Arc::new(dial(DialConfig { private_key, gateways: self.gateways.lock().clone() })?);
+        let connection = Arc::new(dial(DialConfig {
+            private_key,
+            gateways: self.gateways.lock().clone(),
+        })?);
         open.insert(private_key, Arc::clone(&connection));
         Ok(connection)
     }
 }
 
-/// The gateways for calls to a provider through its tunnel: those that it announced last, and those that the user gave at peering.
-/// So the provider is reachable even if all of the user's are gone, or if it has announced nothing yet. Announced host names count only
-/// if the user gave them, too, so that a provider cannot keep our name servers busy.
-pub fn gateways_to_call(written: &[GatewayAddress], announced: &[GatewayAddress]) -> Vec<GatewayAddress> {
+/// The gateways for calls to a provider through its tunnel: those that it announced last, and those
+/// that the user gave at peering. So the provider is reachable even if all of the user's are gone,
+/// or if it has announced nothing yet. Announced host names count only if the user gave them, too,
+/// so that a provider cannot keep our name servers busy.
+pub fn gateways_to_call(
+    written: &[GatewayAddress],
+    announced: &[GatewayAddress],
+) -> Vec<GatewayAddress> {
     let mut all: Vec<GatewayAddress> = Vec::new();
     let is_address = |endpoint: &String| {
-        endpoint.parse::<SocketAddr>().is_ok() || written.iter().any(|gateway| gateway.endpoints.contains(endpoint))
+        endpoint.parse::<SocketAddr>().is_ok()
+            || written
+                .iter()
+                .any(|gateway| gateway.endpoints.contains(endpoint))
     };
-    let announced = announced.iter().filter(|_| !written.is_empty()).map(|gateway| {
-        let endpoints = gateway.endpoints.iter().filter(|endpoint| is_address(endpoint)).cloned().collect();
-        GatewayAddress { endpoints, ..gateway.clone() }
-    });
+    let announced = announced
+        .iter()
+        .filter(|_| !written.is_empty())
+        .map(|gateway| {
+            let endpoints = gateway
+                .endpoints
+                .iter()
+                .filter(|endpoint| is_address(endpoint))
+                .cloned()
+                .collect();
+            GatewayAddress {
+                endpoints,
+                ..gateway.clone()
+            }
+        });
     for gateway in announced.chain(written.iter().cloned()) {
-        let Some(known) = all.iter_mut().find(|known| known.public_key == gateway.public_key) else {
+        let Some(known) = all
+            .iter_mut()
+            .find(|known| known.public_key == gateway.public_key)
+        else {
             all.push(gateway);
             continue;
         };
-        let new = gateway.endpoints.iter().filter(|endpoint| !known.endpoints.contains(endpoint));
+        let new = gateway
+            .endpoints
+            .iter()
+            .filter(|endpoint| !known.endpoints.contains(endpoint));
         let new: Vec<String> = new.cloned().collect();
         known.endpoints.extend(new);
     }
@@ -141,8 +193,15 @@ impl Drop for TunnelConnections {
 
 fn gateways(tunnel: &[GatewayAddress]) -> Vec<Gateway> {
     let gateway = |gateway: &GatewayAddress| {
-        let public_key = BASE64.decode(gateway.public_key.as_bytes()).ok()?.try_into().ok()?;
-        Some(Gateway { public_key, endpoints: gateway.endpoints.clone() })
+        let public_key = BASE64
+            .decode(gateway.public_key.as_bytes())
+            .ok()?
+            .try_into()
+            .ok()?;
+        Some(Gateway {
+            public_key,
+            endpoints: gateway.endpoints.clone(),
+        })
     };
     tunnel.iter().filter_map(gateway).collect()
 }
@@ -152,14 +211,28 @@ mod tests {
     use super::*;
 
     fn gateway(key: &str, endpoints: &[&str]) -> GatewayAddress {
-        let endpoints = endpoints.iter().map(|&endpoint| endpoint.to_owned()).collect();
-        GatewayAddress { public_key: key.to_owned(), first_key: None, endpoints, tls: Vec::new() }
+        let endpoints = endpoints
+            .iter()
+            .map(|&endpoint| endpoint.to_owned())
+            .collect();
+        GatewayAddress {
+            public_key: key.to_owned(),
+            first_key: None,
+            endpoints,
+            tls: Vec::new(),
+        }
     }
 
     #[test]
     fn what_a_provider_told_last_is_called_beside_what_was_written_down() {
-        let written = [gateway("a", &["203.0.113.5:51840"]), gateway("b", &["203.0.113.6:51840"])];
-        let announced = [gateway("b", &["203.0.113.9:51840"]), gateway("c", &["203.0.113.7:51840"])];
+        let written = [
+            gateway("a", &["203.0.113.5:51840"]),
+            gateway("b", &["203.0.113.6:51840"]),
+        ];
+        let announced = [
+            gateway("b", &["203.0.113.9:51840"]),
+            gateway("c", &["203.0.113.7:51840"]),
+        ];
         let all = [
             gateway("b", &["203.0.113.9:51840", "203.0.113.6:51840"]),
             gateway("c", &["203.0.113.7:51840"]),
@@ -177,7 +250,14 @@ mod tests {
     #[test]
     fn a_name_is_looked_up_only_if_it_was_written_down() {
         let written = [gateway("a", &["gateway.milan.example:51840"])];
-        let announced = [gateway("b", &["gateway.milan.example:51840", "other.example:51840", "[2001:db8::1]:51840"])];
+        let announced = [gateway(
+            "b",
+            &[
+                "gateway.milan.example:51840",
+                "other.example:51840",
+                "[2001:db8::1]:51840",
+            ],
+        )];
         assert_eq!(
             gateways_to_call(&written, &announced)[0],
             gateway("b", &["gateway.milan.example:51840", "[2001:db8::1]:51840"])
@@ -188,16 +268,26 @@ mod tests {
     async fn by_a_token_nobody_is_called_after_the_answer() {
         let identity = ClusterIdentity::generate().unwrap();
         let key = BASE64.encode(&[7; 32]);
-        let tunnel_connections = TunnelConnections::new(&[gateway(&key, &["203.0.113.5:51840"])], &identity);
+        let tunnel_connections =
+            TunnelConnections::new(&[gateway(&key, &["203.0.113.5:51840"])], &identity);
         let (token, own) = (SecretText("token".to_owned()), tunnel_key(&identity));
         let by_token = Some(keys::of_token("token"));
-        assert_eq!(tunnel_connections.keys_to_try(Some(&token)).unwrap(), [by_token, own]);
+        assert_eq!(
+            tunnel_connections.keys_to_try(Some(&token)).unwrap(),
+            [by_token, own]
+        );
         drop(tunnel_connections.open(by_token).unwrap());
         tunnel_connections.answered(false);
         assert!(tunnel_connections.open.lock().as_ref().unwrap().is_empty());
-        assert_eq!(tunnel_connections.keys_to_try(Some(&token)).unwrap(), [by_token, own]);
+        assert_eq!(
+            tunnel_connections.keys_to_try(Some(&token)).unwrap(),
+            [by_token, own]
+        );
         tunnel_connections.answered(true);
-        assert_eq!(tunnel_connections.keys_to_try(Some(&token)).unwrap(), [own, by_token]);
+        assert_eq!(
+            tunnel_connections.keys_to_try(Some(&token)).unwrap(),
+            [own, by_token]
+        );
         drop(tunnel_connections.open(own).unwrap());
         tunnel_connections.end();
         assert!(

@@ -3,7 +3,9 @@
 use std::net::SocketAddr;
 
 use liqo_api::conditions::DesiredCondition;
-use liqo_api::{AuthenticatedReason, CallReason, IdentityVerifiedReason, PeerReachableReason, links};
+use liqo_api::{
+    AuthenticatedReason, CallReason, IdentityVerifiedReason, PeerReachableReason, links,
+};
 use liqo_controller_runtime::provider_limits::LimitExceeded;
 
 use crate::{
@@ -76,24 +78,50 @@ pub(super) fn granted(credential: &Credential) -> Granted {
 }
 
 pub(super) fn verified_text(purpose: &Purpose) -> String {
-    let place = if purpose.through_tunnel { "through its tunnel" } else { "at " };
-    let url = purpose.auth_url.as_deref().filter(|_| !purpose.through_tunnel).unwrap_or_default();
-    format!("cluster {} proved its identity {place}{url}", purpose.cluster_id)
+    let place = if purpose.through_tunnel {
+        "through its tunnel"
+    } else {
+        "at "
+    };
+    let url = purpose
+        .auth_url
+        .as_deref()
+        .filter(|_| !purpose.through_tunnel)
+        .unwrap_or_default();
+    format!(
+        "cluster {} proved its identity {place}{url}",
+        purpose.cluster_id
+    )
 }
 
 pub(super) fn granted_condition(credential: &Credential) -> DesiredCondition {
-    DesiredCondition::yes(links::AUTHENTICATED, AuthenticatedReason::Granted, granted_text(credential))
+    DesiredCondition::yes(
+        links::AUTHENTICATED,
+        AuthenticatedReason::Granted,
+        granted_text(credential),
+    )
 }
 
 pub(super) fn granted_text(credential: &Credential) -> String {
-    format!("we may use namespace {} of {}", credential.tenant_namespace, sanitized(&credential.provider_name))
+    format!(
+        "we may use namespace {} of {}",
+        credential.tenant_namespace,
+        sanitized(&credential.provider_name)
+    )
 }
 
-/// `exceeded`: what the provider sent too much of lately. It counts as reachable all the same, so its pods stay.
-pub(super) fn reachable_condition(health: PeerHealth, exceeded: Option<LimitExceeded>) -> DesiredCondition {
-    let no = |reason: PeerReachableReason, text: &str| DesiredCondition::no(links::PEER_REACHABLE, reason, text);
+/// `exceeded`: what the provider sent too much of lately. It counts as reachable all the same, so
+/// its pods stay.
+pub(super) fn reachable_condition(
+    health: PeerHealth,
+    exceeded: Option<LimitExceeded>,
+) -> DesiredCondition {
+    let no = |reason: PeerReachableReason, text: &str| {
+        DesiredCondition::no(links::PEER_REACHABLE, reason, text)
+    };
     if let (PeerHealth::Reachable, Some(limit)) = (health, exceeded) {
-        let text = format!("the provider sent {limit}: what this cluster knows of it may be out of date");
+        let text =
+            format!("the provider sent {limit}: what this cluster knows of it may be out of date");
         return no(PeerReachableReason::LimitExceeded, &text);
     }
     match health {
@@ -106,9 +134,10 @@ pub(super) fn reachable_condition(health: PeerHealth, exceeded: Option<LimitExce
             CallReason::Unreachable.into(),
             "the provider's API server does not answer: is it up, and does this cluster reach it?",
         ),
-        PeerHealth::AccessDenied => {
-            no(PeerReachableReason::AccessDenied, "the provider's API server denies us access: see condition Authenticated")
-        }
+        PeerHealth::AccessDenied => no(
+            PeerReachableReason::AccessDenied,
+            "the provider's API server denies us access: see condition Authenticated",
+        ),
         PeerHealth::InvalidCertificate => no(
             PeerReachableReason::InvalidCertificate,
             "the certificate of the provider's API server cannot be verified with the CA that the provider named; this cluster asks the \
@@ -126,9 +155,10 @@ pub(super) fn reason_of(error: &ClientError) -> CallReason {
         ClientError::Url { .. } => CallReason::InvalidUrl,
         ClientError::Loopback { .. } => CallReason::LoopbackAddress,
         ClientError::Handshake { .. } => CallReason::IdentityMismatch,
-        ClientError::Connect { .. } | ClientError::Tunnel(_) | ClientError::Timeout { .. } | ClientError::Http { .. } => {
-            CallReason::Unreachable
-        }
+        ClientError::Connect { .. }
+        | ClientError::Tunnel(_)
+        | ClientError::Timeout { .. }
+        | ClientError::Http { .. } => CallReason::Unreachable,
         ClientError::Answer { .. } => CallReason::InvalidAnswer,
         ClientError::Unavailable { .. } => CallReason::Unavailable,
         ClientError::Tls(_) | ClientError::Sign(_) => CallReason::LocalError,
@@ -137,7 +167,9 @@ pub(super) fn reason_of(error: &ClientError) -> CallReason {
 
 /// A peer's reason, if it is a valid reason for a condition.
 pub(super) fn for_reason(text: &str) -> String {
-    let fits = !text.is_empty() && text.len() <= 64 && text.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    let fits = !text.is_empty()
+        && text.len() <= 64
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric());
     if fits && text.starts_with(|first: char| first.is_ascii_alphabetic()) {
         text.to_owned()
     } else {
@@ -170,11 +202,20 @@ mod tests {
 
     #[test]
     fn a_session_takes_over_another_url_but_no_other_change() {
-        let moved = Purpose { auth_url: Some("https://203.0.113.6:30443".to_owned()), ..purpose() };
+        let moved = Purpose {
+            auth_url: Some("https://203.0.113.6:30443".to_owned()),
+            ..purpose()
+        };
         assert!(purpose().differs_only_in_url(&moved));
         assert!(!purpose().differs_only_in_url(&purpose()));
-        assert!(!purpose().differs_only_in_url(&Purpose { auth_url: None, ..purpose() }));
-        assert!(!purpose().differs_only_in_url(&Purpose { through_tunnel: true, ..moved }));
+        assert!(!purpose().differs_only_in_url(&Purpose {
+            auth_url: None,
+            ..purpose()
+        }));
+        assert!(!purpose().differs_only_in_url(&Purpose {
+            through_tunnel: true,
+            ..moved
+        }));
     }
 
     #[test]
@@ -195,11 +236,20 @@ mod tests {
             PeerHealth::ManagerSilent,
         ];
         let reason = |health: PeerHealth| reachable_condition(health, None).reason;
-        let reasons: std::collections::BTreeSet<String> = all.iter().map(|health| reason(*health)).collect();
+        let reasons: std::collections::BTreeSet<String> =
+            all.iter().map(|health| reason(*health)).collect();
         assert_eq!(reasons.len(), all.len());
         let flooded = |health| reachable_condition(health, Some(LimitExceeded::Pages));
         assert_eq!(flooded(PeerHealth::Reachable).reason, "LimitExceeded");
-        assert!(flooded(PeerHealth::Reachable).message.contains("a list of more than 1000 pages"));
-        assert_eq!(flooded(PeerHealth::NoAnswer).reason, reason(PeerHealth::NoAnswer), "the outage comes first");
+        assert!(
+            flooded(PeerHealth::Reachable)
+                .message
+                .contains("a list of more than 1000 pages")
+        );
+        assert_eq!(
+            flooded(PeerHealth::NoAnswer).reason,
+            reason(PeerHealth::NoAnswer),
+            "the outage comes first"
+        );
     }
 }

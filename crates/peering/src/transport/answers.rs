@@ -1,4 +1,5 @@
-//! Limits what is read of each answer of a peer: its length, its rate, and one page of a list at a time.
+//! Limits what is read of each answer of a peer: its length, its rate, and one page of a list at a
+//! time.
 
 use std::{
     io,
@@ -11,8 +12,8 @@ use std::{
 use http::Uri;
 use hyper::body::{Body, Buf, Bytes, Frame};
 use liqo_controller_runtime::provider_limits::{
-    EVENT_COST, LimitExceeded, MAX_ANSWER_LEN, MAX_EVENT_ANSWER_LEN, MAX_PAGE_LEN, MAX_PAGE_OBJECTS, MAX_PAGE_VALUES, MAX_VALUES,
-    PAGE_TIMEOUT, ProviderLimits, REQUEST_COST,
+    EVENT_COST, LimitExceeded, MAX_ANSWER_LEN, MAX_EVENT_ANSWER_LEN, MAX_PAGE_LEN,
+    MAX_PAGE_OBJECTS, MAX_PAGE_VALUES, MAX_VALUES, PAGE_TIMEOUT, ProviderLimits, REQUEST_COST,
 };
 use tokio::{
     sync::OwnedSemaphorePermit,
@@ -47,7 +48,11 @@ impl Answer {
     pub fn to(uri: &Uri) -> Self {
         let (path, query) = (uri.path(), uri.query().unwrap_or_default());
         let has = |parameter: &str| query.split('&').any(|pair| pair.starts_with(parameter));
-        let content = if path.ends_with("/events") { Content::Events } else { Content::Objects };
+        let content = if path.ends_with("/events") {
+            Content::Events
+        } else {
+            Content::Objects
+        };
         // A pod may have the name of a subresource.
         let subresource = match path.split('/').collect::<Vec<_>>().as_slice() {
             ["", "api", "v1", "namespaces", _, "pods", _, subresource] => Some(*subresource),
@@ -81,18 +86,27 @@ pub struct PageTurn {
 }
 
 /// Waits until the peer may send this answer. Returns a turn for a page of a list.
-pub async fn admit(answer: Answer, uri: &Uri, limits: &ProviderLimits) -> Result<Option<PageTurn>, BoxError> {
+pub async fn admit(
+    answer: Answer,
+    uri: &Uri,
+    limits: &ProviderLimits,
+) -> Result<Option<PageTurn>, BoxError> {
     let turn = match answer {
         Answer::Log | Answer::Object | Answer::Metrics => return Ok(None),
         Answer::Watch(_) => None,
         Answer::Page(_) => {
             let (list, continued) = list_of(uri);
-            limits.count_page(&list, !continued).map_err(|limit| exceeded(answer, limits, limit))?;
+            limits
+                .count_page(&list, !continued)
+                .map_err(|limit| exceeded(answer, limits, limit))?;
             Some(limits.pages.clone().acquire_owned().await?)
         }
     };
     sleep(limits.pace(REQUEST_COST)).await;
-    Ok(turn.map(|permit| PageTurn { until: Instant::now() + PAGE_TIMEOUT, _permit: permit }))
+    Ok(turn.map(|permit| PageTurn {
+        until: Instant::now() + PAGE_TIMEOUT,
+        _permit: permit,
+    }))
 }
 
 /// The list that a page belongs to, and whether the page continues it.
@@ -100,13 +114,18 @@ fn list_of(uri: &Uri) -> (String, bool) {
     let is_token = |pair: &&str| pair.starts_with("continue=");
     let query = uri.query().unwrap_or_default();
     let rest: Vec<&str> = query.split('&').filter(|pair| !is_token(pair)).collect();
-    (format!("{}?{}", uri.path(), rest.join("&")), query.split('&').any(|pair| is_token(&pair)))
+    (
+        format!("{}?{}", uri.path(), rest.join("&")),
+        query.split('&').any(|pair| is_token(&pair)),
+    )
 }
 
 /// Records the exceeded limit, and returns it as an error.
 pub fn exceeded(answer: Answer, limits: &ProviderLimits, limit: LimitExceeded) -> BoxError {
     match answer {
-        Answer::Page(Content::Events) | Answer::Watch(Content::Events) => limits.skipped_events(limit, Instant::now()),
+        Answer::Page(Content::Events) | Answer::Watch(Content::Events) => {
+            limits.skipped_events(limit, Instant::now());
+        }
         _ => limits.exceeded(limit, Instant::now()),
     }
     // As an error of the connection, so that a watch does not count it as its usual end.
@@ -127,9 +146,23 @@ pub struct LimitedBody<B> {
 }
 
 impl<B> LimitedBody<B> {
-    pub fn new(inner: B, answer: Answer, limits: Arc<ProviderLimits>, turn: Option<PageTurn>) -> Self {
+    pub fn new(
+        inner: B,
+        answer: Answer,
+        limits: Arc<ProviderLimits>,
+        turn: Option<PageTurn>,
+    ) -> Self {
         let deadline = turn.as_ref().map(|turn| Box::pin(sleep_until(turn.until)));
-        Self { inner, answer, limits, len: 0, json: JsonCount::default(), wait: None, deadline, _turn: turn }
+        Self {
+            inner,
+            answer,
+            limits,
+            len: 0,
+            json: JsonCount::default(),
+            wait: None,
+            deadline,
+            _turn: turn,
+        }
     }
 
     fn count(&mut self, data: &[u8]) -> Result<(), LimitExceeded> {
@@ -157,7 +190,10 @@ impl<B> LimitedBody<B> {
             Answer::Object => self.json.add(data).check(MAX_VALUES, usize::MAX)?,
             // One answer has all pods of a namespace.
             Answer::Metrics => self.json.add(data).check(MAX_PAGE_VALUES, usize::MAX)?,
-            Answer::Page(_) => self.json.add(data).check(MAX_PAGE_VALUES, MAX_PAGE_OBJECTS)?,
+            Answer::Page(_) => self
+                .json
+                .add(data)
+                .check(MAX_PAGE_VALUES, MAX_PAGE_OBJECTS)?,
             Answer::Log | Answer::Watch(_) => {}
         }
         match self.answer {
@@ -179,10 +215,21 @@ where
     type Data = Bytes;
     type Error = BoxError;
 
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let this = &mut *self;
-        if this.deadline.as_mut().is_some_and(|deadline| deadline.as_mut().poll(context).is_ready()) {
-            return Poll::Ready(Some(Err(exceeded(this.answer, &this.limits, LimitExceeded::PageTime))));
+        if this
+            .deadline
+            .as_mut()
+            .is_some_and(|deadline| deadline.as_mut().poll(context).is_ready())
+        {
+            return Poll::Ready(Some(Err(exceeded(
+                this.answer,
+                &this.limits,
+                LimitExceeded::PageTime,
+            ))));
         }
         if let Some(wait) = &mut this.wait {
             ready!(wait.as_mut().poll(context));
@@ -194,7 +241,11 @@ where
             Some(Ok(frame)) => frame.map_data(|mut data| data.copy_to_bytes(data.remaining())),
         };
         let counted = frame.data_ref().map_or(Ok(()), |data| this.count(data));
-        Poll::Ready(Some(counted.map(|()| frame).map_err(|limit| exceeded(this.answer, &this.limits, limit))))
+        Poll::Ready(Some(
+            counted
+                .map(|()| frame)
+                .map_err(|limit| exceeded(this.answer, &this.limits, limit)),
+        ))
     }
 }
 
@@ -248,13 +299,31 @@ mod tests {
     #[test]
     fn each_request_has_the_limit_of_its_answer() {
         let answer = |uri: &str| Answer::to(&uri.parse().unwrap());
-        assert_eq!(answer("/api/v1/namespaces/m/pods/p/log?follow=true&limitBytes=5"), Answer::Log);
-        assert_eq!(answer("/api/v1/namespaces/m/pods/p/exec?command=limit=&watch=true"), Answer::Object);
-        assert_eq!(answer("/apis/metrics.k8s.io/v1beta1/namespaces/m/pods?"), Answer::Metrics);
-        assert_eq!(answer("/api/v1/namespaces/t/secrets?&labelSelector=a&limit=16"), Answer::Page(Content::Objects));
-        assert_eq!(answer("/api/v1/namespaces/t/secrets?&watch=true&resourceVersion=0"), Answer::Watch(Content::Objects));
+        assert_eq!(
+            answer("/api/v1/namespaces/m/pods/p/log?follow=true&limitBytes=5"),
+            Answer::Log
+        );
+        assert_eq!(
+            answer("/api/v1/namespaces/m/pods/p/exec?command=limit=&watch=true"),
+            Answer::Object
+        );
+        assert_eq!(
+            answer("/apis/metrics.k8s.io/v1beta1/namespaces/m/pods?"),
+            Answer::Metrics
+        );
+        assert_eq!(
+            answer("/api/v1/namespaces/t/secrets?&labelSelector=a&limit=16"),
+            Answer::Page(Content::Objects)
+        );
+        assert_eq!(
+            answer("/api/v1/namespaces/t/secrets?&watch=true&resourceVersion=0"),
+            Answer::Watch(Content::Objects)
+        );
         let page_of_events = answer("/api/v1/namespaces/m/events?&limit=16");
-        assert_eq!((page_of_events, page_of_events.max_len()), (Answer::Page(Content::Events), MAX_EVENT_ANSWER_LEN));
+        assert_eq!(
+            (page_of_events, page_of_events.max_len()),
+            (Answer::Page(Content::Events), MAX_EVENT_ANSWER_LEN)
+        );
         assert_eq!(answer("/api/v1/namespaces/t/secrets/log"), Answer::Object);
         assert_eq!(answer("/api/v1/namespaces/pods/pods/log"), Answer::Object);
     }
@@ -263,8 +332,14 @@ mod tests {
     fn the_pages_of_one_list_belong_together() {
         let list = |uri: &str| list_of(&uri.parse().unwrap());
         assert_eq!(list("/pods?limit=16"), ("/pods?limit=16".to_owned(), false));
-        assert_eq!(list("/pods?limit=16&continue=abc"), ("/pods?limit=16".to_owned(), true));
-        assert_ne!(list("/pods?limit=16&labelSelector=a").0, list("/pods?limit=16").0);
+        assert_eq!(
+            list("/pods?limit=16&continue=abc"),
+            ("/pods?limit=16".to_owned(), true)
+        );
+        assert_ne!(
+            list("/pods?limit=16&labelSelector=a").0,
+            list("/pods?limit=16").0
+        );
     }
 
     #[test]
@@ -279,9 +354,22 @@ mod tests {
 
     #[test]
     fn an_object_may_have_fewer_values_than_a_page_and_a_page_not_any_number_of_objects() {
-        let of = |values, items| JsonCount { values, items, ..JsonCount::default() };
-        assert_eq!(of(MAX_PAGE_VALUES, MAX_PAGE_OBJECTS).check(MAX_PAGE_VALUES, MAX_PAGE_OBJECTS), Ok(()));
-        assert_eq!(of(MAX_VALUES + 1, 0).check(MAX_VALUES, usize::MAX), Err(LimitExceeded::Values));
-        assert_eq!(of(0, MAX_PAGE_OBJECTS + 1).check(MAX_PAGE_VALUES, MAX_PAGE_OBJECTS), Err(LimitExceeded::PageObjects));
+        let of = |values, items| JsonCount {
+            values,
+            items,
+            ..JsonCount::default()
+        };
+        assert_eq!(
+            of(MAX_PAGE_VALUES, MAX_PAGE_OBJECTS).check(MAX_PAGE_VALUES, MAX_PAGE_OBJECTS),
+            Ok(())
+        );
+        assert_eq!(
+            of(MAX_VALUES + 1, 0).check(MAX_VALUES, usize::MAX),
+            Err(LimitExceeded::Values)
+        );
+        assert_eq!(
+            of(0, MAX_PAGE_OBJECTS + 1).check(MAX_PAGE_VALUES, MAX_PAGE_OBJECTS),
+            Err(LimitExceeded::PageObjects)
+        );
     }
 }

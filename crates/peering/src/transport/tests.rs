@@ -76,7 +76,9 @@ fn secrets(connection: &PeerConnection) -> Cache<Secret> {
 /// A body without an end.
 fn endless(piece: &'static [u8]) -> Body {
     let piece = Bytes::from_static(piece);
-    Body::from_stream(stream::repeat_with(move || Ok::<_, Infallible>(piece.clone())))
+    Body::from_stream(stream::repeat_with(move || {
+        Ok::<_, Infallible>(piece.clone())
+    }))
 }
 
 fn secret(name: usize) -> String {
@@ -85,7 +87,9 @@ fn secret(name: usize) -> String {
 
 fn page(items: &[String], token: &str) -> String {
     let items = items.join(",");
-    format!(r#"{{"kind":"List","apiVersion":"v1","metadata":{{"resourceVersion":"1","continue":"{token}"}},"items":[{items}]}}"#)
+    format!(
+        r#"{{"kind":"List","apiVersion":"v1","metadata":{{"resourceVersion":"1","continue":"{token}"}},"items":[{items}]}}"#
+    )
 }
 
 fn is_watch(query: Option<&str>) -> bool {
@@ -102,16 +106,23 @@ async fn exceeded_by(connection: &PeerConnection) -> LimitExceeded {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    timeout(Duration::from_mins(1), limit).await.expect("no limit")
+    timeout(Duration::from_mins(1), limit)
+        .await
+        .expect("no limit")
 }
 
-async fn hostile_secrets(answer: impl Fn(Option<&str>) -> Body + Clone + Send + Sync + 'static) -> SocketAddr {
+async fn hostile_secrets(
+    answer: impl Fn(Option<&str>) -> Body + Clone + Send + Sync + 'static,
+) -> SocketAddr {
     let answer = move |RawQuery(query): RawQuery| {
         let body = answer(query.as_deref());
         async move { body }
     };
-    serve(Router::new().route(SECRETS, get(answer)).route(&format!("{SECRETS}/{{name}}"), get(|| async { endless(&SPACES) })))
-        .await
+    serve(Router::new().route(SECRETS, get(answer)).route(
+        &format!("{SECRETS}/{{name}}"),
+        get(|| async { endless(&SPACES) }),
+    ))
+    .await
 }
 
 #[tokio::test]
@@ -119,30 +130,73 @@ async fn a_name_that_resolves_to_this_machine_is_not_called() {
     let server = hostile_secrets(|_| Body::from(page(&[secret(1)], ""))).await;
     let connection = connect(&Peers::default(), 1, server);
     let secrets: Api<Secret> = Api::namespaced(connection.client.clone(), "t");
-    assert_eq!(secrets.list(&ListParams::default()).await.unwrap().items.len(), 1);
+    assert_eq!(
+        secrets
+            .list(&ListParams::default())
+            .await
+            .unwrap()
+            .items
+            .len(),
+        1
+    );
     // The name of the grant is checked before; this one stands for any name with such an address.
-    let config = Config::new(format!("http://localhost:{}", server.port()).parse().unwrap());
-    let by_name = client(&Tcp::network(), config, Token::default(), connection.limits.clone(), None).unwrap();
-    let error = Api::<Secret>::namespaced(by_name, "t").list(&ListParams::default()).await.unwrap_err();
-    assert!(error_chain(&error).contains("localhost resolves to"), "{}", error_chain(&error));
+    let config = Config::new(
+        format!("http://localhost:{}", server.port())
+            .parse()
+            .unwrap(),
+    );
+    let by_name = client(
+        &Tcp::network(),
+        config,
+        Token::default(),
+        connection.limits.clone(),
+        None,
+    )
+    .unwrap();
+    let error = Api::<Secret>::namespaced(by_name, "t")
+        .list(&ListParams::default())
+        .await
+        .unwrap_err();
+    assert!(
+        error_chain(&error).contains("localhost resolves to"),
+        "{}",
+        error_chain(&error)
+    );
 }
 
 #[tokio::test]
 async fn an_answer_without_end_is_cut() {
-    let connection = connect(&Peers::default(), 1, hostile_secrets(|_| endless(&SPACES)).await);
+    let connection = connect(
+        &Peers::default(),
+        1,
+        hostile_secrets(|_| endless(&SPACES)).await,
+    );
     let cache = secrets(&connection);
-    assert_eq!(exceeded_by(&connection).await, LimitExceeded::AnswerLen(MAX_PAGE_LEN));
+    assert_eq!(
+        exceeded_by(&connection).await,
+        LimitExceeded::AnswerLen(MAX_PAGE_LEN)
+    );
     assert!(!cache.is_synced());
 
-    let connection = connect(&Peers::default(), 1, hostile_secrets(|_| endless(&SPACES)).await);
+    let connection = connect(
+        &Peers::default(),
+        1,
+        hostile_secrets(|_| endless(&SPACES)).await,
+    );
     let one: Api<Secret> = Api::namespaced(connection.client.clone(), "t");
     assert!(one.get("a").await.is_err());
-    assert_eq!(exceeded_by(&connection).await, LimitExceeded::AnswerLen(MAX_ANSWER_LEN));
+    assert_eq!(
+        exceeded_by(&connection).await,
+        LimitExceeded::AnswerLen(MAX_ANSWER_LEN)
+    );
 }
 
 #[tokio::test]
 async fn an_object_of_tiny_values_is_not_parsed() {
-    let tiny = format!(r#"{{"metadata":{{"name":"a","resourceVersion":"1"}},"data":[{}]}}"#, "[],".repeat(100_000) + "[]");
+    let tiny = format!(
+        r#"{{"metadata":{{"name":"a","resourceVersion":"1"}},"data":[{}]}}"#,
+        "[],".repeat(100_000) + "[]"
+    );
     let list = page(std::slice::from_ref(&tiny), "");
     let server = Router::new()
         .route(SECRETS, get(move || async move { list }))
@@ -157,28 +211,44 @@ async fn an_object_of_tiny_values_is_not_parsed() {
     let cache = secrets(&connection);
     assert_eq!(exceeded_by(&connection).await, LimitExceeded::Values);
     let synced = timeout(Duration::from_millis(200), cache.synced()).await;
-    assert!(synced.is_err(), "the list would be complete without the object");
+    assert!(
+        synced.is_err(),
+        "the list would be complete without the object"
+    );
 }
 
 #[tokio::test]
 async fn an_object_that_grows_beyond_the_limit_does_not_count_as_deleted() {
     let values = "[],".repeat(100_000) + "[]";
-    let object = format!(r#"{{"metadata":{{"name":"s1","namespace":"t","resourceVersion":"2"}},"data":[{values}]}}"#);
+    let object = format!(
+        r#"{{"metadata":{{"name":"s1","namespace":"t","resourceVersion":"2"}},"data":[{values}]}}"#
+    );
     let grown = format!(r#"{{"type":"MODIFIED","object":{object}}}"#) + "\n";
     let answer = move |query: Option<&str>| {
-        if is_watch(query) { Body::from(grown.clone()) } else { Body::from(page(&[secret(1)], "")) }
+        if is_watch(query) {
+            Body::from(grown.clone())
+        } else {
+            Body::from(page(&[secret(1)], ""))
+        }
     };
     let connection = connect(&Peers::default(), 1, hostile_secrets(answer).await);
     let cache = secrets(&connection);
     assert!(cache.synced().await);
     assert_eq!(exceeded_by(&connection).await, LimitExceeded::Values);
-    assert!(cache.get(&Key::new("t", "s1")).is_some(), "the last state that was read stays");
+    assert!(
+        cache.get(&Key::new("t", "s1")).is_some(),
+        "the last state that was read stays"
+    );
 }
 
 #[tokio::test]
 async fn a_page_of_many_tiny_objects_is_not_parsed() {
     let tiny = page(&vec![r#"{"metadata":{}}"#.to_owned(); 100_000], "");
-    let connection = connect(&Peers::default(), 1, hostile_secrets(move |_| Body::from(tiny.clone())).await);
+    let connection = connect(
+        &Peers::default(),
+        1,
+        hostile_secrets(move |_| Body::from(tiny.clone())).await,
+    );
     let cache = secrets(&connection);
     assert_eq!(exceeded_by(&connection).await, LimitExceeded::PageObjects);
     assert!(!cache.is_synced());
@@ -186,14 +256,21 @@ async fn a_page_of_many_tiny_objects_is_not_parsed() {
 
 #[tokio::test]
 async fn a_list_without_end_is_given_up() {
-    let connection = connect(&Peers::default(), 1, hostile_secrets(|_| Body::from(page(&[], "more"))).await);
+    let connection = connect(
+        &Peers::default(),
+        1,
+        hostile_secrets(|_| Body::from(page(&[], "more"))).await,
+    );
     let api: Api<Secret> = Api::namespaced(connection.client.clone(), "t");
     let first = kube::api::ListParams::default().limit(16);
     let next = first.clone().continue_token("more");
     assert!(api.list(&first).await.is_ok() && api.list(&next).await.is_ok());
     // As many pages as are allowed, counted here only: the pace would make this test slow.
     for _ in 2..MAX_PAGES {
-        connection.limits.count_page(&format!("{SECRETS}?&limit=16"), false).unwrap();
+        connection
+            .limits
+            .count_page(&format!("{SECRETS}?&limit=16"), false)
+            .unwrap();
     }
     assert!(api.list(&next).await.is_err());
     assert_eq!(exceeded_by(&connection).await, LimitExceeded::Pages);
@@ -206,7 +283,10 @@ async fn objects_without_number_are_not_kept() {
     let next = Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let server = hostile_secrets(move |_| {
         let first = next.fetch_add(1_000, std::sync::atomic::Ordering::Relaxed);
-        Body::from(page(&(first..first + 1_000).map(secret).collect::<Vec<_>>(), "more"))
+        Body::from(page(
+            &(first..first + 1_000).map(secret).collect::<Vec<_>>(),
+            "more",
+        ))
     });
     let connection = connect(&Peers::default(), 1, server.await);
     let cache = secrets(&connection);
@@ -229,38 +309,69 @@ async fn a_watch_of_endless_events_keeps_so_many_objects_and_those_that_it_had()
     let connection = connect(&Peers::default(), 1, server.await);
     let cache = secrets(&connection);
     assert_eq!(exceeded_by(&connection).await, LimitExceeded::Objects);
-    assert_eq!((cache.all().len(), connection.limits.kept().objects), (MAX_OBJECTS, MAX_OBJECTS));
+    assert_eq!(
+        (cache.all().len(), connection.limits.kept().objects),
+        (MAX_OBJECTS, MAX_OBJECTS)
+    );
 }
 
 #[tokio::test]
 async fn an_event_without_end_is_cut() {
-    let server = hostile_secrets(|query| if is_watch(query) { endless(&SPACES) } else { Body::from(page(&[secret(0)], "")) });
+    let server = hostile_secrets(|query| {
+        if is_watch(query) {
+            endless(&SPACES)
+        } else {
+            Body::from(page(&[secret(0)], ""))
+        }
+    });
     let connection = connect(&Peers::default(), 1, server.await);
     let cache = secrets(&connection);
-    assert_eq!(exceeded_by(&connection).await, LimitExceeded::AnswerLen(MAX_ANSWER_LEN));
+    assert_eq!(
+        exceeded_by(&connection).await,
+        LimitExceeded::AnswerLen(MAX_ANSWER_LEN)
+    );
     assert_eq!(cache.all().len(), 1, "what was read before stays");
 }
 
-/// A provider with Kubernetes events: `list` answers lists of pages, `watch` a watch from the beginning. The version is 77 now, and later
-/// there is one more event.
-async fn hostile_events(list: impl Fn() -> Body + Clone + Send + Sync + 'static, watch: fn() -> Body) -> SocketAddr {
+/// A provider with Kubernetes events: `list` answers lists of pages, `watch` a watch from the
+/// beginning. The version is 77 now, and later there is one more event.
+async fn hostile_events(
+    list: impl Fn() -> Body + Clone + Send + Sync + 'static,
+    watch: fn() -> Body,
+) -> SocketAddr {
     let answer = move |RawQuery(query): RawQuery| {
         let (list, query) = (list.clone(), query.unwrap_or_default());
         async move {
             match (is_watch(Some(&query)), query.contains("resourceVersion=77")) {
-                (true, true) => Body::from(format!("{{\"type\":\"ADDED\",\"object\":{}}}\n", event("late", "78"))),
+                (true, true) => Body::from(format!(
+                    "{{\"type\":\"ADDED\",\"object\":{}}}\n",
+                    event("late", "78")
+                )),
                 (true, false) => watch(),
-                (false, _) if query.split('&').any(|pair| pair == "limit=1") => Body::from(
-                    page(&[event("one", "5")], "more").replacen(r#""resourceVersion":"1""#, r#""resourceVersion":"77""#, 1),
-                ),
+                (false, _) if query.split('&').any(|pair| pair == "limit=1") => {
+                    Body::from(page(&[event("one", "5")], "more").replacen(
+                        r#""resourceVersion":"1""#,
+                        r#""resourceVersion":"77""#,
+                        1,
+                    ))
+                }
                 (false, _) => list(),
             }
         }
     };
     let secrets = |RawQuery(query): RawQuery| async move {
-        if is_watch(query.as_deref()) { Body::empty() } else { Body::from(page(&[secret(0)], "")) }
+        if is_watch(query.as_deref()) {
+            Body::empty()
+        } else {
+            Body::from(page(&[secret(0)], ""))
+        }
     };
-    serve(Router::new().route(EVENTS, get(answer)).route(SECRETS, get(secrets))).await
+    serve(
+        Router::new()
+            .route(EVENTS, get(answer))
+            .route(SECRETS, get(secrets)),
+    )
+    .await
 }
 
 fn event(name: &str, version: &str) -> String {
@@ -268,10 +379,15 @@ fn event(name: &str, version: &str) -> String {
     format!(r#"{{"metadata":{metadata},"involvedObject":{{}}}}"#)
 }
 
-/// Follows the events until the one that is new after some were skipped. Returns the limit, and the names of the others.
+/// Follows the events until the one that is new after some were skipped. Returns the limit, and the
+/// names of the others.
 async fn followed(connection: &PeerConnection) -> (LimitExceeded, Vec<String>) {
     let events: Api<Event> = Api::namespaced(connection.client.clone(), "t");
-    let mut followed = follow(events, watcher::Config::default(), connection.limits.clone());
+    let mut followed = follow(
+        events,
+        watcher::Config::default(),
+        connection.limits.clone(),
+    );
     let (mut limit, mut names) = (None, Vec::new());
     let late = async {
         while let Some(followed) = followed.next().await {
@@ -282,29 +398,60 @@ async fn followed(connection: &PeerConnection) -> (LimitExceeded, Vec<String>) {
             }
         }
     };
-    timeout(Duration::from_mins(1), late).await.expect("no new event");
+    timeout(Duration::from_mins(1), late)
+        .await
+        .expect("no new event");
     (limit.expect("no limit"), names)
 }
 
 #[tokio::test]
 async fn more_events_than_are_read_are_skipped_and_the_provider_counts_as_before() {
-    let server = hostile_events(|| Body::from(page(&[event("old", "5")], "more")), Body::empty).await;
+    let server = hostile_events(
+        || Body::from(page(&[event("old", "5")], "more")),
+        Body::empty,
+    )
+    .await;
     let connection = connect(&Peers::default(), 1, server);
     let (limit, names) = followed(&connection).await;
-    assert_eq!((limit, names.len()), (LimitExceeded::Pages, MAX_PAGES), "those that were read before the limit count");
-    assert_eq!(connection.limits.exceeded_lately(Instant::now()), None, "PeerReachable would be False");
+    assert_eq!(
+        (limit, names.len()),
+        (LimitExceeded::Pages, MAX_PAGES),
+        "those that were read before the limit count"
+    );
+    assert_eq!(
+        connection.limits.exceeded_lately(Instant::now()),
+        None,
+        "PeerReachable would be False"
+    );
     let cache = secrets(&connection);
-    assert!(timeout(Duration::from_secs(10), cache.synced()).await.unwrap(), "other objects are read");
+    assert!(
+        timeout(Duration::from_secs(10), cache.synced())
+            .await
+            .unwrap(),
+        "other objects are read"
+    );
 }
 
 #[tokio::test]
 async fn kubernetes_events_of_any_length_are_cut_and_newer_ones_are_read() {
     let cut = LimitExceeded::AnswerLen(MAX_EVENT_ANSWER_LEN);
-    let connection = connect(&Peers::default(), 1, hostile_events(|| endless(&SPACES), Body::empty).await);
+    let connection = connect(
+        &Peers::default(),
+        1,
+        hostile_events(|| endless(&SPACES), Body::empty).await,
+    );
     assert_eq!(followed(&connection).await, (cut, Vec::new()), "in a list");
     let listed = || Body::from(page(&[event("old", "5")], ""));
-    let connection = connect(&Peers::default(), 1, hostile_events(listed, || endless(&SPACES)).await);
-    assert_eq!(followed(&connection).await, (cut, vec!["old".to_owned()]), "in a watch");
+    let connection = connect(
+        &Peers::default(),
+        1,
+        hostile_events(listed, || endless(&SPACES)).await,
+    );
+    assert_eq!(
+        followed(&connection).await,
+        (cut, vec!["old".to_owned()]),
+        "in a watch"
+    );
     assert_eq!(connection.limits.exceeded_lately(Instant::now()), None);
 }
 
@@ -323,7 +470,9 @@ async fn one_page_is_read_at_a_time_and_a_slow_one_holds_up_no_other_provider() 
         asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         async { page(&[], "") }
     };
-    let server = Router::new().route(SECRETS, get(move || async move { slow() })).route(OFFERS, get(offers_of));
+    let server = Router::new()
+        .route(SECRETS, get(move || async move { slow() }))
+        .route(OFFERS, get(offers_of));
     let peers = Peers::default();
     let hostile = connect(&peers, 1, serve(server).await);
     let _secrets = secrets(&hostile);
@@ -332,16 +481,35 @@ async fn one_page_is_read_at_a_time_and_a_slow_one_holds_up_no_other_provider() 
     }
     let api: Api<ResourceOffer> = Api::namespaced(hostile.client.clone(), "t");
     let parameters = kube::api::ListParams::default().limit(16);
-    assert!(timeout(Duration::from_millis(300), api.list(&parameters)).await.is_err());
-    assert_eq!(offers.load(std::sync::atomic::Ordering::Relaxed), 0, "two pages of a provider are read at the same time");
+    assert!(
+        timeout(Duration::from_millis(300), api.list(&parameters))
+            .await
+            .is_err()
+    );
+    assert_eq!(
+        offers.load(std::sync::atomic::Ordering::Relaxed),
+        0,
+        "two pages of a provider are read at the same time"
+    );
 
     let honest = connect(
         &peers,
         2,
-        hostile_secrets(|query| if is_watch(query) { Body::empty() } else { Body::from(page(&[secret(0)], "")) }).await,
+        hostile_secrets(|query| {
+            if is_watch(query) {
+                Body::empty()
+            } else {
+                Body::from(page(&[secret(0)], ""))
+            }
+        })
+        .await,
     );
     let cache = secrets(&honest);
-    assert!(timeout(Duration::from_secs(10), cache.synced()).await.unwrap());
+    assert!(
+        timeout(Duration::from_secs(10), cache.synced())
+            .await
+            .unwrap()
+    );
     assert_eq!(honest.limits.exceeded_lately(Instant::now()), None);
 }
 
@@ -359,7 +527,11 @@ async fn a_peering_ends_while_its_provider_sends_without_end() {
     let connection = connect(&peers, 1, server.await);
     let (limits, id) = (connection.limits.clone(), connection.cluster_id.clone());
     let cache = secrets(&connection);
-    assert!(timeout(Duration::from_secs(10), cache.synced()).await.unwrap());
+    assert!(
+        timeout(Duration::from_secs(10), cache.synced())
+            .await
+            .unwrap()
+    );
     peers.publish(connection);
     peers.withdraw(&id);
     let ended = async {
@@ -367,16 +539,27 @@ async fn a_peering_ends_while_its_provider_sends_without_end() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    timeout(Duration::from_secs(10), ended).await.expect("the watch goes on");
+    timeout(Duration::from_secs(10), ended)
+        .await
+        .expect("the watch goes on");
 }
 
 #[tokio::test]
 async fn a_long_log_is_read_to_its_end() {
     let long = "x".repeat(MAX_PAGE_LEN + 1);
-    let server = serve(Router::new().route("/api/v1/namespaces/m/pods/p/log", get(move || async move { long }))).await;
+    let server = serve(Router::new().route(
+        "/api/v1/namespaces/m/pods/p/log",
+        get(move || async move { long }),
+    ))
+    .await;
     let connection = connect(&Peers::default(), 1, server);
-    let request = Request::get("/api/v1/namespaces/m/pods/p/log").body(Vec::new()).unwrap();
-    assert_eq!(connection.client.request_text(request).await.unwrap().len(), MAX_PAGE_LEN + 1);
+    let request = Request::get("/api/v1/namespaces/m/pods/p/log")
+        .body(Vec::new())
+        .unwrap();
+    assert_eq!(
+        connection.client.request_text(request).await.unwrap().len(),
+        MAX_PAGE_LEN + 1
+    );
 }
 
 /// A network on which nobody answers.
@@ -384,7 +567,12 @@ async fn a_long_log_is_read_to_its_end() {
 struct Silent;
 
 impl Network for Silent {
-    fn connect(&self, _: &str, _: u16, _: Allowed) -> BoxFuture<'static, io::Result<(BoxStream, SocketAddr)>> {
+    fn connect(
+        &self,
+        _: &str,
+        _: u16,
+        _: Allowed,
+    ) -> BoxFuture<'static, io::Result<(BoxStream, SocketAddr)>> {
         Box::pin(std::future::pending())
     }
 
@@ -401,8 +589,15 @@ async fn a_connection_that_takes_too_long_is_given_up() {
     let network: Arc<dyn Network> = Arc::new(Silent);
     let started = Instant::now();
     let unanswered = client(&network, config, Token::default(), limits, None).unwrap();
-    let error = Api::<Secret>::namespaced(unanswered, "t").list(&ListParams::default()).await.unwrap_err();
-    assert!(error_chain(&error).contains("no connection within 3s"), "{}", error_chain(&error));
+    let error = Api::<Secret>::namespaced(unanswered, "t")
+        .list(&ListParams::default())
+        .await
+        .unwrap_err();
+    assert!(
+        error_chain(&error).contains("no connection within 3s"),
+        "{}",
+        error_chain(&error)
+    );
     assert_eq!(started.elapsed(), CONNECT_TIMEOUT);
 }
 
@@ -416,13 +611,19 @@ async fn an_idle_connection_ends_by_the_clock_that_tests_steer() {
     };
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let server = listener.local_addr().unwrap();
-    let router = Router::new().route(SECRETS, get(answer)).into_make_service_with_connect_info::<SocketAddr>();
+    let router = Router::new()
+        .route(SECRETS, get(answer))
+        .into_make_service_with_connect_info::<SocketAddr>();
     tokio::spawn(async move { axum::serve(listener, router).await });
     let secrets = Api::<Secret>::namespaced(connect(&Peers::default(), 1, server).client, "t");
     for _ in 0..2 {
         secrets.list(&ListParams::default()).await.unwrap();
     }
-    assert_eq!(callers.lock().len(), 1, "the second request uses the connection of the first one");
+    assert_eq!(
+        callers.lock().len(),
+        1,
+        "the second request uses the connection of the first one"
+    );
     tokio::time::pause();
     tokio::time::advance(Duration::from_mins(2)).await;
     tokio::time::resume();

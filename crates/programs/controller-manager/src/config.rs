@@ -10,19 +10,34 @@ use liqo_controller_runtime::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// Waits until the `ClusterConfig` exists, then follows its changes. If it is deleted, its last state stays in force.
-pub async fn follow(client: &Client, stop: CancellationToken) -> watch::Receiver<Arc<ClusterConfig>> {
+/// Waits until the `ClusterConfig` exists, then follows its changes. If it is deleted, its last
+/// state stays in force.
+pub async fn follow(
+    client: &Client,
+    stop: CancellationToken,
+) -> watch::Receiver<Arc<ClusterConfig>> {
     let (sender, mut receiver) = watch::channel(None);
     let only = watcher::Config::default().fields(&format!("metadata.name={CLUSTER_CONFIG}"));
     tracing::info!("waiting for ClusterConfig {CLUSTER_CONFIG}");
-    Cache::watch(Api::<ClusterConfig>::all(client.clone()), only, stop, whole, move |_, _, new| {
-        if let Some(config) = new {
-            sender.send_replace(Some(config.clone()));
-        } else {
-            tracing::warn!("ClusterConfig {CLUSTER_CONFIG} was deleted; its last state stays in force");
-        }
-    });
-    let first = receiver.wait_for(Option::is_some).await.map(|()| receiver.borrow().clone());
+    Cache::watch(
+        Api::<ClusterConfig>::all(client.clone()),
+        only,
+        stop,
+        whole,
+        move |_, _, new| {
+            if let Some(config) = new {
+                sender.send_replace(Some(config.clone()));
+            } else {
+                tracing::warn!(
+                    "ClusterConfig {CLUSTER_CONFIG} was deleted; its last state stays in force"
+                );
+            }
+        },
+    );
+    let first = receiver
+        .wait_for(Option::is_some)
+        .await
+        .map(|()| receiver.borrow().clone());
     let (live, config) = watch::channel(first.ok().flatten().unwrap_or_default());
     tokio::spawn(async move {
         while receiver.changed().await.is_ok() {

@@ -1,8 +1,8 @@
-//! `liqo-controller-manager dns`: the resolver for remote pods. This module starts it; `liqo-resolver` answers the
-//! questions.
+//! `liqo-controller-manager dns`: the resolver for remote pods. This module starts it;
+//! `liqo-resolver` answers the questions.
 //!
-//! Every replica answers. It stores nothing and writes nothing, and its account may only read the objects that names
-//! depend on.
+//! Every replica answers. It stores nothing and writes nothing, and its account may only read the
+//! objects that names depend on.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -35,7 +35,8 @@ struct Arguments {
     /// Port of /healthz, /readyz and /metrics.
     #[arg(long, default_value_t = 8080)]
     health_port: u16,
-    /// Format of log lines. The environment variable `RUST_LOG` sets their level, for example `info,liqo_resolver=debug`.
+    /// Format of log lines. The environment variable `RUST_LOG` sets their level, for example
+    /// `info,liqo_resolver=debug`.
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     log_format: LogFormat,
 }
@@ -43,25 +44,44 @@ struct Arguments {
 /// Runs until SIGTERM.
 pub async fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse_from(std::env::args_os().skip(1));
-    let first = *arguments.pod_ips.first().context("the pod has no address")?;
+    let first = *arguments
+        .pod_ips
+        .first()
+        .context("the pod has no address")?;
     let readiness = Readiness::waiting("not all namespaces, Services and pods are known yet");
     let health_address = every_address(first, arguments.health_port);
-    process::run(arguments.log_format, health_address, readiness.clone(), |stop| run(arguments, readiness, stop)).await
+    process::run(
+        arguments.log_format,
+        health_address,
+        readiness.clone(),
+        |stop| run(arguments, readiness, stop),
+    )
+    .await
 }
 
-async fn run(arguments: Arguments, readiness: Readiness, stop: CancellationToken) -> anyhow::Result<()> {
+async fn run(
+    arguments: Arguments,
+    readiness: Readiness,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
     let client = process::client().await?;
-    // Before it is ready: the manager takes a ready pod that accepts no connection there for one whose port is closed.
+    // Before it is ready: the manager takes a ready pod that accepts no connection there for one
+    // whose port is closed.
     for address in &arguments.pod_ips {
         let address = SocketAddr::new(*address, CLOSED_PORT);
-        let listener = TcpListener::bind(address).await.with_context(|| format!("listening at {address}"))?;
+        let listener = TcpListener::bind(address)
+            .await
+            .with_context(|| format!("listening at {address}"))?;
         tokio::spawn(accept_only(listener, stop.clone()));
     }
     let ready = move || readiness.ready("ok".to_owned());
-    liqo_resolver::run(client, &arguments.pod_ips, ready, stop).await.context("the resolver")
+    liqo_resolver::run(client, &arguments.pod_ips, ready, stop)
+        .await
+        .context("the resolver")
 }
 
-/// Accepts connections and closes them at once. A `NetworkPolicy` closes this port, see [`CLOSED_PORT`].
+/// Accepts connections and closes them at once. A `NetworkPolicy` closes this port, see
+/// [`CLOSED_PORT`].
 async fn accept_only(listener: TcpListener, stop: CancellationToken) {
     while let Some(accepted) = stop.run_until_cancelled(listener.accept()).await {
         if let Err(error) = accepted {
@@ -90,9 +110,13 @@ mod tests {
 
     #[test]
     fn it_needs_the_addresses_of_its_pod() {
-        let parsed = |arguments: &[&str]| Arguments::try_parse_from([&[COMMAND], arguments].concat());
+        let parsed =
+            |arguments: &[&str]| Arguments::try_parse_from([&[COMMAND], arguments].concat());
         let found = parsed(&["--pod-ips=10.244.0.9,fd00::9", "--log-format=json"]).unwrap();
-        assert_eq!(found.pod_ips, ["10.244.0.9", "fd00::9"].map(|address| address.parse::<IpAddr>().unwrap()));
+        assert_eq!(
+            found.pod_ips,
+            ["10.244.0.9", "fd00::9"].map(|address| address.parse::<IpAddr>().unwrap())
+        );
         assert!(parsed(&[]).is_err());
     }
 }

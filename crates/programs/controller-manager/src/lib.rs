@@ -14,16 +14,18 @@
 //!   +---------------------------+     +--------------------------------------------------+
 //! ```
 //!
-//! Parts do not call each other: they meet in Kubernetes objects, and in the `Context` that each gets (client, clock,
-//! network, configuration, connections to peers). One exception: before peering deletes a namespace, sharing saves
-//! contracts and receipts. [`run`] and `start_leading` below it are the whole picture.
+//! Parts do not call each other: they meet in Kubernetes objects, and in the `Context` that each
+//! gets (client, clock, network, configuration, connections to peers). One exception: before
+//! peering deletes a namespace, sharing saves contracts and receipts. [`run`] and `start_leading`
+//! below it are the whole picture.
 //!
-//! If any part ends, or the lease is lost, [`run`] returns an error and the process ends: the kubelet starts it again,
-//! and another replica takes over. When `stop` is cancelled, it ends in order: it releases the lease as soon as the
-//! leader's parts have ended, and the webhook answers until the API server knows that this replica is ending.
+//! If any part ends, or the lease is lost, [`run`] returns an error and the process ends: the
+//! kubelet starts it again, and another replica takes over. When `stop` is cancelled, it ends in
+//! order: it releases the lease as soon as the leader's parts have ended, and the webhook answers
+//! until the API server knows that this replica is ending.
 //!
-//! [`Replica`] has everything that a replica needs from outside: an API server, a clock and a network. So a test can
-//! run several replicas, of several clusters, in one process.
+//! [`Replica`] has everything that a replica needs from outside: an API server, a clock and a
+//! network. So a test can run several replicas, of several clusters, in one process.
 
 mod config;
 mod leader_pod;
@@ -48,7 +50,8 @@ use tokio_util::sync::CancellationToken;
 
 /// Time limit until the parts have ended.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time in which the webhook still answers after `stop`: until then, kube-proxy may send calls to this pod.
+/// Time in which the webhook still answers after `stop`: until then, kube-proxy may send calls to
+/// this pod.
 const WEBHOOK_LINGER: Duration = Duration::from_secs(3);
 
 /// One replica of the manager, and what it needs.
@@ -75,11 +78,25 @@ pub struct Replica {
 #[error("leadership lost")]
 pub struct LeadershipLost;
 
-/// Runs the replica until `stop`. It is ready as soon as its webhook answers. If the lease is lost, the error is a [`LeadershipLost`],
-/// and the process has to end at once.
-pub async fn run(replica: Replica, readiness: Readiness, stop: CancellationToken) -> anyhow::Result<()> {
-    let Replica { client, clock, network, namespace, pod_name, pod_ip, cluster_domain, webhook_port, auth_port, lease_seconds } =
-        replica;
+/// Runs the replica until `stop`. It is ready as soon as its webhook answers. If the lease is lost,
+/// the error is a [`LeadershipLost`], and the process has to end at once.
+pub async fn run(
+    replica: Replica,
+    readiness: Readiness,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
+    let Replica {
+        client,
+        clock,
+        network,
+        namespace,
+        pod_name,
+        pod_ip,
+        cluster_domain,
+        webhook_port,
+        auth_port,
+        lease_seconds,
+    } = replica;
     let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);
     let unmarked = at_start(|| leader_pod::unmark(&pods, &pod_name)).await;
     unmarked.context("removing the leader's label from this pod")?;
@@ -93,8 +110,14 @@ pub async fn run(replica: Replica, readiness: Readiness, stop: CancellationToken
         () = stop.cancelled() => return Ok(()),
         config = config::follow(&client, stop.clone()) => config,
     };
-    let election =
-        Election::new(client.clone(), &namespace, CONTROLLER_MANAGER, &pod_name, Timing::of_lease(lease_seconds), clock);
+    let election = Election::new(
+        client.clone(),
+        &namespace,
+        CONTROLLER_MANAGER,
+        &pod_name,
+        Timing::of_lease(lease_seconds),
+        clock,
+    );
     let context = Context {
         events: Events::new(client.clone(), clock, Some(pod_name.clone())),
         client,
@@ -121,7 +144,10 @@ pub async fn run(replica: Replica, readiness: Readiness, stop: CancellationToken
         Some(leadership) => {
             let replaced = leadership.replaced().map(str::to_owned);
             tracing::info!(replaced, "leading");
-            let context = Context { unwatched_since: leadership.former_renewal(), ..context };
+            let context = Context {
+                unwatched_since: leadership.former_renewal(),
+                ..context
+            };
             let mut parts = start_leading(&context, identity, auth_port);
             let marked = leader_pod::keep_marked(pods, pod_name, replaced, clock, stop.clone());
             parts.spawn(async move {
@@ -131,7 +157,10 @@ pub async fn run(replica: Replica, readiness: Readiness, stop: CancellationToken
             lead(leadership, parts, &mut webhook, &stop).await
         }
     };
-    if outcome.as_ref().is_err_and(anyhow::Error::is::<LeadershipLost>) {
+    if outcome
+        .as_ref()
+        .is_err_and(anyhow::Error::is::<LeadershipLost>)
+    {
         return outcome;
     }
     let finished = finish(webhook).await;
@@ -140,9 +169,16 @@ pub async fn run(replica: Replica, readiness: Readiness, stop: CancellationToken
 }
 
 /// Starts what every replica does. It continues for a while after `context.stop`.
-fn start_webhook(context: &Context, port: u16, readiness: Readiness) -> JoinSet<anyhow::Result<()>> {
+fn start_webhook(
+    context: &Context,
+    port: u16,
+    readiness: Readiness,
+) -> JoinSet<anyhow::Result<()>> {
     let (stop, lingering) = (context.stop.clone(), CancellationToken::new());
-    let context = Context { stop: lingering.clone(), ..context.clone() };
+    let context = Context {
+        stop: lingering.clone(),
+        ..context.clone()
+    };
     tokio::spawn(async move {
         stop.cancelled().await;
         tokio::time::sleep(WEBHOOK_LINGER).await;
@@ -151,13 +187,19 @@ fn start_webhook(context: &Context, port: u16, readiness: Readiness) -> JoinSet<
     let mut parts = JoinSet::new();
     parts.spawn(async move {
         let ready = move || readiness.ready("ok".to_owned());
-        liqo_offloading::webhook::serve(context, port, ready).await.context("the admission webhook")
+        liqo_offloading::webhook::serve(context, port, ready)
+            .await
+            .context("the admission webhook")
     });
     parts
 }
 
 /// Starts what only the leader does.
-fn start_leading(context: &Context, identity: Arc<ClusterIdentity>, auth_port: u16) -> JoinSet<anyhow::Result<()>> {
+fn start_leading(
+    context: &Context,
+    identity: Arc<ClusterIdentity>,
+    auth_port: u16,
+) -> JoinSet<anyhow::Result<()>> {
     let mut parts = JoinSet::new();
     let keeper = Arc::new(liqo_sharing::Keeper::new(context, &identity));
     let keep: liqo_peering::Keep = Arc::new(move |namespace, peer| {
@@ -166,27 +208,44 @@ fn start_leading(context: &Context, identity: Arc<ClusterIdentity>, auth_port: u
     });
     parts.spawn({
         let (context, identity) = (context.clone(), Arc::clone(&identity));
-        async move { liqo_peering::run(context, identity, auth_port, keep).await.context("peering") }
+        async move {
+            liqo_peering::run(context, identity, auth_port, keep)
+                .await
+                .context("peering")
+        }
     });
     let voucher_key = liqo_offloading::VoucherKey::derive(identity.pkcs8());
     parts.spawn({
         let context = context.clone();
-        async move { liqo_sharing::run(context, identity).await.context("sharing") }
+        async move {
+            liqo_sharing::run(context, identity)
+                .await
+                .context("sharing")
+        }
     });
     parts.spawn({
         let context = context.clone();
-        async move { liqo_network_negotiation::run(context).await.context("network negotiation") }
+        async move {
+            liqo_network_negotiation::run(context)
+                .await
+                .context("network negotiation")
+        }
     });
     parts.spawn({
         let context = context.clone();
         async move { liqo_tethering::run(context).await.context("tethering") }
     });
     let context = context.clone();
-    parts.spawn(async move { liqo_offloading::run(context, voucher_key).await.context("offloading") });
+    parts.spawn(async move {
+        liqo_offloading::run(context, voucher_key)
+            .await
+            .context("offloading")
+    });
     parts
 }
 
-/// Renews the lease until the last of the leader's `parts` has ended, so that no other replica leads meanwhile. Then releases it.
+/// Renews the lease until the last of the leader's `parts` has ended, so that no other replica
+/// leads meanwhile. Then releases it.
 async fn lead(
     mut leadership: Leadership<'_>,
     mut parts: JoinSet<anyhow::Result<()>>,
@@ -206,14 +265,23 @@ async fn lead(
         renewing.cancel();
         Ok(outcome.and(finished))
     };
-    let leading = async { if leadership.renew(&renewing).await { Ok(()) } else { Err(LeadershipLost) } };
+    let leading = async {
+        if leadership.renew(&renewing).await {
+            Ok(())
+        } else {
+            Err(LeadershipLost)
+        }
+    };
     let (outcome, ()) = tokio::try_join!(working, leading)?;
     leadership.release().await;
     outcome
 }
 
 /// Returns an error unless the whole process is ending.
-fn part_ended(ended: Option<Result<anyhow::Result<()>, tokio::task::JoinError>>, stop: &CancellationToken) -> anyhow::Result<()> {
+fn part_ended(
+    ended: Option<Result<anyhow::Result<()>, tokio::task::JoinError>>,
+    stop: &CancellationToken,
+) -> anyhow::Result<()> {
     match ended {
         Some(Ok(Err(error))) => Err(error),
         Some(Err(panic)) => Err(anyhow::Error::new(panic).context("a part of the manager failed")),

@@ -19,8 +19,12 @@ pub const FIELD_MANAGER: &str = "liqoctl";
 
 /// The API for objects like this one.
 pub fn api_of(client: &Client, object: &DynamicObject) -> anyhow::Result<Api<DynamicObject>> {
-    let types = object.types.as_ref().ok_or_else(|| anyhow!("object {} has no kind", object.name_any()))?;
-    let kind = GroupVersionKind::try_from(types).map_err(|error| anyhow!("object {}: {error}", object.name_any()))?;
+    let types = object
+        .types
+        .as_ref()
+        .ok_or_else(|| anyhow!("object {} has no kind", object.name_any()))?;
+    let kind = GroupVersionKind::try_from(types)
+        .map_err(|error| anyhow!("object {}: {error}", object.name_any()))?;
     let resource = ApiResource::from_gvk(&kind);
     Ok(match object.namespace() {
         Some(namespace) => Api::namespaced_with(client.clone(), &namespace, &resource),
@@ -31,17 +35,25 @@ pub fn api_of(client: &Client, object: &DynamicObject) -> anyhow::Result<Api<Dyn
 /// Creates or updates an object. Fields that only others wrote stay.
 pub async fn apply(client: &Client, object: &DynamicObject) -> anyhow::Result<DynamicObject> {
     let parameters = PatchParams::apply(FIELD_MANAGER).force();
-    api_of(client, object)?.patch(&object.name_any(), &parameters, &Patch::Apply(object)).await.doing(format!(
-        "apply {} {}",
-        kind(object),
-        full_name(object)
-    ))
+    api_of(client, object)?
+        .patch(&object.name_any(), &parameters, &Patch::Apply(object))
+        .await
+        .doing(format!("apply {} {}", kind(object), full_name(object)))
 }
 
 /// Waits until the API server serves these definitions.
-pub async fn established(client: &Client, definitions: &[&DynamicObject], timeout: Duration) -> anyhow::Result<()> {
-    let mut open: BTreeSet<String> = definitions.iter().map(|definition| definition.name_any()).collect();
-    let Some(first) = definitions.first() else { return Ok(()) };
+pub async fn established(
+    client: &Client,
+    definitions: &[&DynamicObject],
+    timeout: Duration,
+) -> anyhow::Result<()> {
+    let mut open: BTreeSet<String> = definitions
+        .iter()
+        .map(|definition| definition.name_any())
+        .collect();
+    let Some(first) = definitions.first() else {
+        return Ok(());
+    };
     let api = api_of(client, first)?;
     while let Some(name) = open.pop_first() {
         until(
@@ -49,14 +61,26 @@ pub async fn established(client: &Client, definitions: &[&DynamicObject], timeou
             timeout,
             |_| {},
             || async {
-                let definition = api.get(&name).await.doing(format!("read the definition {name}"))?;
-                let conditions = definition.data["status"]["conditions"].as_array().cloned().unwrap_or_default();
-                let is = |kind: &str, status: &str| conditions.iter().any(|one| one["type"] == kind && one["status"] == status);
-                Ok(if is("Established", "True") && is("NamesAccepted", "True") {
-                    Poll::Done(())
-                } else {
-                    Poll::NotYet("the API server does not serve it yet".to_owned())
-                })
+                let definition = api
+                    .get(&name)
+                    .await
+                    .doing(format!("read the definition {name}"))?;
+                let conditions = definition.data["status"]["conditions"]
+                    .as_array()
+                    .cloned()
+                    .unwrap_or_default();
+                let is = |kind: &str, status: &str| {
+                    conditions
+                        .iter()
+                        .any(|one| one["type"] == kind && one["status"] == status)
+                };
+                Ok(
+                    if is("Established", "True") && is("NamesAccepted", "True") {
+                        Poll::Done(())
+                    } else {
+                        Poll::NotYet("the API server does not serve it yet".to_owned())
+                    },
+                )
             },
         )
         .await?;
@@ -69,7 +93,9 @@ pub async fn delete(api: &Api<DynamicObject>, name: &str) -> anyhow::Result<()> 
     match api.delete(name, &DeleteParams::background()).await {
         Ok(_) => Ok(()),
         Err(error) if is_absent(&error) => Ok(()),
-        Err(error) => Err(crate::cluster::explain(error)).with_context(|| format!("cannot delete {name}")),
+        Err(error) => {
+            Err(crate::cluster::explain(error)).with_context(|| format!("cannot delete {name}"))
+        }
     }
 }
 
@@ -80,12 +106,18 @@ pub async fn gone(api: &Api<DynamicObject>, name: &str, timeout: Duration) -> an
         timeout,
         |_| {},
         || async {
-            match api.get_metadata_opt(name).await.doing(format!("read {name}"))? {
+            match api
+                .get_metadata_opt(name)
+                .await
+                .doing(format!("read {name}"))?
+            {
                 None => Ok(Poll::Done(())),
-                Some(left) => Ok(Poll::NotYet(match left.metadata.finalizers.unwrap_or_default() {
-                    finalizers if finalizers.is_empty() => "it still exists".to_owned(),
-                    finalizers => format!("its finalizers keep it: {}", finalizers.join(", ")),
-                })),
+                Some(left) => Ok(Poll::NotYet(
+                    match left.metadata.finalizers.unwrap_or_default() {
+                        finalizers if finalizers.is_empty() => "it still exists".to_owned(),
+                        finalizers => format!("its finalizers keep it: {}", finalizers.join(", ")),
+                    },
+                )),
             }
         },
     )

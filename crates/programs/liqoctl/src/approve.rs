@@ -31,19 +31,33 @@ pub fn question(foreign: &ForeignCluster) -> Option<String> {
 }
 
 /// Records whether a peer may borrow from this cluster.
-pub async fn decide(cluster: &Cluster, foreign: &ForeignCluster, incoming_peering: PeeringIntent) -> anyhow::Result<Decided> {
-    let (api, peer) = (Api::<ForeignCluster>::all(cluster.client.clone()), foreign.name_any());
+pub async fn decide(
+    cluster: &Cluster,
+    foreign: &ForeignCluster,
+    incoming_peering: PeeringIntent,
+) -> anyhow::Result<Decided> {
+    let (api, peer) = (
+        Api::<ForeignCluster>::all(cluster.client.clone()),
+        foreign.name_any(),
+    );
     let change = json!({ "metadata": { "uid": foreign.metadata.uid }, "spec": { "incomingPeering": incoming_peering } });
-    let written = api.patch(&peer, &PatchParams::default(), &Patch::Merge(&change)).await;
+    let written = api
+        .patch(&peer, &PatchParams::default(), &Patch::Merge(&change))
+        .await;
     written.doing(format!("change ForeignCluster {peer}"))?;
-    Ok(Decided { peer, incoming_peering })
+    Ok(Decided {
+        peer,
+        incoming_peering,
+    })
 }
 
 /// The result as text for people.
 pub fn table(decided: &Decided) -> String {
     let peer = &decided.peer;
     if decided.incoming_peering == PeeringIntent::No {
-        format!("{peer} may not borrow from this cluster; `liqoctl approve {peer}` allows it again.")
+        format!(
+            "{peer} may not borrow from this cluster; `liqoctl approve {peer}` allows it again."
+        )
     } else {
         format!("{peer} may borrow from this cluster; `liqoctl status` shows when it does.")
     }
@@ -61,6 +75,10 @@ mod tests {
                 .unwrap()
         };
         assert_eq!(question(&peer(json!({}))), None);
-        assert!(question(&peer(json!({ "tenantNamespace": "liqo-tenant-x" }))).unwrap().contains("rome"));
+        assert!(
+            question(&peer(json!({ "tenantNamespace": "liqo-tenant-x" })))
+                .unwrap()
+                .contains("rome")
+        );
     }
 }

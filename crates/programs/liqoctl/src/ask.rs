@@ -31,7 +31,12 @@ mod tests {
         assert!(confirm("Remove everything?", true).is_ok());
         // The test harness may run on a terminal, where this would wait for an answer.
         if !std::io::stdin().is_terminal() {
-            assert!(confirm("Remove everything?", false).unwrap_err().to_string().contains("--yes"));
+            assert!(
+                confirm("Remove everything?", false)
+                    .unwrap_err()
+                    .to_string()
+                    .contains("--yes")
+            );
         }
     }
 }

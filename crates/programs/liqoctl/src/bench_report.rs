@@ -1,5 +1,5 @@
-//! The common parts of the reports of `bench network` and `bench offload`: Liqo's figures next to those without Liqo,
-//! notes, and leftovers. Pure.
+//! The common parts of the reports of `bench network` and `bench offload`: Liqo's figures next to
+//! those without Liqo, notes, and leftovers. Pure.
 
 use std::collections::BTreeMap;
 
@@ -47,14 +47,31 @@ impl Figure {
         negligible: f64,
     ) -> Self {
         let [value, plain] = values;
-        let ratio = plain.filter(|plain| *plain >= negligible && *plain > 0.0).and_then(|plain| Some(value? / plain));
-        let values = [way, PLAIN].into_iter().zip(values).filter_map(|(way, value)| Some((way, value?))).collect();
-        Self { what: what.into(), unit, values, ratio }
+        let ratio = plain
+            .filter(|plain| *plain >= negligible && *plain > 0.0)
+            .and_then(|plain| Some(value? / plain));
+        let values = [way, PLAIN]
+            .into_iter()
+            .zip(values)
+            .filter_map(|(way, value)| Some((way, value?)))
+            .collect();
+        Self {
+            what: what.into(),
+            unit,
+            values,
+            ratio,
+        }
     }
 
     fn row(&self, way: &str) -> Vec<String> {
-        let value = |way: &str| self.values.get(way).map_or_else(|| "-".to_owned(), |value| with_unit(*value, self.unit));
-        let ratio = self.ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}"));
+        let value = |way: &str| {
+            self.values
+                .get(way)
+                .map_or_else(|| "-".to_owned(), |value| with_unit(*value, self.unit))
+        };
+        let ratio = self
+            .ratio
+            .map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}"));
         vec![self.what.clone(), value(way), value(PLAIN), ratio]
     }
 }
@@ -62,13 +79,19 @@ impl Figure {
 impl Report {
     /// An error if something could not be removed.
     pub fn verdict(&self) -> anyhow::Result<()> {
-        ensure!(self.left.is_empty(), "what was created for measuring could not be removed");
+        ensure!(
+            self.left.is_empty(),
+            "what was created for measuring could not be removed"
+        );
         Ok(())
     }
 
     /// The figures as a table; `way` is compared with the plain one.
     pub fn table(&self, way: &str, plain_title: &str) -> String {
-        output::table(&["", &way.to_uppercase(), plain_title, "RATIO"], self.figures.iter().map(|figure| figure.row(way)))
+        output::table(
+            &["", &way.to_uppercase(), plain_title, "RATIO"],
+            self.figures.iter().map(|figure| figure.row(way)),
+        )
     }
 
     /// `medians of 3 rounds`, `1 round`.
@@ -81,13 +104,24 @@ impl Report {
 
     /// The lines after the tables.
     pub fn remarks(&self, paint: Paint) -> impl Iterator<Item = String> {
-        let notes = self.notes.iter().map(move |note| paint.faint(&format!("Note: {note}.")));
-        notes.chain(self.left.iter().map(move |left| format!("{} {left}", paint.bad("LEFT"))))
+        let notes = self
+            .notes
+            .iter()
+            .map(move |note| paint.faint(&format!("Note: {note}.")));
+        notes.chain(
+            self.left
+                .iter()
+                .map(move |left| format!("{} {left}", paint.bad("LEFT"))),
+        )
     }
 }
 
 /// A value with its unit, as tables show it.
 pub fn with_unit(value: f64, unit: &str) -> String {
-    let digits = if value < 100.0 { format!("{value:.2}") } else { format!("{value:.0}") };
+    let digits = if value < 100.0 {
+        format!("{value:.2}")
+    } else {
+        format!("{value:.0}")
+    };
     format!("{digits} {unit}").trim_end().to_owned()
 }

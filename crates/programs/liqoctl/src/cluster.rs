@@ -28,13 +28,22 @@ pub struct Access {
 impl Access {
     /// The current context of a kubeconfig file.
     pub fn file(path: impl Into<PathBuf>) -> Self {
-        Self { kubeconfig: Some(path.into()), context: None }
+        Self {
+            kubeconfig: Some(path.into()),
+            context: None,
+        }
     }
 
     /// The flags for `liqoctl` that select the same cluster.
     pub fn flags(&self) -> String {
-        let kubeconfig = self.kubeconfig.as_ref().map(|path| format!(" --kubeconfig {}", path.display()));
-        let context = self.context.as_ref().map(|context| format!(" --context {context}"));
+        let kubeconfig = self
+            .kubeconfig
+            .as_ref()
+            .map(|path| format!(" --kubeconfig {}", path.display()));
+        let context = self
+            .context
+            .as_ref()
+            .map(|context| format!(" --context {context}"));
         kubeconfig.into_iter().chain(context).collect()
     }
 }
@@ -59,21 +68,30 @@ impl Cluster {
             Some(path) => Kubeconfig::read_from(path).map_err(|error| unusable(error, path))?,
             None => match Kubeconfig::read() {
                 Ok(kubeconfig) => kubeconfig,
-                Err(_) if std::env::var_os("KUBERNETES_SERVICE_HOST").is_some() => return Self::in_cluster(access),
+                Err(_) if std::env::var_os("KUBERNETES_SERVICE_HOST").is_some() => {
+                    return Self::in_cluster(access);
+                }
                 Err(error) => {
                     let hint = "no kubeconfig: give one with --kubeconfig or in the environment variable KUBECONFIG";
                     return Err(without_quotes(error).context(hint));
                 }
             },
         };
-        let context = access.context.clone().or_else(|| kubeconfig.current_context.clone()).unwrap_or_default();
+        let context = access
+            .context
+            .clone()
+            .or_else(|| kubeconfig.current_context.clone())
+            .unwrap_or_default();
         let cluster_name = kubeconfig
             .contexts
             .iter()
             .find(|named| named.name == context)
             .and_then(|named| named.context.as_ref())
             .map_or_else(|| context.clone(), |context| context.cluster.clone());
-        let options = KubeConfigOptions { context: access.context.clone(), ..KubeConfigOptions::default() };
+        let options = KubeConfigOptions {
+            context: access.context.clone(),
+            ..KubeConfigOptions::default()
+        };
         let config = Config::from_custom_kubeconfig(kubeconfig, &options)
             .await
             .context("cannot use the kubeconfig: see `kubectl config get-contexts`")?;
@@ -81,20 +99,27 @@ impl Cluster {
     }
 
     fn in_cluster(access: &Access) -> anyhow::Result<Self> {
-        let config = Config::incluster().context("there is neither a usable kubeconfig nor a ServiceAccount")?;
+        let config = Config::incluster()
+            .context("there is neither a usable kubeconfig nor a ServiceAccount")?;
         Self::build(config, access, "in-cluster".to_owned())
     }
 
     fn build(mut config: Config, access: &Access, context: String) -> anyhow::Result<Self> {
-        // Proxies in the environment are for the internet; this program connects to clusters directly.
+        // Proxies in the environment are for the internet; this program connects to clusters
+        // directly.
         config.proxy_url = None;
         config.connect_timeout = Some(Duration::from_secs(10));
-        // The client would wait as long as the answer "429" says, and try again 15 times. The answer to an eviction that a disruption
-        // budget does not allow is of that kind.
+        // The client would wait as long as the answer "429" says, and try again 15 times. The
+        // answer to an eviction that a disruption budget does not allow is of that kind.
         config.default_retry = false;
         let server = config.cluster_url.to_string();
         let client = Client::try_from(config).context("cannot use the kubeconfig")?;
-        Ok(Self { client, access: access.clone(), context, server })
+        Ok(Self {
+            client,
+            access: access.clone(),
+            context,
+            server,
+        })
     }
 
     /// The `ClusterConfig`, or nothing where Liqo is not installed.
@@ -104,25 +129,39 @@ impl Cluster {
             Ok(config) => Ok(config),
             // The API server does not know the kind.
             Err(error) if is_absent(&error) => Ok(None),
-            Err(error) => {
-                Err(explain(error)).with_context(|| format!("cannot read ClusterConfig {CLUSTER_CONFIG} of {}", self.context))
-            }
+            Err(error) => Err(explain(error)).with_context(|| {
+                format!(
+                    "cannot read ClusterConfig {CLUSTER_CONFIG} of {}",
+                    self.context
+                )
+            }),
         }
     }
 
     /// Whether Liqo should connect this cluster's pods with those of other clusters.
     pub async fn has_network(&self) -> anyhow::Result<bool> {
-        Ok(self.config().await?.is_some_and(|config| config.spec.network.enabled))
+        Ok(self
+            .config()
+            .await?
+            .is_some_and(|config| config.spec.network.enabled))
     }
 
     /// The `ClusterConfig`; an error if Liqo is not installed.
     pub async fn installed(&self) -> anyhow::Result<Installed> {
         let config = self.config().await?.ok_or_else(|| {
-            anyhow!("Liqo is not installed in cluster {}: run `liqoctl{} install`", self.context, self.access.flags())
+            anyhow!(
+                "Liqo is not installed in cluster {}: run `liqoctl{} install`",
+                self.context,
+                self.access.flags()
+            )
         })?;
         let status = config.status.clone().unwrap_or_default();
         let id = status.cluster_id.ok_or_else(|| {
-            anyhow!("Liqo in cluster {} has not started yet: see `kubectl{} -n liqo get pods`", self.context, self.access.flags())
+            anyhow!(
+                "Liqo in cluster {} has not started yet: see `kubectl{} -n liqo get pods`",
+                self.context,
+                self.access.flags()
+            )
         })?;
         Ok(Installed { id, config })
     }
@@ -172,14 +211,19 @@ impl<T> Explained<T> for kube::Result<T> {
 pub fn explain(error: kube::Error) -> anyhow::Error {
     match error {
         kube::Error::Api(status) if status.code == 401 => {
-            anyhow!("the API server does not know this user: are the kubeconfig's credentials out of date?")
+            anyhow!(
+                "the API server does not know this user: are the kubeconfig's credentials out of date?"
+            )
         }
         kube::Error::Api(status) => anyhow!("{}", status.message),
         kube::Error::Service(error) => anyhow!(
             "cannot reach the API server ({}): is the cluster up, and does the kubeconfig belong to it?",
             innermost(error.as_ref())
         ),
-        kube::Error::HyperError(error) => anyhow!("the connection to the API server broke ({})", innermost(&error)),
+        kube::Error::HyperError(error) => anyhow!(
+            "the connection to the API server broke ({})",
+            innermost(&error)
+        ),
         error => anyhow!(error),
     }
 }
@@ -193,14 +237,18 @@ fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
     error.to_string()
 }
 
-/// Whether the request failed because the object, its kind or its whole API group does not exist. For a missing group, the API server
-/// answers with a bare status code.
+/// Whether the request failed because the object, its kind or its whole API group does not exist.
+/// For a missing group, the API server answers with a bare status code.
 pub fn is_absent(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 404)
 }
 
-/// Lists objects; none where the kind is unknown. Waits for an API server that is busy, as it is with a kind that it has just learnt.
-pub async fn list_or_none<K>(api: &Api<K>, parameters: &kube::api::ListParams) -> kube::Result<Vec<K>>
+/// Lists objects; none where the kind is unknown. Waits for an API server that is busy, as it is
+/// with a kind that it has just learnt.
+pub async fn list_or_none<K>(
+    api: &Api<K>,
+    parameters: &kube::api::ListParams,
+) -> kube::Result<Vec<K>>
 where
     K: kube::Resource + Clone + serde::de::DeserializeOwned + std::fmt::Debug,
 {
@@ -209,7 +257,9 @@ where
         match Box::pin(api.list(parameters)).await {
             Ok(list) => return Ok(list.items),
             Err(error) if is_absent(&error) => return Ok(Vec::new()),
-            Err(error) if is_busy(&error) && started.elapsed() < BUSY_TIMEOUT => sleep(BUSY_RETRY_DELAY).await,
+            Err(error) if is_busy(&error) && started.elapsed() < BUSY_TIMEOUT => {
+                sleep(BUSY_RETRY_DELAY).await;
+            }
             Err(error) => return Err(error),
         }
     }
@@ -246,21 +296,40 @@ mod tests {
         let service = tower::service_fn(move |_: Request<Body>| {
             let (code, answer) = if counted.fetch_add(1, Ordering::Relaxed) < 2 {
                 let text = "storage is (re)initializing";
-                (429, json!({ "kind": "Status", "status": "Failure", "reason": "TooManyRequests", "message": text, "code": 429 }))
+                (
+                    429,
+                    json!({ "kind": "Status", "status": "Failure", "reason": "TooManyRequests", "message": text, "code": 429 }),
+                )
             } else {
-                (200, json!({ "apiVersion": "v1", "kind": "NamespaceList", "metadata": {}, "items": [] }))
+                (
+                    200,
+                    json!({ "apiVersion": "v1", "kind": "NamespaceList", "metadata": {}, "items": [] }),
+                )
             };
             let answer = Body::from(serde_json::to_vec(&answer).unwrap());
-            std::future::ready(Ok::<_, kube::Error>(Response::builder().status(code).body(answer).unwrap()))
+            std::future::ready(Ok::<_, kube::Error>(
+                Response::builder().status(code).body(answer).unwrap(),
+            ))
         });
         let api: Api<Namespace> = Api::all(Client::new(service, "default"));
-        assert!(list_or_none(&api, &kube::api::ListParams::default()).await.unwrap().is_empty());
+        assert!(
+            list_or_none(&api, &kube::api::ListParams::default())
+                .await
+                .unwrap()
+                .is_empty()
+        );
         assert_eq!(asked.load(Ordering::Relaxed), 3);
     }
 
     #[tokio::test]
     async fn a_missing_kubeconfig_is_named_once_and_without_quotes() {
-        let error = Cluster::connect(&Access::file("/nope")).await.err().unwrap();
-        assert_eq!(format!("{error:#}"), "cannot read the kubeconfig /nope: No such file or directory (os error 2)");
+        let error = Cluster::connect(&Access::file("/nope"))
+            .await
+            .err()
+            .unwrap();
+        assert_eq!(
+            format!("{error:#}"),
+            "cannot read the kubeconfig /nope: No such file or directory (os error 2)"
+        );
     }
 }

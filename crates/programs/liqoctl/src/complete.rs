@@ -1,5 +1,5 @@
-//! Completion of names that only the cluster knows: `unpeer <TAB>`, `offload namespace <TAB>`. The script of `completion` calls the hidden
-//! command `__complete` with the words of the command line.
+//! Completion of names that only the cluster knows: `unpeer <TAB>`, `offload namespace <TAB>`. The
+//! script of `completion` calls the hidden command `__complete` with the words of the command line.
 
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
@@ -39,7 +39,8 @@ pub struct Wanted {
     pub access: Access,
 }
 
-/// What can be completed after these words, the last of which is the one at the cursor; nothing if the cluster knows no names for it.
+/// What can be completed after these words, the last of which is the one at the cursor; nothing if
+/// the cluster knows no names for it.
 pub fn wanted(words: &[String]) -> Option<Wanted> {
     let mut root = Cli::command();
     root.build();
@@ -50,9 +51,15 @@ pub fn wanted(words: &[String]) -> Option<Wanted> {
         (None, true) => return None,
         (None, false) => line.names_of_argument()?,
     };
-    let access =
-        Access { kubeconfig: line.values.get("kubeconfig").map(PathBuf::from), context: line.values.get("context").cloned() };
-    Some(Wanted { names, prefix: current.clone(), access })
+    let access = Access {
+        kubeconfig: line.values.get("kubeconfig").map(PathBuf::from),
+        context: line.values.get("context").cloned(),
+    };
+    Some(Wanted {
+        names,
+        prefix: current.clone(),
+        access,
+    })
 }
 
 /// A command line up to the cursor.
@@ -69,7 +76,13 @@ struct Line<'a> {
 
 impl<'a> Line<'a> {
     fn read(root: &'a Command, words: &[String]) -> Self {
-        let mut line = Self { command: root, path: Vec::new(), arguments: 0, values: BTreeMap::new(), open_flag: None };
+        let mut line = Self {
+            command: root,
+            path: Vec::new(),
+            arguments: 0,
+            values: BTreeMap::new(),
+            open_flag: None,
+        };
         for word in words {
             if let Some(flag) = line.open_flag.take() {
                 line.values.insert(flag, word.clone());
@@ -80,7 +93,11 @@ impl<'a> Line<'a> {
                 }
             } else if word.starts_with('-') {
                 // A flag without a value.
-            } else if let Some(command) = line.command.find_subcommand(word).filter(|_| line.arguments == 0) {
+            } else if let Some(command) = line
+                .command
+                .find_subcommand(word)
+                .filter(|_| line.arguments == 0)
+            {
                 line.command = command;
                 line.path.push(command.get_name());
             } else {
@@ -92,23 +109,35 @@ impl<'a> Line<'a> {
 
     /// A flag that takes a value, and its value if that is in the same word.
     fn flag(&self, word: &str) -> Option<(String, Option<String>)> {
-        let (name, value) = word.split_once('=').map_or((word, None), |(name, value)| (name, Some(value.to_owned())));
+        let (name, value) = word
+            .split_once('=')
+            .map_or((word, None), |(name, value)| (name, Some(value.to_owned())));
         let is_it = |arg: &&Arg| match name.strip_prefix("--") {
             Some(long) => arg.get_long() == Some(long),
-            None => name.strip_prefix('-').is_some_and(|short| arg.get_short().is_some_and(|own| short == own.to_string())),
+            None => name
+                .strip_prefix('-')
+                .is_some_and(|short| arg.get_short().is_some_and(|own| short == own.to_string())),
         };
-        let arg = self.command.get_arguments().find(is_it).filter(|arg| arg.get_action().takes_values())?;
+        let arg = self
+            .command
+            .get_arguments()
+            .find(is_it)
+            .filter(|arg| arg.get_action().takes_values())?;
         Some((arg.get_id().to_string(), value))
     }
 
     fn names_of_argument(&self) -> Option<Names> {
         // The last argument may be repeated.
         let arguments: Vec<&Arg> = self.command.get_positionals().collect();
-        let argument = arguments.get(self.arguments).or(arguments.last().filter(|last| is_repeated(last)))?;
+        let argument = arguments
+            .get(self.arguments)
+            .or(arguments.last().filter(|last| is_repeated(last)))?;
         match (self.path.as_slice(), argument.get_id().as_str()) {
             (["offload", "namespace"], "names") => Some(Names::Namespaces),
             (["unoffload", "namespace"], "names") => Some(Names::OffloadedNamespaces),
-            (["explain", "pod"], "pod") | (["move", "pods"], "names") => Some(Names::Pods(self.values.get("namespace").cloned())),
+            (["explain", "pod"], "pod") | (["move", "pods"], "names") => {
+                Some(Names::Pods(self.values.get("namespace").cloned()))
+            }
             (["token", "delete"], "name") => Some(Names::Tokens),
             (["unpeer"], "name") | (_, "peer") => Some(Names::Peers),
             _ => None,
@@ -117,7 +146,8 @@ impl<'a> Line<'a> {
 }
 
 fn is_repeated(arg: &Arg) -> bool {
-    arg.get_num_args().is_some_and(|range| range.max_values() > 1)
+    arg.get_num_args()
+        .is_some_and(|range| range.max_values() > 1)
 }
 
 fn names_of_flag(path: &[&str], flag: &str) -> Option<Names> {
@@ -125,7 +155,9 @@ fn names_of_flag(path: &[&str], flag: &str) -> Option<Names> {
         (_, "context" | "remote_context") => Some(Names::Contexts),
         (["unoffload", _], "namespace") => Some(Names::OffloadedNamespaces),
         (_, "namespace") => Some(Names::Namespaces),
-        (_, "provider" | "peer") | (["broker", _], "peers") | (["move", _], "from" | "to") => Some(Names::Peers),
+        (_, "provider" | "peer") | (["broker", _], "peers") | (["move", _], "from" | "to") => {
+            Some(Names::Peers)
+        }
         _ => None,
     }
 }
@@ -146,39 +178,74 @@ async fn read(wanted: &Wanted) -> anyhow::Result<Vec<String>> {
             Some(path) => Kubeconfig::read_from(path)?,
             None => Kubeconfig::read()?,
         };
-        return Ok(kubeconfig.contexts.into_iter().map(|context| context.name).collect());
+        return Ok(kubeconfig
+            .contexts
+            .into_iter()
+            .map(|context| context.name)
+            .collect());
     }
     let cluster = Cluster::connect(&wanted.access).await?;
     let (client, all) = (cluster.client.clone(), ListParams::default());
     Ok(match &wanted.names {
         Names::Contexts => Vec::new(),
-        Names::Peers => named(&Api::<ForeignCluster>::all(client).list_metadata(&all).await?.items),
+        Names::Peers => named(
+            &Api::<ForeignCluster>::all(client)
+                .list_metadata(&all)
+                .await?
+                .items,
+        ),
         Names::Namespaces => {
-            let mut found = Api::<Namespace>::all(client).list_metadata(&all).await?.items;
+            let mut found = Api::<Namespace>::all(client)
+                .list_metadata(&all)
+                .await?
+                .items;
             found.retain(|one| !one.labels().contains_key(labels::NAMESPACE_KIND));
             found.retain(|one| may_be_offloaded(&one.name_any(), SYSTEM_NAMESPACE));
             named(&found)
         }
         Names::OffloadedNamespaces => {
-            let found = Api::<NamespaceOffloading>::all(client).list_metadata(&all).await?.items;
-            found.iter().filter_map(kube::ResourceExt::namespace).collect()
+            let found = Api::<NamespaceOffloading>::all(client)
+                .list_metadata(&all)
+                .await?
+                .items;
+            found
+                .iter()
+                .filter_map(kube::ResourceExt::namespace)
+                .collect()
         }
         Names::Pods(namespace) => {
-            let namespace = namespace.as_deref().unwrap_or_else(|| cluster.client.default_namespace()).to_owned();
-            named(&Api::<Pod>::namespaced(client, &namespace).list_metadata(&all).await?.items)
+            let namespace = namespace
+                .as_deref()
+                .unwrap_or_else(|| cluster.client.default_namespace())
+                .to_owned();
+            named(
+                &Api::<Pod>::namespaced(client, &namespace)
+                    .list_metadata(&all)
+                    .await?
+                    .items,
+            )
         }
         Names::Tokens => {
             let tokens = ListParams::default().labels(labels::PEERING_TOKEN);
-            named(&Api::<Secret>::namespaced(client, NAMESPACE).list_metadata(&tokens).await?.items)
+            named(
+                &Api::<Secret>::namespaced(client, NAMESPACE)
+                    .list_metadata(&tokens)
+                    .await?
+                    .items,
+            )
         }
     })
 }
 
 fn named<K>(objects: &[PartialObjectMeta<K>]) -> Vec<String> {
-    objects.iter().filter_map(|object| object.metadata.name.clone()).collect()
+    objects
+        .iter()
+        .filter_map(|object| object.metadata.name.clone())
+        .collect()
 }
 
-/// The completion script of a shell. Bash, zsh and fish also complete names that only the cluster knows.
+/// The completion script of a shell. Bash, zsh and fish also complete names that only the cluster
+/// knows.
 pub fn script(shell: Shell) -> anyhow::Result<String> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "liqoctl", &mut script);
@@ -244,15 +311,24 @@ mod tests {
             ("bench network ", Some(Names::Peers)),
             ("offload namespace ", Some(Names::Namespaces)),
             ("offload ns a b ", Some(Names::Namespaces)),
-            ("unoffload namespace --yes ", Some(Names::OffloadedNamespaces)),
+            (
+                "unoffload namespace --yes ",
+                Some(Names::OffloadedNamespaces),
+            ),
             ("unoffload ns -n ", Some(Names::OffloadedNamespaces)),
             ("offload ns --namespace-selector ", None),
             ("unoffload ns --namespace-selector ", None),
-            ("move pods -n demo web-a ", Some(Names::Pods(Some("demo".into())))),
+            (
+                "move pods -n demo web-a ",
+                Some(Names::Pods(Some("demo".into()))),
+            ),
             ("move pods --from ", Some(Names::Peers)),
             ("move pods --to ", Some(Names::Peers)),
             ("explain pod ", Some(Names::Pods(None))),
-            ("explain pod -n demo ", Some(Names::Pods(Some("demo".into())))),
+            (
+                "explain pod -n demo ",
+                Some(Names::Pods(Some("demo".into()))),
+            ),
             ("explain pod -n ", Some(Names::Namespaces)),
             ("token delete ", Some(Names::Tokens)),
             ("status --context ", Some(Names::Contexts)),
@@ -269,14 +345,20 @@ mod tests {
     fn the_cluster_that_the_line_names_is_asked() {
         let words = ["--kubeconfig=file", "unpeer", "--context", "rome", "mi"].map(str::to_owned);
         let wanted = wanted(&words).unwrap();
-        assert_eq!((wanted.prefix.as_str(), wanted.access.flags().as_str()), ("mi", " --kubeconfig file --context rome"));
+        assert_eq!(
+            (wanted.prefix.as_str(), wanted.access.flags().as_str()),
+            ("mi", " --kubeconfig file --context rome")
+        );
     }
 
     #[test]
     fn the_scripts_ask_for_names() {
         for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
             let script = script(shell).unwrap();
-            assert!(script.contains("liqoctl") && script.contains("__complete --"), "{shell}");
+            assert!(
+                script.contains("liqoctl") && script.contains("__complete --"),
+                "{shell}"
+            );
         }
     }
 }

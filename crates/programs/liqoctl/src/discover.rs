@@ -5,8 +5,8 @@ mod reason;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, ResourceExt as _, api::ListParams};
 use liqo_api::{
-    CLUSTERS_KEY, ClusterConfig, ClusterId, DISCOVERED_CLUSTERS, ForeignCluster, PeeringIntent, PeeringPolicy, SYSTEM_NAMESPACE,
-    SearchDomain, links,
+    CLUSTERS_KEY, ClusterConfig, ClusterId, DISCOVERED_CLUSTERS, ForeignCluster, PeeringIntent,
+    PeeringPolicy, SYSTEM_NAMESPACE, SearchDomain, links,
 };
 use liqo_discovery::merge::{Discovered, announcements, merge};
 use serde::Serialize;
@@ -73,13 +73,30 @@ pub async fn collect(cluster: &Cluster) -> anyhow::Result<DiscoveryReport> {
     let everything = ListParams::default();
     let client = &cluster.client;
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), SYSTEM_NAMESPACE);
-    let list = maps.get_opt(DISCOVERED_CLUSTERS).await.doing("read what discovery finds")?;
-    let list = list.and_then(|list| list.data?.remove(CLUSTERS_KEY)).unwrap_or_else(|| "[]".to_owned());
+    let list = maps
+        .get_opt(DISCOVERED_CLUSTERS)
+        .await
+        .doing("read what discovery finds")?;
+    let list = list
+        .and_then(|list| list.data?.remove(CLUSTERS_KEY))
+        .unwrap_or_else(|| "[]".to_owned());
     let discovered: Vec<Discovered> = serde_json::from_str(&list)?;
-    let records: Vec<ForeignCluster> = list_or_none(&Api::all(client.clone()), &everything).await.doing("list the peers")?;
-    let policies: Vec<PeeringPolicy> = list_or_none(&Api::all(client.clone()), &everything).await.doing("list the policies")?;
-    let domains: Vec<SearchDomain> = list_or_none(&Api::all(client.clone()), &everything).await.doing("list the domains")?;
-    Ok(report(cluster.config().await?.as_ref(), domains, discovered, &records, policies))
+    let records: Vec<ForeignCluster> = list_or_none(&Api::all(client.clone()), &everything)
+        .await
+        .doing("list the peers")?;
+    let policies: Vec<PeeringPolicy> = list_or_none(&Api::all(client.clone()), &everything)
+        .await
+        .doing("list the policies")?;
+    let domains: Vec<SearchDomain> = list_or_none(&Api::all(client.clone()), &everything)
+        .await
+        .doing("list the domains")?;
+    Ok(report(
+        cluster.config().await?.as_ref(),
+        domains,
+        discovered,
+        &records,
+        policies,
+    ))
 }
 
 fn report(
@@ -99,7 +116,10 @@ fn report(
         let authenticated = |record: &ForeignCluster| is_true(record, links::AUTHENTICATED);
         Shown {
             name: plain(&record.map_or(one.announcement.cluster_name, kube::ResourceExt::name_any)),
-            auth_url: record.and_then(|record| record.spec.auth_url.clone()).or(announced).map(|url| plain(&url)),
+            auth_url: record
+                .and_then(|record| record.spec.auth_url.clone())
+                .or(announced)
+                .map(|url| plain(&url)),
             found_by: one.sources,
             borrows: record.is_some_and(|record| record.wants_outgoing() && authenticated(record)),
             lends: record.is_some_and(crate::unpeer::lends_to),
@@ -111,23 +131,53 @@ fn report(
     DiscoveryReport {
         lan: config.is_some_and(|config| config.spec.discovery.lan.enabled),
         domains: domains.into_iter().map(domain).collect(),
-        clusters: discovered.into_iter().chain(not_listed_yet).map(shown).collect(),
+        clusters: discovered
+            .into_iter()
+            .chain(not_listed_yet)
+            .map(shown)
+            .collect(),
     }
 }
 
-/// The clusters in the status of `SearchDomain`s that the manager has not listed yet, because it limits how often it writes the list.
-fn not_listed_yet(config: Option<&ClusterConfig>, domains: &[SearchDomain], listed: &[Discovered]) -> Vec<Discovered> {
-    let Some(own) = config.and_then(|config| config.status.as_ref()?.cluster_id.as_ref()) else { return Vec::new() };
-    let domains = domains.iter().map(|domain| (domain.name_any(), announcements(domain))).collect();
+/// The clusters in the status of `SearchDomain`s that the manager has not listed yet, because it
+/// limits how often it writes the list.
+fn not_listed_yet(
+    config: Option<&ClusterConfig>,
+    domains: &[SearchDomain],
+    listed: &[Discovered],
+) -> Vec<Discovered> {
+    let Some(own) = config.and_then(|config| config.status.as_ref()?.cluster_id.as_ref()) else {
+        return Vec::new();
+    };
+    let domains = domains
+        .iter()
+        .map(|domain| (domain.name_any(), announcements(domain)))
+        .collect();
     let found = merge(own, &[], &domains).into_values();
-    let missing = found.filter(|found| listed.iter().all(|one| one.announcement.cluster_id != found.announcement.cluster_id));
-    missing.map(|found| Discovered { announcement: found.announcement, sources: found.sources, problem: None }).collect()
+    let missing = found.filter(|found| {
+        listed
+            .iter()
+            .all(|one| one.announcement.cluster_id != found.announcement.cluster_id)
+    });
+    missing
+        .map(|found| Discovered {
+            announcement: found.announcement,
+            sources: found.sources,
+            problem: None,
+        })
+        .collect()
 }
 
 fn domain(object: SearchDomain) -> Domain {
     let status = object.status.clone().unwrap_or_default();
-    let failed = status.conditions.iter().find(|condition| condition.status != "True");
-    let broken = status.clusters.iter().filter_map(|entry| Some(format!("{}: {}", entry.name, entry.problem.as_ref()?)));
+    let failed = status
+        .conditions
+        .iter()
+        .find(|condition| condition.status != "True");
+    let broken = status
+        .clusters
+        .iter()
+        .filter_map(|entry| Some(format!("{}: {}", entry.name, entry.problem.as_ref()?)));
     Domain {
         name: object.name_any(),
         problem: failed.map(|condition| plain(&condition.message)),
@@ -138,13 +188,28 @@ fn domain(object: SearchDomain) -> Domain {
 
 /// The way of discovery that a source belongs to: all but `LAN` are names of `SearchDomain`s.
 fn way(source: &str) -> String {
-    if source == LAN { LAN.to_owned() } else { format!("DNS ({source})") }
+    if source == LAN {
+        LAN.to_owned()
+    } else {
+        format!("DNS ({source})")
+    }
 }
 
-/// The reason why this cluster does not borrow from another one, and a note if it refuses to lend to it.
+/// The reason why this cluster does not borrow from another one, and a note if it refuses to lend
+/// to it.
 fn why_not(one: &Shown) -> String {
-    let refused = one.refused.then(|| format!("this cluster refuses to lend to it: `liqoctl approve {}` allows it", one.name));
-    one.reason.iter().cloned().chain(refused).collect::<Vec<_>>().join("; ")
+    let refused = one.refused.then(|| {
+        format!(
+            "this cluster refuses to lend to it: `liqoctl approve {}` allows it",
+            one.name
+        )
+    });
+    one.reason
+        .iter()
+        .cloned()
+        .chain(refused)
+        .collect::<Vec<_>>()
+        .join("; ")
 }
 
 /// The result as text for people.
@@ -160,7 +225,11 @@ pub fn table(report: &DiscoveryReport) -> String {
             one.name.clone(),
             one.cluster_id.to_string(),
             one.auth_url.clone().unwrap_or_default(),
-            one.found_by.iter().map(|source| way(source)).collect::<Vec<_>>().join(", "),
+            one.found_by
+                .iter()
+                .map(|source| way(source))
+                .collect::<Vec<_>>()
+                .join(", "),
             peered(one).to_owned(),
             why_not(one),
         ]
@@ -176,11 +245,31 @@ pub fn table(report: &DiscoveryReport) -> String {
             _ => "No cluster is found.".to_owned(),
         });
     } else {
-        lines.push(output::table(&["NAME", "CLUSTER ID", "ADDRESS", "FOUND BY", "PEERED", "WHY NOT"], rows));
+        lines.push(output::table(
+            &[
+                "NAME",
+                "CLUSTER ID",
+                "ADDRESS",
+                "FOUND BY",
+                "PEERED",
+                "WHY NOT",
+            ],
+            rows,
+        ));
     }
     for domain in &report.domains {
-        lines.extend(domain.problem.as_ref().map(|problem| format!("SearchDomain {}: {problem}", domain.name)));
-        lines.extend(domain.broken_entries.iter().map(|entry| format!("  {entry}")));
+        lines.extend(
+            domain
+                .problem
+                .as_ref()
+                .map(|problem| format!("SearchDomain {}: {problem}", domain.name)),
+        );
+        lines.extend(
+            domain
+                .broken_entries
+                .iter()
+                .map(|entry| format!("  {entry}")),
+        );
     }
     lines.join("\n")
 }
@@ -215,7 +304,15 @@ mod tests {
         let mut policy = PeeringPolicy::new("default", liqo_api::PeeringPolicySpec::default());
         policy.spec.consume.automatic = automatic;
         let records: Vec<_> = record.into_iter().collect();
-        report(None, Vec::new(), discovered(problem), &records, vec![policy]).clusters.remove(0)
+        report(
+            None,
+            Vec::new(),
+            discovered(problem),
+            &records,
+            vec![policy],
+        )
+        .clusters
+        .remove(0)
     }
 
     #[test]
@@ -223,14 +320,30 @@ mod tests {
         let reason = |problem, record, automatic| shown(problem, record, automatic).reason.unwrap();
         assert_eq!(reason(Some("no answer"), None, false), "no answer");
         assert_eq!(reason(None, None, false), "its address is being called");
-        assert!(reason(None, Some(record(json!({}), &json!({}))), false).contains("policy default starts no peering"));
-        assert_eq!(reason(None, Some(record(json!({}), &json!({}))), true), "the peering starts");
-        assert!(reason(None, Some(record(json!({ "outgoingPeering": "No" }), &json!({}))), true).contains("is No"));
+        assert!(
+            reason(None, Some(record(json!({}), &json!({}))), false)
+                .contains("policy default starts no peering")
+        );
+        assert_eq!(
+            reason(None, Some(record(json!({}), &json!({}))), true),
+            "the peering starts"
+        );
+        assert!(
+            reason(
+                None,
+                Some(record(json!({ "outgoingPeering": "No" }), &json!({}))),
+                true
+            )
+            .contains("is No")
+        );
         let refused = json!({ "automaticOutgoingPeering": true, "conditions": [
             { "type": "IdentityVerified", "status": "True", "reason": "R", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" },
             { "type": "Authenticated", "status": "False", "reason": "TokenRequired", "message": "needs a token", "lastTransitionTime": "2026-01-01T00:00:00Z" },
         ] });
-        assert_eq!(reason(None, Some(record(json!({}), &refused)), true), "needs a token");
+        assert_eq!(
+            reason(None, Some(record(json!({}), &refused)), true),
+            "needs a token"
+        );
     }
 
     #[test]
@@ -239,10 +352,20 @@ mod tests {
         let conditions = ["IdentityVerified", "Authenticated", "PeerReachable"].map(condition);
         let status = json!({ "automaticOutgoingPeering": true, "conditions": conditions, "tenantNamespace": "t" });
         let one = shown(None, Some(record(json!({}), &status)), true);
-        assert_eq!((one.borrows, one.lends, one.reason.as_deref()), (true, true, None));
+        assert_eq!(
+            (one.borrows, one.lends, one.reason.as_deref()),
+            (true, true, None)
+        );
         assert_eq!(one.auth_url.as_deref(), Some("https://203.0.113.6:1"));
-        let text = table(&DiscoveryReport { lan: true, domains: Vec::new(), clusters: vec![one] });
-        assert!(text.contains("borrows, lends") && text.contains("LAN, DNS (example)"), "{text}");
+        let text = table(&DiscoveryReport {
+            lan: true,
+            domains: Vec::new(),
+            clusters: vec![one],
+        });
+        assert!(
+            text.contains("borrows, lends") && text.contains("LAN, DNS (example)"),
+            "{text}"
+        );
     }
 
     #[test]
@@ -250,17 +373,38 @@ mod tests {
         let condition = |kind: &str| json!({ "type": kind, "status": "True", "reason": "R", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" });
         let conditions = ["IdentityVerified", "Authenticated", "PeerReachable"].map(condition);
         let status = json!({ "automaticOutgoingPeering": true, "conditions": conditions });
-        let one = shown(None, Some(record(json!({ "incomingPeering": "No" }), &status)), true);
-        assert_eq!((one.borrows, one.lends, one.refused, one.reason.as_deref()), (true, false, true, None));
-        let text = table(&DiscoveryReport { lan: true, domains: Vec::new(), clusters: vec![one] });
-        assert!(text.ends_with("this cluster refuses to lend to it: `liqoctl approve milan` allows it"), "{text}");
+        let one = shown(
+            None,
+            Some(record(json!({ "incomingPeering": "No" }), &status)),
+            true,
+        );
+        assert_eq!(
+            (one.borrows, one.lends, one.refused, one.reason.as_deref()),
+            (true, false, true, None)
+        );
+        let text = table(&DiscoveryReport {
+            lan: true,
+            domains: Vec::new(),
+            clusters: vec![one],
+        });
+        assert!(
+            text.ends_with("this cluster refuses to lend to it: `liqoctl approve milan` allows it"),
+            "{text}"
+        );
     }
 
     #[test]
     fn whoever_has_not_switched_it_on_is_told_how() {
-        let off = DiscoveryReport { lan: false, domains: Vec::new(), clusters: Vec::new() };
+        let off = DiscoveryReport {
+            lan: false,
+            domains: Vec::new(),
+            clusters: Vec::new(),
+        };
         assert!(table(&off).contains("discovery.lan.enabled=true"));
-        assert_eq!(table(&DiscoveryReport { lan: true, ..off }), "No cluster is found.");
+        assert_eq!(
+            table(&DiscoveryReport { lan: true, ..off }),
+            "No cluster is found."
+        );
     }
 
     #[test]
@@ -271,17 +415,27 @@ mod tests {
         )
         .unwrap();
         let entry = |name: &str, id: &ClusterId| json!({ "name": name, "clusterID": id, "clusterName": name, "authURLs": ["https://203.0.113.5:1"], "protocol": [1, 1] });
-        let entries =
-            [entry("rome", &own), entry("milan", &milan()), json!({ "name": "turin", "problem": "it has no TXT record" })];
+        let entries = [
+            entry("rome", &own),
+            entry("milan", &milan()),
+            json!({ "name": "turin", "problem": "it has no TXT record" }),
+        ];
         let domain: SearchDomain = serde_json::from_value(json!({
             "metadata": { "name": "example" }, "spec": { "domain": "example.org" }, "status": { "clusters": entries },
         }))
         .unwrap();
         let clusters = |listed| {
-            report(Some(&config), vec![domain.clone()], listed, &[], Vec::new()).clusters.into_iter().map(|one| one.found_by)
+            report(Some(&config), vec![domain.clone()], listed, &[], Vec::new())
+                .clusters
+                .into_iter()
+                .map(|one| one.found_by)
         };
         assert_eq!(clusters(Vec::new()).collect::<Vec<_>>(), [["example"]]);
-        assert_eq!(clusters(discovered(None)).collect::<Vec<_>>(), [["LAN", "example"]], "it is shown once");
+        assert_eq!(
+            clusters(discovered(None)).collect::<Vec<_>>(),
+            [["LAN", "example"]],
+            "it is shown once"
+        );
     }
 
     #[test]
@@ -293,7 +447,14 @@ mod tests {
             ] },
         }))
         .unwrap();
-        let text = table(&DiscoveryReport { lan: false, domains: vec![domain(object)], clusters: Vec::new() });
-        assert_eq!(text, "No cluster is found.\nSearchDomain example: 1 of 1\n  milan: it has no TXT record");
+        let text = table(&DiscoveryReport {
+            lan: false,
+            domains: vec![domain(object)],
+            clusters: Vec::new(),
+        });
+        assert_eq!(
+            text,
+            "No cluster is found.\nSearchDomain example: 1 of 1\n  milan: it has no TXT record"
+        );
     }
 }

@@ -22,19 +22,29 @@ impl FromStr for GatewayArgument {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("{text:?} is not KEY@ADDRESS:PORT as `generate peer-command --through-tunnel` prints it");
+        let wrong = || {
+            format!(
+                "{text:?} is not KEY@ADDRESS:PORT as `generate peer-command --through-tunnel` prints it"
+            )
+        };
         let (public_key, endpoints) = text.split_once('@').ok_or_else(wrong)?;
         let endpoints: Vec<String> = endpoints.split(',').map(str::to_owned).collect();
         // IPv6 addresses need brackets.
         let is_name = |host: &str| !host.is_empty() && !host.contains([':', '[', ']']);
         let is_address = |text: &String| {
             let parts = text.rsplit_once(':');
-            text.parse::<SocketAddr>().is_ok() || parts.is_some_and(|(host, port)| is_name(host) && port.parse::<u16>().is_ok())
+            text.parse::<SocketAddr>().is_ok()
+                || parts.is_some_and(|(host, port)| is_name(host) && port.parse::<u16>().is_ok())
         };
         if !is_key(public_key) || !endpoints.iter().all(is_address) {
             return Err(wrong());
         }
-        Ok(Self(GatewayAddress { public_key: public_key.to_owned(), first_key: None, endpoints, tls: Vec::new() }))
+        Ok(Self(GatewayAddress {
+            public_key: public_key.to_owned(),
+            first_key: None,
+            endpoints,
+            tls: Vec::new(),
+        }))
     }
 }
 
@@ -54,20 +64,44 @@ pub async fn of(cluster: &Cluster, installed: &Installed) -> anyhow::Result<Vec<
     let leases: Api<Lease> = Api::namespaced(cluster.client.clone(), NAMESPACE);
     let nodes: Api<Node> = Api::all(cluster.client.clone());
     let gateways = ListParams::default().labels(&format!("{}=true", labels::GATEWAY));
-    let leases = leases.list(&gateways).await.doing("list the Leases of gateways")?.items;
-    let mut leases = alive(leases.iter().filter_map(GatewayLease::parse).collect(), network.gateways.replicas, Timestamp::now());
+    let leases = leases
+        .list(&gateways)
+        .await
+        .doing("list the Leases of gateways")?
+        .items;
+    let mut leases = alive(
+        leases.iter().filter_map(GatewayLease::parse).collect(),
+        network.gateways.replicas,
+        Timestamp::now(),
+    );
     leases.sort_by_key(|lease| lease.number);
     let mut found = Vec::new();
     for lease in leases {
-        let (Some(public_key), Some(node)) = (lease.public_key, lease.node) else { continue };
+        let (Some(public_key), Some(node)) = (lease.public_key, lease.node) else {
+            continue;
+        };
         // A Lease may exist a few seconds longer than its holder's node.
-        let Some(node) = nodes.get_opt(&node).await.doing(format!("read Node {node}"))? else { continue };
+        let Some(node) = nodes
+            .get_opt(&node)
+            .await
+            .doing(format!("read Node {node}"))?
+        else {
+            continue;
+        };
         let endpoints = if network.gateways.addresses.is_empty() {
-            addresses(&node).into_iter().map(|address| endpoint(&address, network.gateways.port)).collect()
+            addresses(&node)
+                .into_iter()
+                .map(|address| endpoint(&address, network.gateways.port))
+                .collect()
         } else {
             network.gateways.addresses.clone()
         };
-        found.push(GatewayAddress { public_key, first_key: None, endpoints, tls: Vec::new() });
+        found.push(GatewayAddress {
+            public_key,
+            first_key: None,
+            endpoints,
+            tls: Vec::new(),
+        });
     }
     if !network.gateways.addresses.is_empty() {
         // Configured addresses lead to one gateway, which is the only one in use.
@@ -81,13 +115,26 @@ pub async fn of(cluster: &Cluster, installed: &Installed) -> anyhow::Result<Vec<
 
 /// The addresses of a node, external ones first.
 fn addresses(node: &Node) -> Vec<String> {
-    let all = node.status.as_ref().and_then(|status| status.addresses.clone()).unwrap_or_default();
-    let of = |kind: &str| all.iter().filter(move |one| one.type_ == kind).map(|one| one.address.clone()).collect::<Vec<_>>();
+    let all = node
+        .status
+        .as_ref()
+        .and_then(|status| status.addresses.clone())
+        .unwrap_or_default();
+    let of = |kind: &str| {
+        all.iter()
+            .filter(move |one| one.type_ == kind)
+            .map(|one| one.address.clone())
+            .collect::<Vec<_>>()
+    };
     [of("ExternalIP"), of("InternalIP")].concat()
 }
 
 fn endpoint(address: &str, port: u16) -> String {
-    if address.contains(':') { format!("[{address}]:{port}") } else { format!("{address}:{port}") }
+    if address.contains(':') {
+        format!("[{address}]:{port}")
+    } else {
+        format!("{address}:{port}")
+    }
 }
 
 #[cfg(test)]
@@ -102,10 +149,20 @@ mod tests {
             endpoints: vec!["203.0.113.5:51840".into(), "[2001:db8::1]:51840".into()],
             tls: Vec::new(),
         };
-        assert_eq!(argument(&gateway).parse(), Ok(GatewayArgument(gateway.clone())));
+        assert_eq!(
+            argument(&gateway).parse(),
+            Ok(GatewayArgument(gateway.clone()))
+        );
         let at = |endpoint: &str| format!("{}@{endpoint}", gateway.public_key);
         assert!(at("milan.example:51840").parse::<GatewayArgument>().is_ok());
-        for wrong in ["", "key@203.0.113.5:1", "203.0.113.5:51840", &at("2001:db8::1"), &at("[2001:db8::1]"), &at(":1")] {
+        for wrong in [
+            "",
+            "key@203.0.113.5:1",
+            "203.0.113.5:51840",
+            &at("2001:db8::1"),
+            &at("[2001:db8::1]"),
+            &at(":1"),
+        ] {
             assert!(wrong.parse::<GatewayArgument>().is_err(), "{wrong:?}");
         }
     }

@@ -1,4 +1,5 @@
-//! `liqoctl generate`: a command that lets another cluster peer with this one, and files that are generated from the code.
+//! `liqoctl generate`: a command that lets another cluster peer with this one, and files that are
+//! generated from the code.
 
 use std::path::Path;
 
@@ -25,10 +26,21 @@ pub struct Invitation {
 }
 
 /// Creates a token and the command that uses it.
-pub async fn peer_command(cluster: &Cluster, token: &token::Wanted, through_tunnel: bool) -> anyhow::Result<Invitation> {
+pub async fn peer_command(
+    cluster: &Cluster,
+    token: &token::Wanted,
+    through_tunnel: bool,
+) -> anyhow::Result<Invitation> {
     let target = peer::Target::of(cluster).await?;
-    let tunnel = if through_tunnel { gateways::of(cluster, &cluster.installed().await?).await? } else { Vec::new() };
-    let tunnel = tunnel.iter().flat_map(|gateway| [" --tunnel ".to_owned(), gateways::argument(gateway)]).collect::<String>();
+    let tunnel = if through_tunnel {
+        gateways::of(cluster, &cluster.installed().await?).await?
+    } else {
+        Vec::new()
+    };
+    let tunnel = tunnel
+        .iter()
+        .flat_map(|gateway| [" --tunnel ".to_owned(), gateways::argument(gateway)])
+        .collect::<String>();
     let created = token::create(cluster, token).await?;
     Ok(Invitation {
         command: format!(
@@ -50,22 +62,31 @@ pub fn definition_files() -> anyhow::Result<Vec<(String, String)>> {
             let name = definition.name_any();
             let (plural, group) = name.split_once('.').unwrap_or((&name, ""));
             let file = format!("{group}_{plural}.yaml");
-            let text =
-                format!("# Generated from crates/api by `cargo run -p liqoctl -- generate crds`.\n{}", output::yaml(definition)?);
+            let text = format!(
+                "# Generated from crates/api by `cargo run -p liqoctl -- generate crds`.\n{}",
+                output::yaml(definition)?
+            );
             Ok((file, text.trim_end().to_owned() + "\n"))
         })
         .collect()
 }
 
-/// Writes the custom resource definitions into a directory, and removes files of kinds that no longer exist.
+/// Writes the custom resource definitions into a directory, and removes files of kinds that no
+/// longer exist.
 pub fn write_definitions(directory: &Path) -> anyhow::Result<()> {
     let failed = || format!("cannot write the definitions into {}", directory.display());
     std::fs::create_dir_all(directory).with_context(failed)?;
     let files = definition_files()?;
     for entry in std::fs::read_dir(directory).with_context(failed)? {
         let path = entry.with_context(failed)?.path();
-        let known = path.file_name().is_some_and(|name| files.iter().any(|(file, _)| name == file.as_str()));
-        if !known && path.extension().is_some_and(|extension| extension == "yaml") {
+        let known = path
+            .file_name()
+            .is_some_and(|name| files.iter().any(|(file, _)| name == file.as_str()));
+        if !known
+            && path
+                .extension()
+                .is_some_and(|extension| extension == "yaml")
+        {
             std::fs::remove_file(&path).with_context(failed)?;
         }
     }
@@ -96,19 +117,29 @@ mod tests {
         let files = definition_files().unwrap();
         for (file, text) in &files {
             let found = std::fs::read_to_string(directory.join(file)).unwrap_or_default();
-            assert!(found == *text, "deploy/liqo/crds/{file} is not current: {hint}");
+            assert!(
+                found == *text,
+                "deploy/liqo/crds/{file} is not current: {hint}"
+            );
         }
         let expected: BTreeSet<String> = files.into_iter().map(|(file, _)| file).collect();
-        let found: BTreeSet<String> =
-            std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        let found: BTreeSet<String> = std::fs::read_dir(directory)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
         assert_eq!(found, expected, "{hint}");
     }
 
     #[test]
     fn no_column_shows_the_first_of_several_values() {
         for (file, text) in definition_files().unwrap() {
-            let column = text.lines().find(|line| line.contains("jsonPath:") && line.contains("[*]"));
-            assert_eq!(column, None, "{file}: kubectl shows only the first value of it");
+            let column = text
+                .lines()
+                .find(|line| line.contains("jsonPath:") && line.contains("[*]"));
+            assert_eq!(
+                column, None,
+                "{file}: kubectl shows only the first value of it"
+            );
         }
     }
 }

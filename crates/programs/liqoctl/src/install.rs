@@ -12,14 +12,17 @@ use kube::{
     api::{DynamicObject, ListParams},
 };
 use liqo_api::isolation::{self, Lending};
-use liqo_api::{CLUSTER_CONFIG, ClusterConfig, ClusterId, ForeignCluster, PeeringPolicy, SearchDomain};
+use liqo_api::{
+    CLUSTER_CONFIG, ClusterConfig, ClusterId, ForeignCluster, PeeringPolicy, SearchDomain,
+};
 use serde::Serialize;
 
 use crate::{
     apply,
     cluster::{Cluster, Explained as _, is_absent, list_or_none},
     manifests::{
-        self, FABRIC, FABRIC_NAMESPACE, LEADER_LOG, MANAGER, ManifestError, NAMESPACE, RESOLVER, group, is_admission_policy, kind,
+        self, FABRIC, FABRIC_NAMESPACE, LEADER_LOG, MANAGER, ManifestError, NAMESPACE, RESOLVER,
+        group, is_admission_policy, kind,
     },
     preflight,
     progress::Progress,
@@ -30,7 +33,8 @@ use crate::{
 
 /// Exit code of a program that does not know its arguments.
 const UNKNOWN_ARGUMENT: i32 = 2;
-/// Maximum wait for the result of the manager's first test of the pod network. Nothing fails without it.
+/// Maximum wait for the result of the manager's first test of the pod network. Nothing fails
+/// without it.
 const ISOLATION_TIMEOUT: Duration = Duration::from_secs(30);
 /// Interval between two checks for it.
 const ISOLATION_INTERVAL: Duration = Duration::from_millis(500);
@@ -70,9 +74,22 @@ pub struct Installed {
 }
 
 /// Installs or upgrades Liqo. Idempotent.
-pub async fn install(cluster: &Cluster, options: &Options, progress: &Progress) -> anyhow::Result<Installed> {
-    let findings = progress.step("Checking the cluster", preflight::check(cluster, options.allow_no_policies)).await?;
-    let Resolved { values, changed, replicas_note } = Box::pin(values(cluster, &options.settings)).await?;
+pub async fn install(
+    cluster: &Cluster,
+    options: &Options,
+    progress: &Progress,
+) -> anyhow::Result<Installed> {
+    let findings = progress
+        .step(
+            "Checking the cluster",
+            preflight::check(cluster, options.allow_no_policies),
+        )
+        .await?;
+    let Resolved {
+        values,
+        changed,
+        replicas_note,
+    } = Box::pin(values(cluster, &options.settings)).await?;
     let objects = manifests::render(&values)?;
     progress
         .step("Applying Liqo's objects", async {
@@ -80,7 +97,10 @@ pub async fn install(cluster: &Cluster, options: &Options, progress: &Progress) 
                 for object in &stage {
                     apply::apply(&cluster.client, object).await?;
                 }
-                let definitions: Vec<_> = stage.into_iter().filter(|object| kind(object) == "CustomResourceDefinition").collect();
+                let definitions: Vec<_> = stage
+                    .into_iter()
+                    .filter(|object| kind(object) == "CustomResourceDefinition")
+                    .collect();
                 apply::established(&cluster.client, &definitions, options.timeout).await?;
             }
             for object in objects.iter().filter(|object| !has_a_use(object, &values)) {
@@ -90,28 +110,64 @@ pub async fn install(cluster: &Cluster, options: &Options, progress: &Progress) 
         })
         .await?;
     let step = "Waiting for the controller manager";
-    progress.step(step, available(cluster, MANAGER, options.timeout, |text| progress.message(step, text))).await?;
+    progress
+        .step(
+            step,
+            available(cluster, MANAGER, options.timeout, |text| {
+                progress.message(step, text);
+            }),
+        )
+        .await?;
     let step = "Waiting for the program on each node";
     let news = |text: &str| progress.message(step, text);
-    let away = progress.step(step, rollout::finished(cluster, options.timeout, false, news)).await?.away;
+    let away = progress
+        .step(
+            step,
+            rollout::finished(cluster, options.timeout, false, news),
+        )
+        .await?
+        .away;
     if !away.is_empty() {
         let away = away.into_iter().collect::<Vec<_>>().join(", ");
-        progress.line(&format!("Not ready, and skipped: node {away}. They join the network when they are ready again."));
+        progress.line(&format!(
+            "Not ready, and skipped: node {away}. They join the network when they are ready again."
+        ));
     }
     let step = "Waiting for the cluster's identity";
-    let config = progress.step(step, identity(cluster, options.timeout, |text| progress.message(step, text))).await?;
+    let config = progress
+        .step(
+            step,
+            identity(cluster, options.timeout, |text| {
+                progress.message(step, text);
+            }),
+        )
+        .await?;
     // Last, because everything else works without it.
     let step = "Waiting for the resolver";
-    progress.step(step, available(cluster, RESOLVER, options.timeout, |text| progress.message(step, text))).await?;
+    progress
+        .step(
+            step,
+            available(cluster, RESOLVER, options.timeout, |text| {
+                progress.message(step, text);
+            }),
+        )
+        .await?;
     let step = "Testing whether NetworkPolicies are enforced";
     let isolation_note = isolation_note(&progress.step(step, isolation_test(cluster)).await?);
     let status = config.status.clone().unwrap_or_default();
     let peers: Api<ForeignCluster> = Api::all(cluster.client.clone());
-    let peers = list_or_none(&peers, &ListParams::default()).await.doing("list the peers")?.len();
+    let peers = list_or_none(&peers, &ListParams::default())
+        .await
+        .doing("list the peers")?
+        .len();
     let domains: Api<SearchDomain> = Api::all(cluster.client.clone());
-    let domains = list_or_none(&domains, &ListParams::default()).await.doing("list the domains")?;
+    let domains = list_or_none(&domains, &ListParams::default())
+        .await
+        .doing("list the domains")?;
     Ok(Installed {
-        cluster_id: status.cluster_id.with_context(|| format!("the identity has disappeared: see `{LEADER_LOG}`"))?,
+        cluster_id: status
+            .cluster_id
+            .with_context(|| format!("the identity has disappeared: see `{LEADER_LOG}`"))?,
         cluster_name: config.spec.cluster_name,
         kubernetes: findings.version,
         image: values.image,
@@ -123,8 +179,15 @@ pub async fn install(cluster: &Cluster, options: &Options, progress: &Progress) 
         warning: status
             .conditions
             .iter()
-            .find(|condition| condition.type_ == liqo_api::ADDRESSES_KNOWN && condition.status == "False")
-            .map(|condition| format!("other clusters cannot borrow from this one yet: {}", condition.message)),
+            .find(|condition| {
+                condition.type_ == liqo_api::ADDRESSES_KNOWN && condition.status == "False"
+            })
+            .map(|condition| {
+                format!(
+                    "other clusters cannot borrow from this one yet: {}",
+                    condition.message
+                )
+            }),
     })
 }
 
@@ -136,9 +199,16 @@ pub async fn dry_run(cluster: &Cluster, options: &Options) -> anyhow::Result<Vec
 }
 
 /// The objects that an installation with these values applies.
-pub fn objects(values: &Values, admission_policies: bool) -> Result<Vec<DynamicObject>, ManifestError> {
+pub fn objects(
+    values: &Values,
+    admission_policies: bool,
+) -> Result<Vec<DynamicObject>, ManifestError> {
     let objects = manifests::render(values)?;
-    Ok(stages(&objects, values, admission_policies).into_iter().flatten().cloned().collect())
+    Ok(stages(&objects, values, admission_policies)
+        .into_iter()
+        .flatten()
+        .cloned()
+        .collect())
 }
 
 /// The settings as they are resolved for this cluster.
@@ -157,22 +227,39 @@ async fn values(cluster: &Cluster, settings: &Settings) -> anyhow::Result<Resolv
     };
     let (policy, auto_peering) = (read("default").await?, read(manifests::AUTO_PEERING).await?);
     let deployments: Api<Deployment> = Api::namespaced(cluster.client.clone(), NAMESPACE);
-    let deployment = deployments.get_opt(MANAGER).await.doing("read the Deployment of the controller manager")?;
-    let avoid_nodes = deployment.as_ref().map(manifests::avoided_nodes).unwrap_or_default();
+    let deployment = deployments
+        .get_opt(MANAGER)
+        .await
+        .doing("read the Deployment of the controller manager")?;
+    let avoid_nodes = deployment
+        .as_ref()
+        .map(manifests::avoided_nodes)
+        .unwrap_or_default();
     let spec = deployment.and_then(|deployment| deployment.spec);
     let sets: Api<DaemonSet> = Api::namespaced(cluster.client.clone(), FABRIC_NAMESPACE);
-    let set = sets.get_opt(FABRIC).await.doing("read DaemonSet liqo-fabric")?.and_then(|set| set.spec?.template.spec);
+    let set = sets
+        .get_opt(FABRIC)
+        .await
+        .doing("read DaemonSet liqo-fabric")?
+        .and_then(|set| set.spec?.template.spec);
     let nodes: Api<Node> = Api::all(cluster.client.clone());
     let present = Present {
         config: cluster.config().await?,
         policy,
         auto_peering,
-        replicas: spec.as_ref().and_then(|spec| u16::try_from(spec.replicas?).ok()).filter(|count| *count > 0),
+        replicas: spec
+            .as_ref()
+            .and_then(|spec| u16::try_from(spec.replicas?).ok())
+            .filter(|count| *count > 0),
         image: spec.and_then(|spec| spec.template.spec?.containers.into_iter().next()?.image),
         key_directory: set.as_ref().and_then(manifests::key_directory),
         fabric_image: set.and_then(|pod| pod.containers.into_iter().next()?.image),
         avoid_nodes,
-        nodes: nodes.list(&ListParams::default()).await.doing("list the nodes")?.items,
+        nodes: nodes
+            .list(&ListParams::default())
+            .await
+            .doing("list the nodes")?
+            .items,
     };
     let wanted = Values::resolve(settings, &present, &cluster.context);
     let mut before = Values::resolve(&Settings::default(), &present, &cluster.context);
@@ -181,53 +268,106 @@ async fn values(cluster: &Cluster, settings: &Settings) -> anyhow::Result<Resolv
     let changed = present.config.is_some().then(|| changes(&before, &wanted));
     let usable = replicas::usable(&present.nodes, &wanted.avoid_nodes);
     // A user who sets a number has a reason.
-    let misfit = replicas::misfit(wanted.replicas.into(), usable).filter(|_| settings.replicas.is_none());
+    let misfit =
+        replicas::misfit(wanted.replicas.into(), usable).filter(|_| settings.replicas.is_none());
     let replicas_note = misfit.map(|misfit| format!("{}; {}", misfit.what, misfit.advice));
-    Ok(Resolved { values: wanted, changed, replicas_note })
+    Ok(Resolved {
+        values: wanted,
+        changed,
+        replicas_note,
+    })
 }
 
 fn changes(before: &Values, after: &Values) -> Vec<&'static str> {
     let parts = [
-        ("the cluster's name", before.cluster_name != after.cluster_name),
+        (
+            "the cluster's name",
+            before.cluster_name != after.cluster_name,
+        ),
         ("its labels", before.cluster_labels != after.cluster_labels),
-        ("the API server's address", before.api_server_address != after.api_server_address),
-        ("its certificates", before.api_server_ca != after.api_server_ca),
-        ("the auth endpoint's address", before.authentication_address != after.authentication_address),
+        (
+            "the API server's address",
+            before.api_server_address != after.api_server_address,
+        ),
+        (
+            "its certificates",
+            before.api_server_ca != after.api_server_ca,
+        ),
+        (
+            "the auth endpoint's address",
+            before.authentication_address != after.authentication_address,
+        ),
         ("the policy default", before.policy != after.policy),
         ("the replicas", before.replicas != after.replicas),
-        ("the nodes to avoid", before.avoid_nodes != after.avoid_nodes),
+        (
+            "the nodes to avoid",
+            before.avoid_nodes != after.avoid_nodes,
+        ),
         ("the manager's image", before.image != after.image),
-        ("the image of the program on each node", before.fabric_image != after.fabric_image),
-        ("the directory of the gateways' keys", before.key_directory != after.key_directory),
-        ("whether it lends without NetworkPolicies", before.lend_without_network_policies != after.lend_without_network_policies),
-        ("the lifetime of credentials", before.credential_lifetime_seconds != after.credential_lifetime_seconds),
+        (
+            "the image of the program on each node",
+            before.fabric_image != after.fabric_image,
+        ),
+        (
+            "the directory of the gateways' keys",
+            before.key_directory != after.key_directory,
+        ),
+        (
+            "whether it lends without NetworkPolicies",
+            before.lend_without_network_policies != after.lend_without_network_policies,
+        ),
+        (
+            "the lifetime of credentials",
+            before.credential_lifetime_seconds != after.credential_lifetime_seconds,
+        ),
         ("the network", before.network != after.network),
         ("discovery", before.discovery != after.discovery),
-        ("automatic peering", before.auto_peering != after.auto_peering),
+        (
+            "automatic peering",
+            before.auto_peering != after.auto_peering,
+        ),
     ];
-    parts.into_iter().filter_map(|(part, changed)| changed.then_some(part)).collect()
+    parts
+        .into_iter()
+        .filter_map(|(part, changed)| changed.then_some(part))
+        .collect()
 }
 
-/// Whether the cluster should have this object. A disruption budget says nothing about a single replica.
+/// Whether the cluster should have this object. A disruption budget says nothing about a single
+/// replica.
 pub(crate) fn has_a_use(object: &DynamicObject, values: &Values) -> bool {
     match kind(object) {
         "PodDisruptionBudget" => values.replicas > 1,
-        "PeeringPolicy" if object.name_any() == manifests::AUTO_PEERING => values.auto_peering.is_some(),
+        "PeeringPolicy" if object.name_any() == manifests::AUTO_PEERING => {
+            values.auto_peering.is_some()
+        }
         _ => true,
     }
 }
 
 /// The custom resource definitions must be served before the rest is applied.
-fn stages<'a>(objects: &'a [DynamicObject], values: &Values, admission_policies: bool) -> Vec<Vec<&'a DynamicObject>> {
+fn stages<'a>(
+    objects: &'a [DynamicObject],
+    values: &Values,
+    admission_policies: bool,
+) -> Vec<Vec<&'a DynamicObject>> {
     let is_served = |object: &DynamicObject| admission_policies || !is_admission_policy(object);
     let fits = |object: &&DynamicObject| is_served(object) && has_a_use(object, values);
-    let (definitions, rest): (Vec<_>, Vec<_>) =
-        objects.iter().filter(fits).partition(|object| group(object) == "apiextensions.k8s.io");
+    let (definitions, rest): (Vec<_>, Vec<_>) = objects
+        .iter()
+        .filter(fits)
+        .partition(|object| group(object) == "apiextensions.k8s.io");
     vec![definitions, rest]
 }
 
-/// Waits until every replica of the current version of a Deployment is available. Fails at once if its image has no resolver.
-async fn available(cluster: &Cluster, name: &str, timeout: Duration, news: impl FnMut(&str)) -> anyhow::Result<()> {
+/// Waits until every replica of the current version of a Deployment is available. Fails at once if
+/// its image has no resolver.
+async fn available(
+    cluster: &Cluster,
+    name: &str,
+    timeout: Duration,
+    news: impl FnMut(&str),
+) -> anyhow::Result<()> {
     let deployments: Api<Deployment> = Api::namespaced(cluster.client.clone(), NAMESPACE);
     let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), NAMESPACE);
     until(&format!("Deployment {name} is available"), timeout, news, || async {
@@ -253,26 +393,57 @@ async fn available(cluster: &Cluster, name: &str, timeout: Duration, news: impl 
     .await?
 }
 
-/// The image of the resolver's Deployment if its program ended because it does not know the resolver. Every version knows the manager.
+/// The image of the resolver's Deployment if its program ended because it does not know the
+/// resolver. Every version knows the manager.
 fn too_old_image<'a>(deployment: &'a Deployment, pods: &[Pod]) -> Option<&'a str> {
     if deployment.metadata.name.as_deref() != Some(RESOLVER) {
         return None;
     }
-    let wanted = deployment.spec.as_ref()?.template.spec.as_ref()?.containers.first()?.image.as_deref()?;
+    let wanted = deployment
+        .spec
+        .as_ref()?
+        .template
+        .spec
+        .as_ref()?
+        .containers
+        .first()?
+        .image
+        .as_deref()?;
     let is_wanted = |pod: &Pod| {
-        pod.spec.as_ref().is_some_and(|spec| spec.containers[..].first().and_then(|one| one.image.as_deref()) == Some(wanted))
+        pod.spec.as_ref().is_some_and(|spec| {
+            spec.containers[..]
+                .first()
+                .and_then(|one| one.image.as_deref())
+                == Some(wanted)
+        })
     };
     let ended = |pod: &Pod| {
-        let statuses = pod.status.as_ref().and_then(|status| status.container_statuses.as_ref()).into_iter().flatten();
-        let mut states = statuses.flat_map(|status| [&status.state, &status.last_state]).flatten();
-        states.any(|state| state.terminated.as_ref().is_some_and(|ended| ended.exit_code == UNKNOWN_ARGUMENT))
+        let statuses = pod
+            .status
+            .as_ref()
+            .and_then(|status| status.container_statuses.as_ref())
+            .into_iter()
+            .flatten();
+        let mut states = statuses
+            .flat_map(|status| [&status.state, &status.last_state])
+            .flatten();
+        states.any(|state| {
+            state
+                .terminated
+                .as_ref()
+                .is_some_and(|ended| ended.exit_code == UNKNOWN_ARGUMENT)
+        })
     };
-    pods.iter().any(|pod| is_wanted(pod) && ended(pod)).then_some(wanted)
+    pods.iter()
+        .any(|pod| is_wanted(pod) && ended(pod))
+        .then_some(wanted)
 }
 
 /// Whether all replicas run the current version of the Deployment.
 fn is_available(deployment: &Deployment) -> bool {
-    let (Some(spec), Some(status)) = (&deployment.spec, &deployment.status) else { return false };
+    let (Some(spec), Some(status)) = (&deployment.spec, &deployment.status) else {
+        return false;
+    };
     let wanted = spec.replicas.unwrap_or(1);
     status.observed_generation >= deployment.metadata.generation
         && status.updated_replicas.unwrap_or(0) >= wanted
@@ -280,30 +451,51 @@ fn is_available(deployment: &Deployment) -> bool {
         && status.replicas.unwrap_or(0) <= wanted
 }
 
-async fn identity(cluster: &Cluster, timeout: Duration, news: impl FnMut(&str)) -> anyhow::Result<ClusterConfig> {
+async fn identity(
+    cluster: &Cluster,
+    timeout: Duration,
+    news: impl FnMut(&str),
+) -> anyhow::Result<ClusterConfig> {
     let api: Api<ClusterConfig> = Api::all(cluster.client.clone());
-    until("the identity of the cluster is known", timeout, news, || async {
-        let config = api.get(CLUSTER_CONFIG).await.doing("read ClusterConfig liqo")?;
-        let status = config.status.as_ref();
-        let missing = match status {
-            Some(status) if status.cluster_id.is_none() => "no cluster ID yet",
-            Some(status) if status.conditions.iter().all(|condition| condition.type_ != liqo_api::ADDRESSES_KNOWN) => {
-                "the addresses are being looked up"
-            }
-            Some(_) => return Ok(Poll::Done(config)),
-            None => "the manager has not written anything yet",
-        };
-        Ok(Poll::NotYet(missing.to_owned()))
-    })
+    until(
+        "the identity of the cluster is known",
+        timeout,
+        news,
+        || async {
+            let config = api
+                .get(CLUSTER_CONFIG)
+                .await
+                .doing("read ClusterConfig liqo")?;
+            let status = config.status.as_ref();
+            let missing = match status {
+                Some(status) if status.cluster_id.is_none() => "no cluster ID yet",
+                Some(status)
+                    if status
+                        .conditions
+                        .iter()
+                        .all(|condition| condition.type_ != liqo_api::ADDRESSES_KNOWN) =>
+                {
+                    "the addresses are being looked up"
+                }
+                Some(_) => return Ok(Poll::Done(config)),
+                None => "the manager has not written anything yet",
+            };
+            Ok(Poll::NotYet(missing.to_owned()))
+        },
+    )
     .await
 }
 
-/// Waits a while until the manager knows whether the pod network enforces `NetworkPolicies`. Does not wait where nothing depends on it.
+/// Waits a while until the manager knows whether the pod network enforces `NetworkPolicies`. Does
+/// not wait where nothing depends on it.
 async fn isolation_test(cluster: &Cluster) -> anyhow::Result<ClusterConfig> {
     let api: Api<ClusterConfig> = Api::all(cluster.client.clone());
     let deadline = tokio::time::Instant::now() + ISOLATION_TIMEOUT;
     loop {
-        let config = api.get(CLUSTER_CONFIG).await.doing("read ClusterConfig liqo")?;
+        let config = api
+            .get(CLUSTER_CONFIG)
+            .await
+            .doing("read ClusterConfig liqo")?;
         if Lending::of(&config) != Lending::Untested || tokio::time::Instant::now() >= deadline {
             return Ok(config);
         }
@@ -314,7 +506,8 @@ async fn isolation_test(cluster: &Cluster) -> anyhow::Result<ClusterConfig> {
 /// A note to the user about the isolation of consumers' pods; nothing if they are isolated.
 fn isolation_note(config: &ClusterConfig) -> Option<String> {
     let allowed = config.spec.lend_without_network_policies;
-    (Lending::of(config) != Lending::Isolated).then(|| isolation::describe(isolation::enforced(config), allowed))
+    (Lending::of(config) != Lending::Isolated)
+        .then(|| isolation::describe(isolation::enforced(config), allowed))
 }
 
 /// The result as text for people.
@@ -328,7 +521,12 @@ pub fn table(installed: &Installed) -> String {
         Some([]) => text += " Its settings are unchanged.",
         Some(changed) => text = format!("{text} Changed: {}.", changed.join(", ")),
     }
-    for note in installed.replicas_note.iter().chain(&installed.isolation_note).chain(&installed.warning) {
+    for note in installed
+        .replicas_note
+        .iter()
+        .chain(&installed.isolation_note)
+        .chain(&installed.warning)
+    {
         text = format!("{text}\nNote: {note}");
     }
     let next = match (installed.discovers, installed.peers) {
@@ -349,30 +547,53 @@ mod tests {
     fn admission_policies_are_left_out_where_they_are_not_served() {
         let values = Values::resolve(&Settings::default(), &Present::default(), "x");
         let objects = manifests::render(&values).unwrap();
-        let count =
-            |served| stages(&objects, &values, served).concat().iter().filter(|object| is_admission_policy(object)).count();
+        let count = |served| {
+            stages(&objects, &values, served)
+                .concat()
+                .iter()
+                .filter(|object| is_admission_policy(object))
+                .count()
+        };
         assert_eq!((count(true), count(false)), (26, 0));
-        assert!(stages(&objects, &values, true)[0].iter().all(|object| kind(object) == "CustomResourceDefinition"));
+        assert!(
+            stages(&objects, &values, true)[0]
+                .iter()
+                .all(|object| kind(object) == "CustomResourceDefinition")
+        );
     }
 
     #[test]
     fn only_several_replicas_have_a_disruption_budget_which_lets_one_of_them_go() {
         let budget = |set: &str| {
-            let values = Values::resolve(&Settings::parse(&[set]).unwrap(), &Present::default(), "x");
+            let values =
+                Values::resolve(&Settings::parse(&[set]).unwrap(), &Present::default(), "x");
             let objects = manifests::render(&values).unwrap();
             let applied = stages(&objects, &values, true).concat();
-            applied.into_iter().find(|object| kind(object) == "PodDisruptionBudget").map(|budget| budget.data["spec"].clone())
+            applied
+                .into_iter()
+                .find(|object| kind(object) == "PodDisruptionBudget")
+                .map(|budget| budget.data["spec"].clone())
         };
         assert_eq!(budget("controllerManager.replicas=1"), None);
         let two = budget("controllerManager.replicas=2").unwrap();
-        assert_eq!((&two["maxUnavailable"], &two["minAvailable"]), (&json!(1), &serde_json::Value::Null));
+        assert_eq!(
+            (&two["maxUnavailable"], &two["minAvailable"]),
+            (&json!(1), &serde_json::Value::Null)
+        );
     }
 
     #[test]
     fn what_was_changed_is_told_and_what_comes_next_only_to_those_who_have_not_done_it() {
-        let resolve = |set: &[&str]| Values::resolve(&Settings::parse(set).unwrap(), &Present::default(), "x");
-        let (before, after) =
-            (resolve(&[]), resolve(&["controllerManager.config.resourceSharingPercentage=10", "controllerManager.replicas=2"]));
+        let resolve = |set: &[&str]| {
+            Values::resolve(&Settings::parse(set).unwrap(), &Present::default(), "x")
+        };
+        let (before, after) = (
+            resolve(&[]),
+            resolve(&[
+                "controllerManager.config.resourceSharingPercentage=10",
+                "controllerManager.replicas=2",
+            ]),
+        );
         let next = |changed, peers, discovers| {
             let (cluster_id, name) = (ClusterId::of_public_key(&[1; 32]), String::from);
             table(&Installed {
@@ -389,13 +610,15 @@ mod tests {
             })
         };
         let text = |changed, peers| next(changed, peers, false);
-        assert!(
-            text(Some(changes(&before, &after)), 1)
-                .contains("Changed: the policy default, the replicas.\nNote: not isolated\nNext: `liqoctl status`")
-        );
+        assert!(text(Some(changes(&before, &after)), 1).contains(
+            "Changed: the policy default, the replicas.\nNote: not isolated\nNext: `liqoctl status`"
+        ));
         assert!(text(Some(changes(&before, &before)), 1).contains("unchanged"));
         assert!(text(None, 0).contains("Kubernetes v1).\nNote: not isolated\nNext: `liqoctl peer"));
-        assert!(next(None, 0, true).contains("Next: `liqoctl discover`"), "discovery peers, or says why not");
+        assert!(
+            next(None, 0, true).contains("Next: `liqoctl discover`"),
+            "discovery peers, or says why not"
+        );
     }
 
     #[test]
@@ -416,12 +639,23 @@ mod tests {
         };
         let found = |pod: Pod| too_old_image(&deployment, &[pod]).map(str::to_owned);
         for state in ["state", "lastState"] {
-            assert_eq!(found(pod("example.org/manager:1", state, 2)).as_deref(), Some("example.org/manager:1"));
+            assert_eq!(
+                found(pod("example.org/manager:1", state, 2)).as_deref(),
+                Some("example.org/manager:1")
+            );
             assert_eq!(found(pod("example.org/manager:1", state, 1)), None);
-            assert_eq!(found(pod("example.org/manager:0", state, 2)), None, "a pod of the version before, which goes");
+            assert_eq!(
+                found(pod("example.org/manager:0", state, 2)),
+                None,
+                "a pod of the version before, which goes"
+            );
         }
         assert_eq!(too_old_image(&deployment, &[]), None);
-        assert_eq!(too_old_image(&manager, &[pod("example.org/manager:1", "state", 2)]), None, "every image has the manager");
+        assert_eq!(
+            too_old_image(&manager, &[pod("example.org/manager:1", "state", 2)]),
+            None,
+            "every image has the manager"
+        );
     }
 
     #[test]

@@ -32,7 +32,8 @@ impl Interrupts {
     }
 }
 
-/// Lets the next signal end the program. It would do nothing otherwise, because tokio's handlers stay as long as the program runs.
+/// Lets the next signal end the program. It would do nothing otherwise, because tokio's handlers
+/// stay as long as the program runs.
 pub fn exit_when_interrupted() {
     if let Ok(mut interrupts) = Interrupts::listen() {
         tokio::spawn(async move {

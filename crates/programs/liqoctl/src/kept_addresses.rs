@@ -1,10 +1,10 @@
-//! Finds ranges that could keep their addresses in the other cluster of a peering, and the lines of policy that allow
-//! it.
+//! Finds ranges that could keep their addresses in the other cluster of a peering, and the lines of
+//! policy that allow it.
 //!
-//! Each cluster decides about its own address space, so each needs a line in its own policy. A cluster knows exactly
-//! which ranges of the peer are free here. About its own ranges at the peer it knows only what both announced: not the
-//! peer's Services and nodes, nor what the peer reserves or imports from others. The peer's own `TunnelEndpoint` tells
-//! that.
+//! Each cluster decides about its own address space, so each needs a line in its own policy. A
+//! cluster knows exactly which ranges of the peer are free here. About its own ranges at the peer
+//! it knows only what both announced: not the peer's Services and nodes, nor what the peer reserves
+//! or imports from others. The peer's own `TunnelEndpoint` tells that.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,10 +20,12 @@ pub struct KeepableRanges {
     /// Ranges of the peer that could keep their addresses here, if a policy said so.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub could_keep: BTreeSet<IpNet>,
-    /// Ranges of this cluster that could keep their addresses at the peer, if a policy there said so.
+    /// Ranges of this cluster that could keep their addresses at the peer, if a policy there said
+    /// so.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub peer_could_keep: BTreeSet<IpNet>,
-    /// Whether `peer_could_keep` was read at the peer. Otherwise something else there may have these addresses.
+    /// Whether `peer_could_keep` was read at the peer. Otherwise something else there may have
+    /// these addresses.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub peer_confirms: bool,
     /// Ranges of the peer that keep their addresses here already.
@@ -37,10 +39,19 @@ pub struct KeepableRanges {
 impl KeepableRanges {
     /// The knowledge of this cluster. `own` are its ranges.
     pub fn as_known_here(own: &NetworkRanges, tunnel: &TunnelEndpointSpec) -> Self {
-        let own: BTreeSet<IpNet> = own.pods.iter().chain(&own.external).map(IpNet::trunc).collect();
+        let own: BTreeSet<IpNet> = own
+            .pods
+            .iter()
+            .chain(&own.external)
+            .map(IpNet::trunc)
+            .collect();
         Self {
             could_keep: tunnel.could_keep.clone(),
-            peer_could_keep: own.iter().filter(|range| may_be_free_at_peer(range, tunnel)).copied().collect(),
+            peer_could_keep: own
+                .iter()
+                .filter(|range| may_be_free_at_peer(range, tunnel))
+                .copied()
+                .collect(),
             peer_confirms: false,
             kept: unchanged(&tunnel.imported),
             peer_keeps: unchanged(&tunnel.exported),
@@ -50,10 +61,15 @@ impl KeepableRanges {
     /// The same, with what the peer says in its own `TunnelEndpoint` for this cluster.
     #[must_use]
     pub fn confirmed(self, at_peer: &TunnelEndpointSpec) -> Self {
-        Self { peer_could_keep: at_peer.could_keep.clone(), peer_confirms: true, ..self }
+        Self {
+            peer_could_keep: at_peer.could_keep.clone(),
+            peer_confirms: true,
+            ..self
+        }
     }
 
-    /// One sentence for each cluster whose policy could let addresses stay. `peer` is the peer's name here.
+    /// One sentence for each cluster whose policy could let addresses stay. `peer` is the peer's
+    /// name here.
     pub fn sentences(&self, peer: &str) -> Vec<String> {
         let here = (!self.could_keep.is_empty()).then(|| {
             format!(
@@ -80,20 +96,41 @@ impl KeepableRanges {
     }
 }
 
-/// Whether nothing that both clusters announced has addresses of this range of ours at the peer, which maps it to something else.
+/// Whether nothing that both clusters announced has addresses of this range of ours at the peer,
+/// which maps it to something else.
 fn may_be_free_at_peer(range: &IpNet, tunnel: &TunnelEndpointSpec) -> bool {
-    let is_mapped = tunnel.exported.get(range).is_some_and(|there| there != range);
+    let is_mapped = tunnel
+        .exported
+        .get(range)
+        .is_some_and(|there| there != range);
     // All of these are addresses in the peer's own address space.
-    let views = tunnel.exported.iter().filter(|(own, _)| *own != range).map(|(_, there)| there);
-    is_mapped && is_private(range) && tunnel.imported.keys().chain(views).all(|other| !overlap(range, other))
+    let views = tunnel
+        .exported
+        .iter()
+        .filter(|(own, _)| *own != range)
+        .map(|(_, there)| there);
+    is_mapped
+        && is_private(range)
+        && tunnel
+            .imported
+            .keys()
+            .chain(views)
+            .all(|other| !overlap(range, other))
 }
 
 fn unchanged(maps: &BTreeMap<IpNet, IpNet>) -> BTreeSet<IpNet> {
-    maps.iter().filter(|(from, to)| from == to).map(|(from, _)| *from).collect()
+    maps.iter()
+        .filter(|(from, to)| from == to)
+        .map(|(from, _)| *from)
+        .collect()
 }
 
 fn listed(ranges: &BTreeSet<IpNet>) -> String {
-    ranges.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+    ranges
+        .iter()
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 /// The line of a policy, as YAML and JSON.
@@ -130,11 +167,12 @@ mod tests {
 
     #[test]
     fn if_both_clusters_could_keep_addresses_each_has_its_line() {
-        let exported =
-            json!({ "10.244.0.0/16": "10.66.0.0/16", "fd00:10:244::/48": "fd00:10:244::/48", "10.70.0.0/24": "10.67.0.0/24" });
-        let imported =
-            json!({ "10.245.0.0/16": "10.65.0.0/16", "fd00:10:245::/48": "fd00:10:245::/48", "10.70.0.0/24": "10.64.0.0/24" });
-        let known = KeepableRanges::as_known_here(&own(), &tunnel(&exported, &imported, &["10.245.0.0/16"]));
+        let exported = json!({ "10.244.0.0/16": "10.66.0.0/16", "fd00:10:244::/48": "fd00:10:244::/48", "10.70.0.0/24": "10.67.0.0/24" });
+        let imported = json!({ "10.245.0.0/16": "10.65.0.0/16", "fd00:10:245::/48": "fd00:10:245::/48", "10.70.0.0/24": "10.64.0.0/24" });
+        let known = KeepableRanges::as_known_here(
+            &own(),
+            &tunnel(&exported, &imported, &["10.245.0.0/16"]),
+        );
         assert!(known.summary().is_some());
         // The lines name what is kept already, because they replace the former ones.
         let here = "addresses of 10.245.0.0/16 could stay as they are here, if you know these ranges: \
@@ -142,15 +180,24 @@ mod tests {
         let there = "addresses of this cluster's 10.244.0.0/16 could stay as they are in milan, unless something else there has them: \
                      there, spec.network.keptCIDRs: [\"10.244.0.0/16\", \"fd00:10:244::/48\"] in the policy for this cluster";
         assert_eq!(known.sentences("milan"), [here, there]);
-        assert_eq!(json!(known), json!({ "couldKeep": ["10.245.0.0/16"], "peerCouldKeep": ["10.244.0.0/16"] }));
+        assert_eq!(
+            json!(known),
+            json!({ "couldKeep": ["10.245.0.0/16"], "peerCouldKeep": ["10.244.0.0/16"] })
+        );
 
         let at_peer = tunnel(&json!({}), &json!({}), &["10.244.0.0/16"]);
         let confirmed = known.clone().confirmed(&at_peer);
-        assert_eq!(confirmed.sentences("milan")[1], there.replace(", unless something else there has them", ""));
+        assert_eq!(
+            confirmed.sentences("milan")[1],
+            there.replace(", unless something else there has them", "")
+        );
         assert_eq!(json!(confirmed)["peerConfirms"], true);
         // The peer has these addresses, although it did not announce them.
         let refuted = known.confirmed(&tunnel(&json!({}), &json!({}), &[]));
-        assert_eq!((refuted.summary(), refuted.sentences("milan").len()), (None, 1));
+        assert_eq!(
+            (refuted.summary(), refuted.sentences("milan").len()),
+            (None, 1)
+        );
     }
 
     #[test]
@@ -159,18 +206,44 @@ mod tests {
             KeepableRanges::as_known_here(&own(), &tunnel(exported, imported, &[])).peer_could_keep
         };
         let mapped = json!({ "10.244.0.0/16": "10.66.0.0/16" });
-        assert_eq!(could_keep(&mapped, &json!({ "10.245.0.0/16": "10.65.0.0/16" })), ranges(&["10.244.0.0/16"]));
-        assert_eq!(could_keep(&mapped, &json!({ "10.244.8.0/24": "10.65.0.0/24" })), ranges(&[]), "the peer has it");
+        assert_eq!(
+            could_keep(&mapped, &json!({ "10.245.0.0/16": "10.65.0.0/16" })),
+            ranges(&["10.244.0.0/16"])
+        );
+        assert_eq!(
+            could_keep(&mapped, &json!({ "10.244.8.0/24": "10.65.0.0/24" })),
+            ranges(&[]),
+            "the peer has it"
+        );
         let displaced = json!({ "10.244.0.0/16": "10.66.0.0/16", "10.70.0.0/24": "10.244.3.0/24" });
-        assert_eq!(could_keep(&displaced, &json!({})), ranges(&["10.70.0.0/24"]), "the peer sees another of our ranges there");
-        assert_eq!(could_keep(&json!({ "10.244.0.0/16": "10.244.0.0/16" }), &json!({})), ranges(&[]), "it stays already");
+        assert_eq!(
+            could_keep(&displaced, &json!({})),
+            ranges(&["10.70.0.0/24"]),
+            "the peer sees another of our ranges there"
+        );
+        assert_eq!(
+            could_keep(&json!({ "10.244.0.0/16": "10.244.0.0/16" }), &json!({})),
+            ranges(&[]),
+            "it stays already"
+        );
         assert_eq!(
             could_keep(&json!({ "10.9.0.0/16": "10.66.0.0/16" }), &json!({})),
             ranges(&[]),
             "that of a cluster behind this one"
         );
-        let public = NetworkRanges { pods: vec!["203.0.113.0/24".parse().unwrap()], ..NetworkRanges::default() };
-        let tunnel = tunnel(&json!({ "203.0.113.0/24": "10.66.0.0/24" }), &json!({}), &[]);
-        assert_eq!(KeepableRanges::as_known_here(&public, &tunnel).peer_could_keep, ranges(&[]), "public addresses never stay");
+        let public = NetworkRanges {
+            pods: vec!["203.0.113.0/24".parse().unwrap()],
+            ..NetworkRanges::default()
+        };
+        let tunnel = tunnel(
+            &json!({ "203.0.113.0/24": "10.66.0.0/24" }),
+            &json!({}),
+            &[],
+        );
+        assert_eq!(
+            KeepableRanges::as_known_here(&public, &tunnel).peer_could_keep,
+            ranges(&[]),
+            "public addresses never stay"
+        );
     }
 }

@@ -1,8 +1,10 @@
-//! Liqo's command line, as a library: `liqoctl`, or `kubectl liqo` when the program is named `kubectl-liqo`.
+//! Liqo's command line, as a library: `liqoctl`, or `kubectl liqo` when the program is named
+//! `kubectl-liqo`.
 //!
-//! A command works through the API server of the cluster, and of a second cluster if it takes two kubeconfigs. No
-//! command talks to Liqo's own processes: it writes an object, the controllers act on it, and the command shows the
-//! conditions that they write. The exception is [`catalog`], which asks the plugin of a broker over HTTPS.
+//! A command works through the API server of the cluster, and of a second cluster if it takes two
+//! kubeconfigs. No command talks to Liqo's own processes: it writes an object, the controllers act
+//! on it, and the command shows the conditions that they write. The exception is [`catalog`], which
+//! asks the plugin of a broker over HTTPS.
 //!
 //! ```text
 //!   you ── liqoctl ──▶ API server of this cluster          install: objects of deploy/liqo, settings in ClusterConfig
@@ -13,23 +15,25 @@
 //!            └────────▶ API server of the other cluster    peer: its identity and address, a token for one use
 //! ```
 //!
-//! Start at `run` in `main.rs`: it calls the module of each command. `cli` declares the flags. Commands return values;
-//! [`output`] prints them as a table, JSON or YAML. `liqo-playground` and the tests call the same functions.
+//! Start at `run` in `main.rs`: it calls the module of each command. `cli` declares the flags.
+//! Commands return values; [`output`] prints them as a table, JSON or YAML. `liqo-playground` and
+//! the tests call the same functions.
 //!
-//! - Install: [`install`], [`settings`], [`manifests`], [`preflight`], [`uninstall`]; [`chart`] generates the Helm
-//!   chart.
+//! - Install: [`install`], [`settings`], [`manifests`], [`preflight`], [`uninstall`]; [`chart`]
+//!   generates the Helm chart.
 //! - Peer: [`peer`], [`unpeer`], [`token`], [`approve`], [`discover`], [`renew`], [`tether`].
-//! - Lend and borrow: [`offer`], [`policy`], [`broker`] (lends on what this cluster borrows), [`catalog`].
-//! - Contracts and costs: [`contract`] (what was signed), [`usage`] and [`receipt`] (what controllers counted),
-//!   [`cost`].
-//! - Pods: [`offload`], [`move_pods`]; [`evict`] for these and `unpeer`: a command can wait for a disruption budget,
-//!   and give up, so it evicts pods itself.
-//! - Look: [`status`], [`explain`], [`doctor`], with [`inspect`], which reads a cluster. `explain` and `doctor` judge
-//!   it by rules of their own.
+//! - Lend and borrow: [`offer`], [`policy`], [`broker`] (lends on what this cluster borrows),
+//!   [`catalog`].
+//! - Contracts and costs: [`contract`] (what was signed), [`usage`] and [`receipt`] (what
+//!   controllers counted), [`cost`].
+//! - Pods: [`offload`], [`move_pods`]; [`evict`] for these and `unpeer`: a command can wait for a
+//!   disruption budget, and give up, so it evicts pods itself.
+//! - Look: [`status`], [`explain`], [`doctor`], with [`inspect`], which reads a cluster. `explain`
+//!   and `doctor` judge it by rules of their own.
 //! - Test: [`network_test`], [`network_bench`], [`offload_bench`].
 //!
-//! `policy explain`, `broker status` and `cost` use the controllers' own pure rules. The commands `contract verify` and
-//! `receipt verify` need no cluster.
+//! `policy explain`, `broker status` and `cost` use the controllers' own pure rules. The commands
+//! `contract verify` and `receipt verify` need no cluster.
 
 pub mod apply;
 pub mod approve;

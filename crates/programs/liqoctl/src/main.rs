@@ -8,14 +8,15 @@ use futures::future::join_all;
 use liqoctl::{
     approve, ask, broker, catalog, chart,
     cli::{
-        self, Bench, BenchNetwork, BenchOffload, Broker, BrokerEnable, Cli, Command, Contracts, Cost, CostCommand, Doctor,
-        Explain, ExportFormat, Generate, Global, Install, Move, MovePods, Namespaces, Offer, OfferDecide, Offload,
-        OffloadNamespace, Peer, Plugin, Policy, Receipts, Renew, Test, TestNetwork, Token, Uninstall, Unoffload,
-        UnoffloadNamespace, Unpeer,
+        self, Bench, BenchNetwork, BenchOffload, Broker, BrokerEnable, Cli, Command, Contracts,
+        Cost, CostCommand, Doctor, Explain, ExportFormat, Generate, Global, Install, Move,
+        MovePods, Namespaces, Offer, OfferDecide, Offload, OffloadNamespace, Peer, Plugin, Policy,
+        Receipts, Renew, Test, TestNetwork, Token, Uninstall, Unoffload, UnoffloadNamespace,
+        Unpeer,
     },
     cluster::{Access, Cluster, Installed},
-    complete, contract, cost, discover, doctor, explain, generate, install, move_pods, network_bench, network_test, offer,
-    offload, offload_bench,
+    complete, contract, cost, discover, doctor, explain, generate, install, move_pods,
+    network_bench, network_test, offer, offload, offload_bench,
     output::{self, Format, Paint},
     peer, playground, plugin, policy, probes, program,
     progress::Progress,
@@ -31,10 +32,19 @@ fn main() -> ExitCode {
 fn parse() -> Cli {
     let mut command = Cli::command();
     let called = std::env::args_os().next().unwrap_or_default();
-    if Path::new(&called).file_stem().is_some_and(|name| name == "kubectl-liqo" || name == "kubectl_liqo") {
-        command = command.name("kubectl-liqo").bin_name("kubectl liqo").display_name("kubectl liqo");
+    if Path::new(&called)
+        .file_stem()
+        .is_some_and(|name| name == "kubectl-liqo" || name == "kubectl_liqo")
+    {
+        command = command
+            .name("kubectl-liqo")
+            .bin_name("kubectl liqo")
+            .display_name("kubectl liqo");
     }
-    let matches = command.try_get_matches().map_err(cli::with_near_suggestions).unwrap_or_else(|error| error.exit());
+    let matches = command
+        .try_get_matches()
+        .map_err(cli::with_near_suggestions)
+        .unwrap_or_else(|error| error.exit());
     Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
 }
 
@@ -46,17 +56,24 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Uninstall(arguments) => uninstall(&global, &arguments).await,
         Command::Peer(arguments) => peer(&global, *arguments).await,
         Command::Unpeer(arguments) => unpeer(&global, &arguments).await,
-        Command::Approve { peer } => decide_on_consumer(&global, &peer, liqo_api::PeeringIntent::Yes, true).await,
-        Command::Refuse { peer, yes } => decide_on_consumer(&global, &peer, liqo_api::PeeringIntent::No, yes).await,
+        Command::Approve { peer } => {
+            decide_on_consumer(&global, &peer, liqo_api::PeeringIntent::Yes, true).await
+        }
+        Command::Refuse { peer, yes } => {
+            decide_on_consumer(&global, &peer, liqo_api::PeeringIntent::No, yes).await
+        }
         Command::Renew(Renew::GatewayKeys { no_wait, timeout }) => {
             let cluster = Cluster::connect(&global.access()).await?;
-            let outcome = renew::gateway_keys(&cluster, (!no_wait).then_some(timeout), &Progress::new()).await?;
+            let outcome =
+                renew::gateway_keys(&cluster, (!no_wait).then_some(timeout), &Progress::new())
+                    .await?;
             output::print(format, &outcome, renew::table)
         }
         Command::Tether { peer, wait } => {
             let cluster = Cluster::connect(&global.access()).await?;
             let foreign = unpeer::find(&cluster, &peer).await?;
-            let outcome = tether::tether(&cluster, &foreign, wait.timeout(), &Progress::new()).await?;
+            let outcome =
+                tether::tether(&cluster, &foreign, wait.timeout(), &Progress::new()).await?;
             output::print(format, &outcome, tether::table)
         }
         Command::Untether { wait } => {
@@ -64,7 +81,9 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
             let outcome = tether::untether(&cluster, wait.timeout(), &Progress::new()).await?;
             output::print(format, &outcome, tether::table)
         }
-        Command::Offload(Offload::Namespace(arguments)) => offload_namespaces(&global, &arguments).await,
+        Command::Offload(Offload::Namespace(arguments)) => {
+            offload_namespaces(&global, &arguments).await
+        }
         Command::Unoffload(Unoffload::Namespace(arguments)) => unoffload(&global, &arguments).await,
         Command::Move(Move::Pods(arguments)) => move_pods(&global, &arguments).await,
         Command::Offer(command) => offers(&global, command).await,
@@ -78,9 +97,13 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
             let offers = Box::pin(catalog::read(&global.access(), &arguments.options())).await?;
             output::print(format, &offers, |offers| catalog::table(offers))
         }
-        Command::Explain(Explain::Pod { pod, namespace }) => explain_pod(&global, &pod, namespace.as_deref()).await,
+        Command::Explain(Explain::Pod { pod, namespace }) => {
+            explain_pod(&global, &pod, namespace.as_deref()).await
+        }
         Command::Discover => show_discovered(&global).await,
-        Command::Status { watch, namespace } => show_status(&global, watch, namespace.as_deref()).await,
+        Command::Status { watch, namespace } => {
+            show_status(&global, watch, namespace.as_deref()).await
+        }
         Command::Test(Test::Network(arguments)) => test_network(&global, arguments).await,
         Command::Bench(Bench::Network(arguments)) => bench_network(&global, arguments).await,
         Command::Bench(Bench::Offload(arguments)) => bench_offload(&global, arguments).await,
@@ -88,7 +111,12 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Token(command) => tokens(&global, command).await,
         Command::Generate(Generate::PeerCommand(arguments)) => {
             let cluster = Cluster::connect(&global.access()).await?;
-            let invitation = generate::peer_command(&cluster, &arguments.token.wanted(), arguments.through_tunnel).await?;
+            let invitation = generate::peer_command(
+                &cluster,
+                &arguments.token.wanted(),
+                arguments.through_tunnel,
+            )
+            .await?;
             output::print(format, &invitation, |invitation| invitation.command.clone())
         }
         Command::Generate(Generate::Crds { directory }) => generate::write_definitions(&directory),
@@ -98,11 +126,17 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
         }
         Command::Generate(Generate::Rights { page }) => generate::write_rights(&page),
         Command::Plugin(Plugin::New { name, dir, sdk }) => {
-            let created = plugin::create(&plugin::Options { name, directory: dir, sdk })?;
+            let created = plugin::create(&plugin::Options {
+                name,
+                directory: dir,
+                sdk,
+            })?;
             output::print(format, &created, plugin::table)
         }
         Command::Playground { arguments } => playground::exec(&global, &arguments),
-        Command::Version { client: true } => output::print(format, &version::client(), version::table),
+        Command::Version { client: true } => {
+            output::print(format, &version::client(), version::table)
+        }
         Command::Version { client: false } => {
             let both = version::both(&Cluster::connect(&global.access()).await?).await?;
             output::print(format, &both, version::table)
@@ -119,20 +153,28 @@ async fn explain_pod(global: &Global, pod: &str, namespace: Option<&str>) -> any
     let cluster = Cluster::connect(&global.access()).await?;
     let (namespace, name) = explain::split(pod, namespace, cluster.client.default_namespace())?;
     let explanation = explain::pod(&cluster, namespace, name).await?;
-    output::print(global.output, &explanation, |explanation| explain::render(explanation, Paint::for_stdout()))
+    output::print(global.output, &explanation, |explanation| {
+        explain::render(explanation, Paint::for_stdout())
+    })
 }
 
 async fn show_discovered(global: &Global) -> anyhow::Result<()> {
     let cluster = Cluster::connect(&global.access()).await?;
     cluster.installed().await?;
-    output::print(global.output, &discover::collect(&cluster).await?, discover::table)
+    output::print(
+        global.output,
+        &discover::collect(&cluster).await?,
+        discover::table,
+    )
 }
 
 async fn show_status(global: &Global, watch: bool, namespace: Option<&str>) -> anyhow::Result<()> {
     let cluster = Cluster::connect(&global.access()).await?;
     let show = |found: status::Status| {
         let found = found.of_namespace(namespace);
-        output::text(global.output, &found, |found| status::render(found, Paint::for_stdout()))
+        output::text(global.output, &found, |found| {
+            status::render(found, Paint::for_stdout())
+        })
     };
     if watch {
         return status::watch(&cluster, global.output, show).await;
@@ -141,8 +183,11 @@ async fn show_status(global: &Global, watch: bool, namespace: Option<&str>) -> a
 }
 
 async fn examine(global: &Global, arguments: &Doctor) -> anyhow::Result<()> {
-    let report = doctor::examine(&arguments.clusters(&global.access())?, arguments.invariants).await?;
-    output::print(global.output, &report, |report| doctor::render(report, arguments.all, Paint::for_stdout()))?;
+    let report =
+        doctor::examine(&arguments.clusters(&global.access())?, arguments.invariants).await?;
+    output::print(global.output, &report, |report| {
+        doctor::render(report, arguments.all, Paint::for_stdout())
+    })?;
     match report.summary.fail {
         0 => Ok(()),
         1 => bail!("1 check failed"),
@@ -156,10 +201,16 @@ async fn install(global: &Global, arguments: Install) -> anyhow::Result<()> {
         eprintln!("Note: {note}.");
     }
     let cluster = Cluster::connect(&global.access()).await?;
-    let options =
-        install::Options { settings, allow_no_policies: arguments.without_admission_policies, timeout: arguments.timeout };
+    let options = install::Options {
+        settings,
+        allow_no_policies: arguments.without_admission_policies,
+        timeout: arguments.timeout,
+    };
     if arguments.dry_run {
-        return output::print_objects(global.output, &Box::pin(install::dry_run(&cluster, &options)).await?);
+        return output::print_objects(
+            global.output,
+            &Box::pin(install::dry_run(&cluster, &options)).await?,
+        );
     }
     let installed = Box::pin(install::install(&cluster, &options, &Progress::new())).await?;
     output::print(global.output, &installed, install::table)
@@ -167,9 +218,16 @@ async fn install(global: &Global, arguments: Install) -> anyhow::Result<()> {
 
 async fn uninstall(global: &Global, arguments: &Uninstall) -> anyhow::Result<()> {
     let cluster = Cluster::connect(&global.access()).await?;
-    let options = uninstall::Options { purge: arguments.purge, force: arguments.force, timeout: arguments.timeout };
+    let options = uninstall::Options {
+        purge: arguments.purge,
+        force: arguments.force,
+        timeout: arguments.timeout,
+    };
     uninstall::check(&cluster, &options).await?;
-    ask::confirm(&uninstall::question(&cluster, &options).await?, arguments.yes)?;
+    ask::confirm(
+        &uninstall::question(&cluster, &options).await?,
+        arguments.yes,
+    )?;
     let uninstalled = uninstall::uninstall(&cluster, &options, &Progress::new()).await?;
     output::print(global.output, &uninstalled, uninstall::table)
 }
@@ -184,13 +242,37 @@ async fn peer(global: &Global, arguments: Peer) -> anyhow::Result<()> {
         wait: !arguments.no_wait,
     };
     let source = if let (Some(cluster_id), Some(auth_url)) = (arguments.id, arguments.auth_url) {
-        let auth_url = settings::address(&auth_url).map_err(|problem| anyhow::anyhow!("--auth-url {auth_url}: {problem}"))?;
-        let cluster_name = arguments.cluster_name.or(arguments.name).unwrap_or_else(|| format!("cluster-{}", cluster_id.short()));
-        let tunnel = arguments.tunnel.into_iter().map(|gateway| gateway.0).collect();
-        peer::Source::Invitation { target: peer::Target { cluster_id, cluster_name, auth_url, tunnel }, token: arguments.token }
+        let auth_url = settings::address(&auth_url)
+            .map_err(|problem| anyhow::anyhow!("--auth-url {auth_url}: {problem}"))?;
+        let cluster_name = arguments
+            .cluster_name
+            .or(arguments.name)
+            .unwrap_or_else(|| format!("cluster-{}", cluster_id.short()));
+        let tunnel = arguments
+            .tunnel
+            .into_iter()
+            .map(|gateway| gateway.0)
+            .collect();
+        peer::Source::Invitation {
+            target: peer::Target {
+                cluster_id,
+                cluster_name,
+                auth_url,
+                tunnel,
+            },
+            token: arguments.token,
+        }
     } else {
-        let kubeconfig = arguments.remote_kubeconfig.or_else(|| global.kubeconfig.clone());
-        peer::Source::Remote(Cluster::connect(&Access { kubeconfig, context: arguments.remote_context }).await?)
+        let kubeconfig = arguments
+            .remote_kubeconfig
+            .or_else(|| global.kubeconfig.clone());
+        peer::Source::Remote(
+            Cluster::connect(&Access {
+                kubeconfig,
+                context: arguments.remote_context,
+            })
+            .await?,
+        )
     };
     tether::refuse_other_peers(&cluster, source.cluster_id().await?.as_ref()).await?;
     if let Some(question) = peer::question(&cluster, &source, &options).await? {
@@ -203,22 +285,41 @@ async fn peer(global: &Global, arguments: Peer) -> anyhow::Result<()> {
 async fn unpeer(global: &Global, arguments: &Unpeer) -> anyhow::Result<()> {
     let cluster = Cluster::connect(&global.access()).await?;
     let foreign = unpeer::find(&cluster, &arguments.name).await?;
-    let options = unpeer::Options { incoming: arguments.incoming, now: arguments.now, timeout: arguments.timeout };
-    if let Some((_, name)) = tether::controlling_peer(&cluster).await?.filter(|(id, _)| *id == foreign.spec.cluster_id) {
+    let options = unpeer::Options {
+        incoming: arguments.incoming,
+        now: arguments.now,
+        timeout: arguments.timeout,
+    };
+    if let Some((_, name)) = tether::controlling_peer(&cluster)
+        .await?
+        .filter(|(id, _)| *id == foreign.spec.cluster_id)
+    {
         bail!(tether::refusal(&name));
     }
-    ask::confirm(&unpeer::question(&cluster, &foreign, &options).await?, arguments.yes)?;
+    ask::confirm(
+        &unpeer::question(&cluster, &foreign, &options).await?,
+        arguments.yes,
+    )?;
     let unpeered = unpeer::unpeer(&cluster, &foreign, &options, &Progress::new()).await?;
     output::print(global.output, &unpeered, unpeer::table)
 }
 
-async fn decide_on_consumer(global: &Global, peer: &str, intent: liqo_api::PeeringIntent, yes: bool) -> anyhow::Result<()> {
+async fn decide_on_consumer(
+    global: &Global,
+    peer: &str,
+    intent: liqo_api::PeeringIntent,
+    yes: bool,
+) -> anyhow::Result<()> {
     let cluster = Cluster::connect(&global.access()).await?;
     let foreign = unpeer::find(&cluster, peer).await?;
     if let (liqo_api::PeeringIntent::No, Some(question)) = (intent, approve::question(&foreign)) {
         ask::confirm(&question, yes)?;
     }
-    output::print(global.output, &approve::decide(&cluster, &foreign, intent).await?, approve::table)
+    output::print(
+        global.output,
+        &approve::decide(&cluster, &foreign, intent).await?,
+        approve::table,
+    )
 }
 
 /// The namespaces that the arguments name or select.
@@ -234,7 +335,10 @@ async fn offload_namespaces(global: &Global, arguments: &OffloadNamespace) -> an
     let cluster = Cluster::connect(&global.access()).await?;
     let names = namespaces(&cluster, &arguments.namespaces).await?;
     if global.output != Format::Table {
-        return output::print_objects(global.output, &offload::preview(&cluster, &names, &options).await?);
+        return output::print_objects(
+            global.output,
+            &offload::preview(&cluster, &names, &options).await?,
+        );
     }
     let mut failures = Vec::new();
     for outcome in offload::offload_all(&cluster, &names, &options, &Progress::new()).await? {
@@ -243,7 +347,11 @@ async fn offload_namespaces(global: &Global, arguments: &OffloadNamespace) -> an
             Err(error) => failures.push(format!("{error:#}")),
         }
     }
-    if failures.is_empty() { Ok(()) } else { bail!(failures.join("; ")) }
+    if failures.is_empty() {
+        Ok(())
+    } else {
+        bail!(failures.join("; "))
+    }
 }
 
 async fn unoffload(global: &Global, arguments: &UnoffloadNamespace) -> anyhow::Result<()> {
@@ -251,9 +359,14 @@ async fn unoffload(global: &Global, arguments: &UnoffloadNamespace) -> anyhow::R
     let names = namespaces(&cluster, &arguments.namespaces).await?;
     let endings = offload::to_end(&cluster, &names).await?;
     let is_offloaded = |name: &&String| endings.iter().any(|ending| ending.namespace == **name);
-    match (&arguments.namespaces.namespace_selector, names.iter().find(|name| !is_offloaded(name))) {
+    match (
+        &arguments.namespaces.namespace_selector,
+        names.iter().find(|name| !is_offloaded(name)),
+    ) {
         (None, Some(name)) => bail!("namespace {name} is not offloaded"),
-        (Some(selector), _) if endings.is_empty() => bail!("no offloaded namespace has the labels {selector}"),
+        (Some(selector), _) if endings.is_empty() => {
+            bail!("no offloaded namespace has the labels {selector}")
+        }
         _ => {}
     }
     if global.output != Format::Table {
@@ -274,17 +387,28 @@ async fn unoffload(global: &Global, arguments: &UnoffloadNamespace) -> anyhow::R
     let mut failures = Vec::new();
     for (one, outcome) in endings.iter().zip(join_all(ended).await) {
         match outcome {
-            Ok(()) => output::write_out(&format!("Namespace {} is not offloaded any more.", one.namespace))?,
+            Ok(()) => output::write_out(&format!(
+                "Namespace {} is not offloaded any more.",
+                one.namespace
+            ))?,
             Err(error) => failures.push(format!("{error:#}")),
         }
     }
-    if failures.is_empty() { Ok(()) } else { bail!(failures.join("; ")) }
+    if failures.is_empty() {
+        Ok(())
+    } else {
+        bail!(failures.join("; "))
+    }
 }
 
 async fn move_pods(global: &Global, arguments: &MovePods) -> anyhow::Result<()> {
     let cluster = Cluster::connect(&global.access()).await?;
     cluster.installed().await?;
-    let plan = move_pods::plan(&cluster, &arguments.options(cluster.client.default_namespace())).await?;
+    let plan = move_pods::plan(
+        &cluster,
+        &arguments.options(cluster.client.default_namespace()),
+    )
+    .await?;
     if arguments.dry_run || plan.pods.is_empty() || global.output != Format::Table {
         return output::print(global.output, &plan, move_pods::preview);
     }
@@ -298,14 +422,38 @@ async fn offers(global: &Global, command: Offer) -> anyhow::Result<()> {
     cluster.installed().await?;
     match command {
         Offer::List { peer, made } => {
-            let which = if made { offer::Which::Made } else { offer::Which::Received };
+            let which = if made {
+                offer::Which::Made
+            } else {
+                offer::Which::Received
+            };
             let of = find_peer(&cluster, peer.as_deref()).await?;
             let found = offer::list(&cluster, of.as_ref(), which).await?;
             let of = of.and_then(|foreign| foreign.metadata.name);
-            output::print(global.output, &found, |found| offer::table(found, of.as_deref(), which))
+            output::print(global.output, &found, |found| {
+                offer::table(found, of.as_deref(), which)
+            })
         }
-        Offer::Accept { offer, yes } => decide(global, &cluster, &offer, liqo_api::OfferDecision::Accept, yes).await,
-        Offer::Refuse { offer, yes } => decide(global, &cluster, &offer, liqo_api::OfferDecision::Refuse, yes).await,
+        Offer::Accept { offer, yes } => {
+            decide(
+                global,
+                &cluster,
+                &offer,
+                liqo_api::OfferDecision::Accept,
+                yes,
+            )
+            .await
+        }
+        Offer::Refuse { offer, yes } => {
+            decide(
+                global,
+                &cluster,
+                &offer,
+                liqo_api::OfferDecision::Refuse,
+                yes,
+            )
+            .await
+        }
         Offer::Forget { peer, pool } => {
             let foreign = unpeer::find(&cluster, &peer).await?;
             offer::forget(&cluster, &foreign, &pool).await?;
@@ -323,7 +471,11 @@ async fn show_usage(global: &Global, peer: Option<&str>) -> anyhow::Result<()> {
     let cluster = Cluster::connect(&global.access()).await?;
     cluster.installed().await?;
     let of = find_peer(&cluster, peer).await?;
-    output::print(global.output, &usage::collect(&cluster, of.as_ref()).await?, |used| usage::table(used))
+    output::print(
+        global.output,
+        &usage::collect(&cluster, of.as_ref()).await?,
+        |used| usage::table(used),
+    )
 }
 
 async fn receipts(global: &Global, command: Receipts) -> anyhow::Result<()> {
@@ -338,13 +490,21 @@ async fn receipts(global: &Global, command: Receipts) -> anyhow::Result<()> {
         Receipts::List { peer } => {
             let of = find_peer(&cluster, peer.as_deref()).await?;
             let delay = receipt::answer_delay(&config);
-            output::print(global.output, &receipt::list(&cluster, &own, of.as_ref()).await?, |found| receipt::table(found, delay))
+            output::print(
+                global.output,
+                &receipt::list(&cluster, &own, of.as_ref()).await?,
+                |found| receipt::table(found, delay),
+            )
         }
         Receipts::Show { name } => {
             let found = receipt::choose(receipt::list(&cluster, &own, None).await?, &name)?;
             output::print(global.output, &found, receipt::show)
         }
-        Receipts::Export { format, peer, signed } => {
+        Receipts::Export {
+            format,
+            peer,
+            signed,
+        } => {
             let of = find_peer(&cluster, peer.as_deref()).await?;
             let mut found = receipt::list(&cluster, &own, of.as_ref()).await?;
             found.retain(|one| !signed || one.phase == liqo_api::ReceiptPhase::Signed);
@@ -359,7 +519,10 @@ async fn receipts(global: &Global, command: Receipts) -> anyhow::Result<()> {
 }
 
 /// The peer that the user named, if any.
-async fn find_peer(cluster: &Cluster, peer: Option<&str>) -> anyhow::Result<Option<liqo_api::ForeignCluster>> {
+async fn find_peer(
+    cluster: &Cluster,
+    peer: Option<&str>,
+) -> anyhow::Result<Option<liqo_api::ForeignCluster>> {
     Ok(match peer {
         Some(peer) => Some(unpeer::find(cluster, peer).await?),
         None => None,
@@ -382,7 +545,9 @@ async fn decide(
     let offers = offer::received(cluster, &foreign).await?;
     let accepted = offer::to_accept(&peer, &offers, arguments.pool.as_deref(), !terms.is_empty())?;
     let lost_pods = match (&accepted, decision) {
-        (offer::Accepted::Pool(pool), liqo_api::OfferDecision::Refuse) => offer::pods_on(cluster, &foreign, pool).await?,
+        (offer::Accepted::Pool(pool), liqo_api::OfferDecision::Refuse) => {
+            offer::pods_on(cluster, &foreign, pool).await?
+        }
         _ => Vec::new(),
     };
     if let (offer::Accepted::Pool(pool), false) = (&accepted, lost_pods.is_empty()) {
@@ -393,11 +558,32 @@ async fn decide(
         let names: Vec<&str> = terms.iter().map(|one| one.name.as_str()).collect();
         let result = serde_json::json!({ "peer": peer, "contracts": names });
         return output::print(global.output, &result, |_| {
-            format!("The new terms of {} with {peer} are accepted: this cluster signs them.", names.join(", "))
+            format!(
+                "The new terms of {} with {peer} are accepted: this cluster signs them.",
+                names.join(", ")
+            )
         });
     };
-    let node = offer::decide(cluster, &foreign, &pool, decision, arguments.timeout, &Progress::new()).await?;
-    output::print(global.output, &offer::Decided { peer, pool, decision, node, lost_pods }, offer::outcome)
+    let node = offer::decide(
+        cluster,
+        &foreign,
+        &pool,
+        decision,
+        arguments.timeout,
+        &Progress::new(),
+    )
+    .await?;
+    output::print(
+        global.output,
+        &offer::Decided {
+            peer,
+            pool,
+            decision,
+            node,
+            lost_pods,
+        },
+        offer::outcome,
+    )
 }
 
 /// Shows terms that this cluster has not signed, and signs them if the person agrees.
@@ -412,7 +598,10 @@ async fn accept_terms(
         return Ok(());
     }
     for document in terms.iter().filter_map(contract::Found::unsigned) {
-        eprintln!("{peer} proposes a contract:\n{}", contract::terms(&document.terms));
+        eprintln!(
+            "{peer} proposes a contract:\n{}",
+            contract::terms(&document.terms)
+        );
     }
     ask::confirm("This signs these terms. Continue?", yes)?;
     contract::accept(cluster, foreign, terms).await
@@ -429,28 +618,62 @@ async fn contracts(global: &Global, command: Contracts) -> anyhow::Result<()> {
     match command {
         Contracts::List { peer } => {
             let of = find_peer(&cluster, peer.as_deref()).await?;
-            output::print(global.output, &contract::list(&cluster, of.as_ref()).await?, |found| contract::table(found))
+            output::print(
+                global.output,
+                &contract::list(&cluster, of.as_ref()).await?,
+                |found| contract::table(found),
+            )
         }
         Contracts::Show { peer } => {
             let foreign = unpeer::find(&cluster, &peer).await?;
             let found = contract::to_show(contract::list(&cluster, Some(&foreign)).await?, &peer)?;
-            output::print(global.output, &found, |found| found.iter().map(contract::show).collect::<Vec<_>>().join("\n\n"))
+            output::print(global.output, &found, |found| {
+                found
+                    .iter()
+                    .map(contract::show)
+                    .collect::<Vec<_>>()
+                    .join("\n\n")
+            })
         }
-        Contracts::End { peer, contract: name, reason, yes, timeout } => {
+        Contracts::End {
+            peer,
+            contract: name,
+            reason,
+            yes,
+            timeout,
+        } => {
             let foreign = unpeer::find(&cluster, &peer).await?;
-            let one = contract::to_end(contract::list(&cluster, Some(&foreign)).await?, &peer, name.as_deref())?;
+            let one = contract::to_end(
+                contract::list(&cluster, Some(&foreign)).await?,
+                &peer,
+                name.as_deref(),
+            )?;
             ask::confirm(&contract::question_of_end(&one), yes)?;
-            let ended = contract::end(&cluster, &foreign, &one, reason.as_deref(), timeout, &Progress::new()).await?;
+            let ended = contract::end(
+                &cluster,
+                &foreign,
+                &one,
+                reason.as_deref(),
+                timeout,
+                &Progress::new(),
+            )
+            .await?;
             output::print(global.output, &ended, |ended| {
-                format!("{} with {} ends at {}.", ended.contract, ended.peer, ended.end.at.0)
+                format!(
+                    "{} with {} ends at {}.",
+                    ended.contract, ended.peer, ended.end.at.0
+                )
             })
         }
         Contracts::Forget { peer } => {
             let foreign = unpeer::find(&cluster, &peer).await?;
             let contracts = contract::forget(&cluster, &foreign).await?;
-            let result = serde_json::json!({ "peer": foreign.metadata.name, "contracts": contracts });
+            let result =
+                serde_json::json!({ "peer": foreign.metadata.name, "contracts": contracts });
             output::print(global.output, &result, |_| {
-                format!("There is no decision on contracts with {peer} any more: the policies decide again.")
+                format!(
+                    "There is no decision on contracts with {peer} any more: the policies decide again."
+                )
             })
         }
         Contracts::Verify { .. } => Ok(()),
@@ -461,11 +684,20 @@ async fn costs(global: &Global, arguments: Cost) -> anyhow::Result<()> {
     let cluster = Cluster::connect(&global.access()).await?;
     cluster.installed().await?;
     if let Some(CostCommand::Plan(arguments)) = arguments.command {
-        let namespace = arguments.namespace.unwrap_or_else(|| cluster.client.default_namespace().to_owned());
+        let namespace = arguments
+            .namespace
+            .unwrap_or_else(|| cluster.client.default_namespace().to_owned());
         let planned = cost::plan(&cluster, &arguments.filename, &namespace).await?;
-        return output::print(global.output, &planned, |planned| cost::plan::table(planned));
+        return output::print(global.output, &planned, |planned| {
+            cost::plan::table(planned)
+        });
     }
-    let costs = cost::running(&cluster, arguments.namespace.as_deref(), arguments.peer.as_deref()).await?;
+    let costs = cost::running(
+        &cluster,
+        arguments.namespace.as_deref(),
+        arguments.peer.as_deref(),
+    )
+    .await?;
     output::print(global.output, &costs, cost::running::table)
 }
 
@@ -473,13 +705,24 @@ async fn policies(global: &Global, command: Policy) -> anyhow::Result<()> {
     let cluster = Cluster::connect(&global.access()).await?;
     let own = cluster.installed().await?;
     match command {
-        Policy::List => output::print(global.output, &policy::list(&cluster).await?, |found| policy::table(found)),
+        Policy::List => output::print(global.output, &policy::list(&cluster).await?, |found| {
+            policy::table(found)
+        }),
         Policy::Explain { peer, labels } => {
             let lists = policy::gather(&cluster).await?;
             let whom = policy::whom(&lists.foreign_clusters, &peer, labels.as_ref())?;
             let (today, now) = (jiff::Timestamp::now(), tokio::time::Instant::now());
-            let explanation = policy::explain(own.id, own.config.spec.cluster_labels, lists, &whom, today, now);
-            output::print(global.output, &explanation, |found| policy::render(found, Paint::for_stdout()))
+            let explanation = policy::explain(
+                own.id,
+                own.config.spec.cluster_labels,
+                lists,
+                &whom,
+                today,
+                now,
+            );
+            output::print(global.output, &explanation, |found| {
+                policy::render(found, Paint::for_stdout())
+            })
         }
     }
 }
@@ -490,10 +733,16 @@ async fn brokers(global: &Global, command: Broker) -> anyhow::Result<()> {
     match command {
         Broker::Status => {
             let found = broker::status(&cluster).await?;
-            output::print(global.output, &found, |found| broker::render(found, Paint::for_stdout()))
+            output::print(global.output, &found, |found| {
+                broker::render(found, Paint::for_stdout())
+            })
         }
         Broker::Enable(arguments) => enable_broker(global, &cluster, &arguments).await,
-        Broker::Disable { policy, dry_run, yes } => {
+        Broker::Disable {
+            policy,
+            dry_run,
+            yes,
+        } => {
             let (endings, plugins) = broker::plan_endings(&cluster, policy.as_deref()).await?;
             if dry_run && !endings.is_empty() {
                 return output::print(global.output, &endings, |endings| broker::endings(endings));
@@ -502,12 +751,18 @@ async fn brokers(global: &Global, command: Broker) -> anyhow::Result<()> {
                 ask::confirm(&format!("{}\nContinue?", broker::endings(&endings)), yes)?;
                 broker::disable(&cluster, &endings).await?;
             }
-            output::print(global.output, &endings, |endings| broker::disabled(endings, &plugins))
+            output::print(global.output, &endings, |endings| {
+                broker::disabled(endings, &plugins)
+            })
         }
     }
 }
 
-async fn enable_broker(global: &Global, cluster: &Cluster, arguments: &BrokerEnable) -> anyhow::Result<()> {
+async fn enable_broker(
+    global: &Global,
+    cluster: &Cluster,
+    arguments: &BrokerEnable,
+) -> anyhow::Result<()> {
     let plan = broker::plan_enabling(cluster, &arguments.wanted()?).await?;
     match (arguments.dry_run, global.output) {
         (true, Format::Table) => return output::write_out(&broker::changes(&plan)),
@@ -531,7 +786,9 @@ async fn test_network(global: &Global, arguments: TestNetwork) -> anyhow::Result
         timeout: arguments.timeout,
     };
     let found = network_test::run(&clusters, &options, &Progress::new()).await?;
-    output::print(global.output, &found, |found| network_test::render(found, Paint::for_stdout()))?;
+    output::print(global.output, &found, |found| {
+        network_test::render(found, Paint::for_stdout())
+    })?;
     found.verdict()
 }
 
@@ -545,7 +802,9 @@ async fn bench_network(global: &Global, arguments: BenchNetwork) -> anyhow::Resu
         timeout: arguments.timeout,
     };
     let measured = network_bench::run(&clusters, &options, &Progress::new()).await?;
-    output::print(global.output, &measured, |measured| network_bench::table(measured, Paint::for_stdout()))?;
+    output::print(global.output, &measured, |measured| {
+        network_bench::table(measured, Paint::for_stdout())
+    })?;
     measured.report.verdict()
 }
 
@@ -558,8 +817,11 @@ async fn bench_offload(global: &Global, arguments: BenchOffload) -> anyhow::Resu
         namespace: arguments.namespace,
         timeout: arguments.timeout,
     };
-    let measured = offload_bench::run(&clusters, playground.as_ref(), &options, &Progress::new()).await?;
-    output::print(global.output, &measured, |measured| offload_bench::table(measured, Paint::for_stdout()))?;
+    let measured =
+        offload_bench::run(&clusters, playground.as_ref(), &options, &Progress::new()).await?;
+    output::print(global.output, &measured, |measured| {
+        offload_bench::table(measured, Paint::for_stdout())
+    })?;
     measured.report.verdict()
 }
 
@@ -571,10 +833,16 @@ async fn tokens(global: &Global, command: Token) -> anyhow::Result<()> {
             let made = token::create(&cluster, &arguments.wanted()).await?;
             output::print(global.output, &made, |made| made.token.clone())
         }
-        Token::List => output::print(global.output, &token::list(&cluster).await?, |tokens| token::table(tokens)),
+        Token::List => output::print(global.output, &token::list(&cluster).await?, |tokens| {
+            token::table(tokens)
+        }),
         Token::Delete { name } => {
             token::delete(&cluster, &name).await?;
-            output::print(global.output, &serde_json::json!({ "deleted": name }), |_| format!("Token {name} is no longer valid."))
+            output::print(
+                global.output,
+                &serde_json::json!({ "deleted": name }),
+                |_| format!("Token {name} is no longer valid."),
+            )
         }
     }
 }

@@ -1,10 +1,13 @@
-//! `liqoctl bench network`: the tunnel between two clusters, compared with the plain link between their gateways.
+//! `liqoctl bench network`: the tunnel between two clusters, compared with the plain link between
+//! their gateways.
 //!
-//! The same program measures both in turns: from a pod on the gateway's node to a pod at the peer, and from the gateway's node to
-//! the peer's gateway, without the tunnel. The second needs access to the peer's cluster. CPU time is that of `liqo-fabric`
-//! on both gateways, which encrypts and decrypts; it does not include the kernel's own work.
+//! The same program measures both in turns: from a pod on the gateway's node to a pod at the peer,
+//! and from the gateway's node to the peer's gateway, without the tunnel. The second needs access
+//! to the peer's cluster. CPU time is that of `liqo-fabric` on both gateways, which encrypts and
+//! decrypts; it does not include the kernel's own work.
 //!
-//! With access to the peer's cluster, `slices` also changes a Service and measures how soon both sides have the change.
+//! With access to the peer's cluster, `slices` also changes a Service and measures how soon both
+//! sides have the change.
 
 mod slices;
 
@@ -101,10 +104,22 @@ struct Round {
 }
 
 /// Measures between the first of these clusters and a peer of it.
-pub async fn run(clusters: &[Cluster], options: &Options, progress: &Progress) -> anyhow::Result<Measured> {
-    let Some((home, others)) = clusters.split_first() else { bail!("no cluster was named") };
+pub async fn run(
+    clusters: &[Cluster],
+    options: &Options,
+    progress: &Progress,
+) -> anyhow::Result<Measured> {
+    let Some((home, others)) = clusters.split_first() else {
+        bail!("no cluster was named")
+    };
     let own = home.installed().await?;
-    let foreign = probes::choose_peer(home, others, options.peer.as_deref(), "liqoctl bench network").await?;
+    let foreign = probes::choose_peer(
+        home,
+        others,
+        options.peer.as_deref(),
+        "liqoctl bench network",
+    )
+    .await?;
     let peer = foreign.display_name();
     let mut there = None;
     for other in others {
@@ -118,15 +133,34 @@ pub async fn run(clusters: &[Cluster], options: &Options, progress: &Progress) -
     let measuring = async {
         let measured: Vec<&Cluster> = iter::once(home).chain(&there).collect();
         let mut notes = vec![version::measured_builds(&measured).await?];
-        let scene = set(home, there.as_ref(), &foreign, options, &stage, &mut notes, progress).await?;
-        let step = format!("Measuring between {} and {peer}", own.config.spec.cluster_name);
-        let rounds = progress.step(&step, measure(&scene, options, progress, &step, &mut notes)).await?;
+        let scene = set(
+            home,
+            there.as_ref(),
+            &foreign,
+            options,
+            &stage,
+            &mut notes,
+            progress,
+        )
+        .await?;
+        let step = format!(
+            "Measuring between {} and {peer}",
+            own.config.spec.cluster_name
+        );
+        let rounds = progress
+            .step(&step, measure(&scene, options, progress, &step, &mut notes))
+            .await?;
         let changes = changes(home, there.as_ref(), &scene, deadline, progress, &mut notes).await;
         anyhow::Ok(Measured {
             from: own.config.spec.cluster_name.clone(),
             to: peer.clone(),
             seconds: options.seconds,
-            report: Report { rounds: options.rounds, figures: figures(&rounds[0], &rounds[1]), notes, left: Vec::new() },
+            report: Report {
+                rounds: options.rounds,
+                figures: figures(&rounds[0], &rounds[1]),
+                notes,
+                left: Vec::new(),
+            },
             changes,
         })
     };
@@ -159,33 +193,61 @@ async fn set(
         Some(image) => image.clone(),
         None => probes::image(home).await?,
     };
-    let virtual_node =
-        probes::virtual_nodes(home).await?.remove(id.as_str()).with_context(|| format!("there is no virtual node of {peer}"))?;
+    let virtual_node = probes::virtual_nodes(home)
+        .await?
+        .remove(id.as_str())
+        .with_context(|| format!("there is no virtual node of {peer}"))?;
     let here = gateways(home, id.as_str()).await?;
-    let offloaded = stage.offloaded_namespace(home, "network-bench", None, PODS_TIMEOUT, progress).await?;
+    let offloaded = stage
+        .offloaded_namespace(home, "network-bench", None, PODS_TIMEOUT, progress)
+        .await?;
     let namespace = offloaded.namespace;
-    let remote_namespace = offloaded.remote.into_iter().find(|remote| remote.cluster == peer).map(|remote| remote.namespace);
-    let pod = |name: &str, node: &str, is_virtual: bool, host_network: bool, role: pods::Role| pods::Wanted {
-        name: name.to_owned(),
-        node: node.to_owned(),
-        is_virtual,
-        host_network,
-        role,
-        group: name.to_owned(),
+    let remote_namespace = offloaded
+        .remote
+        .into_iter()
+        .find(|remote| remote.cluster == peer)
+        .map(|remote| remote.namespace);
+    let pod = |name: &str, node: &str, is_virtual: bool, host_network: bool, role: pods::Role| {
+        pods::Wanted {
+            name: name.to_owned(),
+            node: node.to_owned(),
+            is_virtual,
+            host_network,
+            role,
+            group: name.to_owned(),
+        }
     };
-    // Everybody who reaches the node reaches the pod in the node's network, so that pod requires a token.
+    // Everybody who reaches the node reaches the pod in the node's network, so that pod requires a
+    // token.
     let token = token::random()?;
     let serve = || pods::Role::ServeWithToken(token.clone());
     let step = "Starting the pods";
     let news = |text: &str| progress.message(step, text);
     let starting = async {
-        pods::make(home, &namespace, &pod("sender", &here[0].name, false, false, pods::Role::Wait), &image).await?;
-        pods::make(home, &namespace, &pod("receiver", &virtual_node, true, false, serve()), &image).await?;
-        let no_address =
-            |pod: &Pod| pods::addresses(pod).is_empty().then(|| "it has no address yet: does the tunnel work?".to_owned());
+        pods::make(
+            home,
+            &namespace,
+            &pod("sender", &here[0].name, false, false, pods::Role::Wait),
+            &image,
+        )
+        .await?;
+        pods::make(
+            home,
+            &namespace,
+            &pod("receiver", &virtual_node, true, false, serve()),
+            &image,
+        )
+        .await?;
+        let no_address = |pod: &Pod| {
+            pods::addresses(pod)
+                .is_empty()
+                .then(|| "it has no address yet: does the tunnel work?".to_owned())
+        };
         let found = pods::ready(home, &namespace, PODS_TIMEOUT, news, no_address).await?;
-        let receiver =
-            found.iter().find(|pod| pod.name_any() == "receiver").and_then(|pod| pods::addresses(pod).first().copied());
+        let receiver = found
+            .iter()
+            .find(|pod| pod.name_any() == "receiver")
+            .and_then(|pod| pods::addresses(pod).first().copied());
         let receiver = receiver.context("the pod that receives has no address")?;
         let tunnel = Path {
             cluster: home.clone(),
@@ -195,20 +257,43 @@ async fn set(
             token: token.clone(),
         };
         let of = |cluster: &Cluster, nodes: &[FabricNode]| {
-            nodes.iter().map(|node| Gateway { cluster: cluster.clone(), node: node.clone() }).collect::<Vec<_>>()
+            nodes
+                .iter()
+                .map(|node| Gateway {
+                    cluster: cluster.clone(),
+                    node: node.clone(),
+                })
+                .collect::<Vec<_>>()
         };
         let mut gateways = of(home, &here);
         let Some(there) = there else {
             notes.push(format!("to measure the plain link, the CPU time of {peer}'s gateway, and how soon {peer} has changes of Services, give access to {peer}: --remote-kubeconfig"));
-            return anyhow::Ok(Scene { tunnel, plain: None, gateways, remote_namespace });
+            return anyhow::Ok(Scene {
+                tunnel,
+                plain: None,
+                gateways,
+                remote_namespace,
+            });
         };
         let own = home.installed().await?.id;
         let all_far = self::gateways(there, own.as_str()).await?;
         let far = &all_far[0];
         let near_nodes = stage.namespace(home, "network-bench-nodes", true).await?;
         let far_nodes = stage.namespace(there, "network-bench-nodes", true).await?;
-        pods::make(home, &near_nodes, &pod("sender", &here[0].name, false, true, pods::Role::Wait), &image).await?;
-        pods::make(there, &far_nodes, &pod("receiver", &far.name, false, true, serve()), &image).await?;
+        pods::make(
+            home,
+            &near_nodes,
+            &pod("sender", &here[0].name, false, true, pods::Role::Wait),
+            &image,
+        )
+        .await?;
+        pods::make(
+            there,
+            &far_nodes,
+            &pod("receiver", &far.name, false, true, serve()),
+            &image,
+        )
+        .await?;
         pods::ready(home, &near_nodes, PODS_TIMEOUT, news, |_| None).await?;
         pods::ready(there, &far_nodes, PODS_TIMEOUT, news, |_| None).await?;
         let plain = Path {
@@ -219,7 +304,12 @@ async fn set(
             token: token.clone(),
         };
         gateways.extend(of(there, &all_far));
-        Ok(Scene { tunnel, plain: Some(plain), gateways, remote_namespace })
+        Ok(Scene {
+            tunnel,
+            plain: Some(plain),
+            gateways,
+            remote_namespace,
+        })
     };
     progress.step(step, starting).await
 }
@@ -228,13 +318,31 @@ async fn set(
 async fn gateways(cluster: &Cluster, peer: &str) -> anyhow::Result<Vec<FabricNode>> {
     let api: Api<TunnelEndpoint> = Api::namespaced(cluster.client.clone(), SYSTEM_NAMESPACE);
     let endpoint = api.get_opt(peer).await.doing("read the tunnel endpoint")?;
-    let endpoint = endpoint
-        .ok_or_else(|| anyhow!("there is no network to the peer in cluster {}: see `liqoctl status`", cluster.context))?;
-    let names: Vec<String> =
-        endpoint.status.unwrap_or_default().gateways.into_iter().filter(|one| one.connected).map(|one| one.node).collect();
-    let nodes: Vec<FabricNode> =
-        probes::nodes(cluster, &[]).await?.ready.into_iter().filter(|node| names.contains(&node.name)).collect();
-    ensure!(!nodes.is_empty(), "no gateway of cluster {} is connected: see `liqoctl status`", cluster.context);
+    let endpoint = endpoint.ok_or_else(|| {
+        anyhow!(
+            "there is no network to the peer in cluster {}: see `liqoctl status`",
+            cluster.context
+        )
+    })?;
+    let names: Vec<String> = endpoint
+        .status
+        .unwrap_or_default()
+        .gateways
+        .into_iter()
+        .filter(|one| one.connected)
+        .map(|one| one.node)
+        .collect();
+    let nodes: Vec<FabricNode> = probes::nodes(cluster, &[])
+        .await?
+        .ready
+        .into_iter()
+        .filter(|node| names.contains(&node.name))
+        .collect();
+    ensure!(
+        !nodes.is_empty(),
+        "no gateway of cluster {} is connected: see `liqoctl status`",
+        cluster.context
+    );
     Ok(nodes)
 }
 
@@ -251,9 +359,21 @@ async fn changes(
     let step = "Changing a Service";
     let news = |text: String| progress.message(step, &text);
     let measuring = async {
-        let remote = scene.remote_namespace.as_ref().context("the namespace does not exist at the peer")?;
-        let limit = CHANGES_TIMEOUT.min(deadline.saturating_duration_since(Instant::now()).saturating_sub(RESERVED_TIME));
-        let measuring = slices::measure((home, &scene.tunnel.namespace), (there, remote), "receiver", news);
+        let remote = scene
+            .remote_namespace
+            .as_ref()
+            .context("the namespace does not exist at the peer")?;
+        let limit = CHANGES_TIMEOUT.min(
+            deadline
+                .saturating_duration_since(Instant::now())
+                .saturating_sub(RESERVED_TIME),
+        );
+        let measuring = slices::measure(
+            (home, &scene.tunnel.namespace),
+            (there, remote),
+            "receiver",
+            news,
+        );
         let measured = tokio::time::timeout(limit, measuring).await;
         measured.unwrap_or_else(|_| Err(anyhow!("it was not finished after {} s", limit.as_secs())))
     };
@@ -279,14 +399,27 @@ async fn measure(
 ) -> anyhow::Result<[Vec<Round>; 2]> {
     let mut rounds: [Vec<Round>; 2] = Default::default();
     for number in 0..options.rounds {
-        progress.message(step, &format!("round {} of {}: the tunnel", number + 1, options.rounds));
-        rounds[0].push(round(&scene.tunnel, options, &scene.gateways).await.context("through the tunnel")?);
+        progress.message(
+            step,
+            &format!("round {} of {}: the tunnel", number + 1, options.rounds),
+        );
+        rounds[0].push(
+            round(&scene.tunnel, options, &scene.gateways)
+                .await
+                .context("through the tunnel")?,
+        );
         if let Some(plain) = &scene.plain {
-            progress.message(step, &format!("round {} of {}: the plain link", number + 1, options.rounds));
+            progress.message(
+                step,
+                &format!("round {} of {}: the plain link", number + 1, options.rounds),
+            );
             match round(plain, options, &[]).await {
                 Ok(round) => rounds[1].push(round),
                 Err(error) => {
-                    let note = format!("cannot measure the plain link: {}", output::plain(&format!("{error:#}")));
+                    let note = format!(
+                        "cannot measure the plain link: {}",
+                        output::plain(&format!("{error:#}"))
+                    );
                     if !notes.contains(&note) {
                         notes.push(note);
                     }
@@ -301,30 +434,57 @@ async fn round(path: &Path, options: &Options, gateways: &[Gateway]) -> anyhow::
     let seconds = f64::from(options.seconds);
     let limit = Duration::from_secs(u64::from(options.seconds) + 30);
     let ask = |what: What| async move {
-        let questions = vec![Question { to: path.to.clone(), what }];
-        let request = Request { questions, timeout_millis: 5_000, at_once: 1, token: Some(path.token.clone()) };
+        let questions = vec![Question {
+            to: path.to.clone(),
+            what,
+        }];
+        let request = Request {
+            questions,
+            timeout_millis: 5_000,
+            at_once: 1,
+            token: Some(path.token.clone()),
+        };
         let answers = probes::ask(&path.cluster, &path.namespace, &path.pod, &request, limit).await;
         let Some(report) = answers.reports.into_iter().next() else {
             answers.end?;
             bail!("pod {} reported nothing", path.pod);
         };
-        report.outcome.map_err(|problem| anyhow!("{} does not answer as it should: {problem}", path.to))
+        report
+            .outcome
+            .map_err(|problem| anyhow!("{} does not answer as it should: {problem}", path.to))
     };
     let mut found = Round::default();
     let before = cpu(gateways).await;
     let mut gigabytes = 0.0;
     for (connections, figure) in [(1, &mut found.one), (4, &mut found.four)] {
-        if let Finding::Carried { bytes, seconds, .. } = ask(What::Stream { seconds, connections }).await? {
+        if let Finding::Carried { bytes, seconds, .. } = ask(What::Stream {
+            seconds,
+            connections,
+        })
+        .await?
+        {
             *figure = Some(megabits(bytes, seconds));
             gigabytes += as_number(bytes) / 1e9;
         }
     }
     let after = cpu(gateways).await;
-    found.cpu = before.zip(after).filter(|_| gigabytes > 0.0).map(|(before, after)| (after - before) / gigabytes);
+    found.cpu = before
+        .zip(after)
+        .filter(|_| gigabytes > 0.0)
+        .map(|(before, after)| (after - before) / gigabytes);
     if let Finding::Latency { p50, p99, .. } = ask(What::Latency { seconds }).await? {
         (found.p50, found.p99) = (Some(p50), Some(p99));
     }
-    if let Finding::Carried { bytes, seconds, sent } = ask(What::Flood { seconds, bytes: DATAGRAM_LEN }).await? {
+    if let Finding::Carried {
+        bytes,
+        seconds,
+        sent,
+    } = ask(What::Flood {
+        seconds,
+        bytes: DATAGRAM_LEN,
+    })
+    .await?
+    {
         found.udp = Some(megabits(bytes, seconds));
         found.lost = Some(100.0 * (1.0 - as_number(bytes) / as_number(sent.max(1))));
     }
@@ -344,7 +504,10 @@ fn as_number(bytes: u64) -> f64 {
 async fn cpu(gateways: &[Gateway]) -> Option<f64> {
     let mut total = 0.0;
     for gateway in gateways {
-        let path = format!("/api/v1/namespaces/{FABRIC_NAMESPACE}/pods/{}:{METRICS_PORT}/proxy/metrics", gateway.node.pod);
+        let path = format!(
+            "/api/v1/namespaces/{FABRIC_NAMESPACE}/pods/{}:{METRICS_PORT}/proxy/metrics",
+            gateway.node.pod
+        );
         let request = http::Request::get(path).body(Vec::new()).ok()?;
         let text = gateway.cluster.client.request_text(request).await.ok()?;
         total += cpu_seconds(&text)?;
@@ -353,13 +516,24 @@ async fn cpu(gateways: &[Gateway]) -> Option<f64> {
 }
 
 fn cpu_seconds(metrics: &str) -> Option<f64> {
-    metrics.lines().find_map(|line| line.strip_prefix("process_cpu_seconds_total ")?.trim().parse().ok())
+    metrics.lines().find_map(|line| {
+        line.strip_prefix("process_cpu_seconds_total ")?
+            .trim()
+            .parse()
+            .ok()
+    })
 }
 
 /// Compares pod to pod through the tunnel with gateway to gateway without it.
 fn figures(tunnel: &[Round], plain: &[Round]) -> Vec<Figure> {
     let figure = |what, unit, of: fn(&Round) -> Option<f64>| {
-        Figure::new(what, unit, TUNNEL, [tunnel, plain].map(|rounds| median(rounds.iter().filter_map(of))), 0.0)
+        Figure::new(
+            what,
+            unit,
+            TUNNEL,
+            [tunnel, plain].map(|rounds| median(rounds.iter().filter_map(of))),
+            0.0,
+        )
     };
     vec![
         figure("TCP, 1 connection", "Mbit/s", |round| round.one),
@@ -374,16 +548,32 @@ fn figures(tunnel: &[Round], plain: &[Round]) -> Vec<Figure> {
 
 /// The figures for people.
 pub fn table(measured: &Measured, paint: Paint) -> String {
-    let title =
-        format!("From {} to {}: {} of {} s.", measured.from, measured.to, measured.report.rounds_in_words(), measured.seconds);
+    let title = format!(
+        "From {} to {}: {} of {} s.",
+        measured.from,
+        measured.to,
+        measured.report.rounds_in_words(),
+        measured.seconds
+    );
     let mut lines = vec![title, measured.report.table(TUNNEL, "PLAIN LINK")];
     if let Some(changes) = &measured.changes {
-        let rows = [("P50", (|times: &Times| times.p50) as fn(&Times) -> f64), ("P99", |times| times.p99)].map(|(name, of)| {
-            let shown = [&changes.home, &changes.peer, &changes.between].map(|times| with_unit(of(times), "ms"));
+        let rows = [
+            ("P50", (|times: &Times| times.p50) as fn(&Times) -> f64),
+            ("P99", |times| times.p99),
+        ]
+        .map(|(name, of)| {
+            let shown = [&changes.home, &changes.peer, &changes.between]
+                .map(|times| with_unit(of(times), "ms"));
             [vec![name.to_owned()], shown.to_vec()].concat()
         });
-        lines.push(format!("Time from a change of a Service until EndpointSlices show it, for {} changes.", changes.count));
-        lines.push(output::table(&["", "AT HOME", "AT THE PEER", "BETWEEN THEM"], rows));
+        lines.push(format!(
+            "Time from a change of a Service until EndpointSlices show it, for {} changes.",
+            changes.count
+        ));
+        lines.push(output::table(
+            &["", "AT HOME", "AT THE PEER", "BETWEEN THEM"],
+            rows,
+        ));
     }
     lines.extend(measured.report.remarks(paint));
     lines.join("\n")
@@ -395,30 +585,61 @@ mod tests {
 
     #[test]
     fn medians_of_both_paths_are_compared() {
-        let round = |one| Round { one: Some(one), ..Round::default() };
+        let round = |one| Round {
+            one: Some(one),
+            ..Round::default()
+        };
         let found = figures(&[round(100.0), round(900.0), round(300.0)], &[round(600.0)]);
-        assert_eq!((&found[0].values, found[0].ratio), (&[(TUNNEL, 300.0), ("plain", 600.0)].into(), Some(0.5)));
+        assert_eq!(
+            (&found[0].values, found[0].ratio),
+            (&[(TUNNEL, 300.0), ("plain", 600.0)].into(), Some(0.5))
+        );
         assert_eq!((&found[1].values, found[1].ratio), (&[].into(), None));
         let measured = Measured {
             from: "rome".into(),
             to: "milan".into(),
             seconds: 2,
-            report: Report { rounds: 3, figures: found, notes: vec!["n".into()], left: Vec::new() },
+            report: Report {
+                rounds: 3,
+                figures: found,
+                notes: vec!["n".into()],
+                left: Vec::new(),
+            },
             changes: Some(Changes {
                 count: 100,
-                home: Times { p50: 12.0, p99: 30.0 },
-                peer: Times { p50: 40.0, p99: 101.0 },
-                between: Times { p50: 28.0, p99: 90.0 },
+                home: Times {
+                    p50: 12.0,
+                    p99: 30.0,
+                },
+                peer: Times {
+                    p50: 40.0,
+                    p99: 101.0,
+                },
+                between: Times {
+                    p50: 28.0,
+                    p99: 90.0,
+                },
             }),
         };
         let text = table(&measured, Paint::off());
-        assert!(text.contains("P99   30.00 ms   101 ms        90.00 ms"), "{text}");
-        assert!(text.contains("300 Mbit/s") && text.contains("0.50") && text.ends_with("Note: n."), "{text}");
+        assert!(
+            text.contains("P99   30.00 ms   101 ms        90.00 ms"),
+            "{text}"
+        );
+        assert!(
+            text.contains("300 Mbit/s") && text.contains("0.50") && text.ends_with("Note: n."),
+            "{text}"
+        );
     }
 
     #[test]
     fn the_time_of_a_program_is_found_among_its_metrics() {
-        assert_eq!(cpu_seconds("# TYPE process_cpu_seconds counter\nprocess_cpu_seconds_total 1.25\n# EOF\n"), Some(1.25));
+        assert_eq!(
+            cpu_seconds(
+                "# TYPE process_cpu_seconds counter\nprocess_cpu_seconds_total 1.25\n# EOF\n"
+            ),
+            Some(1.25)
+        );
         assert_eq!(cpu_seconds("liqo_tunnel_up 1\n"), None);
     }
 }

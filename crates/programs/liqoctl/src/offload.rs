@@ -15,8 +15,9 @@ use kube::{
     core::PartialObjectMeta,
 };
 use liqo_api::{
-    EvictionDelay, NAMESPACE_OFFLOADING, NamespaceMappingStrategy, NamespaceOffloading, NamespaceOffloadingStatus,
-    PlacementStrategy, PodOffloadingStrategy, Reflection, SYSTEM_NAMESPACE, labels, may_be_offloaded,
+    EvictionDelay, NAMESPACE_OFFLOADING, NamespaceMappingStrategy, NamespaceOffloading,
+    NamespaceOffloadingStatus, PlacementStrategy, PodOffloadingStrategy, Reflection,
+    SYSTEM_NAMESPACE, labels, may_be_offloaded,
 };
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -29,7 +30,8 @@ use crate::{
     wait::{Poll, until},
 };
 
-/// The fields to change. Nothing means: the field keeps its value, or gets the default of a new `NamespaceOffloading`.
+/// The fields to change. Nothing means: the field keeps its value, or gets the default of a new
+/// `NamespaceOffloading`.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Pods may run here, elsewhere, or in both.
@@ -63,8 +65,13 @@ pub enum Eviction {
 pub enum Placement {
     /// Those that the scheduler chooses by itself.
     Default,
-    /// A change of the fields that are given. A strategy takes the fields away that belong to others.
-    Change { strategy: Option<PlacementStrategy>, order: Option<Vec<String>>, move_when_cheaper: Option<bool> },
+    /// A change of the fields that are given. A strategy takes the fields away that belong to
+    /// others.
+    Change {
+        strategy: Option<PlacementStrategy>,
+        order: Option<Vec<String>>,
+        move_when_cheaper: Option<bool>,
+    },
 }
 
 /// The clusters that get a namespace.
@@ -94,14 +101,24 @@ pub struct RemoteNamespace {
     pub namespace: String,
 }
 
-/// The names of the namespaces that a label selector matches, without those that cannot be offloaded; an error if there is none.
+/// The names of the namespaces that a label selector matches, without those that cannot be
+/// offloaded; an error if there is none.
 pub async fn matching(cluster: &Cluster, selector: &str) -> anyhow::Result<Vec<String>> {
     let api: Api<Namespace> = Api::all(cluster.client.clone());
-    let found = api.list_metadata(&ListParams::default().labels(selector)).await;
+    let found = api
+        .list_metadata(&ListParams::default().labels(selector))
+        .await;
     let found = found.doing(format!("list the namespaces with the labels {selector}"))?;
-    let ours = |object: &PartialObjectMeta<Namespace>| object.labels().contains_key(labels::NAMESPACE_KIND);
-    let names = found.iter().filter(|object| !ours(object)).map(kube::ResourceExt::name_any);
-    let names: Vec<String> = names.filter(|name| may_be_offloaded(name, SYSTEM_NAMESPACE)).collect();
+    let ours = |object: &PartialObjectMeta<Namespace>| {
+        object.labels().contains_key(labels::NAMESPACE_KIND)
+    };
+    let names = found
+        .iter()
+        .filter(|object| !ours(object))
+        .map(kube::ResourceExt::name_any);
+    let names: Vec<String> = names
+        .filter(|name| may_be_offloaded(name, SYSTEM_NAMESPACE))
+        .collect();
     if names.is_empty() {
         bail!("no namespace that can be offloaded has the labels {selector}");
     }
@@ -112,8 +129,14 @@ pub async fn matching(cluster: &Cluster, selector: &str) -> anyhow::Result<Vec<S
 async fn check(cluster: &Cluster, namespace: &str) -> anyhow::Result<()> {
     refuse_reserved(namespace)?;
     let namespaces: Api<Namespace> = Api::all(cluster.client.clone());
-    let Some(object) = namespaces.get_opt(namespace).await.doing(format!("read namespace {namespace}"))? else {
-        bail!("there is no namespace {namespace}: create it with `kubectl create namespace {namespace}`");
+    let Some(object) = namespaces
+        .get_opt(namespace)
+        .await
+        .doing(format!("read namespace {namespace}"))?
+    else {
+        bail!(
+            "there is no namespace {namespace}: create it with `kubectl create namespace {namespace}`"
+        );
     };
     if let Some(kind) = object.labels().get(labels::NAMESPACE_KIND) {
         bail!("namespace {namespace} is one of Liqo's own ({kind}) and cannot be offloaded");
@@ -131,11 +154,16 @@ fn refuse_reserved(namespace: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-pub async fn present(cluster: &Cluster, namespace: &str) -> anyhow::Result<Option<NamespaceOffloading>> {
+pub async fn present(
+    cluster: &Cluster,
+    namespace: &str,
+) -> anyhow::Result<Option<NamespaceOffloading>> {
     let api: Api<NamespaceOffloading> = Api::namespaced(cluster.client.clone(), namespace);
     match api.get_opt(NAMESPACE_OFFLOADING).await {
         Err(error) if is_absent(&error) => Ok(None),
-        found => found.doing(format!("read the NamespaceOffloading of namespace {namespace}")),
+        found => found.doing(format!(
+            "read the NamespaceOffloading of namespace {namespace}"
+        )),
     }
 }
 
@@ -172,7 +200,14 @@ fn changes(options: &Options) -> Value {
 }
 
 fn placement_change(placement: &Placement) -> Value {
-    let Placement::Change { strategy, order, move_when_cheaper } = placement else { return Value::Null };
+    let Placement::Change {
+        strategy,
+        order,
+        move_when_cheaper,
+    } = placement
+    else {
+        return Value::Null;
+    };
     let mut change = json!({});
     if let Some(strategy) = strategy {
         change["strategy"] = json!(strategy);
@@ -192,10 +227,13 @@ fn placement_change(placement: &Placement) -> Value {
     change
 }
 
-/// The `NamespaceOffloading` after the change. Fields that the options do not name keep their value.
+/// The `NamespaceOffloading` after the change. Fields that the options do not name keep their
+/// value.
 fn wanted(namespace: &str, present: Option<&NamespaceOffloading>, options: &Options) -> Value {
-    let mut spec =
-        present.map_or_else(|| json!({ "podOffloadingStrategy": PodOffloadingStrategy::default() }), |one| json!(one.spec));
+    let mut spec = present.map_or_else(
+        || json!({ "podOffloadingStrategy": PodOffloadingStrategy::default() }),
+        |one| json!(one.spec),
+    );
     json_patch::merge(&mut spec, &changes(options));
     json!({
         "apiVersion": "offloading.liqo.io/v1alpha1",
@@ -205,19 +243,36 @@ fn wanted(namespace: &str, present: Option<&NamespaceOffloading>, options: &Opti
     })
 }
 
-/// Sets the label of a namespace through which new pods are seen from the first one on, or removes it. Who may not change the namespace can offload it all the same.
-pub(crate) async fn announce(cluster: &Cluster, namespace: &str, value: Option<&str>) -> anyhow::Result<()> {
+/// Sets the label of a namespace through which new pods are seen from the first one on, or removes
+/// it. Who may not change the namespace can offload it all the same.
+pub(crate) async fn announce(
+    cluster: &Cluster,
+    namespace: &str,
+    value: Option<&str>,
+) -> anyhow::Result<()> {
     let api: Api<Namespace> = Api::all(cluster.client.clone());
     let change = json!({ "metadata": { "labels": { labels::SCHEDULING_ENABLED: value } } });
-    let parameters = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
-    match api.patch_metadata(namespace, &parameters, &Patch::Merge(&change)).await {
+    let parameters = PatchParams {
+        field_manager: Some(FIELD_MANAGER.to_owned()),
+        ..PatchParams::default()
+    };
+    match api
+        .patch_metadata(namespace, &parameters, &Patch::Merge(&change))
+        .await
+    {
         Err(kube::Error::Api(status)) if matches!(status.code, 403 | 404) => Ok(()),
-        changed => changed.map(drop).doing(format!("change the labels of namespace {namespace}")),
+        changed => changed
+            .map(drop)
+            .doing(format!("change the labels of namespace {namespace}")),
     }
 }
 
 /// The objects that [`offload`] would write. Writes nothing.
-pub async fn preview(cluster: &Cluster, namespaces: &[String], options: &Options) -> anyhow::Result<Vec<Value>> {
+pub async fn preview(
+    cluster: &Cluster,
+    namespaces: &[String],
+    options: &Options,
+) -> anyhow::Result<Vec<Value>> {
     cluster.installed().await?;
     let mut objects = Vec::new();
     for namespace in namespaces {
@@ -228,7 +283,8 @@ pub async fn preview(cluster: &Cluster, namespaces: &[String], options: &Options
     Ok(objects)
 }
 
-/// Offloads several namespaces at the same time. Changes nothing if one of them cannot be offloaded.
+/// Offloads several namespaces at the same time. Changes nothing if one of them cannot be
+/// offloaded.
 pub async fn offload_all(
     cluster: &Cluster,
     namespaces: &[String],
@@ -238,25 +294,48 @@ pub async fn offload_all(
     for namespace in namespaces {
         check(cluster, namespace).await?;
     }
-    Ok(join_all(namespaces.iter().map(|namespace| offload(cluster, namespace, options, progress))).await)
+    Ok(join_all(
+        namespaces
+            .iter()
+            .map(|namespace| offload(cluster, namespace, options, progress)),
+    )
+    .await)
 }
 
-/// Lets the pods of a namespace run in other clusters, or changes where they run, and waits until the namespace exists there.
-pub async fn offload(cluster: &Cluster, namespace: &str, options: &Options, progress: &Progress) -> anyhow::Result<Offloaded> {
+/// Lets the pods of a namespace run in other clusters, or changes where they run, and waits until
+/// the namespace exists there.
+pub async fn offload(
+    cluster: &Cluster,
+    namespace: &str,
+    options: &Options,
+    progress: &Progress,
+) -> anyhow::Result<Offloaded> {
     cluster.installed().await?;
     check(cluster, namespace).await?;
     let api: Api<NamespaceOffloading> = Api::namespaced(cluster.client.clone(), namespace);
     let written = if present(cluster, namespace).await?.is_some() {
-        // A merge patch touches only the fields that it names; server-side apply would remove those that it does not name.
-        let parameters = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+        // A merge patch touches only the fields that it names; server-side apply would remove those
+        // that it does not name.
+        let parameters = PatchParams {
+            field_manager: Some(FIELD_MANAGER.to_owned()),
+            ..PatchParams::default()
+        };
         let change = json!({ "spec": changes(options) });
-        api.patch(NAMESPACE_OFFLOADING, &parameters, &Patch::Merge(&change)).await
+        api.patch(NAMESPACE_OFFLOADING, &parameters, &Patch::Merge(&change))
+            .await
     } else {
         announce(cluster, namespace, Some("true")).await?;
         let object = wanted(namespace, None, options);
-        api.patch(NAMESPACE_OFFLOADING, &PatchParams::apply(FIELD_MANAGER).force(), &Patch::Apply(&object)).await
+        api.patch(
+            NAMESPACE_OFFLOADING,
+            &PatchParams::apply(FIELD_MANAGER).force(),
+            &Patch::Apply(&object),
+        )
+        .await
     };
-    let applied = written.doing(format!("write the NamespaceOffloading of namespace {namespace}"))?;
+    let applied = written.doing(format!(
+        "write the NamespaceOffloading of namespace {namespace}"
+    ))?;
     let offloaded = |remote, note| Offloaded {
         namespace: namespace.to_owned(),
         pod_offloading_strategy: applied.spec.pod_offloading_strategy,
@@ -274,7 +353,10 @@ pub async fn offload(cluster: &Cluster, namespace: &str, options: &Options, prog
         options.timeout,
         |text| progress.message(&step, text),
         || async {
-            let offloading = api.get(NAMESPACE_OFFLOADING).await.doing("read the NamespaceOffloading")?;
+            let offloading = api
+                .get(NAMESPACE_OFFLOADING)
+                .await
+                .doing("read the NamespaceOffloading")?;
             let status = offloading.status.unwrap_or_default();
             Ok(match missing(&status, applied.metadata.generation) {
                 None => Poll::Done(status),
@@ -286,7 +368,10 @@ pub async fn offload(cluster: &Cluster, namespace: &str, options: &Options, prog
     let remote = status
         .remote_namespaces
         .into_iter()
-        .map(|remote| RemoteNamespace { cluster: remote.cluster_name, namespace: remote.namespace })
+        .map(|remote| RemoteNamespace {
+            cluster: remote.cluster_name,
+            namespace: remote.namespace,
+        })
         .collect();
     Ok(offloaded(remote, None))
 }
@@ -295,14 +380,20 @@ const NOT_REPORTED: &str = "the controllers have not reported anything yet";
 
 /// Reason why an offloaded namespace is not ready.
 fn missing(status: &NamespaceOffloadingStatus, generation: Option<i64>) -> Option<String> {
-    let ready = status.conditions.iter().find(|condition| condition.type_ == "Ready");
+    let ready = status
+        .conditions
+        .iter()
+        .find(|condition| condition.type_ == "Ready");
     // A condition that is older than the change says nothing about it.
     if ready.is_none_or(|ready| ready.observed_generation < generation) {
         return Some(NOT_REPORTED.to_owned());
     }
     if let Some(remote) = status.remote_namespaces.iter().find(|remote| !remote.ready) {
         let why = remote.message.as_deref().unwrap_or("it is being created");
-        return Some(format!("namespace {} in {}: {why}", remote.namespace, remote.cluster_name));
+        return Some(format!(
+            "namespace {} in {}: {why}",
+            remote.namespace, remote.cluster_name
+        ));
     }
     match ready {
         Some(condition) if condition.status == "True" => None,
@@ -311,20 +402,32 @@ fn missing(status: &NamespaceOffloadingStatus, generation: Option<i64>) -> Optio
     }
 }
 
-/// The unfinished pods of a namespace that run in other clusters: they are lost when it is no longer offloaded.
+/// The unfinished pods of a namespace that run in other clusters: they are lost when it is no
+/// longer offloaded.
 pub async fn remote_pods(cluster: &Cluster, namespace: &str) -> anyhow::Result<Vec<String>> {
-    let nodes = evict::virtual_nodes(cluster).await?.into_iter().map(|node| node.name).collect();
+    let nodes = evict::virtual_nodes(cluster)
+        .await?
+        .into_iter()
+        .map(|node| node.name)
+        .collect();
     Ok(on_nodes(&pods(cluster, namespace).await?, &nodes))
 }
 
 async fn pods(cluster: &Cluster, namespace: &str) -> anyhow::Result<Vec<Pod>> {
     let api: Api<Pod> = Api::namespaced(cluster.client.clone(), namespace);
-    Ok(api.list(&ListParams::default()).await.doing(format!("list the pods of namespace {namespace}"))?.items)
+    Ok(api
+        .list(&ListParams::default())
+        .await
+        .doing(format!("list the pods of namespace {namespace}"))?
+        .items)
 }
 
 /// The names of the unfinished pods on these nodes.
 fn on_nodes(pods: &[Pod], nodes: &BTreeSet<String>) -> Vec<String> {
-    pods.iter().filter(|pod| is_remote(pod, nodes)).map(kube::ResourceExt::name_any).collect()
+    pods.iter()
+        .filter(|pod| is_remote(pod, nodes))
+        .map(kube::ResourceExt::name_any)
+        .collect()
 }
 
 fn is_remote(pod: &Pod, nodes: &BTreeSet<String>) -> bool {
@@ -332,18 +435,30 @@ fn is_remote(pod: &Pod, nodes: &BTreeSet<String>) -> bool {
     !is_finished(pod) && node.is_some_and(|node| nodes.contains(node))
 }
 
-/// Finds those of these namespaces whose offloading [`unoffload`] would end, with their pods. Ends nothing.
+/// Finds those of these namespaces whose offloading [`unoffload`] would end, with their pods. Ends
+/// nothing.
 pub async fn to_end(cluster: &Cluster, namespaces: &[String]) -> anyhow::Result<Vec<Ending>> {
     let all = evict::virtual_nodes(cluster).await?;
     let nodes: BTreeSet<String> = all.iter().map(|node| node.name.clone()).collect();
-    let silent: BTreeSet<String> = all.iter().filter(|node| !node.answers).map(|node| node.name.clone()).collect();
+    let silent: BTreeSet<String> = all
+        .iter()
+        .filter(|node| !node.answers)
+        .map(|node| node.name.clone())
+        .collect();
     let mut found = Vec::new();
     for namespace in namespaces {
-        let Some(offloading) = present(cluster, namespace).await? else { continue };
+        let Some(offloading) = present(cluster, namespace).await? else {
+            continue;
+        };
         let pod_offloading_strategy = offloading.spec.pod_offloading_strategy;
         let pods = pods(cluster, namespace).await?;
         let (lost_pods, silent_pods) = (on_nodes(&pods, &nodes), on_nodes(&pods, &silent));
-        found.push(Ending { namespace: namespace.clone(), pod_offloading_strategy, lost_pods, silent_pods });
+        found.push(Ending {
+            namespace: namespace.clone(),
+            pod_offloading_strategy,
+            lost_pods,
+            silent_pods,
+        });
     }
     Ok(found)
 }
@@ -363,23 +478,31 @@ pub struct Ending {
 
 /// The question to ask first; nothing if no pod ends. `now`: they are not evicted, but deleted.
 pub fn question(endings: &[Ending], now: bool) -> Option<String> {
-    let lost: Vec<&Ending> = endings.iter().filter(|ending| !ending.lost_pods.is_empty()).collect();
+    let lost: Vec<&Ending> = endings
+        .iter()
+        .filter(|ending| !ending.lost_pods.is_empty())
+        .collect();
     let how = how_they_end(&lost, now);
     match lost.as_slice() {
         [] => None,
         [one] => {
             let (namespace, pods) = (&one.namespace, one.lost_pods.join(", "));
-            Some(format!("This ends the pods of namespace {namespace} that run in other clusters: {pods}. {how}. Continue?"))
+            Some(format!(
+                "This ends the pods of namespace {namespace} that run in other clusters: {pods}. {how}. Continue?"
+            ))
         }
         several => {
             let pods = by_namespace(several, |one| &one.lost_pods);
-            Some(format!("This ends the pods that run in other clusters: {pods}. {how}. Continue?"))
+            Some(format!(
+                "This ends the pods that run in other clusters: {pods}. {how}. Continue?"
+            ))
         }
     }
 }
 
 fn how_they_end(lost: &[&Ending], now: bool) -> String {
-    let count = |pods: fn(&Ending) -> &Vec<String>| lost.iter().map(|one| pods(one).len()).sum::<usize>();
+    let count =
+        |pods: fn(&Ending) -> &Vec<String>| lost.iter().map(|one| pods(one).len()).sum::<usize>();
     let (all, silent) = (count(|one| &one.lost_pods), count(|one| &one.silent_pods));
     if now {
         return "They are deleted at once".to_owned();
@@ -402,16 +525,30 @@ fn how_they_end(lost: &[&Ending], now: bool) -> String {
 /// `x, y (namespace a); z (namespace b)`.
 fn by_namespace(endings: &[&Ending], pods: fn(&Ending) -> &Vec<String>) -> String {
     let endings = endings.iter().filter(|one| !pods(one).is_empty());
-    endings.map(|one| format!("{} (namespace {})", pods(one).join(", "), one.namespace)).collect::<Vec<_>>().join("; ")
+    endings
+        .map(|one| format!("{} (namespace {})", pods(one).join(", "), one.namespace))
+        .collect::<Vec<_>>()
+        .join("; ")
 }
 
-/// Ends the offloading of a namespace: remote pods that it still has are deleted, and its remote namespaces are removed.
-pub async fn unoffload(cluster: &Cluster, namespace: &str, timeout: Duration, progress: &Progress) -> anyhow::Result<()> {
+/// Ends the offloading of a namespace: remote pods that it still has are deleted, and its remote
+/// namespaces are removed.
+pub async fn unoffload(
+    cluster: &Cluster,
+    namespace: &str,
+    timeout: Duration,
+    progress: &Progress,
+) -> anyhow::Result<()> {
     let api: Api<NamespaceOffloading> = Api::namespaced(cluster.client.clone(), namespace);
     announce(cluster, namespace, None).await?;
-    match api.delete(NAMESPACE_OFFLOADING, &DeleteParams::background()).await {
+    match api
+        .delete(NAMESPACE_OFFLOADING, &DeleteParams::background())
+        .await
+    {
         Err(error) if is_absent(&error) => return Ok(()),
-        deleted => drop(deleted.doing(format!("delete the NamespaceOffloading of namespace {namespace}"))?),
+        deleted => drop(deleted.doing(format!(
+            "delete the NamespaceOffloading of namespace {namespace}"
+        ))?),
     }
     let step = format!("Ending the offloading of namespace {namespace}");
     let what = format!("namespace {namespace} is gone from all other clusters");
@@ -420,14 +557,27 @@ pub async fn unoffload(cluster: &Cluster, namespace: &str, timeout: Duration, pr
         timeout,
         |text| progress.message(&step, text),
         || async {
-            let Some(offloading) = api.get_opt(NAMESPACE_OFFLOADING).await.doing("read the NamespaceOffloading")? else {
+            let Some(offloading) = api
+                .get_opt(NAMESPACE_OFFLOADING)
+                .await
+                .doing("read the NamespaceOffloading")?
+            else {
                 return Ok(Poll::Done(()));
             };
-            let left: Vec<_> =
-                offloading.status.unwrap_or_default().remote_namespaces.into_iter().map(|remote| remote.cluster_name).collect();
+            let left: Vec<_> = offloading
+                .status
+                .unwrap_or_default()
+                .remote_namespaces
+                .into_iter()
+                .map(|remote| remote.cluster_name)
+                .collect();
             Ok(Poll::NotYet(format!(
                 "it is being removed in {}",
-                if left.is_empty() { "its clusters".to_owned() } else { left.join(", ") }
+                if left.is_empty() {
+                    "its clusters".to_owned()
+                } else {
+                    left.join(", ")
+                }
             )))
         },
     );
@@ -440,11 +590,18 @@ pub fn table(offloaded: &Offloaded) -> String {
     let mut lines: Vec<_> = offloaded
         .remote
         .iter()
-        .map(|remote| format!("Namespace {namespace} is {} in {}.", remote.namespace, remote.cluster))
+        .map(|remote| {
+            format!(
+                "Namespace {namespace} is {} in {}.",
+                remote.namespace, remote.cluster
+            )
+        })
         .collect();
     lines.extend(offloaded.note.iter().map(|note| format!("Note: {note}.")));
     if lines.is_empty() {
-        lines.push(format!("Namespace {namespace} is offloaded; its selector matches no cluster now."));
+        lines.push(format!(
+            "Namespace {namespace} is offloaded; its selector matches no cluster now."
+        ));
     }
     let new_pods = match offloaded.pod_offloading_strategy {
         PodOffloadingStrategy::LocalAndRemote => "New pods may run there",
@@ -462,7 +619,13 @@ mod tests {
     #[test]
     fn a_namespace_that_clusters_keep_for_themselves_is_refused() {
         for namespace in ["default", "kube-system", "liqo"] {
-            assert!(refuse_reserved(namespace).unwrap_err().to_string().contains("use another namespace"), "{namespace}");
+            assert!(
+                refuse_reserved(namespace)
+                    .unwrap_err()
+                    .to_string()
+                    .contains("use another namespace"),
+                "{namespace}"
+            );
         }
         assert!(refuse_reserved("demo").is_ok());
     }
@@ -484,12 +647,17 @@ mod tests {
     }
 
     fn selector(region: &str) -> NodeSelector {
-        crate::selector::parse(&[format!("region={region}")]).unwrap().unwrap()
+        crate::selector::parse(&[format!("region={region}")])
+            .unwrap()
+            .unwrap()
     }
 
     #[test]
     fn only_what_was_named_changes() {
-        let local = Options { strategy: Some(PodOffloadingStrategy::Local), ..options() };
+        let local = Options {
+            strategy: Some(PodOffloadingStrategy::Local),
+            ..options()
+        };
         assert_eq!(changes(&local), json!({ "podOffloadingStrategy": "Local" }));
         let present: NamespaceOffloading = serde_json::from_value(json!({
             "metadata": { "name": "offloading", "namespace": "demo" },
@@ -501,58 +669,151 @@ mod tests {
             "namespaceMappingStrategy": "DefaultName", "podOffloadingStrategy": "Local", "reflection": "AllowList",
             "clusterSelector": selector("eu"),
         });
-        assert_eq!((&kept["spec"], &kept["metadata"]["namespace"]), (&expected, &json!("demo")));
-        assert_eq!(wanted("demo", None, &options())["spec"], json!({ "podOffloadingStrategy": "LocalAndRemote" }));
-        let now = Options { eviction_delay: Some(Eviction::After(EvictionDelay::Seconds(0))), ..options() };
-        assert_eq!(wanted("demo", Some(&present), &now)["spec"]["evictionDelay"], "0s");
-        let as_before = Options { eviction_delay: Some(Eviction::AsPodsSay), ..options() };
-        assert_eq!(wanted("demo", Some(&present), &as_before)["spec"].get("evictionDelay"), None);
-        let tokens = Options { api_server: Some(true), ..options() };
-        assert_eq!(wanted("demo", Some(&present), &tokens)["spec"]["apiServer"], true);
-        let everywhere = Options { clusters: Some(Clusters::All), ..options() };
+        assert_eq!(
+            (&kept["spec"], &kept["metadata"]["namespace"]),
+            (&expected, &json!("demo"))
+        );
+        assert_eq!(
+            wanted("demo", None, &options())["spec"],
+            json!({ "podOffloadingStrategy": "LocalAndRemote" })
+        );
+        let now = Options {
+            eviction_delay: Some(Eviction::After(EvictionDelay::Seconds(0))),
+            ..options()
+        };
+        assert_eq!(
+            wanted("demo", Some(&present), &now)["spec"]["evictionDelay"],
+            "0s"
+        );
+        let as_before = Options {
+            eviction_delay: Some(Eviction::AsPodsSay),
+            ..options()
+        };
+        assert_eq!(
+            wanted("demo", Some(&present), &as_before)["spec"].get("evictionDelay"),
+            None
+        );
+        let tokens = Options {
+            api_server: Some(true),
+            ..options()
+        };
+        assert_eq!(
+            wanted("demo", Some(&present), &tokens)["spec"]["apiServer"],
+            true
+        );
+        let everywhere = Options {
+            clusters: Some(Clusters::All),
+            ..options()
+        };
         assert_eq!(changes(&everywhere), json!({ "clusterSelector": null }));
-        assert!(wanted("demo", Some(&present), &everywhere)["spec"].get("clusterSelector").is_none());
-        let us = Options { clusters: Some(Clusters::Matching(selector("us"))), ..options() };
-        assert_eq!(wanted("demo", Some(&present), &us)["spec"]["clusterSelector"], json!(selector("us")));
-        let named =
-            Options { mapping: Some(NamespaceMappingStrategy::SelectedName), remote_name: Some("team-a".into()), ..options() };
-        assert_eq!(changes(&named), json!({ "namespaceMappingStrategy": "SelectedName", "remoteNamespaceName": "team-a" }));
-        let same = Options { mapping: Some(NamespaceMappingStrategy::EnforceSameName), ..options() };
-        assert_eq!(changes(&same), json!({ "namespaceMappingStrategy": "EnforceSameName", "remoteNamespaceName": null }));
+        assert!(
+            wanted("demo", Some(&present), &everywhere)["spec"]
+                .get("clusterSelector")
+                .is_none()
+        );
+        let us = Options {
+            clusters: Some(Clusters::Matching(selector("us"))),
+            ..options()
+        };
+        assert_eq!(
+            wanted("demo", Some(&present), &us)["spec"]["clusterSelector"],
+            json!(selector("us"))
+        );
+        let named = Options {
+            mapping: Some(NamespaceMappingStrategy::SelectedName),
+            remote_name: Some("team-a".into()),
+            ..options()
+        };
+        assert_eq!(
+            changes(&named),
+            json!({ "namespaceMappingStrategy": "SelectedName", "remoteNamespaceName": "team-a" })
+        );
+        let same = Options {
+            mapping: Some(NamespaceMappingStrategy::EnforceSameName),
+            ..options()
+        };
+        assert_eq!(
+            changes(&same),
+            json!({ "namespaceMappingStrategy": "EnforceSameName", "remoteNamespaceName": null })
+        );
     }
 
     #[test]
     fn a_placement_strategy_takes_away_what_belongs_to_others() {
         let change = |strategy, order: &[&str], move_when_cheaper| {
-            let order = (!order.is_empty()).then(|| order.iter().map(ToString::to_string).collect());
-            Options { placement: Some(Placement::Change { strategy, order, move_when_cheaper }), ..options() }
+            let order =
+                (!order.is_empty()).then(|| order.iter().map(ToString::to_string).collect());
+            Options {
+                placement: Some(Placement::Change {
+                    strategy,
+                    order,
+                    move_when_cheaper,
+                }),
+                ..options()
+            }
         };
         let cheapest = change(Some(PlacementStrategy::Cheapest), &[], Some(true));
         let placed = wanted("demo", None, &cheapest);
-        assert_eq!(placed["spec"]["placement"], json!({ "strategy": "Cheapest", "moveWhenCheaper": true }));
+        assert_eq!(
+            placed["spec"]["placement"],
+            json!({ "strategy": "Cheapest", "moveWhenCheaper": true })
+        );
         let present: NamespaceOffloading = serde_json::from_value(placed).unwrap();
-        let now = |options: &Options| wanted("demo", Some(&present), options)["spec"].get("placement").cloned();
-        assert_eq!(now(&options()), Some(json!({ "strategy": "Cheapest", "moveWhenCheaper": true })));
-        assert_eq!(now(&change(None, &[], Some(false))), Some(json!({ "strategy": "Cheapest", "moveWhenCheaper": false })));
-        let fixed = change(Some(PlacementStrategy::FixedOrder), &["milan", "turin"], None);
-        assert_eq!(now(&fixed), Some(json!({ "strategy": "FixedOrder", "order": ["milan", "turin"] })));
+        let now = |options: &Options| {
+            wanted("demo", Some(&present), options)["spec"]
+                .get("placement")
+                .cloned()
+        };
+        assert_eq!(
+            now(&options()),
+            Some(json!({ "strategy": "Cheapest", "moveWhenCheaper": true }))
+        );
+        assert_eq!(
+            now(&change(None, &[], Some(false))),
+            Some(json!({ "strategy": "Cheapest", "moveWhenCheaper": false }))
+        );
+        let fixed = change(
+            Some(PlacementStrategy::FixedOrder),
+            &["milan", "turin"],
+            None,
+        );
+        assert_eq!(
+            now(&fixed),
+            Some(json!({ "strategy": "FixedOrder", "order": ["milan", "turin"] }))
+        );
         assert_eq!(
             changes(&fixed)["placement"],
             json!({ "strategy": "FixedOrder", "order": ["milan", "turin"], "moveWhenCheaper": null })
         );
-        assert_eq!(now(&Options { placement: Some(Placement::Default), ..options() }), None);
+        assert_eq!(
+            now(&Options {
+                placement: Some(Placement::Default),
+                ..options()
+            }),
+            None
+        );
     }
 
     #[test]
     fn the_text_is_true_for_each_strategy() {
         let text = |pod_offloading_strategy| {
-            let remote = vec![RemoteNamespace { cluster: "milan".into(), namespace: "demo-rome-abc".into() }];
-            table(&Offloaded { namespace: "demo".into(), pod_offloading_strategy, remote, note: None })
+            let remote = vec![RemoteNamespace {
+                cluster: "milan".into(),
+                namespace: "demo-rome-abc".into(),
+            }];
+            table(&Offloaded {
+                namespace: "demo".into(),
+                pod_offloading_strategy,
+                remote,
+                note: None,
+            })
         };
         let both = "Namespace demo is demo-rome-abc in milan.\nNew pods may run there; existing pods stay where they are.";
         assert_eq!(text(PodOffloadingStrategy::LocalAndRemote), both);
         assert!(text(PodOffloadingStrategy::Remote).contains("\nNew pods run only there;"));
-        assert!(text(PodOffloadingStrategy::Local).contains("\nNew pods run only in this cluster;"));
+        assert!(
+            text(PodOffloadingStrategy::Local).contains("\nNew pods run only in this cluster;")
+        );
     }
 
     #[test]
@@ -572,17 +833,34 @@ mod tests {
             question(&[ending("a", &["x"]), ending("b", &["z"])], true).unwrap(),
             "This ends the pods that run in other clusters: x (namespace a); z (namespace b). They are deleted at once. Continue?"
         );
-        let silent =
-            |ending: Ending, pods: &[&str]| Ending { silent_pods: pods.iter().map(ToString::to_string).collect(), ..ending };
+        let silent = |ending: Ending, pods: &[&str]| Ending {
+            silent_pods: pods.iter().map(ToString::to_string).collect(),
+            ..ending
+        };
         let one = silent(ending("a", &["x", "y"]), &["y"]);
         let text = question(std::slice::from_ref(&one), false).unwrap();
         let except = "They are evicted as disruption budgets allow, except those whose cluster does not answer, which are deleted at once: ";
-        assert!(text.ends_with(&format!(": x, y. {except}y. Continue?")), "{text}");
+        assert!(
+            text.ends_with(&format!(": x, y. {except}y. Continue?")),
+            "{text}"
+        );
         let text = question(&[one.clone(), ending("b", &["z"])], false).unwrap();
-        assert!(text.ends_with(&format!("{except}y (namespace a). Continue?")), "{text}");
-        assert!(question(&[one], true).unwrap().ends_with("x, y. They are deleted at once. Continue?"));
+        assert!(
+            text.ends_with(&format!("{except}y (namespace a). Continue?")),
+            "{text}"
+        );
+        assert!(
+            question(&[one], true)
+                .unwrap()
+                .ends_with("x, y. They are deleted at once. Continue?")
+        );
         let all = question(&[silent(ending("a", &["x"]), &["x"])], false).unwrap();
-        assert!(all.ends_with("x. They are deleted at once, because their cluster does not answer. Continue?"), "{all}");
+        assert!(
+            all.ends_with(
+                "x. They are deleted at once, because their cluster does not answer. Continue?"
+            ),
+            "{all}"
+        );
     }
 
     #[test]
@@ -590,16 +868,38 @@ mod tests {
         let status = |value| serde_json::from_value::<NamespaceOffloadingStatus>(value).unwrap();
         let condition = |status: &str| json!({ "type": "Ready", "status": status, "reason": "R", "message": "m", "observedGeneration": 2, "lastTransitionTime": "2026-01-01T00:00:00Z" });
         let remote = |ready: bool| json!({ "clusterID": liqo_api::ClusterId::of_public_key(&[1; 32]), "clusterName": "milan", "namespace": "demo-rome-abc", "ready": ready, "message": "refused" });
-        assert_eq!(missing(&status(json!({})), Some(2)).as_deref(), Some(NOT_REPORTED));
-        assert_eq!(missing(&status(json!({ "conditions": [condition("True")] })), Some(3)).as_deref(), Some(NOT_REPORTED));
-        assert_eq!(missing(&status(json!({ "conditions": [condition("False")] })), Some(2)).as_deref(), Some("R: m"));
+        assert_eq!(
+            missing(&status(json!({})), Some(2)).as_deref(),
+            Some(NOT_REPORTED)
+        );
+        assert_eq!(
+            missing(
+                &status(json!({ "conditions": [condition("True")] })),
+                Some(3)
+            )
+            .as_deref(),
+            Some(NOT_REPORTED)
+        );
+        assert_eq!(
+            missing(
+                &status(json!({ "conditions": [condition("False")] })),
+                Some(2)
+            )
+            .as_deref(),
+            Some("R: m")
+        );
         assert!(
             missing(&status(json!({ "conditions": [condition("True")], "remoteNamespaces": [remote(false)] })), Some(2))
                 .unwrap()
                 .contains("refused")
         );
         assert_eq!(
-            missing(&status(json!({ "conditions": [condition("True")], "remoteNamespaces": [remote(true)] })), Some(2)),
+            missing(
+                &status(
+                    json!({ "conditions": [condition("True")], "remoteNamespaces": [remote(true)] })
+                ),
+                Some(2)
+            ),
             None
         );
     }

@@ -18,12 +18,20 @@ pub enum Format {
 }
 
 /// Prints a result as a document, or as the text that `table` returns.
-pub fn print<T: Serialize>(format: Format, value: &T, table: impl FnOnce(&T) -> String) -> anyhow::Result<()> {
+pub fn print<T: Serialize>(
+    format: Format,
+    value: &T,
+    table: impl FnOnce(&T) -> String,
+) -> anyhow::Result<()> {
     write_out(&text(format, value, table)?)
 }
 
 /// A result as a document, or the text that `table` returns.
-pub fn text<T: Serialize>(format: Format, value: &T, table: impl FnOnce(&T) -> String) -> anyhow::Result<String> {
+pub fn text<T: Serialize>(
+    format: Format,
+    value: &T,
+    table: impl FnOnce(&T) -> String,
+) -> anyhow::Result<String> {
     Ok(match format {
         Format::Table => table(value),
         Format::Json => serde_json::to_string_pretty(value)?,
@@ -44,7 +52,14 @@ pub fn print_objects<T: Serialize>(format: Format, objects: &[T]) -> anyhow::Res
 /// `there is milan`, `there are milan, turin`: names that the user could have meant.
 pub fn there_are<S: AsRef<str>>(names: &[S]) -> String {
     let verb = if names.len() == 1 { "is" } else { "are" };
-    format!("there {verb} {}", names.iter().map(AsRef::as_ref).collect::<Vec<_>>().join(", "))
+    format!(
+        "there {verb} {}",
+        names
+            .iter()
+            .map(AsRef::as_ref)
+            .collect::<Vec<_>>()
+            .join(", ")
+    )
 }
 
 /// Writes to standard output. It is no error if the reader closes it (`| head`).
@@ -64,12 +79,16 @@ pub fn write_while_open(text: &str) -> anyhow::Result<bool> {
 
 /// A peer's text without control characters, which could change the terminal.
 pub fn plain(text: &str) -> String {
-    text.chars().filter(|character| !character.is_control()).collect()
+    text.chars()
+        .filter(|character| !character.is_control())
+        .collect()
 }
 
 /// A time in RFC 3339 without fractions of a second. Any other text stays.
 pub fn to_the_second(time: &str) -> String {
-    let second = time.parse::<jiff::Timestamp>().and_then(|time| jiff::Timestamp::from_second(time.as_second()));
+    let second = time
+        .parse::<jiff::Timestamp>()
+        .and_then(|time| jiff::Timestamp::from_second(time.as_second()));
     second.map_or_else(|_| time.to_owned(), |time| time.to_string())
 }
 
@@ -87,7 +106,10 @@ pub struct Paint {
 impl Paint {
     /// Colours if standard output is a terminal and `NO_COLOR` is not set.
     pub fn for_stdout() -> Self {
-        Self { on: std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()) }
+        Self {
+            on: std::io::stdout().is_terminal()
+                && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
+        }
     }
 
     /// No colours.
@@ -96,7 +118,11 @@ impl Paint {
     }
 
     fn wrap(self, code: &str, text: &str) -> String {
-        if self.on { format!("\u{1b}[{code}m{text}\u{1b}[0m") } else { text.to_owned() }
+        if self.on {
+            format!("\u{1b}[{code}m{text}\u{1b}[0m")
+        } else {
+            text.to_owned()
+        }
     }
 
     /// Good news.
@@ -128,7 +154,9 @@ impl Paint {
 /// A table without lines, as kubectl prints them.
 pub fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let mut table = comfy_table::Table::new();
-    table.load_preset(comfy_table::presets::NOTHING).set_header(header.iter().copied());
+    table
+        .load_preset(comfy_table::presets::NOTHING)
+        .set_header(header.iter().copied());
     for row in rows {
         table.add_row(row);
     }
@@ -136,5 +164,8 @@ pub fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> St
         column.set_padding((0, 3));
     }
     let text = table.to_string();
-    text.lines().map(str::trim_end).collect::<Vec<_>>().join("\n")
+    text.lines()
+        .map(str::trim_end)
+        .collect::<Vec<_>>()
+        .join("\n")
 }

@@ -1,14 +1,18 @@
-//! Tells who the peer of a contract, a receipt or a record is, and which role this cluster has in it: provider or
-//! consumer.
+//! Tells who the peer of a contract, a receipt or a record is, and which role this cluster has in
+//! it: provider or consumer.
 //!
-//! The namespace tells: what this cluster provides is in tenant namespaces, and copies of what it consumes are in
-//! provider namespaces. Objects of ended peerings are in Liqo's namespace, with labels that tell.
+//! The namespace tells: what this cluster provides is in tenant namespaces, and copies of what it
+//! consumes are in provider namespaces. Objects of ended peerings are in Liqo's namespace, with
+//! labels that tell.
 
 use std::{fmt, fmt::Debug};
 
 use kube::core::NamespaceResourceScope;
 use kube::{Api, Resource, ResourceExt as _, api::ListParams};
-use liqo_api::{ClusterId, ForeignCluster, SYSTEM_NAMESPACE, annotations, labels, provider_namespace, tenant_namespace};
+use liqo_api::{
+    ClusterId, ForeignCluster, SYSTEM_NAMESPACE, annotations, labels, provider_namespace,
+    tenant_namespace,
+};
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::cluster::{Cluster, Explained as _, list_or_none};
@@ -33,7 +37,8 @@ impl fmt::Display for Role {
 #[derive(Clone, Debug, PartialEq)]
 pub struct OfPeer<K> {
     pub id: ClusterId,
-    /// Name of the peer's `ForeignCluster`; where there is none, the name that was kept with the object, or its ID.
+    /// Name of the peer's `ForeignCluster`; where there is none, the name that was kept with the
+    /// object, or its ID.
     pub peer: String,
     pub role: Role,
     /// The peering has ended, and this is kept.
@@ -59,7 +64,11 @@ pub fn role_of(namespace: &str) -> Option<(ClusterId, Role)> {
 /// The same of an object that is kept of an ended peering.
 fn kept_role_of<K: Resource>(object: &K) -> Option<(ClusterId, Role)> {
     // In other namespaces, users may write such labels.
-    let labels = object.meta().labels.as_ref().filter(|_| object.meta().namespace.as_deref() == Some(SYSTEM_NAMESPACE))?;
+    let labels = object
+        .meta()
+        .labels
+        .as_ref()
+        .filter(|_| object.meta().namespace.as_deref() == Some(SYSTEM_NAMESPACE))?;
     let role = match labels.get(labels::FORMER_ROLE)?.as_str() {
         "provider" => Role::Provider,
         "consumer" => Role::Consumer,
@@ -74,27 +83,46 @@ pub fn name_of(known: &[ForeignCluster], id: &ClusterId) -> String {
 }
 
 fn known_name(known: &[ForeignCluster], id: &ClusterId) -> Option<String> {
-    known.iter().find(|foreign| foreign.spec.cluster_id == *id).map(kube::ResourceExt::name_any)
+    known
+        .iter()
+        .find(|foreign| foreign.spec.cluster_id == *id)
+        .map(kube::ResourceExt::name_any)
 }
 
 /// The peers of this cluster.
 pub async fn peers(cluster: &Cluster) -> anyhow::Result<Vec<ForeignCluster>> {
     let clusters: Api<ForeignCluster> = Api::all(cluster.client.clone());
-    list_or_none(&clusters, &ListParams::default()).await.doing("list the peers")
+    list_or_none(&clusters, &ListParams::default())
+        .await
+        .doing("list the peers")
 }
 
-/// All objects of a kind that are with peers, or those that are with one. `what` is the plural of the kind, for errors.
-pub async fn list<K>(cluster: &Cluster, of: Option<&ForeignCluster>, what: &str) -> anyhow::Result<Vec<OfPeer<K>>>
+/// All objects of a kind that are with peers, or those that are with one. `what` is the plural of
+/// the kind, for errors.
+pub async fn list<K>(
+    cluster: &Cluster,
+    of: Option<&ForeignCluster>,
+    what: &str,
+) -> anyhow::Result<Vec<OfPeer<K>>>
 where
-    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + Debug,
+    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>
+        + Clone
+        + DeserializeOwned
+        + Debug,
 {
     let known = peers(cluster).await?;
     let api: Api<K> = Api::all(cluster.client.clone());
-    let all = list_or_none(&api, &ListParams::default()).await.doing(format!("list the {what}"))?;
+    let all = list_or_none(&api, &ListParams::default())
+        .await
+        .doing(format!("list the {what}"))?;
     Ok(of_peers(&known, of, all))
 }
 
-fn of_peers<K: Resource>(known: &[ForeignCluster], of: Option<&ForeignCluster>, all: Vec<K>) -> Vec<OfPeer<K>> {
+fn of_peers<K: Resource>(
+    known: &[ForeignCluster],
+    of: Option<&ForeignCluster>,
+    all: Vec<K>,
+) -> Vec<OfPeer<K>> {
     let with = |mut object: K| {
         let kept = kept_role_of(&object);
         let is_kept = kept.is_some();
@@ -103,12 +131,30 @@ fn of_peers<K: Resource>(known: &[ForeignCluster], of: Option<&ForeignCluster>, 
         if of.is_some_and(|of| of.spec.cluster_id != id) {
             return None;
         }
-        let kept_name = || object.annotations().get(annotations::CLUSTER_NAME).filter(|_| is_kept).cloned();
-        let peer = known_name(known, &id).or_else(kept_name).unwrap_or_else(|| id.to_string());
+        let kept_name = || {
+            object
+                .annotations()
+                .get(annotations::CLUSTER_NAME)
+                .filter(|_| is_kept)
+                .cloned()
+        };
+        let peer = known_name(known, &id)
+            .or_else(kept_name)
+            .unwrap_or_else(|| id.to_string());
         let name = object.name_any();
         let ending = format!("-{role}-{id}-");
-        let name = name.split_once(&ending).filter(|_| is_kept).map_or(name.clone(), |(name, _)| name.to_owned());
-        Some(OfPeer { id, peer, role, is_kept, name, object })
+        let name = name
+            .split_once(&ending)
+            .filter(|_| is_kept)
+            .map_or(name.clone(), |(name, _)| name.to_owned());
+        Some(OfPeer {
+            id,
+            peer,
+            role,
+            is_kept,
+            name,
+            object,
+        })
     };
     all.into_iter().filter_map(with).collect()
 }
@@ -123,16 +169,26 @@ mod tests {
     #[test]
     fn the_role_follows_from_the_namespace() {
         let id = ClusterId::of_public_key(&[1; 32]);
-        assert_eq!(role_of(&tenant_namespace(&id)), Some((id.clone(), Role::Provider)));
-        assert_eq!(role_of(&provider_namespace(&id)), Some((id.clone(), Role::Consumer)));
+        assert_eq!(
+            role_of(&tenant_namespace(&id)),
+            Some((id.clone(), Role::Provider))
+        );
+        assert_eq!(
+            role_of(&provider_namespace(&id)),
+            Some((id.clone(), Role::Consumer))
+        );
         assert_eq!(role_of(&format!("liqo-{id}")), None);
     }
 
     #[test]
     fn an_object_is_with_the_peer_of_its_namespace() {
-        let (milan, rome) = (ClusterId::of_public_key(&[1; 32]), ClusterId::of_public_key(&[2; 32]));
+        let (milan, rome) = (
+            ClusterId::of_public_key(&[1; 32]),
+            ClusterId::of_public_key(&[2; 32]),
+        );
         let foreign = |name: &str, id: &ClusterId| {
-            let spec: ForeignClusterSpec = serde_json::from_value(serde_json::json!({ "clusterID": id })).unwrap();
+            let spec: ForeignClusterSpec =
+                serde_json::from_value(serde_json::json!({ "clusterID": id })).unwrap();
             ForeignCluster::new(name, spec)
         };
         let object = |namespace: String| {
@@ -140,12 +196,28 @@ mod tests {
             object.metadata.namespace = Some(namespace);
             object
         };
-        let all = vec![object(provider_namespace(&milan)), object(tenant_namespace(&rome)), object("demo".to_owned())];
+        let all = vec![
+            object(provider_namespace(&milan)),
+            object(tenant_namespace(&rome)),
+            object("demo".to_owned()),
+        ];
         let known = [foreign("milan", &milan)];
-        let found: Vec<_> = of_peers(&known, None, all.clone()).into_iter().map(|one| (one.peer, one.role)).collect();
-        assert_eq!(found, [("milan".to_owned(), Role::Consumer), (rome.to_string(), Role::Provider)]);
+        let found: Vec<_> = of_peers(&known, None, all.clone())
+            .into_iter()
+            .map(|one| (one.peer, one.role))
+            .collect();
+        assert_eq!(
+            found,
+            [
+                ("milan".to_owned(), Role::Consumer),
+                (rome.to_string(), Role::Provider)
+            ]
+        );
         let found = of_peers(&known, Some(&foreign("r", &rome)), all);
-        assert_eq!((found.len(), found[0].role.to_string()), (1, "provider".to_owned()));
+        assert_eq!(
+            (found.len(), found[0].role.to_string()),
+            (1, "provider".to_owned())
+        );
     }
 
     #[test]
@@ -155,14 +227,22 @@ mod tests {
             let mut object = ConfigMap::default();
             object.metadata.name = Some(format!("receipt-1-provider-{rome}-01234567"));
             object.metadata.namespace = Some(namespace.to_owned());
-            let labels = [(labels::FORMER_ROLE, "provider".to_owned()), (labels::FORMER_PEER_ID, rome.to_string())];
-            object.metadata.labels = Some(labels.map(|(key, value)| (key.to_owned(), value)).into());
-            object.metadata.annotations = Some([(annotations::CLUSTER_NAME.to_owned(), "rome".to_owned())].into());
+            let labels = [
+                (labels::FORMER_ROLE, "provider".to_owned()),
+                (labels::FORMER_PEER_ID, rome.to_string()),
+            ];
+            object.metadata.labels =
+                Some(labels.map(|(key, value)| (key.to_owned(), value)).into());
+            object.metadata.annotations =
+                Some([(annotations::CLUSTER_NAME.to_owned(), "rome".to_owned())].into());
             object
         };
         let found = of_peers(&[], None, vec![kept(SYSTEM_NAMESPACE), kept("demo")]);
         assert_eq!(found.len(), 1, "anybody may write into other namespaces");
         let one = &found[0];
-        assert_eq!((one.peer.as_str(), one.name.as_str(), one.role, one.is_kept), ("rome", "receipt-1", Role::Provider, true));
+        assert_eq!(
+            (one.peer.as_str(), one.name.as_str(), one.role, one.is_kept),
+            ("rome", "receipt-1", Role::Provider, true)
+        );
     }
 }

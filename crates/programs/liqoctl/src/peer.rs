@@ -1,8 +1,9 @@
 //! `liqoctl peer`: borrow from another cluster.
 //!
-//! The command reads the other cluster's ID, the URL of its auth endpoint and a token with its kubeconfig, or takes them
-//! from a command that was generated there. It writes them into a `ForeignCluster` here. The controllers do the rest, and this module
-//! shows their progress link by link.
+//! The command reads the other cluster's ID, the URL of its auth endpoint and a token with its
+//! kubeconfig, or takes them from a command that was generated there. It writes them into a
+//! `ForeignCluster` here. The controllers do the rest, and this module shows their progress link by
+//! link.
 
 mod wait;
 
@@ -17,8 +18,9 @@ use kube::{
     api::{DeleteParams, ListParams, Patch, PatchParams},
 };
 use liqo_api::{
-    ADDRESSES_KNOWN, AuthenticatedReason, ClusterConfigStatus, ClusterId, ForeignCluster, GatewayAddress, PeeringIntent,
-    Quantity, Reach, RequestedGranularity, RequestedResources, ResourceList, TunnelEndpoint, TunnelEndpointSpec, links,
+    ADDRESSES_KNOWN, AuthenticatedReason, ClusterConfigStatus, ClusterId, ForeignCluster,
+    GatewayAddress, PeeringIntent, Quantity, Reach, RequestedGranularity, RequestedResources,
+    ResourceList, TunnelEndpoint, TunnelEndpointSpec, links,
 };
 use liqo_quantity::{ResourceArgument, ResourceArgumentError};
 use serde::Serialize;
@@ -60,22 +62,48 @@ impl Target {
 
     fn from_installed(installed: Installed) -> anyhow::Result<Self> {
         let status = installed.config.status.unwrap_or_default();
-        let auth_url = usable(status.auth_url.as_deref(), &status, "authentication.address", "the auth endpoint")?;
-        usable(status.api_server_url.as_deref(), &status, "apiServer.address", "the API server")?;
-        Ok(Self { cluster_id: installed.id, cluster_name: installed.config.spec.cluster_name, auth_url, tunnel: Vec::new() })
+        let auth_url = usable(
+            status.auth_url.as_deref(),
+            &status,
+            "authentication.address",
+            "the auth endpoint",
+        )?;
+        usable(
+            status.api_server_url.as_deref(),
+            &status,
+            "apiServer.address",
+            "the API server",
+        )?;
+        Ok(Self {
+            cluster_id: installed.id,
+            cluster_name: installed.config.spec.cluster_name,
+            auth_url,
+            tunnel: Vec::new(),
+        })
     }
 }
 
 /// An address that another cluster can call; the error names the flag to set there.
-fn usable(url: Option<&str>, status: &ClusterConfigStatus, flag: &str, what: &str) -> anyhow::Result<String> {
-    let remedy =
-        format!("run `liqoctl install --set {flag}=https://ADDRESS:PORT` there, with an address that this cluster can reach");
+fn usable(
+    url: Option<&str>,
+    status: &ClusterConfigStatus,
+    flag: &str,
+    what: &str,
+) -> anyhow::Result<String> {
+    let remedy = format!(
+        "run `liqoctl install --set {flag}=https://ADDRESS:PORT` there, with an address that this cluster can reach"
+    );
     match url {
         Some(url) if means_this_machine(host(url)) => {
-            bail!("its address of {what} is {url}, which only the machine itself can reach: {remedy}")
+            bail!(
+                "its address of {what} is {url}, which only the machine itself can reach: {remedy}"
+            )
         }
         Some(url) => Ok(url.to_owned()),
-        None => match status.conditions.iter().find(|condition| condition.type_ == ADDRESSES_KNOWN && condition.status != "True")
+        None => match status
+            .conditions
+            .iter()
+            .find(|condition| condition.type_ == ADDRESSES_KNOWN && condition.status != "True")
         {
             Some(condition) => bail!("its addresses are not known: {}", condition.message),
             None => bail!("it does not announce the address of {what}: {remedy}"),
@@ -100,7 +128,10 @@ impl Source {
     /// The ID of the other cluster, if it is known.
     pub async fn cluster_id(&self) -> anyhow::Result<Option<ClusterId>> {
         match self {
-            Self::Remote(cluster) => Ok(cluster.config().await?.and_then(|config| config.status?.cluster_id)),
+            Self::Remote(cluster) => Ok(cluster
+                .config()
+                .await?
+                .and_then(|config| config.status?.cluster_id)),
             Self::Invitation { target, .. } => Ok(Some(target.cluster_id.clone())),
         }
     }
@@ -140,8 +171,12 @@ impl Limit {
     pub fn new(resource: &str, amount: &str) -> Result<Self, ResourceArgumentError> {
         let is_none = amount.eq_ignore_ascii_case("none");
         // An amount checks the name of the resource, too.
-        let (resource, amount) = ResourceArgument::new(resource, if is_none { "0" } else { amount })?.into_parts();
-        Ok(Self { resource, amount: (!is_none).then_some(amount) })
+        let (resource, amount) =
+            ResourceArgument::new(resource, if is_none { "0" } else { amount })?.into_parts();
+        Ok(Self {
+            resource,
+            amount: (!is_none).then_some(amount),
+        })
     }
 }
 
@@ -150,10 +185,15 @@ impl FromStr for Limit {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         match text.rsplit_once('=') {
-            Some((resource, amount)) if amount.eq_ignore_ascii_case("none") => Self::new(resource, amount),
+            Some((resource, amount)) if amount.eq_ignore_ascii_case("none") => {
+                Self::new(resource, amount)
+            }
             _ => {
                 let (resource, amount) = text.parse::<ResourceArgument>()?.into_parts();
-                Ok(Self { resource, amount: Some(amount) })
+                Ok(Self {
+                    resource,
+                    amount: Some(amount),
+                })
             }
         }
     }
@@ -173,10 +213,20 @@ impl Request {
                         None => drop(resources.remove(resource)),
                     }
                 }
-                RequestedResources { resources, network_only: false, ..before }
+                RequestedResources {
+                    resources,
+                    network_only: false,
+                    ..before
+                }
             }
-            Self::Everything => RequestedResources { granularity: before.granularity, ..RequestedResources::default() },
-            Self::NetworkOnly => RequestedResources { network_only: true, ..before },
+            Self::Everything => RequestedResources {
+                granularity: before.granularity,
+                ..RequestedResources::default()
+            },
+            Self::NetworkOnly => RequestedResources {
+                network_only: true,
+                ..before
+            },
         }
     }
 }
@@ -239,7 +289,10 @@ pub struct PeeredNetwork {
 
 impl Options {
     /// The new request.
-    fn request_after(&self, before: Option<&RequestedResources>) -> anyhow::Result<RequestedResources> {
+    fn request_after(
+        &self,
+        before: Option<&RequestedResources>,
+    ) -> anyhow::Result<RequestedResources> {
         let mut request = self.request.after(before);
         match self.granularity {
             Some(_) if request.network_only => {
@@ -265,13 +318,22 @@ impl Source {
 }
 
 /// The question to ask before giving back resources; nothing if no pod ends with that.
-pub async fn question(cluster: &Cluster, source: &Source, options: &Options) -> anyhow::Result<Option<String>> {
+pub async fn question(
+    cluster: &Cluster,
+    source: &Source,
+    options: &Options,
+) -> anyhow::Result<Option<String>> {
     if options.request != Request::NetworkOnly {
         return Ok(None);
     }
     let target = source.target().await?;
     let lost = unpeer::lost(cluster, &target.cluster_id).await?;
-    Ok(lost.map(|lost| format!("This gives back what is borrowed from {}{lost}. Continue?", target.cluster_name)))
+    Ok(lost.map(|lost| {
+        format!(
+            "This gives back what is borrowed from {}{lost}. Continue?",
+            target.cluster_name
+        )
+    }))
 }
 
 /// The known clusters, once an earlier peering with this one has ended.
@@ -281,28 +343,60 @@ async fn known_clusters(
     options: &Options,
     progress: &Progress,
 ) -> anyhow::Result<Vec<ForeignCluster>> {
-    let list = async || api.list(&ListParams::default()).await.doing("list the known clusters").map(|list| list.items);
-    let is_ending =
-        |foreign: &ForeignCluster| foreign.spec.cluster_id == target.cluster_id && foreign.metadata.deletion_timestamp.is_some();
+    let list = async || {
+        api.list(&ListParams::default())
+            .await
+            .doing("list the known clusters")
+            .map(|list| list.items)
+    };
+    let is_ending = |foreign: &ForeignCluster| {
+        foreign.spec.cluster_id == target.cluster_id
+            && foreign.metadata.deletion_timestamp.is_some()
+    };
     let known = list().await?;
     if !known.iter().any(is_ending) {
         return Ok(known);
     }
     if !options.wait {
-        bail!("an earlier peering with {} is still ending: try again in some seconds", target.cluster_name);
+        bail!(
+            "an earlier peering with {} is still ending: try again in some seconds",
+            target.cluster_name
+        );
     }
-    let step = format!("Waiting until the earlier peering with {} has ended", target.cluster_name);
+    let step = format!(
+        "Waiting until the earlier peering with {} has ended",
+        target.cluster_name
+    );
     let what = format!("the earlier peering with {} has ended", target.cluster_name);
     let look = || async {
         let known = list().await?;
         let is_over = !known.iter().any(is_ending);
-        Ok(if is_over { Poll::Done(known) } else { Poll::NotYet("it is still ending".to_owned()) })
+        Ok(if is_over {
+            Poll::Done(known)
+        } else {
+            Poll::NotYet("it is still ending".to_owned())
+        })
     };
-    progress.step(&step, until(&what, options.timeout, |text| progress.message(&step, text), look)).await
+    progress
+        .step(
+            &step,
+            until(
+                &what,
+                options.timeout,
+                |text| progress.message(&step, text),
+                look,
+            ),
+        )
+        .await
 }
 
 /// Peers, or changes the request to a peer.
-pub async fn peer(cluster: &Cluster, source: Source, options: &Options, progress: &Progress) -> anyhow::Result<Peered> {
+pub async fn peer(
+    cluster: &Cluster,
+    source: Source,
+    options: &Options,
+    progress: &Progress,
+) -> anyhow::Result<Peered> {
     let own = cluster.installed().await?;
     let target = source.target().await?;
     if target.cluster_id == own.id {
@@ -313,7 +407,9 @@ pub async fn peer(cluster: &Cluster, source: Source, options: &Options, progress
     }
     let api: Api<ForeignCluster> = Api::all(cluster.client.clone());
     let known = known_clusters(&api, &target, options, progress).await?;
-    let present = known.iter().find(|foreign| foreign.spec.cluster_id == target.cluster_id);
+    let present = known
+        .iter()
+        .find(|foreign| foreign.spec.cluster_id == target.cluster_id);
     let name = choose_name(&known, options.name.as_deref(), &target)?;
     let before = present.map(|foreign| foreign.spec.request.clone());
     let request = options.request_after(before.as_ref())?;
@@ -322,13 +418,23 @@ pub async fn peer(cluster: &Cluster, source: Source, options: &Options, progress
             Source::Remote(remote) => remote.has_network().await?,
             Source::Invitation { .. } => true,
         };
-        network_can_be(own.config.spec.network.enabled, there, &target.cluster_name, present)?;
+        network_can_be(
+            own.config.spec.network.enabled,
+            there,
+            &target.cluster_name,
+            present,
+        )?;
     }
     let token = match (&source, present) {
         (_, Some(foreign)) if is_granted(foreign) => None,
-        (Source::Remote(remote), _) => {
-            Some(progress.step("Creating a token in the other cluster", one_time_token(remote, &own.id)).await?)
-        }
+        (Source::Remote(remote), _) => Some(
+            progress
+                .step(
+                    "Creating a token in the other cluster",
+                    one_time_token(remote, &own.id),
+                )
+                .await?,
+        ),
         (Source::Invitation { token, .. }, _) => token.clone(),
     };
     let token_secret = match &token {
@@ -354,16 +460,26 @@ pub async fn peer(cluster: &Cluster, source: Source, options: &Options, progress
         },
     });
     let written = api
-        .patch(&name, &PatchParams::apply(FIELD_MANAGER).force(), &Patch::Apply(without_nulls(object)))
+        .patch(
+            &name,
+            &PatchParams::apply(FIELD_MANAGER).force(),
+            &Patch::Apply(without_nulls(object)),
+        )
         .await
         .doing(format!("write ForeignCluster {name}"))?;
     if let Some(correction) = correction(&written.spec.request, &request) {
-        let parameters = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
-        api.patch(&name, &parameters, &Patch::Merge(correction)).await.doing(format!("write ForeignCluster {name}"))?;
+        let parameters = PatchParams {
+            field_manager: Some(FIELD_MANAGER.to_owned()),
+            ..PatchParams::default()
+        };
+        api.patch(&name, &parameters, &Patch::Merge(correction))
+            .await
+            .doing(format!("write ForeignCluster {name}"))?;
     }
     let (mut nodes, mut network, mut other_pools) = (Vec::new(), None, None);
     let waited = if options.wait && request.network_only {
-        let ready = wait::network_is_ready(cluster, &name, &target, options.timeout, progress).await;
+        let ready =
+            wait::network_is_ready(cluster, &name, &target, options.timeout, progress).await;
         ready.map(|ready| network = Some(ready))
     } else if options.wait {
         let ready = wait::nodes_are_ready(cluster, &name, &target, options.timeout, progress).await;
@@ -379,16 +495,43 @@ pub async fn peer(cluster: &Cluster, source: Source, options: &Options, progress
         return Err(anyhow!("{error:#}. {rest}"));
     }
     let changed = present.is_some_and(is_granted) && before.as_ref() != Some(&request);
-    let keepable = if options.wait { keepable_ranges(cluster, &own, &source, &target).await } else { KeepableRanges::default() };
-    Ok(Peered { name, cluster_id: target.cluster_id, nodes, other_pools, network, keepable, changed })
+    let keepable = if options.wait {
+        keepable_ranges(cluster, &own, &source, &target).await
+    } else {
+        KeepableRanges::default()
+    };
+    Ok(Peered {
+        name,
+        cluster_id: target.cluster_id,
+        nodes,
+        other_pools,
+        network,
+        keepable,
+        changed,
+    })
 }
 
-/// Ranges that could keep their addresses in the other cluster. The network may come after the virtual node: then `status` tells it.
-async fn keepable_ranges(cluster: &Cluster, own: &Installed, source: &Source, target: &Target) -> KeepableRanges {
-    let Some(tunnel) = tunnel_to(cluster, &target.cluster_id).await else { return KeepableRanges::default() };
-    let ranges = own.config.status.as_ref().and_then(|status| status.network.clone()).unwrap_or_default();
+/// Ranges that could keep their addresses in the other cluster. The network may come after the
+/// virtual node: then `status` tells it.
+async fn keepable_ranges(
+    cluster: &Cluster,
+    own: &Installed,
+    source: &Source,
+    target: &Target,
+) -> KeepableRanges {
+    let Some(tunnel) = tunnel_to(cluster, &target.cluster_id).await else {
+        return KeepableRanges::default();
+    };
+    let ranges = own
+        .config
+        .status
+        .as_ref()
+        .and_then(|status| status.network.clone())
+        .unwrap_or_default();
     let known = KeepableRanges::as_known_here(&ranges, &tunnel);
-    let Source::Remote(remote) = source else { return known };
+    let Source::Remote(remote) = source else {
+        return known;
+    };
     match tunnel_to(remote, &own.id).await {
         Some(at_peer) => known.confirmed(&at_peer),
         None => known,
@@ -397,27 +540,42 @@ async fn keepable_ranges(cluster: &Cluster, own: &Installed, source: &Source, ta
 
 async fn tunnel_to(cluster: &Cluster, peer: &ClusterId) -> Option<TunnelEndpointSpec> {
     let endpoints: Api<TunnelEndpoint> = Api::namespaced(cluster.client.clone(), NAMESPACE);
-    endpoints.get_opt(peer.as_str()).await.ok().flatten().map(|found| found.spec)
+    endpoints
+        .get_opt(peer.as_str())
+        .await
+        .ok()
+        .flatten()
+        .map(|found| found.spec)
 }
 
 /// Lines about addresses that could stay.
 fn addresses_that_could_stay(peered: &Peered) -> Vec<String> {
     let sentences = peered.keepable.sentences(&peered.name).into_iter();
     match peered.keepable.summary() {
-        Some(summary) => {
-            iter::once(format!("{}:", capitalized(summary))).chain(sentences.map(|one| format!("- {one}."))).collect()
-        }
-        None => sentences.map(|one| format!("{}.", capitalized(&one))).collect(),
+        Some(summary) => iter::once(format!("{}:", capitalized(summary)))
+            .chain(sentences.map(|one| format!("- {one}.")))
+            .collect(),
+        None => sentences
+            .map(|one| format!("{}.", capitalized(&one)))
+            .collect(),
     }
 }
 
 fn capitalized(sentence: &str) -> String {
     let mut rest = sentence.chars();
-    rest.next().map(|first| first.to_uppercase().chain(rest).collect()).unwrap_or_default()
+    rest.next()
+        .map(|first| first.to_uppercase().chain(rest).collect())
+        .unwrap_or_default()
 }
 
-/// Removes what a failed command created, if the peer never let this cluster in. Returns a sentence about what is left.
-async fn after_failure(cluster: &Cluster, name: &str, is_new: bool, token_secret: Option<&str>) -> String {
+/// Removes what a failed command created, if the peer never let this cluster in. Returns a sentence
+/// about what is left.
+async fn after_failure(
+    cluster: &Cluster,
+    name: &str,
+    is_new: bool,
+    token_secret: Option<&str>,
+) -> String {
     let clusters: Api<ForeignCluster> = Api::all(cluster.client.clone());
     let foreign = clusters.get_opt(name).await.ok().flatten();
     if is_new && foreign.as_ref().is_some_and(was_never_let_in) {
@@ -426,7 +584,11 @@ async fn after_failure(cluster: &Cluster, name: &str, is_new: bool, token_secret
             // A token that stays is overwritten by the next try.
             let _ = secrets.delete(secret, &DeleteParams::default()).await;
         }
-        if clusters.delete(name, &DeleteParams::background()).await.is_ok() {
+        if clusters
+            .delete(name, &DeleteParams::background())
+            .await
+            .is_ok()
+        {
             return format!("ForeignCluster {name}, which this command created, is removed again");
         }
     }
@@ -439,16 +601,27 @@ async fn after_failure(cluster: &Cluster, name: &str, is_new: bool, token_secret
 fn was_never_let_in(foreign: &ForeignCluster) -> bool {
     foreign
         .condition(links::AUTHENTICATED)
-        .is_none_or(|condition| condition.status != "True" && condition.reason != AuthenticatedReason::PendingApproval.as_str())
+        .is_none_or(|condition| {
+            condition.status != "True"
+                && condition.reason != AuthenticatedReason::PendingApproval.as_str()
+        })
 }
 
 /// Whether the peer granted access before; then no token is needed.
 fn is_granted(foreign: &ForeignCluster) -> bool {
-    foreign.wants_outgoing() && foreign.condition(links::AUTHENTICATED).is_some_and(|condition| condition.status == "True")
+    foreign.wants_outgoing()
+        && foreign
+            .condition(links::AUTHENTICATED)
+            .is_some_and(|condition| condition.status == "True")
 }
 
 /// An error if it is already clear that there will be no network with the peer.
-fn network_can_be(here: bool, there: bool, peer: &str, present: Option<&ForeignCluster>) -> anyhow::Result<()> {
+fn network_can_be(
+    here: bool,
+    there: bool,
+    peer: &str,
+    present: Option<&ForeignCluster>,
+) -> anyhow::Result<()> {
     let remedy = "`liqoctl install --set network.enabled=true`";
     if !here {
         bail!("you requested only the network, which is switched off in this cluster: {remedy}");
@@ -466,17 +639,26 @@ fn network_can_be(here: bool, there: bool, peer: &str, present: Option<&ForeignC
     Ok(())
 }
 
-/// The part of the request to apply: fields that are not set keep the value of another field manager.
+/// The part of the request to apply: fields that are not set keep the value of another field
+/// manager.
 fn said(request: &RequestedResources) -> serde_json::Value {
     let mut said = json!(request);
     said["networkOnly"] = json!(request.network_only);
     said
 }
 
-/// What to remove after applying the request: leaving out fields that another field manager set does not remove them.
-fn correction(written: &RequestedResources, wanted: &RequestedResources) -> Option<serde_json::Value> {
-    let foreign = written.resources.names().filter(|name| !wanted.resources.contains(name));
-    let nulls: serde_json::Map<String, serde_json::Value> = foreign.map(|name| (name.to_owned(), json!(null))).collect();
+/// What to remove after applying the request: leaving out fields that another field manager set
+/// does not remove them.
+fn correction(
+    written: &RequestedResources,
+    wanted: &RequestedResources,
+) -> Option<serde_json::Value> {
+    let foreign = written
+        .resources
+        .names()
+        .filter(|name| !wanted.resources.contains(name));
+    let nulls: serde_json::Map<String, serde_json::Value> =
+        foreign.map(|name| (name.to_owned(), json!(null))).collect();
     let mut request = serde_json::Map::new();
     if !nulls.is_empty() {
         request.insert("resources".to_owned(), nulls.into());
@@ -487,25 +669,48 @@ fn correction(written: &RequestedResources, wanted: &RequestedResources) -> Opti
     (!request.is_empty()).then(|| json!({ "spec": { "request": request } }))
 }
 
-/// The existing name of the peer here, or the wanted one, or its own, unique with its ID if necessary.
-fn choose_name(known: &[ForeignCluster], wanted: Option<&str>, target: &Target) -> anyhow::Result<String> {
-    let owner = |name: &str| known.iter().find(|foreign| foreign.name_any() == name).map(|foreign| &foreign.spec.cluster_id);
-    if let Some(present) = known.iter().find(|foreign| foreign.spec.cluster_id == target.cluster_id) {
+/// The existing name of the peer here, or the wanted one, or its own, unique with its ID if
+/// necessary.
+fn choose_name(
+    known: &[ForeignCluster],
+    wanted: Option<&str>,
+    target: &Target,
+) -> anyhow::Result<String> {
+    let owner = |name: &str| {
+        known
+            .iter()
+            .find(|foreign| foreign.name_any() == name)
+            .map(|foreign| &foreign.spec.cluster_id)
+    };
+    if let Some(present) = known
+        .iter()
+        .find(|foreign| foreign.spec.cluster_id == target.cluster_id)
+    {
         let name = present.name_any();
         return match wanted {
-            Some(wanted) if wanted != name => bail!("the name of this peer is already {name}: remove --name"),
+            Some(wanted) if wanted != name => {
+                bail!("the name of this peer is already {name}: remove --name")
+            }
             _ => Ok(name),
         };
     }
     match wanted {
-        Some(wanted) if owner(wanted).is_some() => bail!("another peer has the name {wanted}: choose another --name"),
+        Some(wanted) if owner(wanted).is_some() => {
+            bail!("another peer has the name {wanted}: choose another --name")
+        }
         Some(wanted) => Ok(wanted.to_owned()),
-        None if owner(&target.cluster_name).is_none() && target.cluster_name.parse::<ClusterId>().is_err() => {
+        None if owner(&target.cluster_name).is_none()
+            && target.cluster_name.parse::<ClusterId>().is_err() =>
+        {
             Ok(target.cluster_name.clone())
         }
         None => {
             let base: String = target.cluster_name.chars().take(56).collect();
-            Ok(format!("{}-{}", base.trim_end_matches('-'), target.cluster_id.short()))
+            Ok(format!(
+                "{}-{}",
+                base.trim_end_matches('-'),
+                target.cluster_id.short()
+            ))
         }
     }
 }
@@ -514,7 +719,16 @@ async fn one_time_token(remote: &Cluster, consumer: &ClusterId) -> anyhow::Resul
     let token = token::random()?;
     let expires_at = Timestamp::now().checked_add(TOKEN_LIFETIME)?;
     // One Secret for each consumer, so that repeated tries leave only one token.
-    token::store(remote, &token::secret(&format!("peer-{consumer}"), &token, Some(Use::OneTime), Some(expires_at))).await?;
+    token::store(
+        remote,
+        &token::secret(
+            &format!("peer-{consumer}"),
+            &token,
+            Some(Use::OneTime),
+            Some(expires_at),
+        ),
+    )
+    .await?;
     token::sweep(remote, Timestamp::now()).await?;
     Ok(token)
 }
@@ -530,27 +744,43 @@ fn without_nulls(mut value: serde_json::Value) -> serde_json::Value {
 /// The result as text for people.
 pub fn table(peered: &Peered) -> String {
     if let Some(network) = &peered.network {
-        let prefixes =
-            network.prefixes.iter().map(|(there, here)| format!("Pods and nodes of {there} are mapped here to {here}."));
+        let prefixes = network
+            .prefixes
+            .iter()
+            .map(|(there, here)| format!("Pods and nodes of {there} are mapped here to {here}."));
         let reach = match network.reach {
             Reach::Pods => "The peer reaches all pods of this cluster.",
             Reach::Offloaded => {
                 "The peer reaches only offloaded pods here: `network.reach: Pods` in the policy that applies to it opens all pods."
             }
         };
-        let lines = prefixes.chain([reach.to_owned()]).chain(addresses_that_could_stay(peered));
+        let lines = prefixes
+            .chain([reach.to_owned()])
+            .chain(addresses_that_could_stay(peered));
         return lines.collect::<Vec<_>>().join("\n");
     }
     if peered.nodes.is_empty() {
-        return format!("ForeignCluster {} is created: `liqoctl status` shows the progress of the peering.", peered.name);
+        return format!(
+            "ForeignCluster {} is created: `liqoctl status` shows the progress of the peering.",
+            peered.name
+        );
     }
-    let lines = peered.nodes.iter().map(|node| format!("Node {} is Ready, with {}.", node.name, node.resources.rounded()));
+    let lines = peered.nodes.iter().map(|node| {
+        format!(
+            "Node {} is Ready, with {}.",
+            node.name,
+            node.resources.rounded()
+        )
+    });
     let mut text = lines.collect::<Vec<_>>().join("\n");
     if peered.changed {
         text += "\nThe request has changed: the offer and the node follow in some seconds (`liqoctl status`).";
     }
     if let Some(why) = &peered.other_pools {
-        text = format!("{text}\nThe nodes of the peer are not pools of their own: {}.", plain(why));
+        text = format!(
+            "{text}\nThe nodes of the peer are not pools of their own: {}.",
+            plain(why)
+        );
     }
     for line in addresses_that_could_stay(peered) {
         text = format!("{text}\n{line}");
@@ -588,42 +818,86 @@ mod tests {
 
     #[test]
     fn a_peer_keeps_its_name_and_never_takes_that_of_another() {
-        let known = [foreign("milan", 1, &json!([])), foreign("consumer", 2, &json!([]))];
+        let known = [
+            foreign("milan", 1, &json!([])),
+            foreign("consumer", 2, &json!([])),
+        ];
         assert_eq!(choose_name(&known, None, &target(1)).unwrap(), "milan");
         assert_eq!(choose_name(&known, None, &target(2)).unwrap(), "consumer");
-        assert_eq!(choose_name(&known, None, &target(3)).unwrap(), format!("milan-{}", id(3).short()));
-        assert_eq!(choose_name(&known, Some("third"), &target(3)).unwrap(), "third");
+        assert_eq!(
+            choose_name(&known, None, &target(3)).unwrap(),
+            format!("milan-{}", id(3).short())
+        );
+        assert_eq!(
+            choose_name(&known, Some("third"), &target(3)).unwrap(),
+            "third"
+        );
         assert!(choose_name(&known, Some("milan"), &target(3)).is_err());
-        assert!(choose_name(&known, Some("other"), &target(1)).unwrap_err().to_string().contains("milan"));
+        assert!(
+            choose_name(&known, Some("other"), &target(1))
+                .unwrap_err()
+                .to_string()
+                .contains("milan")
+        );
     }
 
     #[test]
     fn no_peer_is_called_as_the_id_of_a_cluster() {
-        let posing = Target { cluster_name: id(2).to_string(), ..target(3) };
-        assert_eq!(choose_name(&[], None, &posing).unwrap(), format!("{}-{}", id(2), id(3).short()));
+        let posing = Target {
+            cluster_name: id(2).to_string(),
+            ..target(3)
+        };
+        assert_eq!(
+            choose_name(&[], None, &posing).unwrap(),
+            format!("{}-{}", id(2), id(3).short())
+        );
     }
 
     #[test]
     fn addresses_that_could_stay_are_told_for_each_side() {
         let peered = |here: &[&str], there: &[&str]| {
             let ranges = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect();
-            let keepable =
-                KeepableRanges { could_keep: ranges(here), peer_could_keep: ranges(there), ..KeepableRanges::default() };
-            let network = Some(PeeredNetwork { prefixes: BTreeMap::new(), reach: Reach::Pods });
+            let keepable = KeepableRanges {
+                could_keep: ranges(here),
+                peer_could_keep: ranges(there),
+                ..KeepableRanges::default()
+            };
+            let network = Some(PeeredNetwork {
+                prefixes: BTreeMap::new(),
+                reach: Reach::Pods,
+            });
             let (name, nodes) = ("milan".to_owned(), Vec::new());
-            Peered { name, cluster_id: id(1), nodes, other_pools: None, network, keepable, changed: false }
+            Peered {
+                name,
+                cluster_id: id(1),
+                nodes,
+                other_pools: None,
+                network,
+                keepable,
+                changed: false,
+            }
         };
         let both = peered(&["10.245.0.0/16"], &["10.244.0.0/16"]);
         let text = table(&both);
         let lines: Vec<&str> = text.lines().skip(1).collect();
-        assert_eq!(lines[0], "Both clusters could keep each other's addresses, so that a pod has one address everywhere:");
+        assert_eq!(
+            lines[0],
+            "Both clusters could keep each other's addresses, so that a pod has one address everywhere:"
+        );
         assert!(
-            lines[1].starts_with("- addresses of 10.245.0.0/16 could stay") && lines[2].contains("there, spec.network.keptCIDRs")
+            lines[1].starts_with("- addresses of 10.245.0.0/16 could stay")
+                && lines[2].contains("there, spec.network.keptCIDRs")
         );
         assert_eq!(table(&peered(&[], &[])).lines().count(), 1);
-        assert!(table(&peered(&["10.245.0.0/16"], &[])).contains("\nAddresses of 10.245.0.0/16 could stay"));
+        assert!(
+            table(&peered(&["10.245.0.0/16"], &[]))
+                .contains("\nAddresses of 10.245.0.0/16 could stay")
+        );
         let document = serde_json::to_value(&both).unwrap();
-        assert_eq!((&document["couldKeep"], &document["peerCouldKeep"]), (&json!(["10.245.0.0/16"]), &json!(["10.244.0.0/16"])));
+        assert_eq!(
+            (&document["couldKeep"], &document["peerCouldKeep"]),
+            (&json!(["10.245.0.0/16"]), &json!(["10.244.0.0/16"]))
+        );
     }
 
     #[test]
@@ -631,30 +905,68 @@ mod tests {
         let limits: ResourceList = [("cpu", "2".parse().unwrap())].into_iter().collect();
         let lent = Request::Limits(vec![Limit::new("cpu", "2").unwrap()]).after(None);
         let connected = Request::NetworkOnly.after(Some(&lent));
-        assert_eq!(connected, RequestedResources { resources: limits, network_only: true, granularity: None });
+        assert_eq!(
+            connected,
+            RequestedResources {
+                resources: limits,
+                network_only: true,
+                granularity: None
+            }
+        );
         assert_eq!(Request::AsBefore.after(Some(&connected)), connected);
-        assert_eq!(Request::Everything.after(Some(&connected)), RequestedResources::default());
+        assert_eq!(
+            Request::Everything.after(Some(&connected)),
+            RequestedResources::default()
+        );
     }
 
     #[test]
     fn a_limit_that_is_not_named_stays() {
         let limits = |all: &[(&str, &str)]| {
-            Request::Limits(all.iter().map(|(resource, amount)| Limit::new(resource, amount).unwrap()).collect())
+            Request::Limits(
+                all.iter()
+                    .map(|(resource, amount)| Limit::new(resource, amount).unwrap())
+                    .collect(),
+            )
         };
         let cpu = limits(&[("cpu", "1")]).after(None);
         let both = limits(&[("memory", "1Gi")]).after(Some(&cpu));
         assert_eq!(both.resources.to_string(), "cpu=1, memory=1Gi");
-        assert_eq!(limits(&[("cpu", "none")]).after(Some(&both)).resources.to_string(), "memory=1Gi");
-        assert_eq!(limits(&[("memory", "2Gi")]).after(Some(&both)).resources.to_string(), "cpu=1, memory=2Gi");
+        assert_eq!(
+            limits(&[("cpu", "none")])
+                .after(Some(&both))
+                .resources
+                .to_string(),
+            "memory=1Gi"
+        );
+        assert_eq!(
+            limits(&[("memory", "2Gi")])
+                .after(Some(&both))
+                .resources
+                .to_string(),
+            "cpu=1, memory=2Gi"
+        );
     }
 
     #[test]
     fn a_limit_can_be_taken_away() {
-        let gpu = |amount| Limit { resource: "nvidia.com/gpu".into(), amount };
+        let gpu = |amount| Limit {
+            resource: "nvidia.com/gpu".into(),
+            amount,
+        };
         assert_eq!("nvidia.com/gpu=none".parse::<Limit>(), Ok(gpu(None)));
-        assert_eq!("nvidia.com/gpu=1".parse::<Limit>(), Ok(gpu(Some(Quantity::from_units(1)))));
+        assert_eq!(
+            "nvidia.com/gpu=1".parse::<Limit>(),
+            Ok(gpu(Some(Quantity::from_units(1))))
+        );
         assert!("nvidia.com/gpu".parse::<Limit>().is_err() && "=none".parse::<Limit>().is_err());
-        assert_eq!(Limit::new("cpu", "None"), Ok(Limit { resource: "cpu".into(), amount: None }));
+        assert_eq!(
+            Limit::new("cpu", "None"),
+            Ok(Limit {
+                resource: "cpu".into(),
+                amount: None
+            })
+        );
     }
 
     #[test]
@@ -664,7 +976,10 @@ mod tests {
             let condition = json!([{ "type": links::AUTHENTICATED, "status": status, "reason": reason, "message": "m", "lastTransitionTime": time }]);
             was_never_let_in(&foreign("milan", 1, &condition))
         };
-        assert!(was_never_let_in(&foreign("milan", 1, &json!([]))), "its address does not answer");
+        assert!(
+            was_never_let_in(&foreign("milan", 1, &json!([]))),
+            "its address does not answer"
+        );
         assert!(authenticated("False", "TokenInvalid") && authenticated("Unknown", "Waiting"));
         assert!(!authenticated("True", "Granted") && !authenticated("False", "PendingApproval"));
     }
@@ -672,17 +987,40 @@ mod tests {
     #[test]
     fn what_others_said_of_the_request_is_undone() {
         let cpu: ResourceList = [("cpu", "4".parse().unwrap())].into_iter().collect();
-        let wanted = RequestedResources { resources: cpu.clone(), ..RequestedResources::default() };
-        assert_eq!(said(&wanted), json!({ "resources": { "cpu": "4" }, "networkOnly": false }));
+        let wanted = RequestedResources {
+            resources: cpu.clone(),
+            ..RequestedResources::default()
+        };
+        assert_eq!(
+            said(&wanted),
+            json!({ "resources": { "cpu": "4" }, "networkOnly": false })
+        );
         assert_eq!(correction(&wanted, &wanted), None);
-        let more: ResourceList = [("cpu", "4".parse().unwrap()), ("memory", "1Gi".parse().unwrap())].into_iter().collect();
-        let written = RequestedResources { resources: more, ..RequestedResources::default() };
+        let more: ResourceList = [
+            ("cpu", "4".parse().unwrap()),
+            ("memory", "1Gi".parse().unwrap()),
+        ]
+        .into_iter()
+        .collect();
+        let written = RequestedResources {
+            resources: more,
+            ..RequestedResources::default()
+        };
         let memory = json!({ "spec": { "request": { "resources": { "memory": null } } } });
         assert_eq!(correction(&written, &wanted), Some(memory));
         let everything = correction(&wanted, &RequestedResources::default());
-        assert_eq!(everything, Some(json!({ "spec": { "request": { "resources": { "cpu": null } } } })));
-        let by_node = RequestedResources { granularity: Some(RequestedGranularity::Node), ..wanted.clone() };
-        assert_eq!(correction(&by_node, &wanted), Some(json!({ "spec": { "request": { "granularity": null } } })));
+        assert_eq!(
+            everything,
+            Some(json!({ "spec": { "request": { "resources": { "cpu": null } } } }))
+        );
+        let by_node = RequestedResources {
+            granularity: Some(RequestedGranularity::Node),
+            ..wanted.clone()
+        };
+        assert_eq!(
+            correction(&by_node, &wanted),
+            Some(json!({ "spec": { "request": { "granularity": null } } }))
+        );
         assert_eq!(correction(&by_node, &by_node), None);
     }
 
@@ -690,25 +1028,54 @@ mod tests {
     fn the_requested_pools_stay_until_others_are_named() {
         let after = |request, granularity, before: Option<&RequestedResources>| {
             let (name, timeout, wait) = (None, Duration::ZERO, false);
-            Options { name, request, granularity, timeout, wait }.request_after(before)
+            Options {
+                name,
+                request,
+                granularity,
+                timeout,
+                wait,
+            }
+            .request_after(before)
         };
         let by_node = after(Request::AsBefore, Some(Granularity::Node), None).unwrap();
         assert_eq!(by_node.granularity, Some(RequestedGranularity::Node));
         let limits = Request::Limits(vec![Limit::new("cpu", "2").unwrap()]);
-        for request in [Request::AsBefore, Request::Everything, Request::NetworkOnly, limits] {
-            assert_eq!(after(request, None, Some(&by_node)).unwrap().granularity, by_node.granularity);
+        for request in [
+            Request::AsBefore,
+            Request::Everything,
+            Request::NetworkOnly,
+            limits,
+        ] {
+            assert_eq!(
+                after(request, None, Some(&by_node)).unwrap().granularity,
+                by_node.granularity
+            );
         }
-        assert_eq!(after(Request::AsBefore, Some(Granularity::Policy), Some(&by_node)).unwrap(), RequestedResources::default());
+        assert_eq!(
+            after(Request::AsBefore, Some(Granularity::Policy), Some(&by_node)).unwrap(),
+            RequestedResources::default()
+        );
         let connected = after(Request::NetworkOnly, None, None).unwrap();
-        let error = after(Request::AsBefore, Some(Granularity::Node), Some(&connected)).unwrap_err().to_string();
+        let error = after(Request::AsBefore, Some(Granularity::Node), Some(&connected))
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("--everything"), "{error}");
-        assert!(after(Request::Everything, Some(Granularity::Node), Some(&connected)).is_ok());
+        assert!(
+            after(
+                Request::Everything,
+                Some(Granularity::Node),
+                Some(&connected)
+            )
+            .is_ok()
+        );
     }
 
     #[test]
     fn a_network_that_nobody_wants_is_not_waited_for() {
         let error = |here, there, present: Option<&ForeignCluster>| {
-            network_can_be(here, there, "milan", present).unwrap_err().to_string()
+            network_can_be(here, there, "milan", present)
+                .unwrap_err()
+                .to_string()
         };
         let mut known = foreign("milan", 1, &json!([]));
         assert!(network_can_be(true, true, "milan", Some(&known)).is_ok());
@@ -721,7 +1088,8 @@ mod tests {
     #[test]
     fn addresses_that_mean_the_machine_itself_are_refused_with_the_flag_to_set() {
         let installed = |auth: Option<&str>, api: Option<&str>| {
-            let mut config = liqo_api::ClusterConfig::new("liqo", liqo_api::ClusterConfigSpec::default());
+            let mut config =
+                liqo_api::ClusterConfig::new("liqo", liqo_api::ClusterConfigSpec::default());
             config.status = Some(ClusterConfigStatus {
                 auth_url: auth.map(Into::into),
                 api_server_url: api.map(Into::into),
@@ -732,7 +1100,11 @@ mod tests {
         let good = Some("https://203.0.113.5:6443");
         assert!(installed(good, good).is_ok());
         for (auth, api, flag) in [
-            (Some("https://127.0.0.1:30443"), good, "authentication.address"),
+            (
+                Some("https://127.0.0.1:30443"),
+                good,
+                "authentication.address",
+            ),
             (good, Some("https://localhost:6443"), "apiServer.address"),
             (None, good, "authentication.address"),
         ] {

@@ -18,27 +18,41 @@ const PROGRAM: &str = "liqo-playground";
 /// Replaces this process by `liqo-playground`, so it returns only on failure.
 pub fn exec(global: &Global, arguments: &[OsString]) -> anyhow::Result<()> {
     let own = env::current_exe().ok();
-    let directories = own.as_deref().and_then(Path::parent).map(Path::to_owned).into_iter();
+    let directories = own
+        .as_deref()
+        .and_then(Path::parent)
+        .map(Path::to_owned)
+        .into_iter();
     let path = env::var_os("PATH").unwrap_or_default();
     let Some(program) = find(directories.chain(env::split_paths(&path))) else {
         bail!(
             "cannot find the program {PROGRAM} in the directory of liqoctl or on PATH: in the source tree, `cargo playground` builds and runs it"
         );
     };
-    let error = Command::new(&program).args(flags(global)).args(arguments).exec();
+    let error = Command::new(&program)
+        .args(flags(global))
+        .args(arguments)
+        .exec();
     Err(anyhow!(error).context(format!("cannot run {}", program.display())))
 }
 
 fn find(mut directories: impl Iterator<Item = PathBuf>) -> Option<PathBuf> {
-    directories.find_map(|directory| Some(directory.join(PROGRAM)).filter(|program| program.is_file()))
+    directories
+        .find_map(|directory| Some(directory.join(PROGRAM)).filter(|program| program.is_file()))
 }
 
 /// The flags of `liqoctl` that `liqo-playground` has, too.
 fn flags(global: &Global) -> Vec<String> {
     // The default is left out, because the flag may follow among the program's own arguments.
-    let format = global.output.to_possible_value().filter(|_| global.output != Format::default());
+    let format = global
+        .output
+        .to_possible_value()
+        .filter(|_| global.output != Format::default());
     let format = format.map(|format| format!("--output={}", format.get_name()));
-    format.into_iter().chain(global.verbose.then(|| "--verbose".to_owned())).collect()
+    format
+        .into_iter()
+        .chain(global.verbose.then(|| "--verbose".to_owned()))
+        .collect()
 }
 
 #[cfg(test)]
@@ -52,22 +66,46 @@ mod tests {
     fn everything_behind_playground_reaches_its_program() {
         let parse = |arguments: &[&str]| {
             let cli = Cli::try_parse_from([&["liqoctl"], arguments].concat()).unwrap();
-            let Command::Playground { arguments } = cli.command else { unreachable!() };
-            (flags(&cli.global), arguments.into_iter().map(|argument| argument.into_string().unwrap()).collect::<Vec<_>>())
+            let Command::Playground { arguments } = cli.command else {
+                unreachable!()
+            };
+            (
+                flags(&cli.global),
+                arguments
+                    .into_iter()
+                    .map(|argument| argument.into_string().unwrap())
+                    .collect::<Vec<_>>(),
+            )
         };
-        for given in [vec!["up", "--fake-nodes", "20", "--fake-node-taint=false"], vec!["--help"], vec!["up", "--help"]] {
-            assert_eq!(parse(&[vec!["playground"], given.clone()].concat()), (Vec::new(), given_strings(&given)));
+        for given in [
+            vec!["up", "--fake-nodes", "20", "--fake-node-taint=false"],
+            vec!["--help"],
+            vec!["up", "--help"],
+        ] {
+            assert_eq!(
+                parse(&[vec!["playground"], given.clone()].concat()),
+                (Vec::new(), given_strings(&given))
+            );
         }
         let (flags, arguments) = parse(&["-v", "-o", "json", "playground", "status"]);
-        assert_eq!((flags.join(" ").as_str(), arguments.join(" ").as_str()), ("--output=json --verbose", "status"));
+        assert_eq!(
+            (flags.join(" ").as_str(), arguments.join(" ").as_str()),
+            ("--output=json --verbose", "status")
+        );
     }
 
     fn given_strings(given: &[&str]) -> Vec<String> {
-        given.iter().map(|argument| (*argument).to_owned()).collect()
+        given
+            .iter()
+            .map(|argument| (*argument).to_owned())
+            .collect()
     }
 
     #[test]
     fn a_program_that_is_nowhere_is_not_found() {
-        assert_eq!(find([PathBuf::from("/nonexistent"), PathBuf::from("/proc")].into_iter()), None);
+        assert_eq!(
+            find([PathBuf::from("/nonexistent"), PathBuf::from("/proc")].into_iter()),
+            None
+        );
     }
 }

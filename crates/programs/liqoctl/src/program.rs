@@ -1,14 +1,25 @@
-//! The common part of the programs `liqoctl` and `liqo-playground`: logging, TLS, the async runtime, and the output of a failure.
+//! The common part of the programs `liqoctl` and `liqo-playground`: logging, TLS, the async
+//! runtime, and the output of a failure.
 
 use std::process::ExitCode;
 
 use anyhow::anyhow;
 
 /// Runs a command and prints its failure.
-pub fn run(program: &str, verbose: bool, command: impl Future<Output = anyhow::Result<()>>) -> ExitCode {
+pub fn run(
+    program: &str,
+    verbose: bool,
+    command: impl Future<Output = anyhow::Result<()>>,
+) -> ExitCode {
     start_logging(verbose);
-    if rustls::crypto::ring::default_provider().install_default().is_err() {
-        return failed(program, &anyhow!("a second TLS provider is linked in; this is a fault of the build"));
+    if rustls::crypto::ring::default_provider()
+        .install_default()
+        .is_err()
+    {
+        return failed(
+            program,
+            &anyhow!("a second TLS provider is linked in; this is a fault of the build"),
+        );
     }
     let runtime = match tokio::runtime::Runtime::new() {
         Ok(runtime) => runtime,
@@ -28,17 +39,27 @@ pub fn failed(program: &str, error: &anyhow::Error) -> ExitCode {
 
 /// The error and its causes. A cause that an earlier part already contains is left out.
 fn sentence(error: &anyhow::Error) -> String {
-    error.chain().fold(String::new(), |text, cause| match cause.to_string() {
-        cause if text.is_empty() => cause,
-        cause if text.contains(&cause) => text,
-        cause => format!("{text}: {cause}"),
-    })
+    error
+        .chain()
+        .fold(String::new(), |text, cause| match cause.to_string() {
+            cause if text.is_empty() => cause,
+            cause if text.contains(&cause) => text,
+            cause => format!("{text}: {cause}"),
+        })
 }
 
 fn start_logging(verbose: bool) {
-    let default = if verbose { "info,liqoctl=debug,kube=debug" } else { "off" };
-    let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| default.into());
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let default = if verbose {
+        "info,liqoctl=debug,kube=debug"
+    } else {
+        "off"
+    };
+    let filter =
+        tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| default.into());
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .init();
 }
 
 #[cfg(test)]
@@ -47,7 +68,12 @@ mod tests {
 
     #[test]
     fn an_error_is_one_sentence_that_repeats_nothing() {
-        let error = anyhow!("no such file").context("cannot read x: no such file").context("cannot start");
-        assert_eq!(sentence(&error), "cannot start: cannot read x: no such file");
+        let error = anyhow!("no such file")
+            .context("cannot read x: no such file")
+            .context("cannot start");
+        assert_eq!(
+            sentence(&error),
+            "cannot start: cannot read x: no such file"
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! Progress of a long command: on a terminal one spinner for each step, otherwise plain lines on standard error.
+//! Progress of a long command: on a terminal one spinner for each step, otherwise plain lines on
+//! standard error.
 
 use std::{
     collections::HashMap,
@@ -36,7 +37,11 @@ struct Step {
 impl Progress {
     /// Spinners on a terminal, otherwise plain lines.
     pub fn new() -> Self {
-        Self::of(if std::io::stderr().is_terminal() { Kind::Bars(MultiProgress::new()) } else { Kind::Lines })
+        Self::of(if std::io::stderr().is_terminal() {
+            Kind::Bars(MultiProgress::new())
+        } else {
+            Kind::Lines
+        })
     }
 
     pub fn silent() -> Self {
@@ -44,14 +49,23 @@ impl Progress {
     }
 
     fn of(kind: Kind) -> Self {
-        Self { shared: Arc::new(Shared { kind, steps: Mutex::default() }) }
+        Self {
+            shared: Arc::new(Shared {
+                kind,
+                steps: Mutex::default(),
+            }),
+        }
     }
 
     /// A step begins. Names of steps are unique.
     pub fn started(&self, name: &str) {
         let bar = match &self.shared.kind {
             Kind::Bars(bars) => {
-                let bar = bars.add(ProgressBar::new_spinner().with_style(running()).with_prefix(name.to_owned()));
+                let bar = bars.add(
+                    ProgressBar::new_spinner()
+                        .with_style(running())
+                        .with_prefix(name.to_owned()),
+                );
                 bar.enable_steady_tick(Duration::from_millis(100));
                 Some(bar)
             }
@@ -61,7 +75,14 @@ impl Progress {
             }
             Kind::Silent => None,
         };
-        let old = self.steps().insert(name.to_owned(), Step { since: Instant::now(), bar, said: String::new() });
+        let old = self.steps().insert(
+            name.to_owned(),
+            Step {
+                since: Instant::now(),
+                bar,
+                said: String::new(),
+            },
+        );
         if let Some(bar) = old.and_then(|step| step.bar) {
             bar.finish_and_clear();
         }
@@ -70,7 +91,9 @@ impl Progress {
     /// News about a running step; repeated news is shown once.
     pub fn message(&self, name: &str, text: &str) {
         let mut steps = self.steps();
-        let Some(step) = steps.get_mut(name).filter(|step| step.said != text) else { return };
+        let Some(step) = steps.get_mut(name).filter(|step| step.said != text) else {
+            return;
+        };
         text.clone_into(&mut step.said);
         match (&step.bar, &self.shared.kind) {
             (Some(bar), _) => bar.set_message(text.to_owned()),
@@ -81,7 +104,9 @@ impl Progress {
 
     /// A step succeeded.
     pub fn finished(&self, name: &str) {
-        let Some(step) = self.steps().remove(name) else { return };
+        let Some(step) = self.steps().remove(name) else {
+            return;
+        };
         let seconds = step.since.elapsed().as_secs_f32();
         match (step.bar, &self.shared.kind) {
             (Some(bar), _) => {
@@ -104,7 +129,11 @@ impl Progress {
     }
 
     /// Runs one step and shows it, and whether it succeeded.
-    pub async fn step<T, E>(&self, name: &str, work: impl Future<Output = Result<T, E>>) -> Result<T, E> {
+    pub async fn step<T, E>(
+        &self,
+        name: &str,
+        work: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, E> {
         self.started(name);
         let result = work.await;
         if result.is_ok() {
@@ -117,7 +146,9 @@ impl Progress {
 
     /// A step failed. The caller shows the error.
     pub fn failed(&self, name: &str) {
-        let Some(step) = self.steps().remove(name) else { return };
+        let Some(step) = self.steps().remove(name) else {
+            return;
+        };
         if let Some(bar) = step.bar {
             bar.set_style(broken());
             bar.finish();

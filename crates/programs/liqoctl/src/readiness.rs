@@ -7,14 +7,26 @@ use k8s_openapi::api::{
 
 /// Whether a node is Ready.
 pub fn node(node: &Node) -> bool {
-    let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
-    conditions.into_iter().flatten().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+    let conditions = node
+        .status
+        .as_ref()
+        .and_then(|status| status.conditions.as_ref());
+    conditions
+        .into_iter()
+        .flatten()
+        .any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
 /// Whether a pod is Ready, and stays.
 pub fn pod(pod: &Pod) -> bool {
-    let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
-    let ready = conditions.into_iter().flatten().any(|condition| condition.type_ == "Ready" && condition.status == "True");
+    let conditions = pod
+        .status
+        .as_ref()
+        .and_then(|status| status.conditions.as_ref());
+    let ready = conditions
+        .into_iter()
+        .flatten()
+        .any(|condition| condition.type_ == "Ready" && condition.status == "True");
     ready && pod.metadata.deletion_timestamp.is_none()
 }
 
@@ -25,21 +37,37 @@ pub fn obstacle(status: &PodStatus) -> Option<String> {
         Some(message.map_or_else(|| reason.clone(), |message| format!("{reason}: {message}")))
     };
     for container in status.container_statuses.iter().flatten() {
-        let waiting = container.state.as_ref().and_then(|state| state.waiting.as_ref());
-        if let Some(waiting) = waiting.filter(|waiting| waiting.reason.as_deref() != Some("ContainerCreating")) {
+        let waiting = container
+            .state
+            .as_ref()
+            .and_then(|state| state.waiting.as_ref());
+        if let Some(waiting) =
+            waiting.filter(|waiting| waiting.reason.as_deref() != Some("ContainerCreating"))
+        {
             return words(waiting.reason.as_ref(), waiting.message.as_ref());
         }
     }
-    let unscheduled =
-        status.conditions.iter().flatten().find(|condition| condition.type_ == "PodScheduled" && condition.status == "False")?;
+    let unscheduled = status
+        .conditions
+        .iter()
+        .flatten()
+        .find(|condition| condition.type_ == "PodScheduled" && condition.status == "False")?;
     words(unscheduled.reason.as_ref(), unscheduled.message.as_ref())
 }
 
 /// Reason why the API server refuses the pods of a Deployment, for example a quota.
 pub fn refusal(deployment: &Deployment) -> Option<String> {
-    let conditions = deployment.status.as_ref().and_then(|status| status.conditions.as_ref());
+    let conditions = deployment
+        .status
+        .as_ref()
+        .and_then(|status| status.conditions.as_ref());
     let refused = |kind: &str, status: &str| kind == "ReplicaFailure" && status == "True";
-    conditions.into_iter().flatten().find(|condition| refused(&condition.type_, &condition.status))?.message.clone()
+    conditions
+        .into_iter()
+        .flatten()
+        .find(|condition| refused(&condition.type_, &condition.status))?
+        .message
+        .clone()
 }
 
 #[cfg(test)]
@@ -55,7 +83,8 @@ mod tests {
         )
         .unwrap();
         assert!(pod(&found));
-        found.metadata.deletion_timestamp = Some(liqo_api::Time("2026-01-01T00:00:00Z".parse().unwrap()));
+        found.metadata.deletion_timestamp =
+            Some(liqo_api::Time("2026-01-01T00:00:00Z".parse().unwrap()));
         assert!(!pod(&found) && !pod(&Pod::default()));
     }
 
@@ -63,9 +92,15 @@ mod tests {
     fn a_pod_that_cannot_start_says_why() {
         let status = |value| serde_json::from_value::<PodStatus>(value).unwrap();
         let waiting = |reason: &str| json!({ "containerStatuses": [{ "name": "c", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": { "waiting": { "reason": reason, "message": "not found" } } }] });
-        assert_eq!(obstacle(&status(waiting("ImagePullBackOff"))).as_deref(), Some("ImagePullBackOff: not found"));
+        assert_eq!(
+            obstacle(&status(waiting("ImagePullBackOff"))).as_deref(),
+            Some("ImagePullBackOff: not found")
+        );
         assert_eq!(obstacle(&status(waiting("ContainerCreating"))), None);
         let pending = json!({ "conditions": [{ "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes" }] });
-        assert_eq!(obstacle(&status(pending)).as_deref(), Some("Unschedulable: 0/1 nodes"));
+        assert_eq!(
+            obstacle(&status(pending)).as_deref(),
+            Some("Unschedulable: 0/1 nodes")
+        );
     }
 }

@@ -1,7 +1,8 @@
-//! `liqoctl renew gateway-keys`: gateways generate new WireGuard keys, without breaking connections.
+//! `liqoctl renew gateway-keys`: gateways generate new WireGuard keys, without breaking
+//! connections.
 //!
-//! The command writes a time into the `ClusterConfig`: keys generated before it are too old. Gateways do the rest, and publish in their
-//! Leases the keys by which peers know them.
+//! The command writes a time into the `ClusterConfig`: keys generated before it are too old.
+//! Gateways do the rest, and publish in their Leases the keys by which peers know them.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -46,59 +47,114 @@ pub struct Outcome {
     pub warning: Option<&'static str>,
 }
 
-/// Consumers that do not get updates on gateways keep the keys that `generate peer-command` printed.
+/// Consumers that do not get updates on gateways keep the keys that `generate peer-command`
+/// printed.
 const LOCKED_OUT: &str = "consumers that use the tunnel know its gateways by their keys. Consumers that have no network with this cluster, or \
      that are down now, lose access when the former key becomes invalid, in 24 hours or at the next renewal: peer them again with a new \
      `liqoctl generate peer-command --through-tunnel`. Commands that were printed before and not used yet become invalid, too";
 
 /// Makes all gateways renew their keys. Waits for them if there is a `timeout`.
-pub async fn gateway_keys(cluster: &Cluster, timeout: Option<Duration>, progress: &Progress) -> anyhow::Result<Outcome> {
-    let Some(config) = cluster.config().await? else { bail!("Liqo is not installed in this cluster: run `liqoctl install`") };
+pub async fn gateway_keys(
+    cluster: &Cluster,
+    timeout: Option<Duration>,
+    progress: &Progress,
+) -> anyhow::Result<Outcome> {
+    let Some(config) = cluster.config().await? else {
+        bail!("Liqo is not installed in this cluster: run `liqoctl install`")
+    };
     if !config.spec.network.enabled {
-        bail!("the network is switched off in this cluster (network.enabled), so there are no gateways");
+        bail!(
+            "the network is switched off in this cluster (network.enabled), so there are no gateways"
+        );
     }
     let before = keys(cluster).await?;
     let now = Timestamp::now();
-    let last = config.spec.network.gateways.keys_not_before.map(|last| last.0);
+    let last = config
+        .spec
+        .network
+        .gateways
+        .keys_not_before
+        .map(|last| last.0);
     // Times have whole seconds, and two calls within one second must still be two renewals.
-    let moment = last.and_then(|last| last.checked_add(1.second()).ok()).filter(|next| *next > now).unwrap_or(now);
+    let moment = last
+        .and_then(|last| last.checked_add(1.second()).ok())
+        .filter(|next| *next > now)
+        .unwrap_or(now);
     let keys_not_before = Time(moment);
     let api: Api<ClusterConfig> = Api::all(cluster.client.clone());
-    let change = json!({ "spec": { "network": { "gateways": { "keysNotBefore": keys_not_before } } } });
-    let written = api.patch(CLUSTER_CONFIG, &PatchParams::default(), &Patch::Merge(&change)).await;
+    let change =
+        json!({ "spec": { "network": { "gateways": { "keysNotBefore": keys_not_before } } } });
+    let written = api
+        .patch(
+            CLUSTER_CONFIG,
+            &PatchParams::default(),
+            &Patch::Merge(&change),
+        )
+        .await;
     written.doing(format!("change ClusterConfig {CLUSTER_CONFIG}"))?;
     let warning = config.spec.network.api_through_tunnel.then_some(LOCKED_OUT);
-    let Some(timeout) = timeout else { return Ok(Outcome { keys_not_before, gateways: Vec::new(), warning }) };
+    let Some(timeout) = timeout else {
+        return Ok(Outcome {
+            keys_not_before,
+            gateways: Vec::new(),
+            warning,
+        });
+    };
     let step = "Waiting for new keys of the gateways";
     let news = |missing: &str| progress.message(step, missing);
     let renewing = wait::until("every gateway has a new key", timeout, news, || async {
         let (renewed, missing) = compare(&before, &keys(cluster).await?);
         let waits = || Poll::NotYet(format!("still with the former key: {}", missing.join(", ")));
-        Ok(if missing.is_empty() { Poll::Done(renewed) } else { waits() })
+        Ok(if missing.is_empty() {
+            Poll::Done(renewed)
+        } else {
+            waits()
+        })
     });
     let gateways = progress.step(step, renewing).await?;
-    Ok(Outcome { keys_not_before, gateways, warning })
+    Ok(Outcome {
+        keys_not_before,
+        gateways,
+        warning,
+    })
 }
 
 /// The keys of gateways by node.
 async fn keys(cluster: &Cluster) -> anyhow::Result<BTreeMap<String, String>> {
     let api: Api<Lease> = Api::namespaced(cluster.client.clone(), liqo_api::SYSTEM_NAMESPACE);
     let selected = ListParams::default().labels(&format!("{}=true", labels::GATEWAY));
-    let leases = api.list(&selected).await.doing("list the Leases of gateways")?;
+    let leases = api
+        .list(&selected)
+        .await
+        .doing("list the Leases of gateways")?;
     let key = |lease: Lease| {
         let key = lease.annotations().get(annotations::GATEWAY_KEY)?.clone();
-        Some((lease.spec?.holder_identity.filter(|holder| !holder.is_empty())?, key))
+        Some((
+            lease
+                .spec?
+                .holder_identity
+                .filter(|holder| !holder.is_empty())?,
+            key,
+        ))
     };
     Ok(leases.items.into_iter().filter_map(key).collect())
 }
 
-/// The gateways with new keys, and those that still have their old key. Gateways that are gone do not count.
-fn compare(before: &BTreeMap<String, String>, now: &BTreeMap<String, String>) -> (Vec<Renewed>, Vec<String>) {
+/// The gateways with new keys, and those that still have their old key. Gateways that are gone do
+/// not count.
+fn compare(
+    before: &BTreeMap<String, String>,
+    now: &BTreeMap<String, String>,
+) -> (Vec<Renewed>, Vec<String>) {
     let (mut renewed, mut missing) = (Vec::new(), Vec::new());
     for (node, former) in before {
         match now.get(node) {
             Some(key) if key == former => missing.push(node.clone()),
-            Some(key) => renewed.push(Renewed { node: node.clone(), former_key: former.clone(), key: key.clone() }),
+            Some(key) => renewed.push(Renewed {
+                node: node.clone(),
+                former_key: former.clone(),
+                key: key.clone(),
+            }),
             None => {}
         }
     }
@@ -107,13 +163,22 @@ fn compare(before: &BTreeMap<String, String>, now: &BTreeMap<String, String>) ->
 
 /// The result as text for people.
 pub fn table(outcome: &Outcome) -> String {
-    let rows = outcome.gateways.iter().map(|one| vec![one.node.clone(), one.former_key.clone(), one.key.clone()]);
+    let rows = outcome
+        .gateways
+        .iter()
+        .map(|one| vec![one.node.clone(), one.former_key.clone(), one.key.clone()]);
     let done = if outcome.gateways.is_empty() {
-        format!("Gateways renew keys that are older than {}.", outcome.keys_not_before.0)
+        format!(
+            "Gateways renew keys that are older than {}.",
+            outcome.keys_not_before.0
+        )
     } else {
         output::table(&["GATEWAY", "FORMER KEY", "KEY"], rows)
     };
-    outcome.warning.map_or_else(|| done.clone(), |warning| format!("{done}\nNote: {warning}."))
+    outcome.warning.map_or_else(
+        || done.clone(),
+        |warning| format!("{done}\nNote: {warning}."),
+    )
 }
 
 #[cfg(test)]
@@ -122,16 +187,33 @@ mod tests {
 
     #[test]
     fn a_gateway_that_has_its_former_key_is_waited_for_and_one_that_is_gone_is_not() {
-        let keys = |all: &[(&str, &str)]| all.iter().map(|(node, key)| ((*node).to_owned(), (*key).to_owned())).collect();
-        let (renewed, missing) =
-            compare(&keys(&[("a", "1"), ("b", "2"), ("c", "3")]), &keys(&[("a", "4"), ("b", "2"), ("d", "5")]));
-        assert_eq!(renewed, [Renewed { node: "a".to_owned(), former_key: "1".to_owned(), key: "4".to_owned() }]);
+        let keys = |all: &[(&str, &str)]| {
+            all.iter()
+                .map(|(node, key)| ((*node).to_owned(), (*key).to_owned()))
+                .collect()
+        };
+        let (renewed, missing) = compare(
+            &keys(&[("a", "1"), ("b", "2"), ("c", "3")]),
+            &keys(&[("a", "4"), ("b", "2"), ("d", "5")]),
+        );
+        assert_eq!(
+            renewed,
+            [Renewed {
+                node: "a".to_owned(),
+                former_key: "1".to_owned(),
+                key: "4".to_owned()
+            }]
+        );
         assert_eq!(missing, ["b"]);
     }
 
     #[test]
     fn who_may_be_locked_out_is_said() {
-        let mut outcome = Outcome { keys_not_before: Time(Timestamp::UNIX_EPOCH), gateways: Vec::new(), warning: None };
+        let mut outcome = Outcome {
+            keys_not_before: Time(Timestamp::UNIX_EPOCH),
+            gateways: Vec::new(),
+            warning: None,
+        };
         assert!(!table(&outcome).contains("Note"));
         outcome.warning = Some(LOCKED_OUT);
         assert!(table(&outcome).contains("peer them again"));

@@ -8,21 +8,37 @@ use liqo_api::{CONTROLLER_MANAGER, labels};
 
 use crate::{inspect::is_virtual, readiness};
 
-/// Nodes on which a replica of the manager can start now: Ready real nodes that take new pods without special tolerations, except
-/// those that Liqo avoids.
-pub fn usable<'a>(nodes: impl IntoIterator<Item = &'a Node>, avoided: &BTreeMap<String, String>) -> usize {
+/// Nodes on which a replica of the manager can start now: Ready real nodes that take new pods
+/// without special tolerations, except those that Liqo avoids.
+pub fn usable<'a>(
+    nodes: impl IntoIterator<Item = &'a Node>,
+    avoided: &BTreeMap<String, String>,
+) -> usize {
     let takes_pods = |spec: &NodeSpec| {
         let keeps_off = |effect: &str| matches!(effect, "NoSchedule" | "NoExecute");
-        spec.unschedulable != Some(true) && !spec.taints.iter().flatten().any(|taint| keeps_off(&taint.effect))
+        spec.unschedulable != Some(true)
+            && !spec
+                .taints
+                .iter()
+                .flatten()
+                .any(|taint| keeps_off(&taint.effect))
     };
-    let is_avoided = |node: &Node| avoided.iter().any(|(key, value)| node.labels().get(key) == Some(value));
+    let is_avoided = |node: &Node| {
+        avoided
+            .iter()
+            .any(|(key, value)| node.labels().get(key) == Some(value))
+    };
     let fits = |node: &Node| {
-        !is_virtual(node) && readiness::node(node) && node.spec.as_ref().is_none_or(takes_pods) && !is_avoided(node)
+        !is_virtual(node)
+            && readiness::node(node)
+            && node.spec.as_ref().is_none_or(takes_pods)
+            && !is_avoided(node)
     };
     nodes.into_iter().filter(|node| fits(node)).count()
 }
 
-/// The number where nobody chose one: a second replica only where it can survive the node of the first.
+/// The number where nobody chose one: a second replica only where it can survive the node of the
+/// first.
 pub fn by_nodes(usable: usize) -> u16 {
     if usable >= 2 { 2 } else { 1 }
 }
@@ -39,12 +55,19 @@ pub fn misfit(replicas: i32, usable: usize) -> Option<Misfit> {
     let set = |count: u8| format!("`liqoctl install --set controllerManager.replicas={count}`");
     match (replicas, usable) {
         (1, 2..) => Some(Misfit {
-            what: format!("one replica, although {usable} nodes could run one: until it is replaced, nothing in Liqo changes"),
+            what: format!(
+                "one replica, although {usable} nodes could run one: until it is replaced, nothing in Liqo changes"
+            ),
             advice: format!("{} adds one that takes over within ten seconds", set(2)),
         }),
         (2.., 1) => Some(Misfit {
-            what: format!("{replicas} replicas, but only one node that takes them: they fail with it"),
-            advice: format!("check the other nodes (Ready, cordons, taints), or {}", set(1)),
+            what: format!(
+                "{replicas} replicas, but only one node that takes them: they fail with it"
+            ),
+            advice: format!(
+                "check the other nodes (Ready, cordons, taints), or {}",
+                set(1)
+            ),
         }),
         _ => None,
     }
@@ -58,18 +81,37 @@ pub struct SharedNode {
     pub follower: String,
 }
 
-/// The only node of all replicas, if there are several replicas and another node could run one of them.
+/// The only node of all replicas, if there are several replicas and another node could run one of
+/// them.
 pub fn shared_node(pods: &[Pod], usable: usize) -> Option<SharedNode> {
     let is_manager = |pod: &&Pod| {
-        let is_named = pod.labels().get("app.kubernetes.io/name").is_some_and(|name| name == CONTROLLER_MANAGER);
+        let is_named = pod
+            .labels()
+            .get("app.kubernetes.io/name")
+            .is_some_and(|name| name == CONTROLLER_MANAGER);
         is_named && pod.metadata.deletion_timestamp.is_none()
     };
     let managers: Vec<&Pod> = pods.iter().filter(is_manager).collect();
-    let nodes: BTreeSet<&str> = managers.iter().filter_map(|pod| pod.spec.as_ref()?.node_name.as_deref()).collect();
-    let only = nodes.first().filter(|_| nodes.len() == 1 && managers.len() > 1 && usable > 1)?;
-    let leads = |pod: &Pod| pod.labels().get(labels::LEADER).is_some_and(|value| value == "true");
-    let follower = managers.iter().find(|pod| !leads(pod)).or(managers.last())?;
-    Some(SharedNode { name: (*only).to_owned(), follower: follower.name_any() })
+    let nodes: BTreeSet<&str> = managers
+        .iter()
+        .filter_map(|pod| pod.spec.as_ref()?.node_name.as_deref())
+        .collect();
+    let only = nodes
+        .first()
+        .filter(|_| nodes.len() == 1 && managers.len() > 1 && usable > 1)?;
+    let leads = |pod: &Pod| {
+        pod.labels()
+            .get(labels::LEADER)
+            .is_some_and(|value| value == "true")
+    };
+    let follower = managers
+        .iter()
+        .find(|pod| !leads(pod))
+        .or(managers.last())?;
+    Some(SharedNode {
+        name: (*only).to_owned(),
+        follower: follower.name_any(),
+    })
 }
 
 #[cfg(test)]
@@ -78,7 +120,10 @@ mod tests {
 
     use super::*;
 
-    #[allow(clippy::needless_pass_by_value, reason = "JSON literals are written in place")]
+    #[allow(
+        clippy::needless_pass_by_value,
+        reason = "JSON literals are written in place"
+    )]
     fn node(labels: Value, spec: Value, ready: &str) -> Node {
         let status = json!({ "conditions": [{ "type": "Ready", "status": ready }] });
         serde_json::from_value(json!({ "metadata": { "name": "n", "labels": labels }, "spec": spec, "status": status })).unwrap()
@@ -97,7 +142,10 @@ mod tests {
             node(json!({ "liqo.io/type": "virtual-node" }), json!({}), "True"),
             node(json!({ "spot": "yes" }), json!({}), "True"),
         ];
-        assert_eq!(usable(&nodes, &[("spot".to_owned(), "yes".to_owned())].into()), 2);
+        assert_eq!(
+            usable(&nodes, &[("spot".to_owned(), "yes".to_owned())].into()),
+            2
+        );
         assert_eq!(usable(&nodes, &BTreeMap::new()), 3);
     }
 
@@ -108,27 +156,66 @@ mod tests {
 
     #[test]
     fn a_number_that_does_not_fit_comes_with_the_one_that_does() {
-        assert_eq!([misfit(1, 1), misfit(2, 2), misfit(3, 2), misfit(1, 0), misfit(2, 0)], [None, None, None, None, None]);
-        assert!(misfit(1, 3).unwrap().advice.contains("controllerManager.replicas=2"));
-        assert!(misfit(2, 1).unwrap().advice.contains("controllerManager.replicas=1"));
+        assert_eq!(
+            [
+                misfit(1, 1),
+                misfit(2, 2),
+                misfit(3, 2),
+                misfit(1, 0),
+                misfit(2, 0)
+            ],
+            [None, None, None, None, None]
+        );
+        assert!(
+            misfit(1, 3)
+                .unwrap()
+                .advice
+                .contains("controllerManager.replicas=2")
+        );
+        assert!(
+            misfit(2, 1)
+                .unwrap()
+                .advice
+                .contains("controllerManager.replicas=1")
+        );
     }
 
     #[test]
     fn replicas_that_share_a_node_without_need_are_shown() {
         let pod = |node: &str, deleted: Value| -> Pod {
             let labels = json!({ "app.kubernetes.io/name": CONTROLLER_MANAGER });
-            let metadata = json!({ "name": "follower", "labels": labels, "deletionTimestamp": deleted });
-            serde_json::from_value(json!({ "metadata": metadata, "spec": { "nodeName": node, "containers": [] } })).unwrap()
+            let metadata =
+                json!({ "name": "follower", "labels": labels, "deletionTimestamp": deleted });
+            serde_json::from_value(
+                json!({ "metadata": metadata, "spec": { "nodeName": node, "containers": [] } }),
+            )
+            .unwrap()
         };
         let stays = |node: &str| pod(node, Value::Null);
         let mut leader = stays("a");
         leader.metadata.name = Some("leader".into());
-        leader.labels_mut().insert(labels::LEADER.into(), "true".into());
+        leader
+            .labels_mut()
+            .insert(labels::LEADER.into(), "true".into());
         for pods in [[leader.clone(), stays("a")], [stays("a"), leader]] {
-            assert_eq!(shared_node(&pods, 2), Some(SharedNode { name: "a".into(), follower: "follower".into() }));
+            assert_eq!(
+                shared_node(&pods, 2),
+                Some(SharedNode {
+                    name: "a".into(),
+                    follower: "follower".into()
+                })
+            );
         }
-        assert_eq!(shared_node(&[stays("a"), stays("a")], 1), None, "there is no other node");
+        assert_eq!(
+            shared_node(&[stays("a"), stays("a")], 1),
+            None,
+            "there is no other node"
+        );
         assert_eq!(shared_node(&[stays("a"), stays("b")], 2), None);
-        assert_eq!(shared_node(&[stays("a"), pod("a", json!("2026-01-01T00:00:00Z"))], 2), None, "one is being replaced");
+        assert_eq!(
+            shared_node(&[stays("a"), pod("a", json!("2026-01-01T00:00:00Z"))], 2),
+            None,
+            "one is being replaced"
+        );
     }
 }

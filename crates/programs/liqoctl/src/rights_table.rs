@@ -1,5 +1,5 @@
-//! Generates the table of rights in docs/SECURITY.md, from the roles that `liqoctl install` applies and the one that
-//! the manager creates for each consumer.
+//! Generates the table of rights in docs/SECURITY.md, from the roles that `liqoctl install` applies
+//! and the one that the manager creates for each consumer.
 
 use kube::{ResourceExt as _, api::DynamicObject};
 use liqo_api::{ClusterId, consumer_service_account};
@@ -31,16 +31,25 @@ fn some_consumer() -> ClusterId {
 
 /// The identity that a role is for, and the namespaces where it applies.
 fn holder(role: &DynamicObject) -> Option<(&'static str, String)> {
-    let namespace = || role.namespace().map_or("the whole cluster".to_owned(), |namespace| format!("namespace `{namespace}`"));
+    let namespace = || {
+        role.namespace()
+            .map_or("the whole cluster".to_owned(), |namespace| {
+                format!("namespace `{namespace}`")
+            })
+    };
     Some(match role.name_any().as_str() {
         MANAGER => ("manager", namespace()),
         FABRIC => ("process on a node", namespace()),
         RESOLVER => ("resolver", namespace()),
         liqo_api::roles::TENANT => ("consumer", "its tenant namespace".into()),
         liqo_api::roles::TENANT_POD_ACCESS => ("consumer", "its mapped namespaces".into()),
-        liqo_api::roles::OFFLOADED_NAMESPACE => ("manager", "namespaces that a user offloads".into()),
+        liqo_api::roles::OFFLOADED_NAMESPACE => {
+            ("manager", "namespaces that a user offloads".into())
+        }
         liqo_api::roles::OWN_NAMESPACE => ("manager", "namespaces that it created".into()),
-        name if name == consumer_service_account(&some_consumer()) => ("consumer", format!("namespace `{NAMESPACE}`")),
+        name if name == consumer_service_account(&some_consumer()) => {
+            ("consumer", format!("namespace `{NAMESPACE}`"))
+        }
         _ => return None,
     })
 }
@@ -48,17 +57,30 @@ fn holder(role: &DynamicObject) -> Option<(&'static str, String)> {
 /// The table of all roles of an installation.
 pub fn current() -> anyhow::Result<String> {
     let mut objects = manifests::with_defaults()?;
-    objects.push(serde_json::from_value(serde_json::to_value(renewal_role(&some_consumer()))?)?);
+    objects.push(serde_json::from_value(serde_json::to_value(
+        renewal_role(&some_consumer()),
+    )?)?);
     Ok(table(&objects)?.replace(some_consumer().as_str(), "ID"))
 }
 
 /// The table of all roles among these objects.
 pub fn table(objects: &[DynamicObject]) -> Result<String, RightsError> {
-    let mut lines = vec!["| who | where | what | verbs |".to_owned(), "|---|---|---|---|".to_owned()];
-    for role in objects.iter().filter(|object| ["Role", "ClusterRole"].contains(&kind(object))) {
-        let (who, place) = holder(role).ok_or_else(|| RightsError::Role(kind(role).to_owned(), role.name_any()))?;
+    let mut lines = vec![
+        "| who | where | what | verbs |".to_owned(),
+        "|---|---|---|---|".to_owned(),
+    ];
+    for role in objects
+        .iter()
+        .filter(|object| ["Role", "ClusterRole"].contains(&kind(object)))
+    {
+        let (who, place) = holder(role)
+            .ok_or_else(|| RightsError::Role(kind(role).to_owned(), role.name_any()))?;
         for rule in role.data["rules"].as_array().into_iter().flatten() {
-            lines.push(format!("| {who} | {place} | {} | {} |", resources(rule), verbs(rule)));
+            lines.push(format!(
+                "| {who} | {place} | {} | {} |",
+                resources(rule),
+                verbs(rule)
+            ));
         }
     }
     Ok(lines.join("\n") + "\n")
@@ -72,31 +94,46 @@ pub fn page(old: &str, table: &str) -> Result<String, RightsError> {
 }
 
 fn texts<'a>(rule: &'a Value, field: &str) -> Vec<&'a str> {
-    rule[field].as_array().into_iter().flatten().filter_map(Value::as_str).collect()
+    rule[field]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .collect()
 }
 
 fn resources(rule: &Value) -> String {
     let groups = texts(rule, "apiGroups");
     let one = |resource: &str, group: &str| {
         // As kubectl writes them: the subresource comes last.
-        let (resource, subresource) = resource.split_at(resource.find('/').unwrap_or(resource.len()));
+        let (resource, subresource) =
+            resource.split_at(resource.find('/').unwrap_or(resource.len()));
         let dot = if group.is_empty() { "" } else { "." };
         format!("`{resource}{dot}{group}{subresource}`")
     };
-    let all: Vec<String> =
-        texts(rule, "resources").into_iter().flat_map(|resource| groups.iter().map(move |group| one(resource, group))).collect();
+    let all: Vec<String> = texts(rule, "resources")
+        .into_iter()
+        .flat_map(|resource| groups.iter().map(move |group| one(resource, group)))
+        .collect();
     let names = texts(rule, "resourceNames");
-    let suffix = if names.is_empty() { String::new() } else { format!(" named {}", names.join(", ")) };
+    let suffix = if names.is_empty() {
+        String::new()
+    } else {
+        format!(" named {}", names.join(", "))
+    };
     all.join(", ") + &suffix
 }
 
-/// `read` is get, list and watch; `write` is create, update, patch and delete, for some kinds also deletecollection.
+/// `read` is get, list and watch; `write` is create, update, patch and delete, for some kinds also
+/// deletecollection.
 fn verbs(rule: &Value) -> String {
     let mut verbs = texts(rule, "verbs");
     let mut words = Vec::new();
     for (word, all) in [("read", &READ[..]), ("write", &WRITE[..])] {
         if all.iter().all(|verb| verbs.contains(verb)) {
-            verbs.retain(|verb| !(all.contains(verb) || word == "write" && *verb == "deletecollection"));
+            verbs.retain(|verb| {
+                !(all.contains(verb) || word == "write" && *verb == "deletecollection")
+            });
             words.push(word);
         }
     }
@@ -127,21 +164,37 @@ mod tests {
         ]);
         let table = table(&[role(MANAGER, Some("liqo"), &rules)]).unwrap();
         let lines: Vec<&str> = table.lines().skip(2).collect();
-        assert_eq!(lines[0], "| manager | namespace `liqo` | `events`, `events.events.k8s.io` | create, patch |");
-        assert_eq!(lines[1], "| manager | namespace `liqo` | `resourceoffers.sharing.liqo.io/status` | get |");
-        assert_eq!(lines[2], "| manager | namespace `liqo` | `pods` named a, b | read, write |");
+        assert_eq!(
+            lines[0],
+            "| manager | namespace `liqo` | `events`, `events.events.k8s.io` | create, patch |"
+        );
+        assert_eq!(
+            lines[1],
+            "| manager | namespace `liqo` | `resourceoffers.sharing.liqo.io/status` | get |"
+        );
+        assert_eq!(
+            lines[2],
+            "| manager | namespace `liqo` | `pods` named a, b | read, write |"
+        );
     }
 
     #[test]
     fn a_role_that_nobody_described_is_an_error() {
-        assert!(matches!(table(&[role("other", None, &json!([]))]), Err(RightsError::Role(..))));
+        assert!(matches!(
+            table(&[role("other", None, &json!([]))]),
+            Err(RightsError::Role(..))
+        ));
     }
 
     #[test]
     fn the_table_in_the_docs_is_current() {
-        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../docs/SECURITY.md");
+        let path =
+            std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../docs/SECURITY.md");
         let found = std::fs::read_to_string(path).unwrap();
         let expected = page(&found, &current().unwrap()).unwrap();
-        assert!(found == expected, "docs/SECURITY.md is not current: run `cargo run -p liqoctl -- generate rights`");
+        assert!(
+            found == expected,
+            "docs/SECURITY.md is not current: run `cargo run -p liqoctl -- generate rights`"
+        );
     }
 }

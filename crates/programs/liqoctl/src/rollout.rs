@@ -41,17 +41,35 @@ impl Rollout {
         match self.waiting.first_key_value() {
             None => "its pods are starting".to_owned(),
             Some((node, why)) if self.waiting.len() == 1 => format!("node {node}: {why}"),
-            Some((node, why)) => format!("node {node}: {why}; {} more nodes wait", self.waiting.len() - 1),
+            Some((node, why)) => format!(
+                "node {node}: {why}; {} more nodes wait",
+                self.waiting.len() - 1
+            ),
         }
     }
 }
 
-/// Waits until the current version of the agent is ready on every Ready node; with `clears`, the version that cleans up its node.
-pub async fn finished(cluster: &Cluster, timeout: Duration, clears: bool, news: impl FnMut(&str)) -> anyhow::Result<Rollout> {
-    until("liqo-fabric is ready on every node", timeout, news, || async {
-        let rollout = read(cluster, clears).await?;
-        Ok(if rollout.is_done { Poll::Done(rollout) } else { Poll::NotYet(rollout.describe()) })
-    })
+/// Waits until the current version of the agent is ready on every Ready node; with `clears`, the
+/// version that cleans up its node.
+pub async fn finished(
+    cluster: &Cluster,
+    timeout: Duration,
+    clears: bool,
+    news: impl FnMut(&str),
+) -> anyhow::Result<Rollout> {
+    until(
+        "liqo-fabric is ready on every node",
+        timeout,
+        news,
+        || async {
+            let rollout = read(cluster, clears).await?;
+            Ok(if rollout.is_done {
+                Poll::Done(rollout)
+            } else {
+                Poll::NotYet(rollout.describe())
+            })
+        },
+    )
     .await
 }
 
@@ -63,45 +81,84 @@ pub async fn read(cluster: &Cluster, clears: bool) -> anyhow::Result<Rollout> {
     );
     let set = sets.get(FABRIC).await.doing("read DaemonSet liqo-fabric")?;
     let ours = ListParams::default().labels(&format!("app.kubernetes.io/name={FABRIC}"));
-    let pods = pods.list(&ours).await.doing("list the pods of liqo-fabric")?.items;
+    let pods = pods
+        .list(&ours)
+        .await
+        .doing("list the pods of liqo-fabric")?
+        .items;
     Ok(decide(&set, &pods, &away(cluster).await?, clears))
 }
 
 /// Nodes of this cluster itself that are not Ready.
 pub async fn away(cluster: &Cluster) -> anyhow::Result<BTreeSet<String>> {
-    let real = ListParams::default().labels(&format!("{}!={}", labels::TYPE, labels::TYPE_VIRTUAL_NODE));
-    let nodes = Api::<Node>::all(cluster.client.clone()).list(&real).await.doing("list the nodes")?;
-    Ok(nodes.iter().filter(|node| !readiness::node(node)).map(Node::name_any).collect())
+    let real =
+        ListParams::default().labels(&format!("{}!={}", labels::TYPE, labels::TYPE_VIRTUAL_NODE));
+    let nodes = Api::<Node>::all(cluster.client.clone())
+        .list(&real)
+        .await
+        .doing("list the nodes")?;
+    Ok(nodes
+        .iter()
+        .filter(|node| !readiness::node(node))
+        .map(Node::name_any)
+        .collect())
 }
 
-/// Force-deletes the pods on nodes that are not Ready, because their kubelets cannot confirm the end.
-pub async fn forget_pods(cluster: &Cluster, namespace: &str, away: &BTreeSet<String>) -> anyhow::Result<()> {
+/// Force-deletes the pods on nodes that are not Ready, because their kubelets cannot confirm the
+/// end.
+pub async fn forget_pods(
+    cluster: &Cluster,
+    namespace: &str,
+    away: &BTreeSet<String>,
+) -> anyhow::Result<()> {
     if away.is_empty() {
         return Ok(());
     }
     let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), namespace);
-    for pod in pods.list(&ListParams::default()).await.doing(format!("list the pods in namespace {namespace}"))? {
+    for pod in pods
+        .list(&ListParams::default())
+        .await
+        .doing(format!("list the pods in namespace {namespace}"))?
+    {
         let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref());
         if !node.is_some_and(|node| away.contains(node)) {
             continue;
         }
-        match pods.delete(&pod.name_any(), &DeleteParams::default().grace_period(0)).await {
+        match pods
+            .delete(&pod.name_any(), &DeleteParams::default().grace_period(0))
+            .await
+        {
             Err(error) if is_absent(&error) => {}
-            deleted => deleted.map(drop).doing(format!("remove pod {namespace}/{}", pod.name_any()))?,
+            deleted => deleted
+                .map(drop)
+                .doing(format!("remove pod {namespace}/{}", pod.name_any()))?,
         }
     }
     Ok(())
 }
 
 fn decide(set: &DaemonSet, pods: &[Pod], away: &BTreeSet<String>, clears: bool) -> Rollout {
-    let node_of = |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_else(|| "none yet".to_owned());
-    let (gone, present): (Vec<&Pod>, Vec<&Pod>) = pods.iter().partition(|pod| away.contains(&node_of(pod)));
+    let node_of = |pod: &Pod| {
+        pod.spec
+            .as_ref()
+            .and_then(|spec| spec.node_name.clone())
+            .unwrap_or_else(|| "none yet".to_owned())
+    };
+    let (gone, present): (Vec<&Pod>, Vec<&Pod>) =
+        pods.iter().partition(|pod| away.contains(&node_of(pod)));
     let unready = present.iter().filter_map(|pod| {
         let (spec, status) = (pod.spec.as_ref()?, pod.status.as_ref()?);
-        let is_clearing = spec.containers.iter().any(|one| one.args.iter().flatten().any(|argument| argument == CLEAR));
+        let is_clearing = spec
+            .containers
+            .iter()
+            .any(|one| one.args.iter().flatten().any(|argument| argument == CLEAR));
         let is_former = clears && !is_clearing;
-        (!readiness::pod(pod) || is_former)
-            .then(|| (node_of(pod), readiness::obstacle(status).unwrap_or_else(|| "not ready yet".to_owned())))
+        (!readiness::pod(pod) || is_former).then(|| {
+            (
+                node_of(pod),
+                readiness::obstacle(status).unwrap_or_else(|| "not ready yet".to_owned()),
+            )
+        })
     });
     let waiting: BTreeMap<String, String> = unready.collect();
     let count = |number: i32| usize::try_from(number).unwrap_or_default();
@@ -112,7 +169,11 @@ fn decide(set: &DaemonSet, pods: &[Pod], away: &BTreeSet<String>, clears: bool) 
             && present.len() >= wanted
             && waiting.is_empty()
     });
-    Rollout { is_done, waiting, away: away.clone() }
+    Rollout {
+        is_done,
+        waiting,
+        away: away.clone(),
+    }
 }
 
 #[cfg(test)]
@@ -149,22 +210,48 @@ mod tests {
         assert!(!decide(&set(2, 1), &ready, &none, false).is_done);
         assert!(!decide(&set(2, 2), &ready[..1], &none, false).is_done);
         assert!(!decide(&DaemonSet::default(), &[], &none, false).is_done);
-        let starting = decide(&set(2, 2), &[pod("n1", true, &[]), pod("n2", false, &[])], &none, false);
-        assert!(!starting.is_done && starting.describe().contains("node n2: "), "{starting:?}");
+        let starting = decide(
+            &set(2, 2),
+            &[pod("n1", true, &[]), pod("n2", false, &[])],
+            &none,
+            false,
+        );
+        assert!(
+            !starting.is_done && starting.describe().contains("node n2: "),
+            "{starting:?}"
+        );
     }
 
     #[test]
     fn a_node_that_is_away_holds_up_nobody_and_is_named() {
         let away = BTreeSet::from(["n2".to_owned()]);
-        let rollout = decide(&set(2, 1), &[pod("n1", true, &[]), pod("n2", false, &[])], &away, false);
+        let rollout = decide(
+            &set(2, 1),
+            &[pod("n1", true, &[]), pod("n2", false, &[])],
+            &away,
+            false,
+        );
         assert!(rollout.is_done && rollout.away == away);
     }
 
     #[test]
     fn a_node_is_cleared_only_by_the_form_that_clears() {
         let none = BTreeSet::new();
-        let rollout = decide(&set(2, 2), &[pod("n1", true, &[CLEAR]), pod("n2", true, &[])], &none, true);
+        let rollout = decide(
+            &set(2, 2),
+            &[pod("n1", true, &[CLEAR]), pod("n2", true, &[])],
+            &none,
+            true,
+        );
         assert_eq!(rollout.waiting.keys().collect::<Vec<_>>(), ["n2"]);
-        assert!(decide(&set(2, 2), &[pod("n1", true, &[CLEAR]), pod("n2", true, &[CLEAR])], &none, true).is_done);
+        assert!(
+            decide(
+                &set(2, 2),
+                &[pod("n1", true, &[CLEAR]), pod("n2", true, &[CLEAR])],
+                &none,
+                true
+            )
+            .is_done
+        );
     }
 }

@@ -14,23 +14,40 @@ pub enum SelectorError {
     EmptyValue { selector: String, key: String },
 }
 
-/// Several selectors are alternatives; all expressions of one must match. No selector selects every cluster.
+/// Several selectors are alternatives; all expressions of one must match. No selector selects every
+/// cluster.
 pub fn parse<S: AsRef<str>>(selectors: &[S]) -> Result<Option<NodeSelector>, SelectorError> {
-    let terms: Vec<_> = selectors.iter().map(|selector| term(selector.as_ref())).collect::<Result<_, _>>()?;
-    Ok((!terms.is_empty()).then_some(NodeSelector { node_selector_terms: terms }))
+    let terms: Vec<_> = selectors
+        .iter()
+        .map(|selector| term(selector.as_ref()))
+        .collect::<Result<_, _>>()?;
+    Ok((!terms.is_empty()).then_some(NodeSelector {
+        node_selector_terms: terms,
+    }))
 }
 
 fn term(text: &str) -> Result<NodeSelectorTerm, SelectorError> {
     let read: Selector = text.parse()?;
-    if let Some((key, ..)) = read.requirements().find(|(_, _, values)| values.iter().any(String::is_empty)) {
-        return Err(SelectorError::EmptyValue { selector: text.to_owned(), key: key.to_owned() });
+    if let Some((key, ..)) = read
+        .requirements()
+        .find(|(_, _, values)| values.iter().any(String::is_empty))
+    {
+        return Err(SelectorError::EmptyValue {
+            selector: text.to_owned(),
+            key: key.to_owned(),
+        });
     }
-    let expressions = read.requirements().map(|(key, operator, values)| NodeSelectorRequirement {
-        key: key.to_owned(),
-        operator: operator.to_owned(),
-        values: (!values.is_empty()).then_some(values),
-    });
-    Ok(NodeSelectorTerm { match_expressions: Some(expressions.collect()), match_fields: None })
+    let expressions = read
+        .requirements()
+        .map(|(key, operator, values)| NodeSelectorRequirement {
+            key: key.to_owned(),
+            operator: operator.to_owned(),
+            values: (!values.is_empty()).then_some(values),
+        });
+    Ok(NodeSelectorTerm {
+        match_expressions: Some(expressions.collect()),
+        match_fields: None,
+    })
 }
 
 #[cfg(test)]
@@ -40,28 +57,57 @@ mod tests {
     fn shown(selectors: &[&str]) -> String {
         let terms = parse(selectors).unwrap().unwrap().node_selector_terms;
         let one = |requirement: NodeSelectorRequirement| {
-            format!("{} {} {}", requirement.key, requirement.operator, requirement.values.unwrap_or_default().join("|"))
-                .trim()
-                .to_owned()
+            format!(
+                "{} {} {}",
+                requirement.key,
+                requirement.operator,
+                requirement.values.unwrap_or_default().join("|")
+            )
+            .trim()
+            .to_owned()
         };
-        let term =
-            |term: NodeSelectorTerm| term.match_expressions.unwrap().into_iter().map(one).collect::<Vec<_>>().join(" and ");
+        let term = |term: NodeSelectorTerm| {
+            term.match_expressions
+                .unwrap()
+                .into_iter()
+                .map(one)
+                .collect::<Vec<_>>()
+                .join(" and ")
+        };
         terms.into_iter().map(term).collect::<Vec<_>>().join(" or ")
     }
 
     #[test]
     fn expressions_are_read_as_kubectl_reads_them() {
         assert_eq!(shown(&["region=eu"]), "region In eu");
-        assert_eq!(shown(&["region==eu,!gpu"]), "region In eu and gpu DoesNotExist");
-        assert_eq!(shown(&["region in (eu, us),tier!=low", "gpu"]), "region In eu|us and tier NotIn low or gpu Exists");
-        assert_eq!(shown(&["topology.kubernetes.io/zone notin (a)"]), "topology.kubernetes.io/zone NotIn a");
+        assert_eq!(
+            shown(&["region==eu,!gpu"]),
+            "region In eu and gpu DoesNotExist"
+        );
+        assert_eq!(
+            shown(&["region in (eu, us),tier!=low", "gpu"]),
+            "region In eu|us and tier NotIn low or gpu Exists"
+        );
+        assert_eq!(
+            shown(&["topology.kubernetes.io/zone notin (a)"]),
+            "topology.kubernetes.io/zone NotIn a"
+        );
         assert_eq!(parse::<&str>(&[]).unwrap(), None);
     }
 
     #[test]
     fn what_cannot_be_read_is_refused() {
-        for text in ["", "=eu", "region=", "region in eu", "region like (eu)", "a b", "region in ()", "a=b,,c=d", "region in (eu"]
-        {
+        for text in [
+            "",
+            "=eu",
+            "region=",
+            "region in eu",
+            "region like (eu)",
+            "a b",
+            "region in ()",
+            "a=b,,c=d",
+            "region in (eu",
+        ] {
             assert!(parse(&[text]).is_err(), "{text:?}");
         }
     }

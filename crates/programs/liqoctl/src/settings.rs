@@ -1,4 +1,5 @@
-//! `--set key=value` and `--values FILE` of `liqoctl install`: the keys, their values, and the defaults. [`table`] has all keys.
+//! `--set key=value` and `--values FILE` of `liqoctl install`: the keys, their values, and the
+//! defaults. [`table`] has all keys.
 
 use std::{
     collections::BTreeMap,
@@ -8,8 +9,8 @@ use std::{
 
 use k8s_openapi::api::core::v1::Node;
 use liqo_api::{
-    ClusterConfig, ClusterId, DiscoverySettings, NetworkSettings, PeeringPolicy, PeeringPolicySpec, PeeringTimes,
-    PluginGeneration, PluginSource, Source,
+    ClusterConfig, ClusterId, DiscoverySettings, NetworkSettings, PeeringPolicy, PeeringPolicySpec,
+    PeeringTimes, PluginGeneration, PluginSource, Source,
 };
 
 use crate::replicas;
@@ -103,12 +104,18 @@ pub enum SettingError {
     Shape { key: String, problem: &'static str },
     /// `--set`, or a file.
     #[error("{origin} {error}")]
-    In { origin: String, error: Box<SettingError> },
+    In {
+        origin: String,
+        error: Box<SettingError>,
+    },
 }
 
 impl SettingError {
     fn within(self, origin: &str) -> Self {
-        Self::In { origin: origin.to_owned(), error: Box::new(self) }
+        Self::In {
+            origin: origin.to_owned(),
+            error: Box::new(self),
+        }
     }
 }
 
@@ -137,7 +144,10 @@ const DEFAULT_KEY_DIRECTORY: &str = "/var/lib/liqo";
 
 /// The keys that `--set` takes.
 pub fn keys() -> Vec<&'static str> {
-    table::rows().filter(|row| row.is_for_install()).map(|row| row.key).collect()
+    table::rows()
+        .filter(|row| row.is_for_install())
+        .map(|row| row.key)
+        .collect()
 }
 
 /// The key that the user probably meant; all keys if none is near.
@@ -148,16 +158,30 @@ fn hint(key: &str) -> String {
     }
 }
 
-/// The key that the user probably meant: all of it, or its last part, differs only in a few letters.
+/// The key that the user probably meant: all of it, or its last part, differs only in a few
+/// letters.
 fn suggestion(key: &str) -> Option<&'static str> {
-    let last = |key: &str| key.rsplit('.').next().unwrap_or_default().to_ascii_lowercase();
+    let last = |key: &str| {
+        key.rsplit('.')
+            .next()
+            .unwrap_or_default()
+            .to_ascii_lowercase()
+    };
     let lower = |key: &str| key.to_ascii_lowercase();
-    let known = table::rows().filter(|row| row.is_in_chart() || row.is_for_install()).map(|row| row.key);
+    let known = table::rows()
+        .filter(|row| row.is_in_chart() || row.is_for_install())
+        .map(|row| row.key);
     let distances = known.map(|known| {
         let whole = strsim::levenshtein(&lower(known), &lower(key));
-        (whole.min(strsim::levenshtein(&last(known), &last(key))), whole, known)
+        (
+            whole.min(strsim::levenshtein(&last(known), &last(key))),
+            whole,
+            known,
+        )
     });
-    let nearest = distances.min().filter(|(off, ..)| off * 4 <= last(key).len());
+    let nearest = distances
+        .min()
+        .filter(|(off, ..)| off * 4 <= last(key).len());
     nearest.map(|(.., known)| known)
 }
 
@@ -175,8 +199,8 @@ impl Settings {
         Self::read(&[], arguments)
     }
 
-    /// Reads values files, and then `key=value` arguments. The last value of a key counts. A key's own name takes precedence over its name in
-    /// the Go implementation.
+    /// Reads values files, and then `key=value` arguments. The last value of a key counts. A key's
+    /// own name takes precedence over its name in the Go implementation.
     pub fn read<S: AsRef<str>>(files: &[PathBuf], arguments: &[S]) -> Result<Self, SettingError> {
         let mut inputs = Vec::new();
         for file in files {
@@ -187,17 +211,25 @@ impl Settings {
             let argument = argument.as_ref();
             let form = || SettingError::Form(argument.to_owned()).within("--set");
             let (key, value) = argument.split_once('=').ok_or_else(form)?;
-            inputs.push(Input { origin: "--set".into(), key: key.trim().to_owned(), value: value.trim().to_owned() });
+            inputs.push(Input {
+                origin: "--set".into(),
+                key: key.trim().to_owned(),
+                value: value.trim().to_owned(),
+            });
         }
         Self::from_inputs(inputs)
     }
 
     fn from_inputs(inputs: Vec<Input>) -> Result<Self, SettingError> {
-        let is_mapped = |input: &Input| table::find(&input.key).is_some_and(|row| matches!(row.class, Class::Mapped(..)));
+        let is_mapped = |input: &Input| {
+            table::find(&input.key).is_some_and(|row| matches!(row.class, Class::Mapped(..)))
+        };
         let (mapped, own): (Vec<Input>, Vec<Input>) = inputs.into_iter().partition(is_mapped);
         let mut settings = Self::default();
         for input in mapped.iter().chain(&own) {
-            settings.take(&input.key, &input.value).map_err(|error| error.within(&input.origin))?;
+            settings
+                .take(&input.key, &input.value)
+                .map_err(|error| error.within(&input.origin))?;
         }
         settings.image = settings.image.or_else(|| settings.images.manager());
         settings.fabric_image = settings.fabric_image.or_else(|| settings.images.fabric());
@@ -206,14 +238,22 @@ impl Settings {
 
     /// Does with a key what the table says.
     fn take(&mut self, key: &str, value: &str) -> Result<(), SettingError> {
-        let row = table::find(key).ok_or_else(|| SettingError::Key { key: key.to_owned() })?;
+        let row = table::find(key).ok_or_else(|| SettingError::Key {
+            key: key.to_owned(),
+        })?;
         let is_false = value == "false";
         match row.class {
             Class::Setting | Class::CommandLine => return self.set(key, value),
             Class::Chart if value.is_empty() => {}
-            Class::Chart => self.note(format!("{key} is a value of the Helm chart alone: `liqoctl install` ignores it")),
+            Class::Chart => self.note(format!(
+                "{key} is a value of the Helm chart alone: `liqoctl install` ignores it"
+            )),
             Class::Refused(when) => {
-                let is_refused = if when == When::False { is_false } else { !value.is_empty() && !is_false };
+                let is_refused = if when == When::False {
+                    is_false
+                } else {
+                    !value.is_empty() && !is_false
+                };
                 if is_refused {
                     return Err(SettingError::Refused(row.note()));
                 }
@@ -221,7 +261,9 @@ impl Settings {
             Class::Noted => self.note(row.note()),
             Class::Mapped(target, convert) => {
                 let value = match convert {
-                    Convert::Same | Convert::ToList => Some(value).filter(|value| !value.is_empty()),
+                    Convert::Same | Convert::ToList => {
+                        Some(value).filter(|value| !value.is_empty())
+                    }
                     Convert::IfTrue => Some(value).filter(|value| *value == "true"),
                     Convert::IfFalse(other) => is_false.then_some(other),
                 };
@@ -241,27 +283,57 @@ impl Settings {
     }
 
     fn set(&mut self, key: &str, value: &str) -> Result<(), SettingError> {
-        let bad = |key: &'static str| move |problem: String| SettingError::Value { key, value: value.to_owned(), problem };
+        let bad = |key: &'static str| {
+            move |problem: String| SettingError::Value {
+                key,
+                value: value.to_owned(),
+                problem,
+            }
+        };
         match key {
-            CLUSTER_NAME => self.cluster_name = Some(cluster_name(value).map_err(bad(CLUSTER_NAME))?),
-            CLUSTER_LABELS => self.cluster_labels = Some(labels(value).map_err(bad(CLUSTER_LABELS))?),
-            API_SERVER_ADDRESS => self.api_server_address = Some(address(value).map_err(bad(API_SERVER_ADDRESS))?),
-            API_SERVER_CA => self.api_server_ca = Some(certificates(value).map_err(bad(API_SERVER_CA))?),
-            AUTHENTICATION_ADDRESS => self.authentication_address = Some(address(value).map_err(bad(AUTHENTICATION_ADDRESS))?),
+            CLUSTER_NAME => {
+                self.cluster_name = Some(cluster_name(value).map_err(bad(CLUSTER_NAME))?);
+            }
+            CLUSTER_LABELS => {
+                self.cluster_labels = Some(labels(value).map_err(bad(CLUSTER_LABELS))?);
+            }
+            API_SERVER_ADDRESS => {
+                self.api_server_address = Some(address(value).map_err(bad(API_SERVER_ADDRESS))?);
+            }
+            API_SERVER_CA => {
+                self.api_server_ca = Some(certificates(value).map_err(bad(API_SERVER_CA))?);
+            }
+            AUTHENTICATION_ADDRESS => {
+                self.authentication_address =
+                    Some(address(value).map_err(bad(AUTHENTICATION_ADDRESS))?);
+            }
             PERCENTAGE => self.percentage = Some(percentage(value).map_err(bad(PERCENTAGE))?),
             THRESHOLD => self.threshold = Some(percentage(value).map_err(bad(THRESHOLD))?),
-            PLUGIN_ADDRESS => self.plugin_address = Some(plugin_address(value).map_err(bad(PLUGIN_ADDRESS))?),
-            PLUGIN_GENERATION => self.plugin_generation = Some(plugin_generation(value).map_err(bad(PLUGIN_GENERATION))?),
+            PLUGIN_ADDRESS => {
+                self.plugin_address = Some(plugin_address(value).map_err(bad(PLUGIN_ADDRESS))?);
+            }
+            PLUGIN_GENERATION => {
+                self.plugin_generation =
+                    Some(plugin_generation(value).map_err(bad(PLUGIN_GENERATION))?);
+            }
             REPLICAS => self.replicas = Some(replicas(value).map_err(bad(REPLICAS))?),
             AVOID_NODES => self.avoid_nodes = Some(labels(value).map_err(bad(AVOID_NODES))?),
             IMAGE => self.image = Some(image(value).map_err(bad(IMAGE))?),
             FABRIC_IMAGE => self.fabric_image = Some(image(value).map_err(bad(FABRIC_IMAGE))?),
-            KEY_DIRECTORY => self.key_directory = Some(directory(value).map_err(bad(KEY_DIRECTORY))?),
-            LEND_WITHOUT => self.lend_without_network_policies = Some(network::boolean(value).map_err(bad(LEND_WITHOUT))?),
-            CREDENTIAL_LIFETIME => {
-                self.credential_lifetime_seconds = Some(credential_lifetime(value).map_err(bad(CREDENTIAL_LIFETIME))?);
+            KEY_DIRECTORY => {
+                self.key_directory = Some(directory(value).map_err(bad(KEY_DIRECTORY))?);
             }
-            discovery::LAN | discovery::INTERFACES | discovery::AUTO_PEERING => return self.discovery.set(key, value),
+            LEND_WITHOUT => {
+                self.lend_without_network_policies =
+                    Some(network::boolean(value).map_err(bad(LEND_WITHOUT))?);
+            }
+            CREDENTIAL_LIFETIME => {
+                self.credential_lifetime_seconds =
+                    Some(credential_lifetime(value).map_err(bad(CREDENTIAL_LIFETIME))?);
+            }
+            discovery::LAN | discovery::INTERFACES | discovery::AUTO_PEERING => {
+                return self.discovery.set(key, value);
+            }
             _ if self.images.set(key, value) => {}
             _ => return self.network.set(key, value),
         }
@@ -275,19 +347,32 @@ impl Settings {
         let mut policy = present;
         let provide = &mut policy.provide;
         provide.percentage = self.percentage.unwrap_or(provide.percentage);
-        provide.offer_update_threshold_percentage = self.threshold.or(provide.offer_update_threshold_percentage);
+        provide.offer_update_threshold_percentage =
+            self.threshold.or(provide.offer_update_threshold_percentage);
         match self.plugin_address.as_deref() {
             None => {}
             // Removes only the plugin; this setting does not touch another source.
             Some("") => provide.source.plugin = None,
             Some(address) => {
                 let present = provide.source.plugin.as_ref();
-                let (generation, overcommit) = present.map(|plugin| (plugin.generation, plugin.overcommit)).unwrap_or_default();
-                let plugin = PluginSource { address: address.to_owned(), generation, tls: None, overcommit };
-                provide.source = Source { plugin: Some(plugin), ..Source::default() };
+                let (generation, overcommit) = present
+                    .map(|plugin| (plugin.generation, plugin.overcommit))
+                    .unwrap_or_default();
+                let plugin = PluginSource {
+                    address: address.to_owned(),
+                    generation,
+                    tls: None,
+                    overcommit,
+                };
+                provide.source = Source {
+                    plugin: Some(plugin),
+                    ..Source::default()
+                };
             }
         }
-        if let (Some(plugin), Some(generation)) = (&mut provide.source.plugin, self.plugin_generation) {
+        if let (Some(plugin), Some(generation)) =
+            (&mut provide.source.plugin, self.plugin_generation)
+        {
             plugin.generation = generation;
         }
         policy
@@ -323,7 +408,8 @@ pub struct Values {
     pub discovery: DiscoverySettings,
     /// The policy for peers with which peerings are automatic.
     pub auto_peering: Option<PeeringPolicySpec>,
-    /// Lifetime of the credentials of consumers, in seconds; `None` for the default, if no other was ever set.
+    /// Lifetime of the credentials of consumers, in seconds; `None` for the default, if no other
+    /// was ever set.
     pub credential_lifetime_seconds: Option<u32>,
 }
 
@@ -358,24 +444,51 @@ pub fn default_fabric_image() -> String {
     format!("{FABRIC_IMAGE_NAME}:{}", env!("CARGO_PKG_VERSION"))
 }
 
-/// Whether an image is the default one of some version, which an upgrade replaces, and not one that a user chose.
+/// Whether an image is the default one of some version, which an upgrade replaces, and not one that
+/// a user chose.
 fn is_of_a_version(name: &str, image: &str) -> bool {
-    let tag = image.strip_prefix(name).and_then(|rest| rest.strip_prefix(':'));
-    tag.is_some_and(|tag| tag.split('.').count() == 3 && tag.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.'))
+    let tag = image
+        .strip_prefix(name)
+        .and_then(|rest| rest.strip_prefix(':'));
+    tag.is_some_and(|tag| {
+        tag.split('.').count() == 3
+            && tag
+                .bytes()
+                .all(|byte| byte.is_ascii_digit() || byte == b'.')
+    })
 }
 
 impl Values {
-    /// Settings take precedence over the installed values, and these over defaults. `context` is the cluster's name in the kubeconfig.
+    /// Settings take precedence over the installed values, and these over defaults. `context` is
+    /// the cluster's name in the kubeconfig.
     pub fn resolve(settings: &Settings, present: &Present, context: &str) -> Self {
-        let config = present.config.as_ref().map(|config| config.spec.clone()).unwrap_or_default();
+        let config = present
+            .config
+            .as_ref()
+            .map(|config| config.spec.clone())
+            .unwrap_or_default();
         let kept_name = Some(config.cluster_name).filter(|name| !name.is_empty());
         let lifetime = config.peering.credential_lifetime_seconds;
-        let kept_lifetime = Some(lifetime).filter(|kept| *kept != PeeringTimes::default().credential_lifetime_seconds);
-        let chosen = |set: &Option<String>, kept: Option<String>| set.clone().or(kept).filter(|text| !text.is_empty());
-        let chosen_image = |name: &str, present: &Option<String>| present.clone().filter(|image| !is_of_a_version(name, image));
+        let kept_lifetime = Some(lifetime)
+            .filter(|kept| *kept != PeeringTimes::default().credential_lifetime_seconds);
+        let chosen = |set: &Option<String>, kept: Option<String>| {
+            set.clone().or(kept).filter(|text| !text.is_empty())
+        };
+        let chosen_image = |name: &str, present: &Option<String>| {
+            present
+                .clone()
+                .filter(|image| !is_of_a_version(name, image))
+        };
         let (image, fabric_image) = (&present.image, &present.fabric_image);
-        let policy = present.policy.as_ref().map(|policy| policy.spec.clone()).unwrap_or_default();
-        let avoid_nodes = settings.avoid_nodes.clone().unwrap_or_else(|| present.avoid_nodes.clone());
+        let policy = present
+            .policy
+            .as_ref()
+            .map(|policy| policy.spec.clone())
+            .unwrap_or_default();
+        let avoid_nodes = settings
+            .avoid_nodes
+            .clone()
+            .unwrap_or_else(|| present.avoid_nodes.clone());
         let by_nodes = || replicas::by_nodes(replicas::usable(&present.nodes, &avoid_nodes));
         let replicas = match settings.replicas {
             Some(Replicas::Count(count)) => count,
@@ -384,15 +497,29 @@ impl Values {
             None => present.replicas.unwrap_or_else(by_nodes),
         };
         Self {
-            cluster_name: settings.cluster_name.clone().or(kept_name).unwrap_or_else(|| name_from(context)),
-            cluster_labels: settings.cluster_labels.clone().unwrap_or(config.cluster_labels),
+            cluster_name: settings
+                .cluster_name
+                .clone()
+                .or(kept_name)
+                .unwrap_or_else(|| name_from(context)),
+            cluster_labels: settings
+                .cluster_labels
+                .clone()
+                .unwrap_or(config.cluster_labels),
             api_server_address: chosen(&settings.api_server_address, config.api_server.address),
             api_server_ca: chosen(&settings.api_server_ca, config.api_server.ca),
-            authentication_address: chosen(&settings.authentication_address, config.authentication.address),
+            authentication_address: chosen(
+                &settings.authentication_address,
+                config.authentication.address,
+            ),
             policy: settings.policy(policy),
             replicas,
             avoid_nodes,
-            image: settings.image.clone().or_else(|| chosen_image(IMAGE_NAME, image)).unwrap_or_else(default_image),
+            image: settings
+                .image
+                .clone()
+                .or_else(|| chosen_image(IMAGE_NAME, image))
+                .unwrap_or_else(default_image),
             fabric_image: (settings.fabric_image.clone())
                 .or_else(|| chosen_image(FABRIC_IMAGE_NAME, fabric_image))
                 .unwrap_or_else(default_fabric_image),
@@ -402,7 +529,12 @@ impl Values {
                 .unwrap_or(config.lend_without_network_policies),
             network: settings.network.applied_to(config.network),
             discovery: settings.discovery.applied_to(config.discovery),
-            auto_peering: settings.discovery.policy(present.auto_peering.as_ref().map(|policy| policy.spec.clone())),
+            auto_peering: settings.discovery.policy(
+                present
+                    .auto_peering
+                    .as_ref()
+                    .map(|policy| policy.spec.clone()),
+            ),
             credential_lifetime_seconds: settings.credential_lifetime_seconds.or(kept_lifetime),
         }
     }
@@ -411,7 +543,10 @@ impl Values {
 /// Makes a valid cluster name from the name in the kubeconfig.
 pub fn name_from(context: &str) -> String {
     let mut name = String::new();
-    for character in context.chars().map(|character| character.to_ascii_lowercase()) {
+    for character in context
+        .chars()
+        .map(|character| character.to_ascii_lowercase())
+    {
         if character.is_ascii_lowercase() || character.is_ascii_digit() {
             name.push(character);
         } else if !name.is_empty() && !name.ends_with('-') {
@@ -424,7 +559,11 @@ pub fn name_from(context: &str) -> String {
         return "cluster".to_owned();
     }
     // Peers refuse a name that has the form of a cluster ID.
-    if name.parse::<ClusterId>().is_ok() { format!("cluster-{name}") } else { name.to_owned() }
+    if name.parse::<ClusterId>().is_ok() {
+        format!("cluster-{name}")
+    } else {
+        name.to_owned()
+    }
 }
 
 /// Seconds; empty for the default.
@@ -432,18 +571,30 @@ fn credential_lifetime(text: &str) -> Result<u32, String> {
     if text.is_empty() {
         return Ok(PeeringTimes::default().credential_lifetime_seconds);
     }
-    let (min, max) = (PeeringTimes::MIN_CREDENTIAL_LIFETIME_SECONDS, PeeringTimes::MAX_CREDENTIAL_LIFETIME_SECONDS);
-    let seconds = text.parse().ok().filter(|seconds| (min..=max).contains(seconds));
+    let (min, max) = (
+        PeeringTimes::MIN_CREDENTIAL_LIFETIME_SECONDS,
+        PeeringTimes::MAX_CREDENTIAL_LIFETIME_SECONDS,
+    );
+    let seconds = text
+        .parse()
+        .ok()
+        .filter(|seconds| (min..=max).contains(seconds));
     seconds.ok_or_else(|| format!("it must be a number of seconds from {min} to {max}"))
 }
 
 /// `host:port` of a plugin; empty for none.
 fn plugin_address(text: &str) -> Result<String, String> {
-    let parts = text.rsplit_once(':').map(|(host, port)| (host, port.parse::<u16>()));
+    let parts = text
+        .rsplit_once(':')
+        .map(|(host, port)| (host, port.parse::<u16>()));
     match parts {
         None if text.is_empty() => Ok(String::new()),
-        Some((host, Ok(1..))) if !host.is_empty() && !host.contains(['/', ':', ' ']) => Ok(text.to_owned()),
-        _ => Err("it must be host:port, for example liqo-fixed-resources-plugin.liqo:6001".to_owned()),
+        Some((host, Ok(1..))) if !host.is_empty() && !host.contains(['/', ':', ' ']) => {
+            Ok(text.to_owned())
+        }
+        _ => Err(
+            "it must be host:port, for example liqo-fixed-resources-plugin.liqo:6001".to_owned(),
+        ),
     }
 }
 
@@ -458,9 +609,15 @@ fn plugin_generation(text: &str) -> Result<PluginGeneration, String> {
 
 pub fn cluster_name(text: &str) -> Result<String, String> {
     let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    let good = (1..=63).contains(&text.len()) && text.bytes().all(inner) && !text.starts_with('-') && !text.ends_with('-');
+    let good = (1..=63).contains(&text.len())
+        && text.bytes().all(inner)
+        && !text.starts_with('-')
+        && !text.ends_with('-');
     if text.parse::<ClusterId>().is_ok() {
-        return Err(format!("a cluster name must not look like a cluster ID (for example, choose {})", name_from(text)));
+        return Err(format!(
+            "a cluster name must not look like a cluster ID (for example, choose {})",
+            name_from(text)
+        ));
     }
     if good {
         return Ok(text.to_owned());
@@ -474,7 +631,11 @@ pub fn cluster_name(text: &str) -> Result<String, String> {
 /// Reads `a=b,c=d`.
 pub fn labels(text: &str) -> Result<BTreeMap<String, String>, String> {
     let text = text.trim_start_matches('{').trim_end_matches('}');
-    text.split(',').map(str::trim).filter(|pair| !pair.is_empty()).map(label).collect()
+    text.split(',')
+        .map(str::trim)
+        .filter(|pair| !pair.is_empty())
+        .map(label)
+        .collect()
 }
 
 fn label(pair: &str) -> Result<(String, String), String> {
@@ -484,11 +645,18 @@ fn label(pair: &str) -> Result<(String, String), String> {
     let part = |text: &str| {
         text.len() <= 63
             && text.bytes().all(inner)
-            && text.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric())
-            && text.bytes().last().is_some_and(|byte| byte.is_ascii_alphanumeric())
+            && text
+                .bytes()
+                .next()
+                .is_some_and(|byte| byte.is_ascii_alphanumeric())
+            && text
+                .bytes()
+                .last()
+                .is_some_and(|byte| byte.is_ascii_alphanumeric())
     };
     let (prefix, name) = key.rsplit_once('/').unzip();
-    let prefix_good = prefix.is_none_or(|prefix| (1..=253).contains(&prefix.len()) && prefix.bytes().all(inner));
+    let prefix_good =
+        prefix.is_none_or(|prefix| (1..=253).contains(&prefix.len()) && prefix.bytes().all(inner));
     if prefix_good && part(name.unwrap_or(key)) && (value.is_empty() || part(value)) {
         Ok((key.to_owned(), value.to_owned()))
     } else {
@@ -543,14 +711,25 @@ fn certificates(text: &str) -> Result<String, String> {
     if text.is_empty() || text.contains(BEGIN) {
         return Ok(text.to_owned());
     }
-    let pem = std::fs::read_to_string(Path::new(text))
-        .map_err(|error| format!("neither certificates in PEM nor a file that can be read ({error})"))?;
-    if pem.contains(BEGIN) { Ok(pem) } else { Err(format!("the file contains no certificate in PEM (a line {BEGIN:?})")) }
+    let pem = std::fs::read_to_string(Path::new(text)).map_err(|error| {
+        format!("neither certificates in PEM nor a file that can be read ({error})")
+    })?;
+    if pem.contains(BEGIN) {
+        Ok(pem)
+    } else {
+        Err(format!(
+            "the file contains no certificate in PEM (a line {BEGIN:?})"
+        ))
+    }
 }
 
 fn percentage(text: &str) -> Result<u8, String> {
     let number = text.strip_suffix('%').unwrap_or(text);
-    number.parse().ok().filter(|percent| *percent <= 100).ok_or_else(|| "it must be a whole number from 0 to 100".to_owned())
+    number
+        .parse()
+        .ok()
+        .filter(|percent| *percent <= 100)
+        .ok_or_else(|| "it must be a whole number from 0 to 100".to_owned())
 }
 
 fn replicas(text: &str) -> Result<Replicas, String> {
@@ -558,7 +737,9 @@ fn replicas(text: &str) -> Result<Replicas, String> {
         return Ok(Replicas::ByNodes);
     }
     let count = text.parse().ok().filter(|count| (1..=9).contains(count));
-    count.map(Replicas::Count).ok_or_else(|| "it must be a whole number from 1 to 9, or empty to follow the nodes".to_owned())
+    count.map(Replicas::Count).ok_or_else(|| {
+        "it must be a whole number from 1 to 9, or empty to follow the nodes".to_owned()
+    })
 }
 
 fn image(text: &str) -> Result<String, String> {
@@ -570,11 +751,14 @@ fn image(text: &str) -> Result<String, String> {
 
 /// A directory of nodes; empty for the default.
 fn directory(text: &str) -> Result<String, String> {
-    let is_plain = text.starts_with('/') && text != "/" && !text.split('/').any(|part| part == "..");
+    let is_plain =
+        text.starts_with('/') && text != "/" && !text.split('/').any(|part| part == "..");
     if text.is_empty() || is_plain {
         return Ok(text.to_owned());
     }
-    Err(format!("it must be the absolute path of a directory on the nodes, for example {DEFAULT_KEY_DIRECTORY}"))
+    Err(format!(
+        "it must be the absolute path of a directory on the nodes, for example {DEFAULT_KEY_DIRECTORY}"
+    ))
 }
 
 #[cfg(test)]
@@ -609,16 +793,43 @@ mod tests {
         .unwrap();
         assert_eq!(settings.cluster_name.as_deref(), Some("rome"));
         let labels = settings.cluster_labels.clone().unwrap();
-        assert_eq!((labels["region"].as_str(), labels["liqo.io/provider"].as_str()), ("eu", "kind"));
-        assert_eq!(settings.api_server_address.as_deref(), Some("https://203.0.113.5:6443"));
-        assert_eq!(settings.authentication_address.as_deref(), Some("https://203.0.113.5:30443"));
-        assert_eq!((settings.percentage, settings.threshold, settings.replicas), (Some(70), Some(0), Some(Replicas::Count(2))));
-        assert_eq!(settings.avoid_nodes.clone().unwrap()["kwok.x-k8s.io/node"], "fake");
+        assert_eq!(
+            (
+                labels["region"].as_str(),
+                labels["liqo.io/provider"].as_str()
+            ),
+            ("eu", "kind")
+        );
+        assert_eq!(
+            settings.api_server_address.as_deref(),
+            Some("https://203.0.113.5:6443")
+        );
+        assert_eq!(
+            settings.authentication_address.as_deref(),
+            Some("https://203.0.113.5:30443")
+        );
+        assert_eq!(
+            (settings.percentage, settings.threshold, settings.replicas),
+            (Some(70), Some(0), Some(Replicas::Count(2)))
+        );
+        assert_eq!(
+            settings.avoid_nodes.clone().unwrap()["kwok.x-k8s.io/node"],
+            "fake"
+        );
         assert_eq!(settings.notes.len(), 2);
-        assert!(settings.notes.iter().all(|note| note.contains("no effect")), "{:?}", settings.notes);
+        assert!(
+            settings.notes.iter().all(|note| note.contains("no effect")),
+            "{:?}",
+            settings.notes
+        );
         assert_eq!(settings.lend_without_network_policies, Some(true));
         assert_eq!(settings.key_directory.as_deref(), Some("/opt/liqo"));
-        let plugin = settings.policy(PeeringPolicySpec::default()).provide.source.plugin.unwrap();
+        let plugin = settings
+            .policy(PeeringPolicySpec::default())
+            .provide
+            .source
+            .plugin
+            .unwrap();
         assert_eq!(plugin.address, "liqo-fixed-resources-plugin.liqo:6001");
         assert_eq!(plugin.generation, PluginGeneration::P2);
     }
@@ -626,18 +837,30 @@ mod tests {
     #[test]
     fn an_unknown_key_is_refused_with_the_keys_that_exist() {
         let text = refused("clusterName=rome");
-        assert!(text.contains("did you mean discovery.config.clusterName?"), "{text}");
+        assert!(
+            text.contains("did you mean discovery.config.clusterName?"),
+            "{text}"
+        );
         for (typed, meant) in [
-            ("controllerManager.config.resourcePluginAdress", "controllerManager.config.resourcePluginAddress"),
+            (
+                "controllerManager.config.resourcePluginAdress",
+                "controllerManager.config.resourcePluginAddress",
+            ),
             ("controllermanager.replica", "controllerManager.replicas"),
             ("discovery.clustername", "discovery.config.clusterName"),
-            ("controllerManager.config.resourceSharingPercent", "controllerManager.config.resourceSharingPercentage"),
+            (
+                "controllerManager.config.resourceSharingPercent",
+                "controllerManager.config.resourceSharingPercentage",
+            ),
         ] {
             let text = refused(&format!("{typed}=x"));
             assert!(text.contains(&format!("did you mean {meant}?")), "{text}");
         }
         let text = refused("a.b=c");
-        assert!(text.contains("controllerManager.replicas") && !text.contains("did you mean"), "{text}");
+        assert!(
+            text.contains("controllerManager.replicas") && !text.contains("did you mean"),
+            "{text}"
+        );
         assert!(refused("discovery.config.clusterName").contains("key=value"));
     }
 
@@ -648,18 +871,39 @@ mod tests {
             ("discovery.config.clusterLabels=region", "a=b,c=d"),
             ("discovery.config.clusterLabels=-a=b", "a=b,c=d"),
             ("apiServer.address=http://203.0.113.5", "https://"),
-            ("apiServer.address=https://127.0.0.1:6443", "only the machine itself"),
-            ("authentication.address=localhost:30443", "only the machine itself"),
-            ("authentication.address=https://[::1]:30443", "only the machine itself"),
+            (
+                "apiServer.address=https://127.0.0.1:6443",
+                "only the machine itself",
+            ),
+            (
+                "authentication.address=localhost:30443",
+                "only the machine itself",
+            ),
+            (
+                "authentication.address=https://[::1]:30443",
+                "only the machine itself",
+            ),
             ("apiServer.ca=/does/not/exist.pem", "neither"),
-            ("controllerManager.config.resourceSharingPercentage=101", "0 to 100"),
+            (
+                "controllerManager.config.resourceSharingPercentage=101",
+                "0 to 100",
+            ),
             ("controllerManager.replicas=0", "1 to 9"),
             ("fabric.keyDirectory=keys", "absolute path"),
             ("fabric.keyDirectory=/", "absolute path"),
             ("fabric.keyDirectory=/opt/../etc", "absolute path"),
-            ("controllerManager.config.resourcePluginAddress=http://plugin:6001", "host:port"),
-            ("controllerManager.config.resourcePluginAddress=plugin:0", "host:port"),
-            ("controllerManager.config.resourcePluginGeneration=4", "p1, p2 or p3"),
+            (
+                "controllerManager.config.resourcePluginAddress=http://plugin:6001",
+                "host:port",
+            ),
+            (
+                "controllerManager.config.resourcePluginAddress=plugin:0",
+                "host:port",
+            ),
+            (
+                "controllerManager.config.resourcePluginGeneration=4",
+                "p1, p2 or p3",
+            ),
         ] {
             let text = refused(argument);
             assert!(text.contains(hint), "{argument}: {text}");
@@ -671,7 +915,10 @@ mod tests {
         for (context, name) in [
             ("kind-rome", "kind-rome"),
             ("kubernetes-admin@kubernetes", "kubernetes-admin-kubernetes"),
-            ("arn:aws:eks:eu-west-1:1:cluster/Rome", "arn-aws-eks-eu-west-1-1-cluster-rome"),
+            (
+                "arn:aws:eks:eu-west-1:1:cluster/Rome",
+                "arn-aws-eks-eu-west-1-1-cluster-rome",
+            ),
             ("--", "cluster"),
         ] {
             assert_eq!(name_from(context), name);
@@ -679,17 +926,33 @@ mod tests {
         }
         assert!(cluster_name(&name_from(&"x.".repeat(99))).is_ok());
         let id = "x".repeat(32);
-        assert!(cluster_name(&id).unwrap_err().contains("must not look like a cluster ID"));
+        assert!(
+            cluster_name(&id)
+                .unwrap_err()
+                .contains("must not look like a cluster ID")
+        );
         assert_eq!(cluster_name(&name_from(&id)), Ok(format!("cluster-{id}")));
     }
 
     #[test]
     fn what_was_set_once_stays_until_something_else_is_set() {
         let first = Values::resolve(&Settings::default(), &Present::default(), "kind-rome");
-        assert_eq!((first.cluster_name.as_str(), first.policy.provide.percentage, first.replicas), ("kind-rome", 90, 1));
+        assert_eq!(
+            (
+                first.cluster_name.as_str(),
+                first.policy.provide.percentage,
+                first.replicas
+            ),
+            ("kind-rome", 90, 1)
+        );
 
-        let mut config =
-            ClusterConfig::new("liqo", liqo_api::ClusterConfigSpec { cluster_name: "rome".into(), ..Default::default() });
+        let mut config = ClusterConfig::new(
+            "liqo",
+            liqo_api::ClusterConfigSpec {
+                cluster_name: "rome".into(),
+                ..Default::default()
+            },
+        );
         config.spec.authentication.address = Some("https://203.0.113.5:30443".into());
         config.spec.lend_without_network_policies = true;
         let mut policy = PeeringPolicy::new("default", liqo_api::PeeringPolicySpec::default());
@@ -706,15 +969,37 @@ mod tests {
             nodes: Vec::new(),
         };
         let kept = Values::resolve(&Settings::default(), &present, "other");
-        assert_eq!((kept.cluster_name.as_str(), kept.policy.provide.percentage, kept.replicas), ("rome", 40, 2));
+        assert_eq!(
+            (
+                kept.cluster_name.as_str(),
+                kept.policy.provide.percentage,
+                kept.replicas
+            ),
+            ("rome", 40, 2)
+        );
         assert_eq!(kept.avoid_nodes, present.avoid_nodes);
-        assert_eq!((first.key_directory.as_str(), kept.key_directory.as_str()), ("/var/lib/liqo", "/opt/liqo"));
+        assert_eq!(
+            (first.key_directory.as_str(), kept.key_directory.as_str()),
+            ("/var/lib/liqo", "/opt/liqo")
+        );
         assert!(!first.lend_without_network_policies && kept.lend_without_network_policies);
-        assert_eq!(kept.authentication_address.as_deref(), Some("https://203.0.113.5:30443"));
+        assert_eq!(
+            kept.authentication_address.as_deref(),
+            Some("https://203.0.113.5:30443")
+        );
         // Replaces the default image of another version, and keeps an image that a user chose.
-        assert_eq!((kept.image, kept.fabric_image.as_str()), (default_image(), "localhost/liqo/fabric:mine"));
-        let chosen = Present { image: Some("localhost/liqo/controller-manager:1a2b3c".into()), ..present.clone() };
-        assert_eq!(Values::resolve(&Settings::default(), &chosen, "other").image, "localhost/liqo/controller-manager:1a2b3c");
+        assert_eq!(
+            (kept.image, kept.fabric_image.as_str()),
+            (default_image(), "localhost/liqo/fabric:mine")
+        );
+        let chosen = Present {
+            image: Some("localhost/liqo/controller-manager:1a2b3c".into()),
+            ..present.clone()
+        };
+        assert_eq!(
+            Values::resolve(&Settings::default(), &chosen, "other").image,
+            "localhost/liqo/controller-manager:1a2b3c"
+        );
 
         let unset = [
             "authentication.address=",
@@ -725,7 +1010,10 @@ mod tests {
         let unset = Values::resolve(&Settings::parse(&unset).unwrap(), &present, "other");
         assert!(!unset.lend_without_network_policies);
         assert_eq!(unset.key_directory, first.key_directory);
-        assert_eq!((unset.authentication_address, unset.avoid_nodes.len()), (None, 0));
+        assert_eq!(
+            (unset.authentication_address, unset.avoid_nodes.len()),
+            (None, 0)
+        );
     }
 
     #[test]
@@ -733,15 +1021,37 @@ mod tests {
         let resolved = |set: &[&str], kept: u32| {
             let mut config = ClusterConfig::new("liqo", liqo_api::ClusterConfigSpec::default());
             config.spec.peering.credential_lifetime_seconds = kept;
-            let present = Present { config: Some(config), ..Present::default() };
-            Settings::parse(set).map(|settings| Values::resolve(&settings, &present, "x").credential_lifetime_seconds)
+            let present = Present {
+                config: Some(config),
+                ..Present::default()
+            };
+            Settings::parse(set).map(|settings| {
+                Values::resolve(&settings, &present, "x").credential_lifetime_seconds
+            })
         };
-        assert_eq!(resolved(&[], 3600), Ok(None), "a later version can change the default");
+        assert_eq!(
+            resolved(&[], 3600),
+            Ok(None),
+            "a later version can change the default"
+        );
         assert_eq!(resolved(&[], 1800), Ok(Some(1800)));
-        assert_eq!(resolved(&["peering.credentialLifetimeSeconds=600"], 1800), Ok(Some(600)));
-        assert_eq!(resolved(&["peering.credentialLifetimeSeconds="], 1800), Ok(Some(3600)));
+        assert_eq!(
+            resolved(&["peering.credentialLifetimeSeconds=600"], 1800),
+            Ok(Some(600))
+        );
+        assert_eq!(
+            resolved(&["peering.credentialLifetimeSeconds="], 1800),
+            Ok(Some(3600))
+        );
         for wrong in ["599", "86401", "1h", "-1"] {
-            assert!(resolved(&[&format!("peering.credentialLifetimeSeconds={wrong}")], 3600).is_err(), "{wrong}");
+            assert!(
+                resolved(
+                    &[&format!("peering.credentialLifetimeSeconds={wrong}")],
+                    3600
+                )
+                .is_err(),
+                "{wrong}"
+            );
         }
     }
 
@@ -753,11 +1063,23 @@ mod tests {
         }))
         .unwrap();
         let replicas = |set: &[&str], nodes: usize, replicas: Option<u16>| {
-            let present = Present { replicas, nodes: vec![node.clone(); nodes], ..Present::default() };
+            let present = Present {
+                replicas,
+                nodes: vec![node.clone(); nodes],
+                ..Present::default()
+            };
             Values::resolve(&Settings::parse(set).unwrap(), &present, "x").replicas
         };
-        assert_eq!([replicas(&[], 1, None), replicas(&[], 2, None)], [1, 2], "the first installation");
-        assert_eq!([replicas(&[], 2, Some(1)), replicas(&[], 1, Some(2))], [1, 2], "a later one keeps the number");
+        assert_eq!(
+            [replicas(&[], 1, None), replicas(&[], 2, None)],
+            [1, 2],
+            "the first installation"
+        );
+        assert_eq!(
+            [replicas(&[], 2, Some(1)), replicas(&[], 1, Some(2))],
+            [1, 2],
+            "a later one keeps the number"
+        );
         assert_eq!(replicas(&["controllerManager.replicas="], 2, Some(1)), 2);
         assert_eq!(replicas(&["controllerManager.replicas=3"], 1, Some(1)), 3);
     }

@@ -1,7 +1,7 @@
 //! `liqoctl tether` and `liqoctl untether`: let a peer control this cluster, or end that.
 //!
-//! The commands only write into the spec of the `ClusterConfig` which peer should control it. The controllers do the
-//! rest, and report their progress in its status.
+//! The commands only write into the spec of the `ClusterConfig` which peer should control it. The
+//! controllers do the rest, and report their progress in its status.
 
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ use kube::{
     api::{ListParams, Patch, PatchParams},
 };
 use liqo_api::{
-    CLUSTER_CONFIG, ClusterConfig, ClusterId, ForeignCluster, Key, NamespaceOffloading, TetheringReason, TetheringState,
-    TetheringStatus, departure::DepartureCause, labels,
+    CLUSTER_CONFIG, ClusterConfig, ClusterId, ForeignCluster, Key, NamespaceOffloading,
+    TetheringReason, TetheringState, TetheringStatus, departure::DepartureCause, labels,
 };
 use serde::Serialize;
 use serde_json::json;
@@ -34,8 +34,8 @@ pub struct Outcome {
     pub peer: Option<String>,
 }
 
-/// Tethers this cluster to a peer. If this cluster or the peer refuses, the wish is taken back, so that nothing happens later by itself.
-/// Waits if there is a `timeout`.
+/// Tethers this cluster to a peer. If this cluster or the peer refuses, the wish is taken back, so
+/// that nothing happens later by itself. Waits if there is a `timeout`.
 pub async fn tether(
     cluster: &Cluster,
     foreign: &ForeignCluster,
@@ -48,11 +48,23 @@ pub async fn tether(
         && state != TetheringState::Autonomous
         && other != id
     {
-        bail!("this cluster is {state:?} with {other} already; end that with `liqoctl untether` first");
+        bail!(
+            "this cluster is {state:?} with {other} already; end that with `liqoctl untether` first"
+        );
     }
-    if let Some(TetheringStatus { state: TetheringState::Releasing, deadline, .. }) = status(&config) {
-        let until = deadline.as_ref().map(|deadline| format!(", at the latest at {}", deadline.0)).unwrap_or_default();
-        bail!("this cluster takes back control: try again when `liqoctl status` says that it is autonomous{until}");
+    if let Some(TetheringStatus {
+        state: TetheringState::Releasing,
+        deadline,
+        ..
+    }) = status(&config)
+    {
+        let until = deadline
+            .as_ref()
+            .map(|deadline| format!(", at the latest at {}", deadline.0))
+            .unwrap_or_default();
+        bail!(
+            "this cluster takes back control: try again when `liqoctl status` says that it is autonomous{until}"
+        );
     }
     // A former refusal would be taken for the answer.
     if config.tethering().0 == TetheringState::Autonomous && status(&config).is_some() {
@@ -64,14 +76,21 @@ pub async fn tether(
             || async {
                 let config = installed(cluster).await?;
                 let is_forgotten = config.tethering().1.is_none();
-                Ok(if is_forgotten { Poll::Done(()) } else { Poll::NotYet("the manager does not answer".to_owned()) })
+                Ok(if is_forgotten {
+                    Poll::Done(())
+                } else {
+                    Poll::NotYet("the manager does not answer".to_owned())
+                })
             },
         )
         .await?;
     }
     write(cluster, Some(id)).await?;
     let Some(timeout) = timeout else {
-        return Ok(Outcome { state: config.tethering().0, peer: Some(peer) });
+        return Ok(Outcome {
+            state: config.tethering().0,
+            peer: Some(peer),
+        });
     };
     let step = format!("Tethering this cluster to {peer}");
     let news = |missing: &str| progress.message(&step, missing);
@@ -82,7 +101,10 @@ pub async fn tether(
         }
     });
     match progress.step(&step, tethering).await {
-        Ok(state) => Ok(Outcome { state, peer: Some(peer) }),
+        Ok(state) => Ok(Outcome {
+            state,
+            peer: Some(peer),
+        }),
         Err(error) => {
             write(cluster, None).await?;
             Err(error.context(format!("this cluster is not tethered to {peer}")))
@@ -91,22 +113,44 @@ pub async fn tether(
 }
 
 /// Ends tethering, and waits until the cluster is autonomous if there is a `timeout`.
-pub async fn untether(cluster: &Cluster, timeout: Option<Duration>, progress: &Progress) -> anyhow::Result<Outcome> {
+pub async fn untether(
+    cluster: &Cluster,
+    timeout: Option<Duration>,
+    progress: &Progress,
+) -> anyhow::Result<Outcome> {
     let config = installed(cluster).await?;
     write(cluster, None).await?;
-    let Some(timeout) = timeout else { return Ok(Outcome { state: config.tethering().0, peer: None }) };
+    let Some(timeout) = timeout else {
+        return Ok(Outcome {
+            state: config.tethering().0,
+            peer: None,
+        });
+    };
     let step = "Taking back control";
     let news = |missing: &str| progress.message(step, missing);
-    let releasing = wait::until_every(HOMECOMING_INTERVAL, "this cluster is autonomous", timeout, news, || async {
-        let config = installed(cluster).await?;
-        let state = config.tethering().0;
-        if state == TetheringState::Autonomous {
-            return Ok(Poll::Done(state));
-        }
-        let pods = pods_away(&leaving(cluster).await);
-        Ok(Poll::NotYet(status(&config).map(|status| missing(status, &pods)).unwrap_or_default()))
-    });
-    Ok(Outcome { state: progress.step(step, releasing).await?, peer: None })
+    let releasing = wait::until_every(
+        HOMECOMING_INTERVAL,
+        "this cluster is autonomous",
+        timeout,
+        news,
+        || async {
+            let config = installed(cluster).await?;
+            let state = config.tethering().0;
+            if state == TetheringState::Autonomous {
+                return Ok(Poll::Done(state));
+            }
+            let pods = pods_away(&leaving(cluster).await);
+            Ok(Poll::NotYet(
+                status(&config)
+                    .map(|status| missing(status, &pods))
+                    .unwrap_or_default(),
+            ))
+        },
+    );
+    Ok(Outcome {
+        state: progress.step(step, releasing).await?,
+        peer: None,
+    })
 }
 
 /// Interval between two looks at the pods that come home.
@@ -115,23 +159,54 @@ const HOMECOMING_INTERVAL: Duration = Duration::from_secs(2);
 /// The pods that have to come home; none if they cannot be listed.
 async fn leaving(cluster: &Cluster) -> Vec<String> {
     let of_the_mode = ListParams::default().labels(labels::TETHERED);
-    let offloadings = Api::<NamespaceOffloading>::all(cluster.client.clone()).list_metadata(&of_the_mode).await;
-    let namespaces: Vec<String> =
-        offloadings.map(|all| all.items.iter().filter_map(ResourceExt::namespace).collect()).unwrap_or_default();
-    let virtual_nodes = ListParams::default().labels(&format!("{}={}", labels::TYPE, labels::TYPE_VIRTUAL_NODE));
-    let nodes = Api::<Node>::all(cluster.client.clone()).list_metadata(&virtual_nodes).await;
-    let pods = Api::<Pod>::all(cluster.client.clone()).list(&ListParams::default().fields("spec.nodeName!=")).await;
-    let (Ok(nodes), Ok(pods)) = (nodes, pods) else { return Vec::new() };
+    let offloadings = Api::<NamespaceOffloading>::all(cluster.client.clone())
+        .list_metadata(&of_the_mode)
+        .await;
+    let namespaces: Vec<String> = offloadings
+        .map(|all| {
+            all.items
+                .iter()
+                .filter_map(ResourceExt::namespace)
+                .collect()
+        })
+        .unwrap_or_default();
+    let virtual_nodes =
+        ListParams::default().labels(&format!("{}={}", labels::TYPE, labels::TYPE_VIRTUAL_NODE));
+    let nodes = Api::<Node>::all(cluster.client.clone())
+        .list_metadata(&virtual_nodes)
+        .await;
+    let pods = Api::<Pod>::all(cluster.client.clone())
+        .list(&ListParams::default().fields("spec.nodeName!="))
+        .await;
+    let (Ok(nodes), Ok(pods)) = (nodes, pods) else {
+        return Vec::new();
+    };
     let nodes: Vec<String> = nodes.items.iter().map(ResourceExt::name_any).collect();
     let is_away = |pod: &&Pod| {
-        let has_ended = pod.status.as_ref().is_some_and(|status| matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")));
+        let has_ended = pod
+            .status
+            .as_ref()
+            .is_some_and(|status| matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")));
         let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
-        let controller = pod.owner_references().iter().find(|owner| owner.controller == Some(true));
-        let comes_home = DepartureCause::ControlIsBack.takes(controller.map(|owner| owner.kind.as_str()));
-        let is_of_the_mode = pod.namespace().is_some_and(|namespace| namespaces.contains(&namespace));
-        !has_ended && comes_home && is_of_the_mode && node.is_some_and(|node| nodes.iter().any(|one| one == node))
+        let controller = pod
+            .owner_references()
+            .iter()
+            .find(|owner| owner.controller == Some(true));
+        let comes_home =
+            DepartureCause::ControlIsBack.takes(controller.map(|owner| owner.kind.as_str()));
+        let is_of_the_mode = pod
+            .namespace()
+            .is_some_and(|namespace| namespaces.contains(&namespace));
+        !has_ended
+            && comes_home
+            && is_of_the_mode
+            && node.is_some_and(|node| nodes.iter().any(|one| one == node))
     };
-    pods.items.iter().filter(is_away).map(|pod| Key::of(pod).to_string()).collect()
+    pods.items
+        .iter()
+        .filter(is_away)
+        .map(|pod| Key::of(pod).to_string())
+        .collect()
 }
 
 /// Number of pods that are named.
@@ -143,13 +218,26 @@ fn pods_away(pods: &[String]) -> String {
         0 => String::new(),
         rest => format!(" and {rest} more"),
     };
-    let named = pods.iter().take(MAX_NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
-    if pods.is_empty() { String::new() } else { format!("; still there: {named}{rest}") }
+    let named = pods
+        .iter()
+        .take(MAX_NAMED)
+        .map(String::as_str)
+        .collect::<Vec<_>>()
+        .join(", ");
+    if pods.is_empty() {
+        String::new()
+    } else {
+        format!("; still there: {named}{rest}")
+    }
 }
 
 /// Reason why `untether` still waits.
 fn missing(status: &TetheringStatus, pods: &str) -> String {
-    let until = status.deadline.as_ref().map(|deadline| format!("; over at {} at the latest", deadline.0)).unwrap_or_default();
+    let until = status
+        .deadline
+        .as_ref()
+        .map(|deadline| format!("; over at {} at the latest", deadline.0))
+        .unwrap_or_default();
     format!("{}{pods}{until}", status.message)
 }
 
@@ -157,18 +245,27 @@ fn missing(status: &TetheringStatus, pods: &str) -> String {
 const UNTIL_FORGOTTEN: Duration = Duration::from_secs(30);
 
 /// The result of an attempt with this peer, as the status says; the error is why it failed.
-fn outcome(status: Option<&TetheringStatus>, peer: &ClusterId) -> Result<Poll<TetheringState>, String> {
+fn outcome(
+    status: Option<&TetheringStatus>,
+    peer: &ClusterId,
+) -> Result<Poll<TetheringState>, String> {
     let Some(status) = status.filter(|status| status.cluster_id.as_ref() == Some(peer)) else {
         return Ok(Poll::NotYet("the manager has not seen it yet".to_owned()));
     };
     let reason = TetheringReason::parse(&status.reason);
-    // A silent peer is asked as soon as it answers: just after the peering nobody knows yet whether it does.
-    let waits = matches!(reason, Some(TetheringReason::NotWanted | TetheringReason::Waiting | TetheringReason::PeerSilent));
+    // A silent peer is asked as soon as it answers: just after the peering nobody knows yet whether
+    // it does.
+    let waits = matches!(
+        reason,
+        Some(TetheringReason::NotWanted | TetheringReason::Waiting | TetheringReason::PeerSilent)
+    );
     match status.state {
         TetheringState::Tethered => Ok(Poll::Done(TetheringState::Tethered)),
         TetheringState::Tethering => Ok(Poll::NotYet(status.message.clone())),
         TetheringState::Autonomous if waits => Ok(Poll::NotYet(status.message.clone())),
-        TetheringState::Autonomous | TetheringState::Releasing => Err(format!("{}: {}", status.reason, status.message)),
+        TetheringState::Autonomous | TetheringState::Releasing => {
+            Err(format!("{}: {}", status.reason, status.message))
+        }
     }
 }
 
@@ -179,28 +276,50 @@ fn status(config: &ClusterConfig) -> Option<&TetheringStatus> {
 /// The peer that controls this cluster, by its name or ID, if one does or is about to.
 pub async fn controlling_peer(cluster: &Cluster) -> anyhow::Result<Option<(ClusterId, String)>> {
     let config = cluster.config().await?.unwrap_or_default();
-    let (TetheringState::Tethering | TetheringState::Tethered, Some(peer)) = config.tethering() else { return Ok(None) };
-    let peers = Api::<ForeignCluster>::all(cluster.client.clone()).list(&ListParams::default()).await.doing("list the peers")?;
+    let (TetheringState::Tethering | TetheringState::Tethered, Some(peer)) = config.tethering()
+    else {
+        return Ok(None);
+    };
+    let peers = Api::<ForeignCluster>::all(cluster.client.clone())
+        .list(&ListParams::default())
+        .await
+        .doing("list the peers")?;
     let known = peers.items.iter().find(|one| one.spec.cluster_id == *peer);
-    Ok(Some((peer.clone(), known.map_or_else(|| peer.to_string(), ResourceExt::name_any))))
+    Ok(Some((
+        peer.clone(),
+        known.map_or_else(|| peer.to_string(), ResourceExt::name_any),
+    )))
 }
 
-/// Takes the wish to be tethered back, and waits until no peer controls this cluster. Pods may still come home then.
+/// Takes the wish to be tethered back, and waits until no peer controls this cluster. Pods may
+/// still come home then.
 pub async fn take_back(cluster: &Cluster, timeout: Duration) -> anyhow::Result<()> {
-    let Some((_, peer)) = controlling_peer(cluster).await? else { return Ok(()) };
+    let Some((_, peer)) = controlling_peer(cluster).await? else {
+        return Ok(());
+    };
     write(cluster, None).await?;
     let missing = format!("{peer} controls it still");
     wait::until(
         "this cluster is not tethered any more",
         timeout,
         |_| {},
-        || async { Ok(if controlling_peer(cluster).await?.is_none() { Poll::Done(()) } else { Poll::NotYet(missing.clone()) }) },
+        || async {
+            Ok(if controlling_peer(cluster).await?.is_none() {
+                Poll::Done(())
+            } else {
+                Poll::NotYet(missing.clone())
+            })
+        },
     )
     .await
 }
 
-/// An error if another peer than this one controls this cluster, which then borrows from and lends to nobody else.
-pub async fn refuse_other_peers(cluster: &Cluster, wanted: Option<&ClusterId>) -> anyhow::Result<()> {
+/// An error if another peer than this one controls this cluster, which then borrows from and lends
+/// to nobody else.
+pub async fn refuse_other_peers(
+    cluster: &Cluster,
+    wanted: Option<&ClusterId>,
+) -> anyhow::Result<()> {
     match controlling_peer(cluster).await? {
         Some((id, peer)) if Some(&id) != wanted => {
             bail!(
@@ -221,18 +340,28 @@ pub async fn refuse_while_tethered(cluster: &Cluster) -> anyhow::Result<()> {
 
 /// Reason why something has to wait as long as this peer controls the cluster.
 pub fn refusal(peer: &str) -> String {
-    format!("this cluster is tethered to {peer}, which decides where its pods run: end that with `liqoctl untether` first")
+    format!(
+        "this cluster is tethered to {peer}, which decides where its pods run: end that with `liqoctl untether` first"
+    )
 }
 
 async fn installed(cluster: &Cluster) -> anyhow::Result<ClusterConfig> {
-    let Some(config) = cluster.config().await? else { bail!("Liqo is not installed in this cluster: run `liqoctl install`") };
+    let Some(config) = cluster.config().await? else {
+        bail!("Liqo is not installed in this cluster: run `liqoctl install`")
+    };
     Ok(config)
 }
 
 async fn write(cluster: &Cluster, peer: Option<&ClusterId>) -> anyhow::Result<()> {
     let api: Api<ClusterConfig> = Api::all(cluster.client.clone());
     let change = json!({ "spec": { "tethering": { "clusterID": peer } } });
-    let written = api.patch(CLUSTER_CONFIG, &PatchParams::default(), &Patch::Merge(&change)).await;
+    let written = api
+        .patch(
+            CLUSTER_CONFIG,
+            &PatchParams::default(),
+            &Patch::Merge(&change),
+        )
+        .await;
     written.doing(format!("change ClusterConfig {CLUSTER_CONFIG}"))?;
     Ok(())
 }
@@ -241,9 +370,13 @@ async fn write(cluster: &Cluster, peer: Option<&ClusterId>) -> anyhow::Result<()
 pub fn table(outcome: &Outcome) -> String {
     match (outcome.state, &outcome.peer) {
         (TetheringState::Tethered, Some(peer)) => format!("This cluster is tethered to {peer}."),
-        (_, Some(peer)) => format!("This cluster is to be tethered to {peer}; `liqoctl status` shows when it is."),
+        (_, Some(peer)) => {
+            format!("This cluster is to be tethered to {peer}; `liqoctl status` shows when it is.")
+        }
         (TetheringState::Autonomous, None) => "This cluster is autonomous.".to_owned(),
-        (_, None) => "This cluster takes back control; `liqoctl status` shows when that is over.".to_owned(),
+        (_, None) => {
+            "This cluster takes back control; `liqoctl status` shows when that is over.".to_owned()
+        }
     }
 }
 
@@ -271,29 +404,64 @@ mod tests {
 
     #[test]
     fn an_attempt_ends_with_control_or_with_a_reason() {
-        assert_eq!(told(TetheringState::Tethering, TetheringReason::Waiting), Ok(false));
-        assert_eq!(told(TetheringState::Tethered, TetheringReason::Granted), Ok(true));
-        assert_eq!(told(TetheringState::Autonomous, TetheringReason::Waiting), Ok(false));
-        assert_eq!(told(TetheringState::Autonomous, TetheringReason::PeerSilent), Ok(false));
-        assert_eq!(told(TetheringState::Autonomous, TetheringReason::LendsToOthers), Err("LendsToOthers: because".into()));
-        assert_eq!(told(TetheringState::Releasing, TetheringReason::RefusedByPeer), Err("RefusedByPeer: because".into()));
+        assert_eq!(
+            told(TetheringState::Tethering, TetheringReason::Waiting),
+            Ok(false)
+        );
+        assert_eq!(
+            told(TetheringState::Tethered, TetheringReason::Granted),
+            Ok(true)
+        );
+        assert_eq!(
+            told(TetheringState::Autonomous, TetheringReason::Waiting),
+            Ok(false)
+        );
+        assert_eq!(
+            told(TetheringState::Autonomous, TetheringReason::PeerSilent),
+            Ok(false)
+        );
+        assert_eq!(
+            told(TetheringState::Autonomous, TetheringReason::LendsToOthers),
+            Err("LendsToOthers: because".into())
+        );
+        assert_eq!(
+            told(TetheringState::Releasing, TetheringReason::RefusedByPeer),
+            Err("RefusedByPeer: because".into())
+        );
     }
 
     #[test]
     fn whoever_waits_for_control_reads_for_what_and_until_when() {
         let mut status = status(TetheringState::Releasing, TetheringReason::Untethered);
         status.deadline = Some(Time("2026-01-01T00:05:00Z".parse().unwrap()));
-        let pods: Vec<String> = ["demo/a", "demo/b", "demo/c", "demo/d", "demo/e"].map(str::to_owned).to_vec();
+        let pods: Vec<String> = ["demo/a", "demo/b", "demo/c", "demo/d", "demo/e"]
+            .map(str::to_owned)
+            .to_vec();
         let said = missing(&status, &pods_away(&pods));
-        assert_eq!(said, "because; still there: demo/a, demo/b, demo/c and 2 more; over at 2026-01-01T00:05:00Z at the latest");
-        assert_eq!(missing(&TetheringStatus { deadline: None, ..status }, &pods_away(&[])), "because");
+        assert_eq!(
+            said,
+            "because; still there: demo/a, demo/b, demo/c and 2 more; over at 2026-01-01T00:05:00Z at the latest"
+        );
+        assert_eq!(
+            missing(
+                &TetheringStatus {
+                    deadline: None,
+                    ..status
+                },
+                &pods_away(&[])
+            ),
+            "because"
+        );
     }
 
     #[test]
     fn what_is_about_another_peer_says_nothing() {
         let other = ClusterId::of_public_key(&[2; 32]);
         let about_one = status(TetheringState::Tethered, TetheringReason::Granted);
-        assert!(matches!(outcome(Some(&about_one), &other), Ok(Poll::NotYet(_))));
+        assert!(matches!(
+            outcome(Some(&about_one), &other),
+            Ok(Poll::NotYet(_))
+        ));
         assert!(matches!(outcome(None, &other), Ok(Poll::NotYet(_))));
     }
 }

@@ -1,4 +1,5 @@
-//! `liqoctl token`: tokens that other clusters need for their first contact. A token is a Secret in Liqo's namespace.
+//! `liqoctl token`: tokens that other clusters need for their first contact. A token is a Secret in
+//! Liqo's namespace.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -79,19 +80,29 @@ pub struct Shown {
 /// 32 random bytes as lower-case base32.
 pub fn random() -> anyhow::Result<String> {
     let mut bytes = [0; 32];
-    OsRng.try_fill_bytes(&mut bytes).context("the system's random generator failed")?;
+    OsRng
+        .try_fill_bytes(&mut bytes)
+        .context("the system's random generator failed")?;
     Ok(BASE32_NOPAD.encode(&bytes).to_ascii_lowercase())
 }
 
-/// A Secret in Liqo's namespace that contains a token; `labelled` if the token is valid here, and not if another cluster issued it.
-pub fn secret(name: &str, token: &str, labelled: Option<Use>, expires_at: Option<Timestamp>) -> Secret {
+/// A Secret in Liqo's namespace that contains a token; `labelled` if the token is valid here, and
+/// not if another cluster issued it.
+pub fn secret(
+    name: &str,
+    token: &str,
+    labelled: Option<Use>,
+    expires_at: Option<Timestamp>,
+) -> Secret {
     let mut with = BTreeMap::from([(labels::MANAGED.to_owned(), "true".to_owned())]);
     if let Some(usage) = labelled {
         with.insert(labels::PEERING_TOKEN.to_owned(), usage.as_str().to_owned());
     }
     let expires_at = expires_at.map(|at| (annotations::EXPIRES_AT.to_owned(), at.to_string()));
     let max_uses = match labelled {
-        Some(Use::Reusable { max_uses }) => Some((annotations::MAX_USES.to_owned(), max_uses.to_string())),
+        Some(Use::Reusable { max_uses }) => {
+            Some((annotations::MAX_USES.to_owned(), max_uses.to_string()))
+        }
         _ => None,
     };
     Secret {
@@ -102,7 +113,10 @@ pub fn secret(name: &str, token: &str, labelled: Option<Use>, expires_at: Option
             annotations: Some(expires_at.into_iter().chain(max_uses).collect()),
             ..ObjectMeta::default()
         },
-        data: Some(BTreeMap::from([(TOKEN.to_owned(), ByteString(token.as_bytes().to_vec()))])),
+        data: Some(BTreeMap::from([(
+            TOKEN.to_owned(),
+            ByteString(token.as_bytes().to_vec()),
+        )])),
         ..Secret::default()
     }
 }
@@ -110,18 +124,30 @@ pub fn secret(name: &str, token: &str, labelled: Option<Use>, expires_at: Option
 /// Writes a Secret with a token.
 pub async fn store(cluster: &Cluster, secret: &Secret) -> anyhow::Result<()> {
     let api: Api<Secret> = Api::namespaced(cluster.client.clone(), NAMESPACE);
-    api.patch(&secret.name_any(), &PatchParams::apply(FIELD_MANAGER).force(), &Patch::Apply(secret))
-        .await
-        .doing(format!("write the Secret with the token in cluster {}", cluster.context))?;
+    api.patch(
+        &secret.name_any(),
+        &PatchParams::apply(FIELD_MANAGER).force(),
+        &Patch::Apply(secret),
+    )
+    .await
+    .doing(format!(
+        "write the Secret with the token in cluster {}",
+        cluster.context
+    ))?;
     Ok(())
 }
 
 pub async fn create(cluster: &Cluster, wanted: &Wanted) -> anyhow::Result<Shown> {
     let token = random()?;
-    let name = wanted.name.clone().unwrap_or_else(|| format!("peering-token-{}", &token[..8]));
+    let name = wanted
+        .name
+        .clone()
+        .unwrap_or_else(|| format!("peering-token-{}", &token[..8]));
     let expires_at = match wanted.lifetime {
         Some(lifetime) => {
-            let at = Timestamp::now().checked_add(SignedDuration::try_from(lifetime)?).context("this lifetime is too long")?;
+            let at = Timestamp::now()
+                .checked_add(SignedDuration::try_from(lifetime)?)
+                .context("this lifetime is too long")?;
             Some(Timestamp::from_second(at.as_second())?)
         }
         None => None,
@@ -130,15 +156,34 @@ pub async fn create(cluster: &Cluster, wanted: &Wanted) -> anyhow::Result<Shown>
     sweep(cluster, Timestamp::now()).await?;
     let secret = secret(&name, &token, Some(wanted.usage), expires_at);
     let api: Api<Secret> = Api::namespaced(cluster.client.clone(), NAMESPACE);
-    match api.create(&PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() }, &secret).await {
+    match api
+        .create(
+            &PostParams {
+                field_manager: Some(FIELD_MANAGER.to_owned()),
+                ..PostParams::default()
+            },
+            &secret,
+        )
+        .await
+    {
         Err(kube::Error::Api(status)) if status.code == 409 => {
-            let present = api.get_opt(&name).await.doing(format!("read Secret {name}"))?;
+            let present = api
+                .get_opt(&name)
+                .await
+                .doing(format!("read Secret {name}"))?;
             may_replace(&name, present.as_ref(), wanted.replace)?;
             store(cluster, &secret).await?;
         }
-        created => drop(created.doing(format!("write the Secret with the token in cluster {}", cluster.context))?),
+        created => drop(created.doing(format!(
+            "write the Secret with the token in cluster {}",
+            cluster.context
+        ))?),
     }
-    Ok(Shown { name, token, ..shown(&secret) })
+    Ok(Shown {
+        name,
+        token,
+        ..shown(&secret)
+    })
 }
 
 /// An error if a Secret of this name is no token, or if the user does not want to replace it.
@@ -148,7 +193,9 @@ fn may_replace(name: &str, present: Option<&Secret>, replace: bool) -> anyhow::R
             bail!("Secret {name} in namespace {NAMESPACE} is no token: choose another --name")
         }
         Some(_) if !replace => {
-            bail!("there is a token {name} already: choose another --name, or make that token invalid with --replace")
+            bail!(
+                "there is a token {name} already: choose another --name, or make that token invalid with --replace"
+            )
         }
         _ => Ok(()),
     }
@@ -157,11 +204,22 @@ fn may_replace(name: &str, present: Option<&Secret>, replace: bool) -> anyhow::R
 /// Removes expired tokens.
 pub async fn sweep(cluster: &Cluster, now: Timestamp) -> anyhow::Result<()> {
     let api: Api<Secret> = Api::namespaced(cluster.client.clone(), NAMESPACE);
-    let secrets = api.list_metadata(&ListParams::default().labels(labels::PEERING_TOKEN)).await.doing("list the tokens")?;
-    for expired in secrets.items.iter().filter(|secret| is_expired(secret.annotations(), now)) {
-        match api.delete(&expired.name_any(), &DeleteParams::default()).await {
+    let secrets = api
+        .list_metadata(&ListParams::default().labels(labels::PEERING_TOKEN))
+        .await
+        .doing("list the tokens")?;
+    for expired in secrets
+        .items
+        .iter()
+        .filter(|secret| is_expired(secret.annotations(), now))
+    {
+        match api
+            .delete(&expired.name_any(), &DeleteParams::default())
+            .await
+        {
             Err(error) if !is_absent(&error) => {
-                return Err(error).doing(format!("delete the expired token {}", expired.name_any()));
+                return Err(error)
+                    .doing(format!("delete the expired token {}", expired.name_any()));
             }
             _ => {}
         }
@@ -171,23 +229,38 @@ pub async fn sweep(cluster: &Cluster, now: Timestamp) -> anyhow::Result<()> {
 
 /// Whether a token has expired.
 fn is_expired(with: &BTreeMap<String, String>, now: Timestamp) -> bool {
-    with.get(annotations::EXPIRES_AT).and_then(|at| at.parse::<Timestamp>().ok()).is_some_and(|at| at < now)
+    with.get(annotations::EXPIRES_AT)
+        .and_then(|at| at.parse::<Timestamp>().ok())
+        .is_some_and(|at| at < now)
 }
 
 /// The tokens that are valid here.
 pub async fn list(cluster: &Cluster) -> anyhow::Result<Vec<Shown>> {
     let api: Api<Secret> = Api::namespaced(cluster.client.clone(), NAMESPACE);
-    let secrets = api.list(&ListParams::default().labels(labels::PEERING_TOKEN)).await.doing("list the tokens")?;
+    let secrets = api
+        .list(&ListParams::default().labels(labels::PEERING_TOKEN))
+        .await
+        .doing("list the tokens")?;
     Ok(secrets.items.iter().map(shown).collect())
 }
 
 fn shown(secret: &Secret) -> Shown {
     Shown {
         name: secret.name_any(),
-        usage: secret.labels().get(labels::PEERING_TOKEN).cloned().unwrap_or_default(),
+        usage: secret
+            .labels()
+            .get(labels::PEERING_TOKEN)
+            .cloned()
+            .unwrap_or_default(),
         expires_at: secret.annotations().get(annotations::EXPIRES_AT).cloned(),
-        uses: secret.annotations().get(annotations::USED_BY).map_or(0, |users| users.split(',').count()),
-        max_uses: secret.annotations().get(annotations::MAX_USES).and_then(|number| number.parse().ok()),
+        uses: secret
+            .annotations()
+            .get(annotations::USED_BY)
+            .map_or(0, |users| users.split(',').count()),
+        max_uses: secret
+            .annotations()
+            .get(annotations::MAX_USES)
+            .and_then(|number| number.parse().ok()),
         token: String::new(),
     }
 }
@@ -195,7 +268,10 @@ fn shown(secret: &Secret) -> Shown {
 /// Makes a token invalid. Existing peerings stay.
 pub async fn delete(cluster: &Cluster, name: &str) -> anyhow::Result<()> {
     let api: Api<Secret> = Api::namespaced(cluster.client.clone(), NAMESPACE);
-    let known = api.get_opt(name).await.doing(format!("read Secret {name}"))?;
+    let known = api
+        .get_opt(name)
+        .await
+        .doing(format!("read Secret {name}"))?;
     if !known.is_some_and(|secret| secret.labels().contains_key(labels::PEERING_TOKEN)) {
         bail!("there is no token {name}: see `liqoctl token list`");
     }
@@ -210,7 +286,10 @@ pub fn table(tokens: &[Shown]) -> String {
         return "No tokens. Create one with `liqoctl token create`, or with `liqoctl generate peer-command`.".to_owned();
     }
     let row = |token: &Shown| {
-        let expires = token.expires_at.as_deref().map_or_else(|| "never".to_owned(), output::to_the_second);
+        let expires = token
+            .expires_at
+            .as_deref()
+            .map_or_else(|| "never".to_owned(), output::to_the_second);
         let usage = match token.max_uses {
             Some(max) => format!("{}, {} of {max} clusters", token.usage, token.uses),
             None => token.usage.clone(),
@@ -223,7 +302,10 @@ pub fn table(tokens: &[Shown]) -> String {
 /// Parses a duration, for example `90s`, `15m`, `24h` or `7d`. A bare number means seconds.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let form = || format!("{text:?} is not a duration; durations are given as 90s, 15m, 24h or 7d");
-    let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
+    let (number, unit) = text.split_at(
+        text.find(|c: char| !c.is_ascii_digit())
+            .unwrap_or(text.len()),
+    );
     let number: u64 = number.parse().map_err(|_| form())?;
     let seconds = match unit {
         "" | "s" => 1,
@@ -232,7 +314,11 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         "d" => 24 * 60 * 60,
         _ => return Err(form()),
     };
-    number.checked_mul(seconds).filter(|total| *total > 0).map(Duration::from_secs).ok_or_else(form)
+    number
+        .checked_mul(seconds)
+        .filter(|total| *total > 0)
+        .map(Duration::from_secs)
+        .ok_or_else(form)
 }
 
 #[cfg(test)]
@@ -248,33 +334,71 @@ mod tests {
 
     #[test]
     fn only_a_labelled_secret_lets_anybody_in() {
-        assert!(secret("x", "t", Some(Use::OneTime), None).labels().contains_key(labels::PEERING_TOKEN));
-        assert!(!secret("x", "t", None, None).labels().contains_key(labels::PEERING_TOKEN));
+        assert!(
+            secret("x", "t", Some(Use::OneTime), None)
+                .labels()
+                .contains_key(labels::PEERING_TOKEN)
+        );
+        assert!(
+            !secret("x", "t", None, None)
+                .labels()
+                .contains_key(labels::PEERING_TOKEN)
+        );
     }
 
     #[test]
     fn only_tokens_that_say_so_are_expired() {
-        let (before, now) = (Timestamp::UNIX_EPOCH, Timestamp::UNIX_EPOCH + SignedDuration::from_secs(1));
+        let (before, now) = (
+            Timestamp::UNIX_EPOCH,
+            Timestamp::UNIX_EPOCH + SignedDuration::from_secs(1),
+        );
         let expired = |at| is_expired(secret("x", "t", Some(Use::OneTime), at).annotations(), now);
         assert!(expired(Some(before)) && !expired(Some(now)) && !expired(None));
-        assert!(!is_expired(&BTreeMap::from([(annotations::EXPIRES_AT.to_owned(), "some day".to_owned())]), now));
+        assert!(!is_expired(
+            &BTreeMap::from([(annotations::EXPIRES_AT.to_owned(), "some day".to_owned())]),
+            now
+        ));
     }
 
     #[test]
     fn a_listed_token_does_not_show_itself() {
-        let listed = shown(&secret("x", "hidden-value", Some(Use::Reusable { max_uses: 3 }), None));
-        assert_eq!((listed.usage.as_str(), listed.uses, listed.max_uses), ("reusable", 0, Some(3)));
+        let listed = shown(&secret(
+            "x",
+            "hidden-value",
+            Some(Use::Reusable { max_uses: 3 }),
+            None,
+        ));
+        assert_eq!(
+            (listed.usage.as_str(), listed.uses, listed.max_uses),
+            ("reusable", 0, Some(3))
+        );
         assert!(table(std::slice::from_ref(&listed)).contains("reusable, 0 of 3 clusters"));
-        assert!(!serde_json::to_string(&listed).unwrap().contains("hidden-value"));
+        assert!(
+            !serde_json::to_string(&listed)
+                .unwrap()
+                .contains("hidden-value")
+        );
     }
 
     #[test]
     fn a_token_is_replaced_only_if_the_user_says_so() {
         let token = secret("x", "t", Some(Use::OneTime), None);
-        assert!(may_replace("x", Some(&token), false).unwrap_err().to_string().contains("--replace"));
-        assert!(may_replace("x", Some(&token), true).is_ok() && may_replace("x", None, false).is_ok());
+        assert!(
+            may_replace("x", Some(&token), false)
+                .unwrap_err()
+                .to_string()
+                .contains("--replace")
+        );
+        assert!(
+            may_replace("x", Some(&token), true).is_ok() && may_replace("x", None, false).is_ok()
+        );
         let other = secret("x", "t", None, None);
-        assert!(may_replace("x", Some(&other), true).unwrap_err().to_string().contains("is no token"));
+        assert!(
+            may_replace("x", Some(&other), true)
+                .unwrap_err()
+                .to_string()
+                .contains("is no token")
+        );
     }
 
     #[test]
@@ -288,7 +412,12 @@ mod tests {
             token: String::new(),
         };
         let text = table(&[token(Some("2026-01-01T12:00:00.123456789Z")), token(None)]);
-        assert!(text.contains("2026-01-01T12:00:00Z") && text.contains("never") && !text.contains(".1234"), "{text}");
+        assert!(
+            text.contains("2026-01-01T12:00:00Z")
+                && text.contains("never")
+                && !text.contains(".1234"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -1,7 +1,8 @@
-//! `liqoctl uninstall`: removes everything; without `--purge`, everything except the cluster's identity.
+//! `liqoctl uninstall`: removes everything; without `--purge`, everything except the cluster's
+//! identity.
 //!
-//! The order matters: first the running controllers clean up what they created, here and at the peers. Then they are removed,
-//! and then the objects that their finalizers still hold.
+//! The order matters: first the running controllers clean up what they created, here and at the
+//! peers. Then they are removed, and then the objects that their finalizers still hold.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -13,12 +14,13 @@ use k8s_openapi::api::{
 use kube::{
     Api, Resource, ResourceExt,
     api::{
-        ApiResource, DynamicObject, GroupVersionKind, ListParams, ObjectMeta, PartialObjectMeta, Patch, PatchParams, TypeMeta,
+        ApiResource, DynamicObject, GroupVersionKind, ListParams, ObjectMeta, PartialObjectMeta,
+        Patch, PatchParams, TypeMeta,
     },
 };
 use liqo_api::{
-    CLUSTER_CONFIG, ClusterConfig, ForeignCluster, NamespaceOffloading, PeeringPolicy, Receipt, SearchDomain, labels,
-    pods::OFFLOADING_GATE,
+    CLUSTER_CONFIG, ClusterConfig, ForeignCluster, NamespaceOffloading, PeeringPolicy, Receipt,
+    SearchDomain, labels, pods::OFFLOADING_GATE,
 };
 use serde::Serialize;
 use serde_json::json;
@@ -64,10 +66,16 @@ pub struct InUse {
 impl InUse {
     /// The parts in use, as text; nothing if there are none.
     pub fn describe(&self) -> Option<String> {
-        let tethered = self.tethered_to.iter().map(|peer| format!("this cluster is tethered to {peer}"));
+        let tethered = self
+            .tethered_to
+            .iter()
+            .map(|peer| format!("this cluster is tethered to {peer}"));
         let mut parts: Vec<String> = tethered.chain(self.peerings.iter().cloned()).collect();
         if !self.namespaces.is_empty() {
-            parts.push(format!("namespaces {} are offloaded", self.namespaces.join(", ")));
+            parts.push(format!(
+                "namespaces {} are offloaded",
+                self.namespaces.join(", ")
+            ));
         }
         if self.receipts > 0 {
             let receipts = self.receipts;
@@ -104,17 +112,34 @@ pub struct Uninstalled {
 
 /// Finds what uninstalling would end.
 pub async fn in_use(cluster: &Cluster) -> anyhow::Result<InUse> {
-    let foreign = list_or_none(&Api::<ForeignCluster>::all(cluster.client.clone()), &ListParams::default())
-        .await
-        .doing("list the peers")?;
-    let offloadings = list_or_none(&Api::<NamespaceOffloading>::all(cluster.client.clone()), &ListParams::default()).await;
+    let foreign = list_or_none(
+        &Api::<ForeignCluster>::all(cluster.client.clone()),
+        &ListParams::default(),
+    )
+    .await
+    .doing("list the peers")?;
+    let offloadings = list_or_none(
+        &Api::<NamespaceOffloading>::all(cluster.client.clone()),
+        &ListParams::default(),
+    )
+    .await;
     let kept = ListParams::default().labels(labels::FORMER_PEER_ID);
-    let receipts = list_or_none(&Api::<Receipt>::namespaced(cluster.client.clone(), NAMESPACE), &kept).await;
+    let receipts = list_or_none(
+        &Api::<Receipt>::namespaced(cluster.client.clone(), NAMESPACE),
+        &kept,
+    )
+    .await;
     Ok(InUse {
-        tethered_to: tether::controlling_peer(cluster).await?.map(|(_, peer)| peer),
+        tethered_to: tether::controlling_peer(cluster)
+            .await?
+            .map(|(_, peer)| peer),
         receipts: receipts.doing("list the receipts of ended peerings")?.len(),
         peerings: foreign.iter().filter_map(peering).collect(),
-        namespaces: offloadings.doing("list the offloaded namespaces")?.iter().filter_map(kube::ResourceExt::namespace).collect(),
+        namespaces: offloadings
+            .doing("list the offloaded namespaces")?
+            .iter()
+            .filter_map(kube::ResourceExt::namespace)
+            .collect(),
     })
 }
 
@@ -130,8 +155,7 @@ fn peering(foreign: &ForeignCluster) -> Option<String> {
 
 /// An error if something is in use and `force` is not set.
 pub async fn check(cluster: &Cluster, options: &Options) -> anyhow::Result<()> {
-    let advice =
-        "end what is in use (`liqoctl unpeer`, `liqoctl unoffload namespace`), and then uninstall it with `helm uninstall`";
+    let advice = "end what is in use (`liqoctl unpeer`, `liqoctl unoffload namespace`), and then uninstall it with `helm uninstall`";
     preflight::refuse_release_of_helm(cluster, advice).await?;
     let in_use = in_use(cluster).await?;
     match in_use.describe() {
@@ -141,46 +165,95 @@ pub async fn check(cluster: &Cluster, options: &Options) -> anyhow::Result<()> {
 }
 
 /// Removes Liqo. Idempotent.
-pub async fn uninstall(cluster: &Cluster, options: &Options, progress: &Progress) -> anyhow::Result<Uninstalled> {
+pub async fn uninstall(
+    cluster: &Cluster,
+    options: &Options,
+    progress: &Progress,
+) -> anyhow::Result<Uninstalled> {
     check(cluster, options).await?;
     let step = "Ending what is in use";
     progress.started(step);
     // Without a running controller nobody cleans up.
-    let timeout =
-        if options.force && !is_running(cluster).await? { Duration::from_secs(5).min(options.timeout) } else { options.timeout };
+    let timeout = if options.force && !is_running(cluster).await? {
+        Duration::from_secs(5).min(options.timeout)
+    } else {
+        options.timeout
+    };
     match end_use(cluster, timeout, |text| progress.message(step, text)).await {
         Ok(()) => progress.finished(step),
         Err(error) if options.force => {
             progress.failed(step);
-            progress.line(&format!("The controllers did not finish ({error:#}); their objects are removed anyway."));
+            progress.line(&format!(
+                "The controllers did not finish ({error:#}); their objects are removed anyway."
+            ));
         }
         Err(error) => {
             progress.failed(step);
             return Err(error.context("--force removes the objects of the controllers anyway"));
         }
     }
-    Box::pin(progress.step("Stopping the controller manager", stop_manager(cluster, options.timeout))).await?;
+    Box::pin(progress.step(
+        "Stopping the controller manager",
+        stop_manager(cluster, options.timeout),
+    ))
+    .await?;
     let step = "Removing the network from the nodes";
-    let nodes_not_cleared =
-        Box::pin(progress.step(step, clear_nodes(cluster, options.timeout, |text| progress.message(step, text)))).await?;
-    Box::pin(progress.step("Removing what Liqo created", remove_created(cluster, options.timeout))).await?;
-    progress.step("Removing Liqo's kinds", remove_definitions(cluster, options.timeout)).await?;
-    progress.step("Removing rights and policies", remove_installed(cluster)).await?;
-    let identity_kept = Box::pin(progress.step("Removing Liqo's namespaces", remove_namespace(cluster, options))).await?;
-    let deployments =
-        Api::<Deployment>::namespaced(cluster.client.clone(), NAMESPACE).list_metadata(&ListParams::default()).await;
+    let nodes_not_cleared = Box::pin(progress.step(
+        step,
+        clear_nodes(cluster, options.timeout, |text| {
+            progress.message(step, text);
+        }),
+    ))
+    .await?;
+    Box::pin(progress.step(
+        "Removing what Liqo created",
+        remove_created(cluster, options.timeout),
+    ))
+    .await?;
+    progress
+        .step(
+            "Removing Liqo's kinds",
+            remove_definitions(cluster, options.timeout),
+        )
+        .await?;
+    progress
+        .step("Removing rights and policies", remove_installed(cluster))
+        .await?;
+    let identity_kept = Box::pin(progress.step(
+        "Removing Liqo's namespaces",
+        remove_namespace(cluster, options),
+    ))
+    .await?;
+    let deployments = Api::<Deployment>::namespaced(cluster.client.clone(), NAMESPACE)
+        .list_metadata(&ListParams::default())
+        .await;
     // What ended all the same must not fail now.
-    let deployments_left = deployments.map(|all| all.items.iter().map(ResourceExt::name_any).collect()).unwrap_or_default();
-    Ok(Uninstalled { identity_kept, nodes_not_cleared, deployments_left })
+    let deployments_left = deployments
+        .map(|all| all.items.iter().map(ResourceExt::name_any).collect())
+        .unwrap_or_default();
+    Ok(Uninstalled {
+        identity_kept,
+        nodes_not_cleared,
+        deployments_left,
+    })
 }
 
-/// Makes the agent on each node remove its changes there: it is ready when nothing is left. Returns the nodes on which it was
-/// not in time.
-async fn clear_nodes(cluster: &Cluster, timeout: Duration, news: impl FnMut(&str)) -> anyhow::Result<Vec<String>> {
+/// Makes the agent on each node remove its changes there: it is ready when nothing is left. Returns
+/// the nodes on which it was not in time.
+async fn clear_nodes(
+    cluster: &Cluster,
+    timeout: Duration,
+    news: impl FnMut(&str),
+) -> anyhow::Result<Vec<String>> {
     let sets: Api<DaemonSet> = Api::namespaced(cluster.client.clone(), FABRIC_NAMESPACE);
     let reading = "read DaemonSet liqo-fabric";
-    let Some(set) = sets.get_opt(FABRIC).await.doing(reading)? else { return Ok(Vec::new()) };
-    let container = set.spec.and_then(|spec| spec.template.spec?.containers.into_iter().next()).unwrap_or_default();
+    let Some(set) = sets.get_opt(FABRIC).await.doing(reading)? else {
+        return Ok(Vec::new());
+    };
+    let container = set
+        .spec
+        .and_then(|spec| spec.template.spec?.containers.into_iter().next())
+        .unwrap_or_default();
     let mut arguments = container.args.unwrap_or_default();
     if !arguments.iter().any(|argument| argument == rollout::CLEAR) {
         arguments.push(rollout::CLEAR.to_owned());
@@ -189,7 +262,9 @@ async fn clear_nodes(cluster: &Cluster, timeout: Duration, news: impl FnMut(&str
         "updateStrategy": { "rollingUpdate": { "maxUnavailable": "100%" } },
         "template": { "spec": { "containers": [{ "name": container.name, "args": arguments }] } },
     } });
-    sets.patch(FABRIC, &PatchParams::default(), &Patch::Strategic(&patch)).await.doing("change the program on each node")?;
+    sets.patch(FABRIC, &PatchParams::default(), &Patch::Strategic(&patch))
+        .await
+        .doing("change the program on each node")?;
     let waited = rollout::finished(cluster, timeout, true, news).await;
     // An object that cannot be removed must not prevent the removal of others.
     let left = match waited {
@@ -201,72 +276,137 @@ async fn clear_nodes(cluster: &Cluster, timeout: Duration, news: impl FnMut(&str
 
 async fn is_running(cluster: &Cluster) -> anyhow::Result<bool> {
     let deployments: Api<Deployment> = Api::namespaced(cluster.client.clone(), NAMESPACE);
-    let deployment = deployments.get_opt(MANAGER).await.doing("read the Deployment of the controller manager")?;
-    Ok(deployment.and_then(|deployment| deployment.status?.available_replicas).unwrap_or(0) > 0)
+    let deployment = deployments
+        .get_opt(MANAGER)
+        .await
+        .doing("read the Deployment of the controller manager")?;
+    Ok(deployment
+        .and_then(|deployment| deployment.status?.available_replicas)
+        .unwrap_or(0)
+        > 0)
 }
 
 /// Lets the controllers clean up, here and at the peers.
-async fn end_use(cluster: &Cluster, timeout: Duration, news: impl FnMut(&str)) -> anyhow::Result<()> {
+async fn end_use(
+    cluster: &Cluster,
+    timeout: Duration,
+    news: impl FnMut(&str),
+) -> anyhow::Result<()> {
     // As long as a peer decides, nobody may end offloadings.
     tether::take_back(cluster, timeout).await?;
     let offloadings: Api<NamespaceOffloading> = Api::all(cluster.client.clone());
     let foreign: Api<ForeignCluster> = Api::all(cluster.client.clone());
-    for offloading in list_or_none(&offloadings, &ListParams::default()).await.doing("list the offloaded namespaces")? {
+    for offloading in list_or_none(&offloadings, &ListParams::default())
+        .await
+        .doing("list the offloaded namespaces")?
+    {
         let namespace = offloading.metadata.namespace.as_deref();
         offload::announce(cluster, namespace.unwrap_or_default(), None).await?;
-        apply::delete(&dynamic::<NamespaceOffloading>(cluster, namespace), &offloading.name_any()).await?;
+        apply::delete(
+            &dynamic::<NamespaceOffloading>(cluster, namespace),
+            &offloading.name_any(),
+        )
+        .await?;
     }
     stop_discovery(cluster).await?;
-    for peer in list_or_none(&foreign, &ListParams::default()).await.doing("list the peers")? {
+    for peer in list_or_none(&foreign, &ListParams::default())
+        .await
+        .doing("list the peers")?
+    {
         apply::delete(&dynamic::<ForeignCluster>(cluster, None), &peer.name_any()).await?;
     }
     let namespaces: Api<Namespace> = Api::all(cluster.client.clone());
     until("all peerings are ended", timeout, news, || async {
         let mut left = names(
-            &list_or_none(&offloadings, &ListParams::default()).await.doing("list the offloaded namespaces")?,
+            &list_or_none(&offloadings, &ListParams::default())
+                .await
+                .doing("list the offloaded namespaces")?,
             "the NamespaceOffloading of namespace",
             true,
         );
         left.extend(names(
-            &list_or_none(&foreign, &ListParams::default()).await.doing("list the peers")?,
+            &list_or_none(&foreign, &ListParams::default())
+                .await
+                .doing("list the peers")?,
             "the ForeignCluster",
             false,
         ));
-        left.extend(names(&namespaces.list_metadata(&made()).await.doing("list Liqo's namespaces")?.items, "namespace", false));
-        Ok(if left.is_empty() { Poll::Done(()) } else { Poll::NotYet(format!("{} is being removed", left.join(", "))) })
+        left.extend(names(
+            &namespaces
+                .list_metadata(&made())
+                .await
+                .doing("list Liqo's namespaces")?
+                .items,
+            "namespace",
+            false,
+        ));
+        Ok(if left.is_empty() {
+            Poll::Done(())
+        } else {
+            Poll::NotYet(format!("{} is being removed", left.join(", ")))
+        })
     })
     .await
 }
 
-/// Without this, the manager would create `ForeignCluster`s again, and consumers that need no token would come back.
+/// Without this, the manager would create `ForeignCluster`s again, and consumers that need no token
+/// would come back.
 async fn stop_discovery(cluster: &Cluster) -> anyhow::Result<()> {
     let policies: Api<PeeringPolicy> = Api::all(cluster.client.clone());
-    let all = list_or_none(&policies, &ListParams::default()).await.doing("list the policies")?;
-    for policy in all.iter().filter(|policy| !policy.spec.provide.token_required) {
+    let all = list_or_none(&policies, &ListParams::default())
+        .await
+        .doing("list the policies")?;
+    for policy in all
+        .iter()
+        .filter(|policy| !policy.spec.provide.token_required)
+    {
         apply::delete(&dynamic::<PeeringPolicy>(cluster, None), &policy.name_any()).await?;
     }
     let domains: Api<SearchDomain> = Api::all(cluster.client.clone());
-    for domain in list_or_none(&domains, &ListParams::default()).await.doing("list the domains")? {
+    for domain in list_or_none(&domains, &ListParams::default())
+        .await
+        .doing("list the domains")?
+    {
         apply::delete(&dynamic::<SearchDomain>(cluster, None), &domain.name_any()).await?;
     }
-    if cluster.config().await?.is_some_and(|config| !config.spec.discovery.is_default()) {
+    if cluster
+        .config()
+        .await?
+        .is_some_and(|config| !config.spec.discovery.is_default())
+    {
         let configs: Api<ClusterConfig> = Api::all(cluster.client.clone());
         let off = Patch::Merge(json!({ "spec": { "discovery": null } }));
-        configs.patch(CLUSTER_CONFIG, &PatchParams::default(), &off).await.doing("switch discovery off")?;
+        configs
+            .patch(CLUSTER_CONFIG, &PatchParams::default(), &off)
+            .await
+            .doing("switch discovery off")?;
     }
     Ok(())
 }
 
 fn names<K: Resource>(objects: &[K], what: &str, of_namespace: bool) -> Vec<String> {
-    let name = |object: &K| if of_namespace { object.namespace() } else { Some(object.name_any()) };
-    objects.iter().filter_map(name).map(|name| format!("{what} {name}")).collect()
+    let name = |object: &K| {
+        if of_namespace {
+            object.namespace()
+        } else {
+            Some(object.name_any())
+        }
+    };
+    objects
+        .iter()
+        .filter_map(name)
+        .map(|name| format!("{what} {name}"))
+        .collect()
 }
 
 fn made() -> ListParams {
     ListParams::default().labels(CREATED_BY_LIQO)
 }
 
-fn dynamic<K: Resource<DynamicType = ()>>(cluster: &Cluster, namespace: Option<&str>) -> Api<DynamicObject> {
+fn dynamic<K: Resource<DynamicType = ()>>(
+    cluster: &Cluster,
+    namespace: Option<&str>,
+) -> Api<DynamicObject> {
     let resource = ApiResource::erase::<K>(&());
     match namespace {
         Some(namespace) => Api::namespaced_with(cluster.client.clone(), namespace, &resource),
@@ -274,7 +414,13 @@ fn dynamic<K: Resource<DynamicType = ()>>(cluster: &Cluster, namespace: Option<&
     }
 }
 
-fn of_kind(cluster: &Cluster, group: &str, version: &str, kind: &str, namespace: Option<&str>) -> Api<DynamicObject> {
+fn of_kind(
+    cluster: &Cluster,
+    group: &str,
+    version: &str,
+    kind: &str,
+    namespace: Option<&str>,
+) -> Api<DynamicObject> {
     let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
     match namespace {
         Some(namespace) => Api::namespaced_with(cluster.client.clone(), namespace, &resource),
@@ -284,39 +430,78 @@ fn of_kind(cluster: &Cluster, group: &str, version: &str, kind: &str, namespace:
 
 /// Removes the webhook first: without the manager it would refuse pods.
 async fn stop_manager(cluster: &Cluster, timeout: Duration) -> anyhow::Result<()> {
-    apply::delete(&of_kind(cluster, "admissionregistration.k8s.io", "v1", "MutatingWebhookConfiguration", None), "liqo").await?;
+    apply::delete(
+        &of_kind(
+            cluster,
+            "admissionregistration.k8s.io",
+            "v1",
+            "MutatingWebhookConfiguration",
+            None,
+        ),
+        "liqo",
+    )
+    .await?;
     // Pods of consumers, which ask the resolver, have ended.
     for name in [MANAGER, RESOLVER] {
-        apply::delete(&of_kind(cluster, "apps", "v1", "Deployment", Some(NAMESPACE)), name).await?;
+        apply::delete(
+            &of_kind(cluster, "apps", "v1", "Deployment", Some(NAMESPACE)),
+            name,
+        )
+        .await?;
     }
     rollout::forget_pods(cluster, NAMESPACE, &rollout::away(cluster).await?).await?;
     let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), NAMESPACE);
-    let ours = ListParams::default().labels(&format!("app.kubernetes.io/name in ({MANAGER},{RESOLVER})"));
+    let ours =
+        ListParams::default().labels(&format!("app.kubernetes.io/name in ({MANAGER},{RESOLVER})"));
     until(
         "the controller manager has stopped",
         timeout,
         |_| {},
         || async {
-            let left = pods.list_metadata(&ours).await.doing("list the pods of the controller manager")?.items;
-            Ok(if left.is_empty() { Poll::Done(()) } else { Poll::NotYet("its pods are ending".to_owned()) })
+            let left = pods
+                .list_metadata(&ours)
+                .await
+                .doing("list the pods of the controller manager")?
+                .items;
+            Ok(if left.is_empty() {
+                Poll::Done(())
+            } else {
+                Poll::NotYet("its pods are ending".to_owned())
+            })
         },
     )
     .await
 }
 
-/// Releases the pods that wait for the strategy of their namespace: nobody else removes the gate of the webhook.
+/// Releases the pods that wait for the strategy of their namespace: nobody else removes the gate of
+/// the webhook.
 async fn release_waiting(cluster: &Cluster) -> anyhow::Result<()> {
     let pods: Api<Pod> = Api::all(cluster.client.clone());
-    let waiting = pods.list(&ListParams::default().fields("spec.nodeName=")).await.doing("list the pods without a node")?;
+    let waiting = pods
+        .list(&ListParams::default().fields("spec.nodeName="))
+        .await
+        .doing("list the pods without a node")?;
     let is_gated = |pod: &Pod| {
-        let gates = pod.spec.iter().flat_map(|spec| spec.scheduling_gates.iter().flatten());
+        let gates = pod
+            .spec
+            .iter()
+            .flat_map(|spec| spec.scheduling_gates.iter().flatten());
         gates.into_iter().any(|gate| gate.name == OFFLOADING_GATE)
     };
     for pod in waiting.into_iter().filter(is_gated) {
         let gone = json!({ "name": OFFLOADING_GATE, "$patch": "delete" });
-        let patch = json!({ "metadata": { "uid": pod.uid() }, "spec": { "schedulingGates": [gone] } });
-        let api: Api<Pod> = Api::namespaced(cluster.client.clone(), &pod.namespace().unwrap_or_default());
-        match api.patch(&pod.name_any(), &PatchParams::default(), &Patch::Strategic(&patch)).await {
+        let patch =
+            json!({ "metadata": { "uid": pod.uid() }, "spec": { "schedulingGates": [gone] } });
+        let api: Api<Pod> =
+            Api::namespaced(cluster.client.clone(), &pod.namespace().unwrap_or_default());
+        match api
+            .patch(
+                &pod.name_any(),
+                &PatchParams::default(),
+                &Patch::Strategic(&patch),
+            )
+            .await
+        {
             // It is gone, or another pod has its name.
             Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => {}
             patched => drop(patched.doing(format!("release pod {}", pod.name_any()))?),
@@ -329,36 +514,86 @@ async fn release_waiting(cluster: &Cluster) -> anyhow::Result<()> {
 async fn remove_created(cluster: &Cluster, timeout: Duration) -> anyhow::Result<()> {
     release_waiting(cluster).await?;
     for definition in liqo_api::custom_resource_definitions() {
-        let version = definition.spec.versions.first().map(|version| version.name.clone()).unwrap_or_default();
-        let objects = of_kind(cluster, &definition.spec.group, &version, &definition.spec.names.kind, None);
+        let version = definition
+            .spec
+            .versions
+            .first()
+            .map(|version| version.name.clone())
+            .unwrap_or_default();
+        let objects = of_kind(
+            cluster,
+            &definition.spec.group,
+            &version,
+            &definition.spec.names.kind,
+            None,
+        );
         for object in metadata(&objects, &ListParams::default()).await? {
-            let api =
-                of_kind(cluster, &definition.spec.group, &version, &definition.spec.names.kind, object.namespace().as_deref());
+            let api = of_kind(
+                cluster,
+                &definition.spec.group,
+                &version,
+                &definition.spec.names.kind,
+                object.namespace().as_deref(),
+            );
             release(&api, &object).await?;
         }
     }
-    let mapped =
-        ListParams::default().labels(&format!("{}=true,{}={}", labels::MANAGED, labels::NAMESPACE_KIND, labels::KIND_MAPPED));
+    let mapped = ListParams::default().labels(&format!(
+        "{}=true,{}={}",
+        labels::MANAGED,
+        labels::NAMESPACE_KIND,
+        labels::KIND_MAPPED
+    ));
     let mapped = metadata(&dynamic::<Namespace>(cluster, None), &mapped).await?;
     // A pod elsewhere that has this label is not Liqo's.
-    let is_ours = |pod: &PartialObjectMeta<DynamicObject>| mapped.iter().any(|one| Some(one.name_any()) == pod.namespace());
-    let pods = metadata(&dynamic::<Pod>(cluster, None), &ListParams::default().labels(labels::SHADOW_POD)).await?;
+    let is_ours = |pod: &PartialObjectMeta<DynamicObject>| {
+        mapped
+            .iter()
+            .any(|one| Some(one.name_any()) == pod.namespace())
+    };
+    let pods = metadata(
+        &dynamic::<Pod>(cluster, None),
+        &ListParams::default().labels(labels::SHADOW_POD),
+    )
+    .await?;
     for pod in pods.into_iter().filter(is_ours) {
         release(&dynamic::<Pod>(cluster, pod.namespace().as_deref()), &pod).await?;
     }
     let nodes = of_kind(cluster, "", "v1", "Node", None);
-    let virtual_nodes = ListParams::default().labels(&format!("{}={}", labels::TYPE, labels::TYPE_VIRTUAL_NODE));
+    let virtual_nodes =
+        ListParams::default().labels(&format!("{}={}", labels::TYPE, labels::TYPE_VIRTUAL_NODE));
     for node in metadata(&nodes, &virtual_nodes).await? {
         apply::delete(&nodes, &node.name_any()).await?;
-        apply::delete(&of_kind(cluster, "coordination.k8s.io", "v1", "Lease", Some("kube-node-lease")), &node.name_any()).await?;
+        apply::delete(
+            &of_kind(
+                cluster,
+                "coordination.k8s.io",
+                "v1",
+                "Lease",
+                Some("kube-node-lease"),
+            ),
+            &node.name_any(),
+        )
+        .await?;
     }
-    for (group, kind) in [("rbac.authorization.k8s.io", "RoleBinding"), ("certificates.k8s.io", "CertificateSigningRequest")] {
+    for (group, kind) in [
+        ("rbac.authorization.k8s.io", "RoleBinding"),
+        ("certificates.k8s.io", "CertificateSigningRequest"),
+    ] {
         for object in metadata(&of_kind(cluster, group, "v1", kind, None), &made()).await? {
-            apply::delete(&of_kind(cluster, group, "v1", kind, object.namespace().as_deref()), &object.name_any()).await?;
+            apply::delete(
+                &of_kind(cluster, group, "v1", kind, object.namespace().as_deref()),
+                &object.name_any(),
+            )
+            .await?;
         }
     }
     let namespaces = dynamic::<Namespace>(cluster, None);
-    let left: BTreeSet<String> = metadata(&namespaces, &made()).await?.iter().map(kube::ResourceExt::name_any).collect();
+    let left: BTreeSet<String> = metadata(&namespaces, &made())
+        .await?
+        .iter()
+        .map(kube::ResourceExt::name_any)
+        .collect();
     for name in &left {
         apply::delete(&namespaces, name).await?;
     }
@@ -368,7 +603,10 @@ async fn remove_created(cluster: &Cluster, timeout: Duration) -> anyhow::Result<
     Ok(())
 }
 
-async fn metadata(api: &Api<DynamicObject>, parameters: &ListParams) -> anyhow::Result<Vec<PartialObjectMeta<DynamicObject>>> {
+async fn metadata(
+    api: &Api<DynamicObject>,
+    parameters: &ListParams,
+) -> anyhow::Result<Vec<PartialObjectMeta<DynamicObject>>> {
     match api.list_metadata(parameters).await {
         Ok(list) => Ok(list.items),
         Err(error) if is_absent(&error) => Ok(Vec::new()),
@@ -377,22 +615,39 @@ async fn metadata(api: &Api<DynamicObject>, parameters: &ListParams) -> anyhow::
 }
 
 /// Deletes an object, and removes its finalizers.
-async fn release(api: &Api<DynamicObject>, object: &PartialObjectMeta<DynamicObject>) -> anyhow::Result<()> {
+async fn release(
+    api: &Api<DynamicObject>,
+    object: &PartialObjectMeta<DynamicObject>,
+) -> anyhow::Result<()> {
     let name = object.name_any();
     apply::delete(api, &name).await?;
     if object.finalizers().is_empty() {
         return Ok(());
     }
     let patch = json!({ "metadata": { "finalizers": null, "uid": object.uid() } });
-    match api.patch_metadata(&name, &PatchParams::default(), &Patch::Merge(&patch)).await {
+    match api
+        .patch_metadata(&name, &PatchParams::default(), &Patch::Merge(&patch))
+        .await
+    {
         Err(error) if is_absent(&error) => Ok(()),
-        patched => patched.map(drop).doing(format!("remove the finalizers of {name}")),
+        patched => patched
+            .map(drop)
+            .doing(format!("remove the finalizers of {name}")),
     }
 }
 
 async fn remove_definitions(cluster: &Cluster, timeout: Duration) -> anyhow::Result<()> {
-    let api = of_kind(cluster, "apiextensions.k8s.io", "v1", "CustomResourceDefinition", None);
-    let names: Vec<String> = liqo_api::custom_resource_definitions().iter().map(kube::ResourceExt::name_any).collect();
+    let api = of_kind(
+        cluster,
+        "apiextensions.k8s.io",
+        "v1",
+        "CustomResourceDefinition",
+        None,
+    );
+    let names: Vec<String> = liqo_api::custom_resource_definitions()
+        .iter()
+        .map(kube::ResourceExt::name_any)
+        .collect();
     for name in &names {
         apply::delete(&api, name).await?;
     }
@@ -402,35 +657,64 @@ async fn remove_definitions(cluster: &Cluster, timeout: Duration) -> anyhow::Res
     Ok(())
 }
 
-/// Removes what `install` applied, in this version or an earlier one: by label, for every kind that it applies.
+/// Removes what `install` applied, in this version or an earlier one: by label, for every kind that
+/// it applies.
 async fn remove_installed(cluster: &Cluster) -> anyhow::Result<()> {
-    let objects = manifests::render(&Values::resolve(&Settings::default(), &Present::default(), ""))?;
-    let ours = ListParams::default().labels(&format!("{}={},app.kubernetes.io/part-of=liqo", INSTALLED_BY.0, INSTALLED_BY.1));
+    let objects = manifests::render(&Values::resolve(
+        &Settings::default(),
+        &Present::default(),
+        "",
+    ))?;
+    let ours = ListParams::default().labels(&format!(
+        "{}={},app.kubernetes.io/part-of=liqo",
+        INSTALLED_BY.0, INSTALLED_BY.1
+    ));
     let mut kinds: Vec<&TypeMeta> = Vec::new();
-    for types in objects.iter().filter(|object| kind(object) != "Namespace").filter_map(|object| object.types.as_ref()) {
+    for types in objects
+        .iter()
+        .filter(|object| kind(object) != "Namespace")
+        .filter_map(|object| object.types.as_ref())
+    {
         if !kinds.contains(&types) {
             kinds.push(types);
         }
     }
-    // The reverse order of installation: bindings before the roles that they bind, and the contents of namespaces first.
+    // The reverse order of installation: bindings before the roles that they bind, and the contents
+    // of namespaces first.
     for types in kinds.into_iter().rev() {
-        let gvk = GroupVersionKind::try_from(types).context("an object of this program has a broken kind")?;
-        for object in metadata(&of_kind(cluster, &gvk.group, &gvk.version, &gvk.kind, None), &ours).await? {
-            let api = of_kind(cluster, &gvk.group, &gvk.version, &gvk.kind, object.namespace().as_deref());
+        let gvk = GroupVersionKind::try_from(types)
+            .context("an object of this program has a broken kind")?;
+        for object in metadata(
+            &of_kind(cluster, &gvk.group, &gvk.version, &gvk.kind, None),
+            &ours,
+        )
+        .await?
+        {
+            let api = of_kind(
+                cluster,
+                &gvk.group,
+                &gvk.version,
+                &gvk.kind,
+                object.namespace().as_deref(),
+            );
             apply::delete(&api, &object.name_any()).await?;
         }
     }
     Ok(())
 }
 
-/// Removes the namespace, or everything in it except the identity. Returns whether the identity was kept.
+/// Removes the namespace, or everything in it except the identity. Returns whether the identity was
+/// kept.
 async fn remove_namespace(cluster: &Cluster, options: &Options) -> anyhow::Result<bool> {
     let namespaces = dynamic::<Namespace>(cluster, None);
     rollout::forget_pods(cluster, FABRIC_NAMESPACE, &rollout::away(cluster).await?).await?;
     apply::delete(&namespaces, FABRIC_NAMESPACE).await?;
     apply::gone(&namespaces, FABRIC_NAMESPACE, options.timeout).await?;
     let secrets: Api<Secret> = Api::namespaced(cluster.client.clone(), NAMESPACE);
-    let identity = secrets.get_metadata_opt(IDENTITY).await.doing(format!("read Secret {IDENTITY}"))?;
+    let identity = secrets
+        .get_metadata_opt(IDENTITY)
+        .await
+        .doing(format!("read Secret {IDENTITY}"))?;
     if options.purge || identity.is_none() {
         apply::delete(&namespaces, NAMESPACE).await?;
         apply::gone(&namespaces, NAMESPACE, options.timeout).await?;
@@ -443,11 +727,19 @@ async fn remove_namespace(cluster: &Cluster, options: &Options) -> anyhow::Resul
         "ConfigMap" => meta.name.as_deref() == Some("kube-root-ca.crt"),
         _ => false,
     };
-    for (group, kind) in
-        [("", "Secret"), ("", "ConfigMap"), ("", "ServiceAccount"), ("coordination.k8s.io", "Lease"), ("", "Service")]
-    {
+    for (group, kind) in [
+        ("", "Secret"),
+        ("", "ConfigMap"),
+        ("", "ServiceAccount"),
+        ("coordination.k8s.io", "Lease"),
+        ("", "Service"),
+    ] {
         let api = of_kind(cluster, group, "v1", kind, Some(NAMESPACE));
-        for object in metadata(&api, &ListParams::default()).await?.iter().filter(|object| !kept(kind, &object.metadata)) {
+        for object in metadata(&api, &ListParams::default())
+            .await?
+            .iter()
+            .filter(|object| !kept(kind, &object.metadata))
+        {
             apply::delete(&api, &object.name_any()).await?;
         }
     }
@@ -463,7 +755,12 @@ pub async fn question(cluster: &Cluster, options: &Options) -> anyhow::Result<St
     }
     let mut lost = Vec::new();
     for namespace in &in_use.namespaces {
-        lost.extend(offload::remote_pods(cluster, namespace).await?.into_iter().map(|pod| format!("{namespace}/{pod}")));
+        lost.extend(
+            offload::remote_pods(cluster, namespace)
+                .await?
+                .into_iter()
+                .map(|pod| format!("{namespace}/{pod}")),
+        );
     }
     if !lost.is_empty() {
         text = format!("{text} These pods end: {}.", lost.join(", "));
@@ -479,8 +776,9 @@ pub fn table(uninstalled: &Uninstalled) -> String {
     let mut text = outcome(uninstalled.identity_kept);
     if !uninstalled.deployments_left.is_empty() {
         let left = uninstalled.deployments_left.join(", ");
-        text =
-            format!("{text} These Deployments there are not Liqo's, and lost their accounts and Services: {left}; delete them.");
+        text = format!(
+            "{text} These Deployments there are not Liqo's, and lost their accounts and Services: {left}; delete them."
+        );
     }
     if uninstalled.nodes_not_cleared.is_empty() {
         return text;
@@ -518,9 +816,15 @@ mod tests {
     fn what_is_left_in_liqos_namespace_is_named() {
         let done = |left: &[&str]| {
             let deployments_left = left.iter().map(|&name| name.to_owned()).collect();
-            table(&Uninstalled { identity_kept: true, nodes_not_cleared: Vec::new(), deployments_left })
+            table(&Uninstalled {
+                identity_kept: true,
+                nodes_not_cleared: Vec::new(),
+                deployments_left,
+            })
         };
-        assert!(done(&["broker"]).ends_with("lost their accounts and Services: broker; delete them."));
+        assert!(
+            done(&["broker"]).ends_with("lost their accounts and Services: broker; delete them.")
+        );
         assert!(!done(&[]).contains("Deployments"));
     }
 
@@ -528,8 +832,14 @@ mod tests {
     fn a_known_cluster_without_a_peering_is_not_in_use() {
         assert_eq!(peering(&foreign("No", None)), None);
         assert_eq!(peering(&foreign("Auto", None)), None);
-        assert_eq!(peering(&foreign("Yes", None)).unwrap(), "this cluster borrows from milan");
-        assert_eq!(peering(&foreign("Auto", Some("liqo-tenant-x"))).unwrap(), "this cluster lends to milan");
+        assert_eq!(
+            peering(&foreign("Yes", None)).unwrap(),
+            "this cluster borrows from milan"
+        );
+        assert_eq!(
+            peering(&foreign("Auto", Some("liqo-tenant-x"))).unwrap(),
+            "this cluster lends to milan"
+        );
         let mut ending = foreign("Yes", Some("liqo-tenant-x"));
         ending.metadata.deletion_timestamp = Some(liqo_api::Time(jiff::Timestamp::UNIX_EPOCH));
         assert_eq!(peering(&ending), None);
@@ -539,14 +849,36 @@ mod tests {
     fn what_is_in_use_is_said_in_one_sentence() {
         assert_eq!(InUse::default().describe(), None);
         let peerings = vec!["this cluster lends to rome".into()];
-        let in_use = InUse { peerings, namespaces: vec!["demo".into()], receipts: 0, tethered_to: None };
-        assert_eq!(in_use.describe().unwrap(), "this cluster lends to rome; namespaces demo are offloaded");
+        let in_use = InUse {
+            peerings,
+            namespaces: vec!["demo".into()],
+            receipts: 0,
+            tethered_to: None,
+        };
+        assert_eq!(
+            in_use.describe().unwrap(),
+            "this cluster lends to rome; namespaces demo are offloaded"
+        );
         assert!(in_use.advice().contains("unpeer"));
-        let tethered = InUse { tethered_to: Some("milan".into()), ..in_use };
-        assert!(tethered.describe().unwrap().starts_with("this cluster is tethered to milan; "));
+        let tethered = InUse {
+            tethered_to: Some("milan".into()),
+            ..in_use
+        };
+        assert!(
+            tethered
+                .describe()
+                .unwrap()
+                .starts_with("this cluster is tethered to milan; ")
+        );
         assert!(tethered.advice().contains("`liqoctl untether`"));
-        let receipts = InUse { receipts: 3, ..InUse::default() };
+        let receipts = InUse {
+            receipts: 3,
+            ..InUse::default()
+        };
         let expected = "3 receipts of ended peerings are stored here (`liqoctl receipt export csv` prints them)";
-        assert_eq!((receipts.describe().unwrap().as_str(), receipts.advice()), (expected, "--force deletes them"));
+        assert_eq!(
+            (receipts.describe().unwrap().as_str(), receipts.advice()),
+            (expected, "--force deletes them")
+        );
     }
 }

@@ -10,7 +10,8 @@ use kube::{
 };
 use liqo_api::policies::{PolicyPeer, of_peer};
 use liqo_api::{
-    CallReason, ClusterId, ForeignCluster, PeeringIntent, PeeringPolicy, VirtualNode, links, provider_namespace, tenant_namespace,
+    CallReason, ClusterId, ForeignCluster, PeeringIntent, PeeringPolicy, VirtualNode, links,
+    provider_namespace, tenant_namespace,
 };
 use serde::Serialize;
 use serde_json::json;
@@ -30,7 +31,8 @@ use crate::{
 pub struct Options {
     /// Also take back what the peer borrows from this cluster.
     pub incoming: bool,
-    /// Delete the pods that run at the peer at once, instead of evicting them as disruption budgets allow.
+    /// Delete the pods that run at the peer at once, instead of evicting them as disruption budgets
+    /// allow.
     pub now: bool,
     /// Time limit for each step.
     pub timeout: Duration,
@@ -50,29 +52,47 @@ pub struct Unpeered {
 /// The peer of this name or ID.
 pub async fn find(cluster: &Cluster, name: &str) -> anyhow::Result<ForeignCluster> {
     let api: Api<ForeignCluster> = Api::all(cluster.client.clone());
-    let all = list_or_none(&api, &ListParams::default()).await.doing("list the known clusters")?;
+    let all = list_or_none(&api, &ListParams::default())
+        .await
+        .doing("list the known clusters")?;
     find_in(all, name)
 }
 
-/// An ID never counts as a name: a cluster chooses its own name, and could choose another cluster's ID.
+/// An ID never counts as a name: a cluster chooses its own name, and could choose another cluster's
+/// ID.
 fn find_in(all: Vec<ForeignCluster>, name: &str) -> anyhow::Result<ForeignCluster> {
     let names: Vec<_> = all.iter().map(kube::ResourceExt::name_any).collect();
     let is_id = name.parse::<ClusterId>().is_ok();
-    let is_meant =
-        |foreign: &ForeignCluster| if is_id { foreign.spec.cluster_id.as_str() == name } else { foreign.name_any() == name };
+    let is_meant = |foreign: &ForeignCluster| {
+        if is_id {
+            foreign.spec.cluster_id.as_str() == name
+        } else {
+            foreign.name_any() == name
+        }
+    };
     match all.into_iter().find(is_meant) {
         Some(foreign) => Ok(foreign),
         None if names.is_empty() => bail!("there is no peer {name}: this cluster has no peers"),
-        None if is_id => bail!("there is no peer with the ID {name}: the peers are called {}", names.join(", ")),
+        None if is_id => bail!(
+            "there is no peer with the ID {name}: the peers are called {}",
+            names.join(", ")
+        ),
         None => bail!("there is no peer {name}: {}", output::there_are(&names)),
     }
 }
 
-/// Whether this peer borrows, or may borrow, from this cluster. A tenancy that is ending does not count.
+/// Whether this peer borrows, or may borrow, from this cluster. A tenancy that is ending does not
+/// count.
 pub fn lends_to(foreign: &ForeignCluster) -> bool {
     let ending = foreign.metadata.deletion_timestamp.is_some()
-        || foreign.condition(links::CONSUMER_AUTHORIZED).is_some_and(|condition| condition.status == "False");
-    !ending && foreign.status.as_ref().is_some_and(|status| status.tenant_namespace.is_some())
+        || foreign
+            .condition(links::CONSUMER_AUTHORIZED)
+            .is_some_and(|condition| condition.status == "False");
+    !ending
+        && foreign
+            .status
+            .as_ref()
+            .is_some_and(|status| status.tenant_namespace.is_some())
 }
 
 /// Ends the peering and waits until this cluster has nothing left of it.
@@ -86,9 +106,20 @@ pub async fn unpeer(
     let name = foreign.name_any();
     let still_lending = lends_to(foreign) && !options.incoming;
     // Discovery would create the object again, and the policy the peering.
-    let automatic = foreign.status.as_ref().is_some_and(|status| status.automatic_outgoing_peering);
+    let automatic = foreign
+        .status
+        .as_ref()
+        .is_some_and(|status| status.automatic_outgoing_peering);
     let by_policy = automatic || (options.incoming && needs_no_token(cluster, foreign).await?);
-    let end = end(&api, &name, Keep { still_lending, by_policy, incoming: options.incoming });
+    let end = end(
+        &api,
+        &name,
+        Keep {
+            still_lending,
+            by_policy,
+            incoming: options.incoming,
+        },
+    );
     if options.now {
         end.await?;
     } else {
@@ -96,26 +127,43 @@ pub async fn unpeer(
     }
     let step = format!("Ending the peering with {name}");
     let what = format!("the peering with {name} is ended");
-    let ended =
-        until(&what, options.timeout, |text| progress.message(&step, text), || left(cluster, foreign, still_lending, by_policy));
+    let ended = until(
+        &what,
+        options.timeout,
+        |text| progress.message(&step, text),
+        || left(cluster, foreign, still_lending, by_policy),
+    );
     progress.step(&step, ended).await?;
-    Ok(Unpeered { name, still_lending, was_silent: was_silent(foreign) })
+    Ok(Unpeered {
+        name,
+        still_lending,
+        was_silent: was_silent(foreign),
+    })
 }
 
 /// Whether this cluster borrowed from the provider, and nothing of it answered when this was read.
 fn was_silent(foreign: &ForeignCluster) -> bool {
-    let has_access = foreign.status.as_ref().is_some_and(|status| status.remote_tenant_namespace.is_some());
-    let reason = foreign.condition(links::PEER_REACHABLE).map(|condition| condition.reason.as_str());
+    let has_access = foreign
+        .status
+        .as_ref()
+        .is_some_and(|status| status.remote_tenant_namespace.is_some());
+    let reason = foreign
+        .condition(links::PEER_REACHABLE)
+        .map(|condition| condition.reason.as_str());
     has_access && reason == Some(CallReason::Unreachable.as_str())
 }
 
 /// Whether a policy lets this peer borrow again without a token.
 async fn needs_no_token(cluster: &Cluster, foreign: &ForeignCluster) -> anyhow::Result<bool> {
     let api: Api<PeeringPolicy> = Api::all(cluster.client.clone());
-    let policies = list_or_none(&api, &ListParams::default()).await.doing("list the policies")?;
+    let policies = list_or_none(&api, &ListParams::default())
+        .await
+        .doing("list the policies")?;
     let policies: Vec<_> = policies.into_iter().map(Arc::new).collect();
     let peer = PolicyPeer::new(&foreign.spec.cluster_id, Some(foreign));
-    Ok(of_peer(&policies, &peer).first().is_some_and(|policy| !policy.spec.provide.token_required))
+    Ok(of_peer(&policies, &peer)
+        .first()
+        .is_some_and(|policy| !policy.spec.provide.token_required))
 }
 
 /// Reasons why the `ForeignCluster` stays after the peering has ended.
@@ -132,21 +180,30 @@ struct Keep {
 /// Tells the controllers that this cluster borrows no more.
 async fn end(api: &Api<ForeignCluster>, name: &str, keep: Keep) -> anyhow::Result<()> {
     if keep.still_lending || keep.by_policy {
-        let mut change = json!({ "spec": { "outgoingPeering": PeeringIntent::No, "tokenSecretName": null } });
+        let mut change =
+            json!({ "spec": { "outgoingPeering": PeeringIntent::No, "tokenSecretName": null } });
         if keep.incoming {
             change["spec"]["incomingPeering"] = json!(PeeringIntent::No);
         }
-        api.patch(name, &PatchParams::default(), &Patch::Merge(&change)).await.doing(format!("change ForeignCluster {name}"))?;
+        api.patch(name, &PatchParams::default(), &Patch::Merge(&change))
+            .await
+            .doing(format!("change ForeignCluster {name}"))?;
         return Ok(());
     }
     match api.delete(name, &DeleteParams::background()).await {
         Err(error) if is_absent(&error) => Ok(()),
-        deleted => deleted.doing(format!("delete ForeignCluster {name}")).map(drop),
+        deleted => deleted
+            .doing(format!("delete ForeignCluster {name}"))
+            .map(drop),
     }
 }
 
 /// The question to ask first.
-pub async fn question(cluster: &Cluster, foreign: &ForeignCluster, options: &Options) -> anyhow::Result<String> {
+pub async fn question(
+    cluster: &Cluster,
+    foreign: &ForeignCluster,
+    options: &Options,
+) -> anyhow::Result<String> {
     let name = foreign.name_any();
     let mut text = format!("This gives back what is borrowed from {name}");
     if options.incoming && lends_to(foreign) {
@@ -154,7 +211,10 @@ pub async fn question(cluster: &Cluster, foreign: &ForeignCluster, options: &Opt
     }
     let nodes = nodes_of(cluster, &foreign.spec.cluster_id).await?;
     let (answering, silent) = by_answer(nodes, &evict::answering_nodes(cluster).await?);
-    let (answering, silent) = (count_pods(cluster, &answering).await?, count_pods(cluster, &silent).await?);
+    let (answering, silent) = (
+        count_pods(cluster, &answering).await?,
+        count_pods(cluster, &silent).await?,
+    );
     Ok(text + &how_pods_end(answering, silent, options.now) + ". Continue?")
 }
 
@@ -166,12 +226,14 @@ fn how_pods_end(answering: usize, silent: usize, now: bool) -> String {
         _ if now => format!("{deleted} at once"),
         (_, 0) => format!("{deleted}, as disruption budgets allow"),
         (0, _) => format!("{deleted} at once, because the peer does not answer"),
-        _ => format!("{deleted}: {answering} as disruption budgets allow, and {silent} at once, on nodes that are not ready"),
+        _ => format!(
+            "{deleted}: {answering} as disruption budgets allow, and {silent} at once, on nodes that are not ready"
+        ),
     }
 }
 
-/// Evicts the pods that run at a peer and then runs `end`, while its virtual nodes take no new ones. Pods at a peer that does not answer
-/// stay: they are deleted with their node.
+/// Evicts the pods that run at a peer and then runs `end`, while its virtual nodes take no new
+/// ones. Pods at a peer that does not answer stay: they are deleted with their node.
 async fn evict_pods(
     cluster: &Cluster,
     foreign: &ForeignCluster,
@@ -179,7 +241,10 @@ async fn evict_pods(
     progress: &Progress,
     end: impl Future<Output = anyhow::Result<()>>,
 ) -> anyhow::Result<()> {
-    let (name, nodes) = (foreign.name_any(), nodes_of(cluster, &foreign.spec.cluster_id).await?);
+    let (name, nodes) = (
+        foreign.name_any(),
+        nodes_of(cluster, &foreign.spec.cluster_id).await?,
+    );
     let (nodes, _) = by_answer(nodes, &evict::answering_nodes(cluster).await?);
     let leaving = || evict::leaving(cluster, None, &nodes);
     if leaving().await?.is_empty() {
@@ -197,20 +262,32 @@ async fn evict_pods(
 }
 
 /// The nodes whose cluster answers, and the others.
-fn by_answer(nodes: BTreeSet<String>, answering: &BTreeSet<String>) -> (BTreeSet<String>, BTreeSet<String>) {
+fn by_answer(
+    nodes: BTreeSet<String>,
+    answering: &BTreeSet<String>,
+) -> (BTreeSet<String>, BTreeSet<String>) {
     nodes.into_iter().partition(|node| answering.contains(node))
 }
 
 /// The names of the virtual nodes of a provider.
 pub async fn nodes_of(cluster: &Cluster, provider: &ClusterId) -> anyhow::Result<BTreeSet<String>> {
-    let api: Api<VirtualNode> = Api::namespaced(cluster.client.clone(), &provider_namespace(provider));
-    let nodes = list_or_none(&api, &ListParams::default()).await.doing("list the virtual nodes")?;
-    Ok(nodes.into_iter().filter_map(|node| node.status?.node_name).collect())
+    let api: Api<VirtualNode> =
+        Api::namespaced(cluster.client.clone(), &provider_namespace(provider));
+    let nodes = list_or_none(&api, &ListParams::default())
+        .await
+        .doing("list the virtual nodes")?;
+    Ok(nodes
+        .into_iter()
+        .filter_map(|node| node.status?.node_name)
+        .collect())
 }
 
-/// The end of a sentence: how many pods end with the virtual nodes of a provider; empty if none does.
+/// The end of a sentence: how many pods end with the virtual nodes of a provider; empty if none
+/// does.
 pub async fn lost(cluster: &Cluster, provider: &ClusterId) -> anyhow::Result<Option<String>> {
-    Ok(deleted(count_pods(cluster, &nodes_of(cluster, provider).await?).await?))
+    Ok(deleted(
+        count_pods(cluster, &nodes_of(cluster, provider).await?).await?,
+    ))
 }
 
 fn deleted(pods: usize) -> Option<String> {
@@ -231,7 +308,12 @@ async fn count_pods(cluster: &Cluster, nodes: &BTreeSet<String>) -> anyhow::Resu
 }
 
 /// Finds what is left of a peering.
-async fn left(cluster: &Cluster, foreign: &ForeignCluster, still_lending: bool, by_policy: bool) -> anyhow::Result<Poll<()>> {
+async fn left(
+    cluster: &Cluster,
+    foreign: &ForeignCluster,
+    still_lending: bool,
+    by_policy: bool,
+) -> anyhow::Result<Poll<()>> {
     let namespaces: Api<Namespace> = Api::all(cluster.client.clone());
     let id = &foreign.spec.cluster_id;
     let mut names = vec![provider_namespace(id)];
@@ -240,13 +322,23 @@ async fn left(cluster: &Cluster, foreign: &ForeignCluster, still_lending: bool, 
     }
     if !still_lending && !by_policy {
         let api: Api<ForeignCluster> = Api::all(cluster.client.clone());
-        let object = api.get_metadata_opt(&foreign.name_any()).await.doing("read the ForeignCluster")?;
+        let object = api
+            .get_metadata_opt(&foreign.name_any())
+            .await
+            .doing("read the ForeignCluster")?;
         if object.is_some_and(|object| object.metadata.uid == foreign.metadata.uid) {
-            return Ok(Poll::NotYet("pods, virtual nodes and rights are being removed".to_owned()));
+            return Ok(Poll::NotYet(
+                "pods, virtual nodes and rights are being removed".to_owned(),
+            ));
         }
     }
     for name in names {
-        if namespaces.get_metadata_opt(&name).await.doing(format!("read namespace {name}"))?.is_some() {
+        if namespaces
+            .get_metadata_opt(&name)
+            .await
+            .doing(format!("read namespace {name}"))?
+            .is_some()
+        {
             return Ok(Poll::NotYet(format!("namespace {name} is being removed")));
         }
     }
@@ -305,18 +397,45 @@ mod tests {
             async move {
                 let (parts, body) = request.into_parts();
                 let body = body.collect_bytes().await?;
-                let (code, answer) = answer(&mut state.lock(), &parts.method, parts.uri.path(), &body, &milan);
+                let (code, answer) = answer(
+                    &mut state.lock(),
+                    &parts.method,
+                    parts.uri.path(),
+                    &body,
+                    &milan,
+                );
                 let answer = Body::from(serde_json::to_vec(&answer).unwrap());
                 Ok::<_, kube::Error>(Response::builder().status(code).body(answer).unwrap())
             }
         });
         let client = Client::new(service, "default");
-        Cluster { client, access: Access::default(), context: "rome".into(), server: "https://rome".into() }
+        Cluster {
+            client,
+            access: Access::default(),
+            context: "rome".into(),
+            server: "https://rome".into(),
+        }
     }
 
-    fn answer(state: &mut State, method: &Method, path: &str, body: &[u8], milan: &ClusterId) -> (u16, Value) {
-        let list = |items: Vec<Value>| (200, json!({ "apiVersion": "v1", "kind": "List", "metadata": {}, "items": items }));
-        let refused = |code: u16| (code, json!({ "kind": "Status", "status": "Failure", "message": "no", "code": code }));
+    fn answer(
+        state: &mut State,
+        method: &Method,
+        path: &str,
+        body: &[u8],
+        milan: &ClusterId,
+    ) -> (u16, Value) {
+        let list = |items: Vec<Value>| {
+            (
+                200,
+                json!({ "apiVersion": "v1", "kind": "List", "metadata": {}, "items": items }),
+            )
+        };
+        let refused = |code: u16| {
+            (
+                code,
+                json!({ "kind": "Status", "status": "Failure", "message": "no", "code": code }),
+            )
+        };
         let node = |reachable: &str| {
             let conditions = json!([{ "type": "Ready", "status": "True" }, { "type": "PeerReachable", "status": reachable }]);
             json!({ "metadata": { "name": "milan" }, "status": { "conditions": conditions } })
@@ -324,11 +443,17 @@ mod tests {
         match (method, path.rsplit('/').next().unwrap_or_default()) {
             (&Method::GET, "virtualnodes") => {
                 let spec = json!({ "clusterID": milan, "clusterName": "milan", "pool": "default", "resources": {} });
-                list(vec![json!({ "metadata": { "name": "default" }, "spec": spec, "status": { "nodeName": "milan" } })])
+                list(vec![
+                    json!({ "metadata": { "name": "default" }, "spec": spec, "status": { "nodeName": "milan" } }),
+                ])
             }
             (&Method::GET, "nodes") => {
                 state.node_lists += 1;
-                list(vec![node(if state.node_lists == 1 { "True" } else { "False" })])
+                list(vec![node(if state.node_lists == 1 {
+                    "True"
+                } else {
+                    "False"
+                })])
             }
             (&Method::GET, "milan") => {
                 let mut node = node("True");
@@ -338,12 +463,16 @@ mod tests {
             }
             (&Method::PATCH, "milan") => {
                 let change: Value = serde_json::from_slice(body).unwrap();
-                state.cordons.push(change["spec"]["unschedulable"] == json!(true));
+                state
+                    .cordons
+                    .push(change["spec"]["unschedulable"] == json!(true));
                 state.annotations = change["metadata"]["annotations"].clone();
                 (200, node("True"))
             }
             (&Method::GET, "pods") if state.evicted => list(Vec::new()),
-            (&Method::GET, "pods") => list(vec![json!({ "metadata": { "name": "web", "namespace": "demo", "uid": "w" } })]),
+            (&Method::GET, "pods") => list(vec![
+                json!({ "metadata": { "name": "web", "namespace": "demo", "uid": "w" } }),
+            ]),
             (&Method::POST, "eviction") if state.may_evict => {
                 state.evicted = true;
                 (201, json!({ "kind": "Status", "status": "Success" }))
@@ -356,33 +485,62 @@ mod tests {
     async fn failure(state: &Arc<Mutex<State>>) -> String {
         let foreign = known("milan", 1);
         let cluster = server(state.clone(), foreign.spec.cluster_id.clone());
-        let options = Options { incoming: false, now: false, timeout: Duration::from_secs(1) };
-        format!("{:#}", unpeer(&cluster, &foreign, &options, &Progress::silent()).await.unwrap_err())
+        let options = Options {
+            incoming: false,
+            now: false,
+            timeout: Duration::from_secs(1),
+        };
+        format!(
+            "{:#}",
+            unpeer(&cluster, &foreign, &options, &Progress::silent())
+                .await
+                .unwrap_err()
+        )
     }
 
     #[tokio::test]
     async fn a_provider_that_falls_silent_meanwhile_does_not_make_pods_end_against_their_budget() {
         let state = Arc::<Mutex<State>>::default();
         let text = failure(&state).await;
-        assert!(text.contains("demo/web waits") && text.contains("--now"), "{text}");
+        assert!(
+            text.contains("demo/web waits") && text.contains("--now"),
+            "{text}"
+        );
         let state = state.lock();
-        assert_eq!((state.evicted, state.cordons.as_slice()), (false, &[true, false][..]));
+        assert_eq!(
+            (state.evicted, state.cordons.as_slice()),
+            (false, &[true, false][..])
+        );
     }
 
     #[tokio::test]
     async fn the_nodes_are_uncordoned_if_the_peering_cannot_be_ended() {
-        let state = Arc::new(Mutex::new(State { may_evict: true, ..State::default() }));
+        let state = Arc::new(Mutex::new(State {
+            may_evict: true,
+            ..State::default()
+        }));
         let text = failure(&state).await;
-        assert!(text.contains("cannot delete ForeignCluster milan: no") && text.contains("The peering goes on"), "{text}");
+        assert!(
+            text.contains("cannot delete ForeignCluster milan: no")
+                && text.contains("The peering goes on"),
+            "{text}"
+        );
         let state = state.lock();
-        assert_eq!((state.evicted, state.cordons.as_slice()), (true, &[true, false][..]));
+        assert_eq!(
+            (state.evicted, state.cordons.as_slice()),
+            (true, &[true, false][..])
+        );
     }
 
     #[test]
     fn a_provider_that_did_not_answer_may_not_know() {
         let mut foreign = known("milan", 1);
         let note_with = |foreign: &ForeignCluster| {
-            table(&Unpeered { name: "milan".into(), still_lending: false, was_silent: was_silent(foreign) })
+            table(&Unpeered {
+                name: "milan".into(),
+                still_lending: false,
+                was_silent: was_silent(foreign),
+            })
         };
         assert_eq!(note_with(&foreign), "The peering with milan is ended.");
         let conditions = |reason: &str| {
@@ -390,7 +548,11 @@ mod tests {
                 "lastTransitionTime": "2026-01-01T00:00:00Z" }] })
         };
         foreign.status = serde_json::from_value(conditions("ManagerSilent")).unwrap();
-        assert_eq!(note_with(&foreign), "The peering with milan is ended.", "its API server answers");
+        assert_eq!(
+            note_with(&foreign),
+            "The peering with milan is ended.",
+            "its API server answers"
+        );
         foreign.status = serde_json::from_value(conditions("Unreachable")).unwrap();
         assert!(note_with(&foreign).contains("Note: milan did not answer, so it may not know."));
     }
@@ -398,18 +560,25 @@ mod tests {
     #[test]
     fn the_question_says_which_pods_end_at_once() {
         assert_eq!(how_pods_end(0, 0, false), "");
-        assert_eq!(how_pods_end(2, 0, false), "; 2 pods that run there are deleted, as disruption budgets allow");
-        assert_eq!(how_pods_end(2, 1, true), "; 3 pods that run there are deleted at once");
-        let silent = "; the pod that runs there is deleted at once, because the peer does not answer";
+        assert_eq!(
+            how_pods_end(2, 0, false),
+            "; 2 pods that run there are deleted, as disruption budgets allow"
+        );
+        assert_eq!(
+            how_pods_end(2, 1, true),
+            "; 3 pods that run there are deleted at once"
+        );
+        let silent =
+            "; the pod that runs there is deleted at once, because the peer does not answer";
         assert_eq!(how_pods_end(0, 1, false), silent);
-        let some =
-            "; 3 pods that run there are deleted: 2 as disruption budgets allow, and 1 at once, on nodes that are not ready";
+        let some = "; 3 pods that run there are deleted: 2 as disruption budgets allow, and 1 at once, on nodes that are not ready";
         assert_eq!(how_pods_end(2, 1, false), some);
     }
 
     fn known(name: &str, seed: u8) -> ForeignCluster {
         let id = ClusterId::of_public_key(&[seed; 32]);
-        serde_json::from_value(json!({ "metadata": { "name": name }, "spec": { "clusterID": id } })).unwrap()
+        serde_json::from_value(json!({ "metadata": { "name": name }, "spec": { "clusterID": id } }))
+            .unwrap()
     }
 
     #[test]
@@ -417,8 +586,16 @@ mod tests {
         let all = vec![known("rome", 1), known("turin", 2)];
         let turin = ClusterId::of_public_key(&[2; 32]);
         assert_eq!(find_in(all.clone(), "rome").unwrap().name_any(), "rome");
-        assert_eq!(find_in(all.clone(), turin.as_str()).unwrap().name_any(), "turin");
-        assert!(find_in(all, "milan").unwrap_err().to_string().contains("rome, turin"));
+        assert_eq!(
+            find_in(all.clone(), turin.as_str()).unwrap().name_any(),
+            "turin"
+        );
+        assert!(
+            find_in(all, "milan")
+                .unwrap_err()
+                .to_string()
+                .contains("rome, turin")
+        );
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! `liqoctl usage`: what pods used under contracts since the last receipt.
 //!
-//! Usage records contain what has ended. For what still runs, a provider reads the status of shadow pods. A consumer
-//! counts from the time when its local pods show that they run there.
+//! Usage records contain what has ended. For what still runs, a provider reads the status of shadow
+//! pods. A consumer counts from the time when its local pods show that they run there.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,10 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, ResourceExt as _, api::ListParams};
 use liqo_api::requests::Effective;
-use liqo_api::{ClusterId, Contract, ForeignCluster, Money, PriceList, ShadowPod, UsageRecord, VirtualNode, pods};
+use liqo_api::{
+    ClusterId, Contract, ForeignCluster, Money, PriceList, ShadowPod, UsageRecord, VirtualNode,
+    pods,
+};
 use liqo_metering::{Charges, Entry, Usage};
 use liqo_quantity::{AmountSeconds, cost, priced_unit};
 use serde::Serialize;
@@ -45,91 +48,167 @@ pub async fn collect(cluster: &Cluster, of: Option<&ForeignCluster>) -> anyhow::
     let (everything, now) = (ListParams::default(), Timestamp::now());
     let known = parties::peers(cluster).await?;
     let contracts: Api<Contract> = Api::all(cluster.client.clone());
-    let contracts = list_or_none(&contracts, &everything).await.doing("list the contracts")?;
+    let contracts = list_or_none(&contracts, &everything)
+        .await
+        .doing("list the contracts")?;
     let records: Api<UsageRecord> = Api::all(cluster.client.clone());
-    let records = list_or_none(&records, &everything).await.doing("list the usage records")?;
+    let records = list_or_none(&records, &everything)
+        .await
+        .doing("list the usage records")?;
     let shadows: Api<ShadowPod> = Api::all(cluster.client.clone());
-    let shadows = list_or_none(&shadows, &everything).await.doing("list the shadow pods")?;
+    let shadows = list_or_none(&shadows, &everything)
+        .await
+        .doing("list the shadow pods")?;
     let nodes: Api<VirtualNode> = Api::all(cluster.client.clone());
-    let nodes = list_or_none(&nodes, &everything).await.doing("list the virtual nodes")?;
+    let nodes = list_or_none(&nodes, &everything)
+        .await
+        .doing("list the virtual nodes")?;
 
     let mut parties: BTreeMap<Party, Usage> = BTreeMap::new();
     for record in &records {
-        let Some(party) = role_of(&record.namespace().unwrap_or_default()) else { continue };
+        let Some(party) = role_of(&record.namespace().unwrap_or_default()) else {
+            continue;
+        };
         // A record that cannot be read counts nothing.
-        parties.entry(party).or_default().extend(Usage::read(&record.spec.entries).unwrap_or_default().entries().cloned());
+        parties.entry(party).or_default().extend(
+            Usage::read(&record.spec.entries)
+                .unwrap_or_default()
+                .entries()
+                .cloned(),
+        );
     }
     let prices = prices(&contracts);
     for (id, _) in prices.keys().filter(|(_, role)| *role == Role::Provider) {
         let usage = parties.entry((id.clone(), Role::Provider)).or_default();
-        for shadow in
-            shadows.iter().filter(|shadow| role_of(&shadow.namespace().unwrap_or_default()) == Some((id.clone(), Role::Provider)))
-        {
+        for shadow in shadows.iter().filter(|shadow| {
+            role_of(&shadow.namespace().unwrap_or_default()) == Some((id.clone(), Role::Provider))
+        }) {
             usage.extend(running(shadow, now));
         }
     }
     for node in &nodes {
         let party = (node.spec.cluster_id.clone(), Role::Consumer);
-        if let (true, Some(name)) =
-            (prices.contains_key(&party), node.status.as_ref().and_then(|status| status.node_name.as_ref()))
-        {
+        if let (true, Some(name)) = (
+            prices.contains_key(&party),
+            node.status
+                .as_ref()
+                .and_then(|status| status.node_name.as_ref()),
+        ) {
             let api: Api<Pod> = Api::all(cluster.client.clone());
-            let on_it =
-                ListParams::default().fields(&format!("spec.nodeName={name},status.phase!=Succeeded,status.phase!=Failed"));
-            let local = list_or_none(&api, &on_it).await.doing(format!("list the pods of Node {name}"))?;
-            parties.entry(party).or_default().extend(local.iter().filter_map(|pod| local_entry(pod, &node.spec.pool, now)));
+            let on_it = ListParams::default().fields(&format!(
+                "spec.nodeName={name},status.phase!=Succeeded,status.phase!=Failed"
+            ));
+            let local = list_or_none(&api, &on_it)
+                .await
+                .doing(format!("list the pods of Node {name}"))?;
+            parties.entry(party).or_default().extend(
+                local
+                    .iter()
+                    .filter_map(|pod| local_entry(pod, &node.spec.pool, now)),
+            );
         }
     }
-    let mut used: Vec<Used> = parties.iter().flat_map(|(party, usage)| rows(&known, party, usage, prices.get(party))).collect();
+    let mut used: Vec<Used> = parties
+        .iter()
+        .flat_map(|(party, usage)| rows(&known, party, usage, prices.get(party)))
+        .collect();
     used.retain(|one| of.is_none_or(|of| of.name_any() == one.peer));
     used.sort_by(|one, other| {
-        (&one.peer, one.role, &one.pool, &one.resource).cmp(&(&other.peer, other.role, &other.pool, &other.resource))
+        (&one.peer, one.role, &one.pool, &one.resource).cmp(&(
+            &other.peer,
+            other.role,
+            &other.pool,
+            &other.resource,
+        ))
     });
     Ok(used)
 }
 
 /// The present prices of each contract in force, by pool.
 fn prices(contracts: &[Contract]) -> BTreeMap<Party, BTreeMap<String, PriceList>> {
-    let in_force = contracts.iter().filter(|contract| contract.spec.in_force_since.is_some());
-    in_force.filter_map(|one| Some((role_of(&one.namespace()?)?, one.spec.terms.prices.clone()))).collect()
+    let in_force = contracts
+        .iter()
+        .filter(|contract| contract.spec.in_force_since.is_some());
+    in_force
+        .filter_map(|one| Some((role_of(&one.namespace()?)?, one.spec.terms.prices.clone())))
+        .collect()
 }
 
 /// The entries of a pod that runs here for a consumer.
 fn running(shadow: &ShadowPod, now: Timestamp) -> Vec<Entry> {
-    let charges = shadow.status.as_ref().and_then(|status| status.charges.as_deref()).unwrap_or_default();
-    charges.parse::<Charges>().unwrap_or_default().entries(&shadow.name_any(), &shadow.spec.pool, now.as_second())
+    let charges = shadow
+        .status
+        .as_ref()
+        .and_then(|status| status.charges.as_deref())
+        .unwrap_or_default();
+    charges.parse::<Charges>().unwrap_or_default().entries(
+        &shadow.name_any(),
+        &shadow.spec.pool,
+        now.as_second(),
+    )
 }
 
-/// The entry of a local pod, from when it showed that it runs at the provider until its last container ended.
+/// The entry of a local pod, from when it showed that it runs at the provider until its last
+/// container ended.
 pub(crate) fn local_entry(pod: &Pod, pool: &str, now: Timestamp) -> Option<Entry> {
     let status = pod.status.as_ref()?;
-    let is_refused = status.conditions.iter().flatten().any(|one| one.type_ == pods::OFFLOADED && one.status == "False");
+    let is_refused = status
+        .conditions
+        .iter()
+        .flatten()
+        .any(|one| one.type_ == pods::OFFLOADED && one.status == "False");
     // Only Liqo writes the start time of a pod on a virtual node, from its remote pod.
-    let since = status.start_time.as_ref().filter(|_| !is_refused)?.0.as_second();
+    let since = status
+        .start_time
+        .as_ref()
+        .filter(|_| !is_refused)?
+        .0
+        .as_second();
     let is_over = matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"));
     let ends = status
         .container_statuses
         .iter()
         .flatten()
-        .filter_map(|one| one.state.as_ref()?.terminated.as_ref()?.finished_at.as_ref());
-    let until = ends.map(|end| end.0.as_second()).max().filter(|_| is_over).unwrap_or(now.as_second());
+        .filter_map(|one| {
+            one.state
+                .as_ref()?
+                .terminated
+                .as_ref()?
+                .finished_at
+                .as_ref()
+        });
+    let until = ends
+        .map(|end| end.0.as_second())
+        .max()
+        .filter(|_| is_over)
+        .unwrap_or(now.as_second());
     let amounts = Effective::of_pod(pod.spec.as_ref()?).requests;
     let mut entry = Entry::exact(pod.uid()?.as_str(), pool, since, until, &amounts)?;
     entry.namespace = pod.namespace().unwrap_or_default();
     Some(entry)
 }
 
-fn rows(known: &[ForeignCluster], party: &Party, usage: &Usage, prices: Option<&BTreeMap<String, PriceList>>) -> Vec<Used> {
+fn rows(
+    known: &[ForeignCluster],
+    party: &Party,
+    usage: &Usage,
+    prices: Option<&BTreeMap<String, PriceList>>,
+) -> Vec<Used> {
     let mut sums: BTreeMap<(String, String), (AmountSeconds, BTreeSet<&str>)> = BTreeMap::new();
     for entry in usage.entries().filter(|entry| !entry.from.is_estimate) {
         let seconds = u64::try_from(entry.seconds()).unwrap_or_default();
         for (name, amount) in &entry.amounts {
-            let sum = sums.entry((entry.pool.clone(), name.to_owned())).or_default();
+            let sum = sums
+                .entry((entry.pool.clone(), name.to_owned()))
+                .or_default();
             sum.0 += AmountSeconds::of(amount, seconds);
             sum.1.insert(&entry.uid);
         }
     }
-    let row = |((pool, resource), (amount_seconds, pods)): ((String, String), (AmountSeconds, BTreeSet<&str>))| {
+    let row = |((pool, resource), (amount_seconds, pods)): (
+        (String, String),
+        (AmountSeconds, BTreeSet<&str>),
+    )| {
         let prices = prices.and_then(|prices| prices.get(&pool));
         let rate = prices.and_then(|prices| prices.rates.get(&resource));
         Used {
@@ -152,7 +231,10 @@ pub fn table(used: &[Used]) -> String {
         return "Nothing was used under a contract since the last receipt (`liqoctl receipt list`).".to_owned();
     }
     let rows = used.iter().map(|one| {
-        let cost = one.cost.zip(one.currency.as_ref()).map(|(cost, currency)| format!("{cost} {}", plain(currency)));
+        let cost = one
+            .cost
+            .zip(one.currency.as_ref())
+            .map(|(cost, currency)| format!("{cost} {}", plain(currency)));
         vec![
             plain(&one.peer),
             one.role.to_string(),
@@ -163,7 +245,10 @@ pub fn table(used: &[Used]) -> String {
             one.pods.to_string(),
         ]
     });
-    output::table(&["PEER", "ROLE", "POOL", "RESOURCE", "USED", "COST", "PODS"], rows)
+    output::table(
+        &["PEER", "ROLE", "POOL", "RESOURCE", "USED", "COST", "PODS"],
+        rows,
+    )
 }
 
 #[cfg(test)]
@@ -174,15 +259,29 @@ mod tests {
 
     #[test]
     fn pods_are_summed_by_pool_and_resource_and_estimates_do_not_count() {
-        let usage = Usage::read("a gold 0 1800 cpu=2\nb gold 0 3600 cpu=1\nc gold ~0 ~3600 cpu=9\n").unwrap();
+        let usage =
+            Usage::read("a gold 0 1800 cpu=2\nb gold 0 3600 cpu=1\nc gold ~0 ~3600 cpu=9\n")
+                .unwrap();
         let rates = [("cpu", "0.04".parse().unwrap())].into_iter().collect();
-        let prices = BTreeMap::from([("gold".to_owned(), PriceList { currency: "EUR".into(), rates })]);
+        let prices = BTreeMap::from([(
+            "gold".to_owned(),
+            PriceList {
+                currency: "EUR".into(),
+                rates,
+            },
+        )]);
         let party = (ClusterId::of_public_key(&[1; 32]), Role::Provider);
         let used = rows(&[], &party, &usage, Some(&prices));
         assert_eq!(used.len(), 1);
-        assert_eq!((used[0].amount_seconds.to_string().as_str(), used[0].pods), ("7200", 2));
+        assert_eq!(
+            (used[0].amount_seconds.to_string().as_str(), used[0].pods),
+            ("7200", 2)
+        );
         let text = table(&used);
-        assert!(text.contains("2 core-hours") && text.contains("0.08 EUR"), "{text}");
+        assert!(
+            text.contains("2 core-hours") && text.contains("0.08 EUR"),
+            "{text}"
+        );
         assert!(table(&[]).contains("receipt list"));
     }
 
@@ -192,16 +291,26 @@ mod tests {
             let pod = json!({ "metadata": { "name": "web", "uid": "u" }, "status": status,
                 "spec": { "containers": [{ "name": "c", "resources": { "requests": { "cpu": "1" } } }] } });
             let now = Timestamp::from_second(160).unwrap();
-            local_entry(&serde_json::from_value(pod).unwrap(), "gold", now).map(|entry| entry.to_string())
+            local_entry(&serde_json::from_value(pod).unwrap(), "gold", now)
+                .map(|entry| entry.to_string())
         };
         let (start, end) = ("1970-01-01T00:01:40Z", "1970-01-01T00:02:00Z");
-        assert_eq!(counted(json!({ "phase": "Running", "startTime": start })).as_deref(), Some("u gold 100 160 cpu=1,pods=1"));
+        assert_eq!(
+            counted(json!({ "phase": "Running", "startTime": start })).as_deref(),
+            Some("u gold 100 160 cpu=1,pods=1")
+        );
         let ended = json!([{ "name": "c", "image": "", "imageID": "", "ready": false, "restartCount": 0,
             "state": { "terminated": { "exitCode": 0, "finishedAt": end } } }]);
         let ended = json!({ "phase": "Succeeded", "startTime": start, "containerStatuses": ended });
-        assert_eq!(counted(ended).as_deref(), Some("u gold 100 120 cpu=1,pods=1"));
+        assert_eq!(
+            counted(ended).as_deref(),
+            Some("u gold 100 120 cpu=1,pods=1")
+        );
         assert_eq!(counted(json!({ "phase": "Pending" })), None);
         let refused = json!([{ "type": "liqo.io/Offloaded", "status": "False" }]);
-        assert_eq!(counted(json!({ "phase": "Pending", "startTime": start, "conditions": refused })), None);
+        assert_eq!(
+            counted(json!({ "phase": "Pending", "startTime": start, "conditions": refused })),
+            None
+        );
     }
 }

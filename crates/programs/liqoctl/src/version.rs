@@ -13,18 +13,36 @@ use crate::{
 /// Version of this program.
 pub const CLIENT: &str = env!("CARGO_PKG_VERSION");
 
-/// Says which build of Liqo a benchmark measures: the image of each cluster's manager, and the profile of this program.
+/// Says which build of Liqo a benchmark measures: the image of each cluster's manager, and the
+/// profile of this program.
 pub async fn measured_builds(clusters: &[&Cluster]) -> anyhow::Result<String> {
     let mut images = Vec::new();
     for cluster in clusters {
         let managers: Api<Deployment> = Api::namespaced(cluster.client.clone(), SYSTEM_NAMESPACE);
-        let manager = managers.get(MANAGER).await.doing(format!("read Deployment {MANAGER}"))?;
-        let pod = manager.spec.and_then(|spec| spec.template.spec).unwrap_or_default();
-        images.extend(pod.containers.into_iter().filter_map(|container| container.image));
+        let manager = managers
+            .get(MANAGER)
+            .await
+            .doing(format!("read Deployment {MANAGER}"))?;
+        let pod = manager
+            .spec
+            .and_then(|spec| spec.template.spec)
+            .unwrap_or_default();
+        images.extend(
+            pod.containers
+                .into_iter()
+                .filter_map(|container| container.image),
+        );
     }
     images.dedup();
-    let profile = if cfg!(debug_assertions) { "dev" } else { "release" };
-    Ok(format!("measured with manager {}, and with this liqoctl in profile {profile}", images.join(" and ")))
+    let profile = if cfg!(debug_assertions) {
+        "dev"
+    } else {
+        "release"
+    };
+    Ok(format!(
+        "measured with manager {}, and with this liqoctl in profile {profile}",
+        images.join(" and ")
+    ))
 }
 
 /// Versions on both sides.
@@ -41,20 +59,39 @@ pub struct Versions {
 }
 
 pub fn client() -> Versions {
-    Versions { client: CLIENT.to_owned(), server: None, kubernetes: None }
+    Versions {
+        client: CLIENT.to_owned(),
+        server: None,
+        kubernetes: None,
+    }
 }
 
 /// This program and the cluster.
 pub async fn both(cluster: &Cluster) -> anyhow::Result<Versions> {
-    let kubernetes = cluster.client.apiserver_version().await.doing(format!("reach {}", cluster.server))?.git_version;
-    let server = cluster.config().await?.and_then(|config| config.status?.version);
-    Ok(Versions { server, kubernetes: Some(kubernetes), ..client() })
+    let kubernetes = cluster
+        .client
+        .apiserver_version()
+        .await
+        .doing(format!("reach {}", cluster.server))?
+        .git_version;
+    let server = cluster
+        .config()
+        .await?
+        .and_then(|config| config.status?.version);
+    Ok(Versions {
+        server,
+        kubernetes: Some(kubernetes),
+        ..client()
+    })
 }
 
 pub fn table(versions: &Versions) -> String {
     let mut text = format!("Client: {}", versions.client);
     if let Some(kubernetes) = &versions.kubernetes {
-        text = format!("{text}\nServer: {}\nKubernetes: {kubernetes}", versions.server.as_deref().unwrap_or("not installed"));
+        text = format!(
+            "{text}\nServer: {}\nKubernetes: {kubernetes}",
+            versions.server.as_deref().unwrap_or("not installed")
+        );
     }
     text
 }

@@ -20,9 +20,14 @@ pub enum Poll<T> {
     NotYet(String),
 }
 
-/// Polls until it is done or `timeout` has passed. `news` gets what is missing, once that has not changed for a second. Single failed
-/// requests are ignored.
-pub async fn until<T, F, Fut>(what: &str, timeout: Duration, news: impl FnMut(&str), look: F) -> anyhow::Result<T>
+/// Polls until it is done or `timeout` has passed. `news` gets what is missing, once that has not
+/// changed for a second. Single failed requests are ignored.
+pub async fn until<T, F, Fut>(
+    what: &str,
+    timeout: Duration,
+    news: impl FnMut(&str),
+    look: F,
+) -> anyhow::Result<T>
 where
     F: FnMut() -> Fut,
     Fut: Future<Output = anyhow::Result<Poll<T>>>,
@@ -50,7 +55,10 @@ where
             Ok(Poll::Done(value)) => return Ok(value),
             Ok(Poll::NotYet(text)) => {
                 failing_since = None;
-                let since = last.take().filter(|(before, _)| *before == text).map_or_else(Instant::now, |(_, since)| since);
+                let since = last
+                    .take()
+                    .filter(|(before, _)| *before == text)
+                    .map_or_else(Instant::now, |(_, since)| since);
                 if since.elapsed() >= NEWS_DELAY {
                     news(&text);
                 }
@@ -59,14 +67,18 @@ where
             }
             Err(error) => {
                 let since = *failing_since.get_or_insert_with(Instant::now);
-                if error.downcast_ref::<Final>().is_some() || since.elapsed() >= UNREACHABLE_TIMEOUT {
+                if error.downcast_ref::<Final>().is_some() || since.elapsed() >= UNREACHABLE_TIMEOUT
+                {
                     return Err(error);
                 }
                 format!("{error:#}")
             }
         };
         if Instant::now() >= deadline {
-            bail!("timed out after {} s waiting until {what}: {missing}", timeout.as_secs());
+            bail!(
+                "timed out after {} s waiting until {what}: {missing}",
+                timeout.as_secs()
+            );
         }
         sleep(interval).await;
     }
@@ -91,13 +103,31 @@ mod tests {
     #[tokio::test]
     async fn waiting_ends_when_it_is_there_and_says_what_was_missing_when_it_is_not() {
         let looks = AtomicU32::new(0);
-        let look =
-            || async { Ok(if looks.fetch_add(1, Ordering::Relaxed) == 3 { Poll::Done(7) } else { Poll::NotYet("x".into()) }) };
-        assert_eq!(until("it", Duration::from_mins(1), |_| {}, look).await.unwrap(), 7);
+        let look = || async {
+            Ok(if looks.fetch_add(1, Ordering::Relaxed) == 3 {
+                Poll::Done(7)
+            } else {
+                Poll::NotYet("x".into())
+            })
+        };
+        assert_eq!(
+            until("it", Duration::from_mins(1), |_| {}, look)
+                .await
+                .unwrap(),
+            7
+        );
 
         let never = || async { Ok(Poll::<()>::NotYet("the image is being pulled".into())) };
-        let error = until("the pod", Duration::from_secs(1), |_| {}, never).await.unwrap_err().to_string();
-        assert!(error.contains("the pod") && error.contains("1 s") && error.contains("the image is being pulled"), "{error}");
+        let error = until("the pod", Duration::from_secs(1), |_| {}, never)
+            .await
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("the pod")
+                && error.contains("1 s")
+                && error.contains("the image is being pulled"),
+            "{error}"
+        );
     }
 
     #[tokio::test]
@@ -111,7 +141,14 @@ mod tests {
             })
         };
         let mut said = Vec::new();
-        until("it", Duration::from_mins(1), |text| said.push(text.to_owned()), look).await.unwrap();
+        until(
+            "it",
+            Duration::from_mins(1),
+            |text| said.push(text.to_owned()),
+            look,
+        )
+        .await
+        .unwrap();
         said.dedup();
         assert_eq!(said, ["the image is being pulled"]);
     }
@@ -120,12 +157,25 @@ mod tests {
     async fn a_final_refusal_ends_the_wait_at_once_and_a_glitch_does_not() {
         let start = Instant::now();
         let refused = || async { Err::<Poll<()>, _>(give_up("the token is spent")) };
-        assert_eq!(until("x", Duration::from_mins(1), |_| {}, refused).await.unwrap_err().to_string(), "the token is spent");
+        assert_eq!(
+            until("x", Duration::from_mins(1), |_| {}, refused)
+                .await
+                .unwrap_err()
+                .to_string(),
+            "the token is spent"
+        );
         assert!(start.elapsed() < Duration::from_secs(1));
 
         let looks = AtomicU32::new(0);
-        let glitch =
-            || async { if looks.fetch_add(1, Ordering::Relaxed) < 3 { Err(anyhow!("reset")) } else { Ok(Poll::Done(())) } };
-        until("x", Duration::from_mins(1), |_| {}, glitch).await.unwrap();
+        let glitch = || async {
+            if looks.fetch_add(1, Ordering::Relaxed) < 3 {
+                Err(anyhow!("reset"))
+            } else {
+                Ok(Poll::Done(()))
+            }
+        };
+        until("x", Duration::from_mins(1), |_| {}, glitch)
+            .await
+            .unwrap();
     }
 }

@@ -16,7 +16,8 @@ struct Folder(PathBuf);
 
 impl Folder {
     fn new(test: &str) -> Self {
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("plugin-new-{test}-{}", std::process::id()));
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR"))
+            .join(format!("plugin-new-{test}-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         Self(folder)
     }
@@ -43,23 +44,46 @@ fn tree() -> PathBuf {
 
 fn new(name: &str, folder: &Folder, more: &[&str]) -> Output {
     let dir = folder.0.to_str().unwrap();
-    Command::new(env!("CARGO_BIN_EXE_liqoctl")).args(["plugin", "new", name, "--dir", dir]).args(more).output().unwrap()
+    Command::new(env!("CARGO_BIN_EXE_liqoctl"))
+        .args(["plugin", "new", name, "--dir", dir])
+        .args(more)
+        .output()
+        .unwrap()
 }
 
 #[tokio::test]
 async fn a_new_plugin_builds_and_answers() {
     let folder = Folder::new("builds");
-    let made = new("my-plugin", &folder, &["--sdk", tree().to_str().unwrap(), "-o", "json"]);
-    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let made = new(
+        "my-plugin",
+        &folder,
+        &["--sdk", tree().to_str().unwrap(), "-o", "json"],
+    );
+    assert!(
+        made.status.success(),
+        "{}",
+        String::from_utf8_lossy(&made.stderr)
+    );
     let said = String::from_utf8(made.stdout).unwrap();
     let plugin = folder.0.join("my-plugin");
-    for file in ["Cargo.toml", "src/main.rs", "README.md", "Dockerfile", "deploy/deployment.yaml", "deploy/service.yaml"] {
+    for file in [
+        "Cargo.toml",
+        "src/main.rs",
+        "README.md",
+        "Dockerfile",
+        "deploy/deployment.yaml",
+        "deploy/service.yaml",
+    ] {
         assert!(said.contains(&format!("\"{file}\"")), "{said}");
         let text = fs::read_to_string(plugin.join(file)).unwrap();
-        assert!(!text.contains("{name}") && !text.contains("{sdk}") && !text.contains("{liqo}"), "{file}: {text}");
+        assert!(
+            !text.contains("{name}") && !text.contains("{sdk}") && !text.contains("{liqo}"),
+            "{file}: {text}"
+        );
     }
 
-    // The versions that Liqo itself uses, which are on this machine; and a folder for what is built that later runs find again.
+    // The versions that Liqo itself uses, which are on this machine; and a folder for what is built
+    // that later runs find again.
     fs::copy(tree().join("Cargo.lock"), plugin.join("Cargo.lock")).unwrap();
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("plugin-new-target");
     let built = Command::new(env!("CARGO"))
@@ -69,9 +93,17 @@ async fn a_new_plugin_builds_and_answers() {
         .env("CARGO_PROFILE_DEV_DEBUG", "0")
         .output()
         .unwrap();
-    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    assert!(
+        built.status.success(),
+        "{}",
+        String::from_utf8_lossy(&built.stderr)
+    );
 
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
     let mut child = Command::new(target.join("debug/my-plugin"))
         .args(["--address=127.0.0.1", &format!("--port={port}")])
         .stderr(Stdio::piped())
@@ -79,13 +111,26 @@ async fn a_new_plugin_builds_and_answers() {
         .unwrap();
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
     let _running = Running(child);
-    assert!(lines.by_ref().map_while(Result::ok).any(|line| line.contains("listening")), "it does not listen");
+    assert!(
+        lines
+            .by_ref()
+            .map_while(Result::ok)
+            .any(|line| line.contains("listening")),
+        "it does not listen"
+    );
 
     let client = PluginClient::new(Settings::new(format!("127.0.0.1:{port}"))).unwrap();
     let pools = client.read("rome").await.unwrap();
     assert_eq!(pools.len(), 1);
-    assert_eq!(pools[0].resources.to_string(), "cpu=4, memory=16Gi, nvidia.com/gpu=1, pods=20");
-    client.state().wait_for(|state| *state == State::Connected).await.unwrap();
+    assert_eq!(
+        pools[0].resources.to_string(),
+        "cpu=4, memory=16Gi, nvidia.com/gpu=1, pods=20"
+    );
+    client
+        .state()
+        .wait_for(|state| *state == State::Connected)
+        .await
+        .unwrap();
 }
 
 #[test]
@@ -97,8 +142,14 @@ fn what_is_there_already_is_left_alone() {
     let made = new("my-plugin", &folder, &["--sdk", tree().to_str().unwrap()]);
     assert!(!made.status.success());
     let said = String::from_utf8(made.stderr).unwrap();
-    assert!(said.starts_with("liqoctl: ") && said.contains("already exists"), "{said}");
-    assert_eq!(fs::read_to_string(plugin.join("README.md")).unwrap(), "mine");
+    assert!(
+        said.starts_with("liqoctl: ") && said.contains("already exists"),
+        "{said}"
+    );
+    assert_eq!(
+        fs::read_to_string(plugin.join("README.md")).unwrap(),
+        "mine"
+    );
     assert_eq!(fs::read_dir(&plugin).unwrap().count(), 1);
 }
 
@@ -108,6 +159,10 @@ fn without_an_sdk_nothing_is_made() {
     let nowhere = folder.0.to_str().unwrap().to_owned();
     let made = new("my-plugin", &folder, &["--sdk", &nowhere]);
     assert!(!made.status.success());
-    assert!(String::from_utf8(made.stderr).unwrap().contains("--sdk must name"));
+    assert!(
+        String::from_utf8(made.stderr)
+            .unwrap()
+            .contains("--sdk must name")
+    );
     assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 0);
 }

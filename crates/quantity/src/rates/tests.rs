@@ -9,11 +9,17 @@ fn money(text: &str) -> Money {
 }
 
 fn rates(text: &str) -> Rates {
-    text.split(", ").filter(|rate| !rate.is_empty()).map(|rate| rate.parse::<RateArgument>().unwrap()).collect()
+    text.split(", ")
+        .filter(|rate| !rate.is_empty())
+        .map(|rate| rate.parse::<RateArgument>().unwrap())
+        .collect()
 }
 
 fn list(text: &str) -> ResourceList {
-    text.split(", ").map(|pair| pair.split_once('=').unwrap()).map(|(name, amount)| (name, amount.parse().unwrap())).collect()
+    text.split(", ")
+        .map(|pair| pair.split_once('=').unwrap())
+        .map(|(name, amount)| (name, amount.parse().unwrap()))
+        .collect()
 }
 
 #[test]
@@ -35,7 +41,13 @@ fn every_resource_has_a_priced_unit() {
 #[test]
 fn an_hour_costs_the_sum_of_the_lines() {
     let prices = rates("cpu=0.04, memory=0.005, nvidia.com/gpu=1.2");
-    assert_eq!(per_hour(&prices, &list("cpu=1500m, memory=4Gi, nvidia.com/gpu=2, pods=110")), money("2.48"));
+    assert_eq!(
+        per_hour(
+            &prices,
+            &list("cpu=1500m, memory=4Gi, nvidia.com/gpu=2, pods=110")
+        ),
+        money("2.48")
+    );
     assert_eq!(per_hour(&prices, &list("pods=110")), Money::ZERO);
     assert_eq!(per_hour(&Rates::new(), &list("cpu=4")), Money::ZERO);
 }
@@ -51,10 +63,19 @@ fn each_line_is_rounded_once_half_away_from_zero() {
     assert_eq!(second("0.000001799", "1"), "0");
     assert_eq!(second("-0.0000018", "1"), "-0.000000001");
     // Two lines of half a billionth each are two billionths, because each is rounded for itself.
-    let (one, other) = (AmountSeconds::of("1".parse().unwrap(), 1), AmountSeconds::of("1".parse().unwrap(), 1));
+    let (one, other) = (
+        AmountSeconds::of("1".parse().unwrap(), 1),
+        AmountSeconds::of("1".parse().unwrap(), 1),
+    );
     let rate = money("0.0000018");
-    assert_eq!(cost(rate, PricedUnit::Core, one) + cost(rate, PricedUnit::Core, other), money("0.000000002"));
-    assert_eq!(cost(rate, PricedUnit::Core, one + other), money("0.000000001"));
+    assert_eq!(
+        cost(rate, PricedUnit::Core, one) + cost(rate, PricedUnit::Core, other),
+        money("0.000000002")
+    );
+    assert_eq!(
+        cost(rate, PricedUnit::Core, one + other),
+        money("0.000000001")
+    );
 }
 
 #[test]
@@ -62,21 +83,31 @@ fn a_pebibyte_for_ten_years_at_the_highest_rate_does_not_overflow() {
     let ten_years = 10 * 366 * 24 * 3600;
     let used = AmountSeconds::of("1Pi".parse().unwrap(), ten_years);
     assert!(used.nanos() < AmountSeconds::MAX_NANOS / 250_000);
-    assert_eq!(cost(money("1"), PricedUnit::GiB, used), money(&format!("{}", (1_u64 << 20) * 10 * 366 * 24)));
+    assert_eq!(
+        cost(money("1"), PricedUnit::GiB, used),
+        money(&format!("{}", (1_u64 << 20) * 10 * 366 * 24))
+    );
     let most = money("999999999999999999.999999999");
     assert_eq!(cost(most, PricedUnit::GiB, used), most, "it saturates");
 }
 
 #[test]
 fn prices_of_others_are_checked() {
-    let many: Rates = (0..=MAX_RATES).map(|number| (format!("example.com/r{number}"), Money::ZERO)).collect();
-    let long: Rates = [("x".repeat(MAX_RESOURCE_NAME_LEN + 1), Money::ZERO)].into_iter().collect();
+    let many: Rates = (0..=MAX_RATES)
+        .map(|number| (format!("example.com/r{number}"), Money::ZERO))
+        .collect();
+    let long: Rates = [("x".repeat(MAX_RESOURCE_NAME_LEN + 1), Money::ZERO)]
+        .into_iter()
+        .collect();
     let negative: Rates = [("cpu", money("-1"))].into_iter().collect();
     assert_eq!(rates("cpu=0.04").check("EUR"), Ok(()));
     assert_eq!(rates("cpu=0.04").check(""), Err(PricesError::Currency));
     assert_eq!(many.check("EUR"), Err(PricesError::TooMany(65)));
     assert_eq!(long.check("EUR"), Err(PricesError::LongName));
-    assert_eq!(negative.check("EUR").unwrap_err().to_string(), "the price of cpu is negative: -1");
+    assert_eq!(
+        negative.check("EUR").unwrap_err().to_string(),
+        "the price of cpu is negative: -1"
+    );
 }
 
 #[test]
@@ -92,8 +123,14 @@ fn rates_are_a_plain_map_in_json() {
 
 #[test]
 fn rates_of_a_pool_replace_those_of_the_same_resources() {
-    assert_eq!(rates("cpu=1, memory=2").replaced_by(&rates("cpu=3, pods=4")), rates("cpu=3, memory=2, pods=4"));
-    assert_eq!(rates("cpu=0.04").times_ten_thousandths(15_000), rates("cpu=0.06"));
+    assert_eq!(
+        rates("cpu=1, memory=2").replaced_by(&rates("cpu=3, pods=4")),
+        rates("cpu=3, memory=2, pods=4")
+    );
+    assert_eq!(
+        rates("cpu=0.04").times_ten_thousandths(15_000),
+        rates("cpu=0.06")
+    );
 }
 
 #[test]
@@ -115,7 +152,9 @@ fn invalid_rates_are_refused_with_the_reason() {
 
 /// The exact product in base 2^32, the lowest digit first.
 fn product(one: u128, other: u128) -> Vec<u64> {
-    let digits = |number: u128| (0..4).map(move |at| u64::try_from(number >> (32 * at) & 0xffff_ffff).unwrap());
+    let digits = |number: u128| {
+        (0..4).map(move |at| u64::try_from(number >> (32 * at) & 0xffff_ffff).unwrap())
+    };
     let mut sum = vec![0_u64; 9];
     for (low, a) in digits(one).enumerate() {
         let mut carry = 0_u64;
@@ -159,7 +198,8 @@ proptest! {
         }
     }
 
-    /// Parts that are rounded for themselves differ from the whole by less than a billionth for each part.
+    /// Parts that are rounded for themselves differ from the whole by less than a billionth for
+    /// each part.
     #[test]
     fn costs_add_up_within_the_rounding(
         rate in 0..10_i128.pow(12),
@@ -195,6 +235,9 @@ fn money_is_never_computed_with_floats() {
         include_str!("../decimal.rs"),
     ];
     for source in sources {
-        assert!(!["f32", "f64"].iter().any(|float| source.contains(float)), "a float");
+        assert!(
+            !["f32", "f64"].iter().any(|float| source.contains(float)),
+            "a float"
+        );
     }
 }

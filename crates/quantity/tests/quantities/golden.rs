@@ -7,13 +7,18 @@ use liqo_quantity::Quantity;
 const VECTORS: &str = include_str!("golden/quantities.tsv");
 
 fn q(text: &str) -> Result<Quantity, String> {
-    text.parse().map_err(|error| format!("{text} is refused: {error}"))
+    text.parse()
+        .map_err(|error| format!("{text} is refused: {error}"))
 }
 
 /// Checks one line. An error describes the difference.
 fn check(fields: &[&str]) -> Result<(), String> {
     let equal = |what: &str, have: String, want: &str| {
-        if have == want { Ok(()) } else { Err(format!("{what} is {have}, not {want}")) }
+        if have == want {
+            Ok(())
+        } else {
+            Err(format!("{what} is {have}, not {want}"))
+        }
     };
     match *fields {
         ["parse", text, canonical, nanos, value, milli_value] => {
@@ -22,7 +27,11 @@ fn check(fields: &[&str]) -> Result<(), String> {
             equal("value in nano-units", quantity.nanos().to_string(), nanos)?;
             if value != "-" {
                 equal("value", quantity.value().to_string(), value)?;
-                equal("value in thousandths", quantity.milli_value().to_string(), milli_value)?;
+                equal(
+                    "value in thousandths",
+                    quantity.milli_value().to_string(),
+                    milli_value,
+                )?;
             }
             equal("text read again", q(canonical)?.to_string(), canonical)
         }
@@ -31,8 +40,12 @@ fn check(fields: &[&str]) -> Result<(), String> {
             Err(_) => Ok(()),
         },
         ["add", left, right, sum] => equal("sum", (q(left)? + q(right)?).to_string(), sum),
-        ["sub", left, right, difference] => equal("difference", (q(left)? - q(right)?).to_string(), difference),
-        ["compare", left, right, order] => equal("order", (q(left)?.cmp(&q(right)?) as i8).to_string(), order),
+        ["sub", left, right, difference] => {
+            equal("difference", (q(left)? - q(right)?).to_string(), difference)
+        }
+        ["compare", left, right, order] => {
+            equal("order", (q(left)?.cmp(&q(right)?) as i8).to_string(), order)
+        }
         _ => Err("no such kind of line".to_owned()),
     }
 }
@@ -48,8 +61,17 @@ fn every_quantity_is_the_same_as_in_kubernetes() {
             differences.push(format!("{line}: {difference}"));
         }
     }
-    assert!(differences.is_empty(), "{} lines differ:\n{}", differences.len(), differences.join("\n"));
+    assert!(
+        differences.is_empty(),
+        "{} lines differ:\n{}",
+        differences.len(),
+        differences.join("\n")
+    );
     for kind in ["parse", "refuse", "add", "sub", "compare"] {
-        assert!(checked[kind] >= 30, "only {} lines of {kind}", checked[kind]);
+        assert!(
+            checked[kind] >= 30,
+            "only {} lines of {kind}",
+            checked[kind]
+        );
     }
 }

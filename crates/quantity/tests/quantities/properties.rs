@@ -11,15 +11,25 @@ use proptest::prelude::*;
 const MAX_NANOS: i128 = i128::MAX / 1_000_000_000 * 1_000_000_000;
 
 fn formats() -> impl Strategy<Value = Format> {
-    prop_oneof![Just(Format::DecimalSi), Just(Format::BinarySi), Just(Format::DecimalExponent)]
+    prop_oneof![
+        Just(Format::DecimalSi),
+        Just(Format::BinarySi),
+        Just(Format::DecimalExponent)
+    ]
 }
 
 /// Amounts of every size within the given magnitude, many of them round.
 fn nanos(magnitude: i128) -> impl Strategy<Value = i128> {
     let round = (-2000_i128..2000, 0_u32..27).prop_map(|(number, tens)| number * 10_i128.pow(tens));
-    let binary = (-2000_i128..2000, 0_u32..50).prop_map(|(number, twos)| (number << twos) * 1_000_000_000);
-    prop_oneof![-magnitude..=magnitude, round, binary, -2_000_000_000_i128..2_000_000_000]
-        .prop_map(move |nanos| nanos.clamp(-magnitude, magnitude))
+    let binary =
+        (-2000_i128..2000, 0_u32..50).prop_map(|(number, twos)| (number << twos) * 1_000_000_000);
+    prop_oneof![
+        -magnitude..=magnitude,
+        round,
+        binary,
+        -2_000_000_000_i128..2_000_000_000
+    ]
+    .prop_map(move |nanos| nanos.clamp(-magnitude, magnitude))
 }
 
 fn quantities_within(magnitude: i128) -> impl Strategy<Value = Quantity> {
@@ -32,15 +42,23 @@ fn quantities() -> impl Strategy<Value = Quantity> {
 
 /// Whether the parser reads the printed text without a cap.
 fn is_printable(quantity: Quantity) -> bool {
-    quantity.format() != Format::BinarySi || quantity.nanos().abs() <= i128::from(i64::MAX) * 1_000_000_000
+    quantity.format() != Format::BinarySi
+        || quantity.nanos().abs() <= i128::from(i64::MAX) * 1_000_000_000
 }
 
 fn names() -> impl Strategy<Value = &'static str> {
-    prop::sample::select(vec!["cpu", "memory", "pods", "hugepages-2Mi", "nvidia.com/gpu"])
+    prop::sample::select(vec![
+        "cpu",
+        "memory",
+        "pods",
+        "hugepages-2Mi",
+        "nvidia.com/gpu",
+    ])
 }
 
 fn lists() -> impl Strategy<Value = ResourceList> {
-    let amount = (0_i128..1 << 80, formats()).prop_map(|(nanos, format)| Quantity::from_nanos(nanos, format));
+    let amount = (0_i128..1 << 80, formats())
+        .prop_map(|(nanos, format)| Quantity::from_nanos(nanos, format));
     prop::collection::vec((names(), amount), 0..6).prop_map(|pairs| pairs.into_iter().collect())
 }
 

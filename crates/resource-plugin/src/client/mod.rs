@@ -1,7 +1,7 @@
 //! The client that Liqo calls plugins with.
 //!
-//! It also works while the plugin is away: calls fail within their deadline, with an error that says why, and the
-//! client keeps trying to subscribe, with growing delays.
+//! It also works while the plugin is away: calls fail within their deadline, with an error that
+//! says why, and the client keeps trying to subscribe, with growing delays.
 
 mod settings;
 mod subscription;
@@ -33,7 +33,8 @@ pub use settings::{AddressError, Pem, Settings, Tls, TlsError};
 /// Maximum size of an answer in bytes, a hundred times that of the largest useful answer.
 pub const LARGEST_ANSWER: usize = 1 << 20;
 
-/// The client of one plugin. Clones share the connection and the subscription, which end with the last clone.
+/// The client of one plugin. Clones share the connection and the subscription, which end with the
+/// last clone.
 #[derive(Clone, Debug)]
 pub struct PluginClient {
     connection: Arc<Connection>,
@@ -97,32 +98,57 @@ pub enum Fault {
 }
 
 impl PluginClient {
-    /// Starts to subscribe in the background and returns at once. It must be called on a tokio runtime.
+    /// Starts to subscribe in the background and returns at once. It must be called on a tokio
+    /// runtime.
     pub fn new(settings: Settings) -> Result<Self, AddressError> {
         let address = Address::parse(&settings)?;
-        let connection = Arc::new(Connection { address, settings, channel: Mutex::new(None) });
+        let connection = Arc::new(Connection {
+            address,
+            settings,
+            channel: Mutex::new(None),
+        });
         let announcer = Announcer::new();
         let (sender, state) = watch::channel(State::Connecting);
         let task = Task::start(connection.clone(), announcer.clone(), sender);
-        Ok(Self { connection, announcer, state, _task: Arc::new(task) })
+        Ok(Self {
+            connection,
+            announcer,
+            state,
+            _task: Arc::new(task),
+        })
     }
 
     /// What the plugin offers to this cluster. It works in every state of the subscription.
     pub async fn read(&self, cluster: &str) -> Result<Vec<Pool>, PluginError> {
-        let failed = |fault| PluginError { plugin: self.plugin(), cluster: cluster.to_owned(), fault };
-        let answer = self.connection.call(wire::READ_RESOURCES, wire::encode_cluster(cluster)).await.map_err(failed)?;
+        let failed = |fault| PluginError {
+            plugin: self.plugin(),
+            cluster: cluster.to_owned(),
+            fault,
+        };
+        let answer = self
+            .connection
+            .call(wire::READ_RESOURCES, wire::encode_cluster(cluster))
+            .await
+            .map_err(failed)?;
         let generation = self.connection.settings.generation;
         wire::decode_answer(generation, &answer).map_err(|error| failed(error.into()))
     }
 
     /// Tells the plugin that the peering with this cluster has ended. It may be called twice.
     pub async fn remove(&self, cluster: &str) -> Result<(), PluginError> {
-        let removed = self.connection.call(wire::REMOVE_CLUSTER, wire::encode_cluster(cluster)).await;
-        removed.map(drop).map_err(|fault| PluginError { plugin: self.plugin(), cluster: cluster.to_owned(), fault })
+        let removed = self
+            .connection
+            .call(wire::REMOVE_CLUSTER, wire::encode_cluster(cluster))
+            .await;
+        removed.map(drop).map_err(|fault| PluginError {
+            plugin: self.plugin(),
+            cluster: cluster.to_owned(),
+            fault,
+        })
     }
 
-    /// The changes that the plugin reports from now on, and [`Change::All`] each time the client has subscribed again, because it does not
-    /// know what happened meanwhile.
+    /// The changes that the plugin reports from now on, and [`Change::All`] each time the client
+    /// has subscribed again, because it does not know what happened meanwhile.
     pub fn changes(&self) -> Changes {
         self.announcer.listen()
     }
@@ -143,7 +169,10 @@ impl PluginClient {
 impl ResourceSource for PluginClient {
     async fn read(&self, cluster: &str) -> Result<Vec<Pool>, SourceError> {
         match Self::read(self, cluster).await {
-            Err(PluginError { fault: Fault::Answer(AnswerError::Empty), .. }) => Ok(Vec::new()),
+            Err(PluginError {
+                fault: Fault::Answer(AnswerError::Empty),
+                ..
+            }) => Ok(Vec::new()),
             read => read.map_err(SourceError::failed),
         }
     }
@@ -160,7 +189,11 @@ impl ResourceSource for PluginClient {
 
     async fn ready(&self) {
         // An error means that the client was dropped.
-        let _ = self.state.clone().wait_for(|state| matches!(state, State::Connected | State::NotSubscribed(_))).await;
+        let _ = self
+            .state
+            .clone()
+            .wait_for(|state| matches!(state, State::Connected | State::NotSubscribed(_)))
+            .await;
     }
 }
 
@@ -194,13 +227,21 @@ impl Connection {
         let deadline = self.settings.deadline;
         let call = async {
             let mut grpc = Grpc::new(channel).max_decoding_message_size(LARGEST_ANSWER);
-            grpc.ready().await.map_err(|error| Fault::Unreachable(chain(&error)))?;
+            grpc.ready()
+                .await
+                .map_err(|error| Fault::Unreachable(chain(&error)))?;
             let mut request = Request::new(message);
             request.set_timeout(deadline);
-            let answer = grpc.unary(request, PathAndQuery::from_static(path), Raw).await;
-            answer.map(tonic::Response::into_inner).map_err(|status| fault(&status, deadline))
+            let answer = grpc
+                .unary(request, PathAndQuery::from_static(path), Raw)
+                .await;
+            answer
+                .map(tonic::Response::into_inner)
+                .map_err(|status| fault(&status, deadline))
         };
-        let answered = tokio::time::timeout(deadline, call).await.unwrap_or(Err(Fault::Timeout(deadline)));
+        let answered = tokio::time::timeout(deadline, call)
+            .await
+            .unwrap_or(Err(Fault::Timeout(deadline)));
         // A new connection reads the files for TLS again, which may have been renewed.
         if matches!(answered, Err(Fault::Unreachable(_))) {
             self.forget();
@@ -216,12 +257,18 @@ fn fault(status: &Status, deadline: Duration) -> Fault {
     if let Some(cause) = std::error::Error::source(status) {
         let mut causes = std::iter::successors(Some(cause), |cause| cause.source());
         let timeout = causes.any(<dyn std::error::Error>::is::<tonic::TimeoutExpired>);
-        return if timeout { Fault::Timeout(deadline) } else { Fault::Unreachable(chain(cause)) };
+        return if timeout {
+            Fault::Timeout(deadline)
+        } else {
+            Fault::Unreachable(chain(cause))
+        };
     }
     match code {
         Code::DeadlineExceeded => Fault::Timeout(deadline),
         // This is tonic's error for a message that exceeds the limit.
-        Code::OutOfRange if message.contains("message length too large") => Fault::TooLarge(message),
+        Code::OutOfRange if message.contains("message length too large") => {
+            Fault::TooLarge(message)
+        }
         code => Fault::Refused { code, message },
     }
 }

@@ -7,14 +7,16 @@ use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 
 use crate::{server::chain, wire::Generation};
 
-/// HTTP/2 pings detect that a plugin is gone. Servers of grpc-go close a connection with more than one ping in five minutes.
-/// [`Settings::probe`] detects a plugin that hangs sooner.
+/// HTTP/2 pings detect that a plugin is gone. Servers of grpc-go close a connection with more than
+/// one ping in five minutes. [`Settings::probe`] detects a plugin that hangs sooner.
 const HTTP2_KEEPALIVE: Duration = Duration::from_secs(310);
 /// TCP keepalive (idle time, interval, retries) detects that a plugin's node is gone.
-const TCP_KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(15), Duration::from_secs(5), 3);
+const TCP_KEEPALIVE: (Duration, Duration, u32) =
+    (Duration::from_secs(15), Duration::from_secs(5), 3);
 
-/// Maximum number of bytes that a plugin may send in one call before the client reads them. h2 closes a connection on which about ten
-/// thousand tiny frames wait, and notifications are tiny: flow control must stop a plugin that floods before that.
+/// Maximum number of bytes that a plugin may send in one call before the client reads them. h2
+/// closes a connection on which about ten thousand tiny frames wait, and notifications are tiny:
+/// flow control must stop a plugin that floods before that.
 const STREAM_WINDOW: u32 = 8 << 10;
 
 /// How to call a plugin.
@@ -26,11 +28,13 @@ pub struct Settings {
     pub generation: Generation,
     /// Settings of TLS; `None` for plain text. An address that begins with `https://` needs them.
     pub tls: Option<Tls>,
-    /// Timeout of opening a connection. It is short, because an attempt may go to a pod that is gone, and the next one reaches another.
+    /// Timeout of opening a connection. It is short, because an attempt may go to a pod that is
+    /// gone, and the next one reaches another.
     pub connect_timeout: Duration,
     /// Timeout of a call.
     pub deadline: Duration,
-    /// Delay before the second attempt to subscribe. It doubles after each failure, up to `longest_delay`.
+    /// Delay before the second attempt to subscribe. It doubles after each failure, up to
+    /// `longest_delay`.
     pub shortest_delay: Duration,
     /// Maximum delay between two attempts to subscribe.
     pub longest_delay: Duration,
@@ -93,7 +97,9 @@ impl Settings {
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
     /// The address is not a host and a port.
-    #[error("{0:?} is not the address of a resource plugin: use host:port, as in liqo-fixed-resources-plugin.liqo:6001")]
+    #[error(
+        "{0:?} is not the address of a resource plugin: use host:port, as in liqo-fixed-resources-plugin.liqo:6001"
+    )]
     Form(String),
     /// The address requires TLS, but there is no authority.
     #[error("{0:?} requires TLS: set the authority of the plugin's certificate, too")]
@@ -126,20 +132,35 @@ impl Address {
         let wrong = || AddressError::Form(text.to_owned());
         let (scheme, authority) = match text.split_once("://") {
             Some(("http", _)) if settings.tls.is_some() => return Err(wrong()),
-            Some((scheme @ ("http" | "https"), rest)) => (scheme, rest.strip_suffix('/').unwrap_or(rest)),
+            Some((scheme @ ("http" | "https"), rest)) => {
+                (scheme, rest.strip_suffix('/').unwrap_or(rest))
+            }
             Some(_) => return Err(wrong()),
-            None => (if settings.tls.is_some() { "https" } else { "http" }, text),
+            None => (
+                if settings.tls.is_some() {
+                    "https"
+                } else {
+                    "http"
+                },
+                text,
+            ),
         };
         if scheme == "https" && settings.tls.is_none() {
             return Err(AddressError::NoAuthority(text.to_owned()));
         }
-        let uri: Uri = format!("{scheme}://{authority}/").parse().map_err(|_| wrong())?;
+        let uri: Uri = format!("{scheme}://{authority}/")
+            .parse()
+            .map_err(|_| wrong())?;
         let port = uri.port_u16().is_some_and(|port| port > 0);
         let whole = uri.path() == "/"
             && uri.query().is_none()
             && !authority.contains('@')
             && uri.host().is_some_and(|host| !host.is_empty());
-        if port && whole { Ok(Self(uri)) } else { Err(wrong()) }
+        if port && whole {
+            Ok(Self(uri))
+        } else {
+            Err(wrong())
+        }
     }
 
     /// How to connect. It reads the files for TLS.
@@ -154,27 +175,39 @@ impl Address {
             .http2_keep_alive_interval(HTTP2_KEEPALIVE)
             .keep_alive_timeout(settings.deadline)
             .keep_alive_while_idle(true);
-        let Some(tls) = &settings.tls else { return Ok(endpoint) };
-        let mut config = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(read(&tls.authority)?));
+        let Some(tls) = &settings.tls else {
+            return Ok(endpoint);
+        };
+        let mut config =
+            ClientTlsConfig::new().ca_certificate(Certificate::from_pem(read(&tls.authority)?));
         if let Some((certificate, key)) = &tls.identity {
             config = config.identity(Identity::from_pem(read(certificate)?, read(key)?));
         }
         if let Some(name) = &tls.server_name {
             config = config.domain_name(name);
         }
-        endpoint.tls_config(config).map_err(|error| TlsError::Content(chain(&error)))
+        endpoint
+            .tls_config(config)
+            .map_err(|error| TlsError::Content(chain(&error)))
     }
 }
 
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.0.authority().map_or("", |authority| authority.as_str()))
+        f.write_str(
+            self.0
+                .authority()
+                .map_or("", |authority| authority.as_str()),
+        )
     }
 }
 
 fn read(pem: &Pem) -> Result<Vec<u8>, TlsError> {
     match pem {
-        Pem::File(path) => std::fs::read(path).map_err(|source| TlsError::File { path: path.clone(), source }),
+        Pem::File(path) => std::fs::read(path).map_err(|source| TlsError::File {
+            path: path.clone(),
+            source,
+        }),
         Pem::Bytes(bytes) => Ok(bytes.clone()),
     }
 }
@@ -184,8 +217,16 @@ mod tests {
     use super::*;
 
     fn parse(address: &str, tls: bool) -> Result<String, AddressError> {
-        let tls = tls.then(|| Tls { authority: "ca.pem".into(), identity: None, server_name: None });
-        Address::parse(&Settings { tls, ..Settings::new(address) }).map(|address| address.0.to_string())
+        let tls = tls.then(|| Tls {
+            authority: "ca.pem".into(),
+            identity: None,
+            server_name: None,
+        });
+        Address::parse(&Settings {
+            tls,
+            ..Settings::new(address)
+        })
+        .map(|address| address.0.to_string())
     }
 
     #[test]
@@ -216,9 +257,21 @@ mod tests {
             "a b:1",
             "plugin:65536",
         ] {
-            assert!(matches!(parse(text, false), Err(AddressError::Form(_))), "{text:?} was accepted");
+            assert!(
+                matches!(parse(text, false), Err(AddressError::Form(_))),
+                "{text:?} was accepted"
+            );
         }
-        assert!(matches!(parse("https://plugin:6001", false), Err(AddressError::NoAuthority(_))));
-        assert!(matches!(parse("http://plugin:6001", true), Err(AddressError::Form(_))), "plain text although TLS is set");
+        assert!(matches!(
+            parse("https://plugin:6001", false),
+            Err(AddressError::NoAuthority(_))
+        ));
+        assert!(
+            matches!(
+                parse("http://plugin:6001", true),
+                Err(AddressError::Form(_))
+            ),
+            "plain text although TLS is set"
+        );
     }
 }

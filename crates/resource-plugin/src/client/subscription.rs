@@ -9,8 +9,9 @@
 //!                          └─────────────────── delay ───────────────────┘
 //! ```
 //!
-//! A plugin may send nothing before the first change, not even that it accepted the subscription. So the client calls the standard health
-//! check at intervals. Every answer proves that the plugin is alive, even an error that there is no such method.
+//! A plugin may send nothing before the first change, not even that it accepted the subscription.
+//! So the client calls the standard health check at intervals. Every answer proves that the plugin
+//! is alive, even an error that there is no such method.
 
 use std::{sync::Arc, time::Duration};
 
@@ -42,7 +43,8 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 /// Delay of the first health check after subscribing.
 const FIRST_PROBE: Duration = Duration::from_secs(1);
-/// A stream counts as a subscription once it has lasted this long: some plugins end each stream at once.
+/// A stream counts as a subscription once it has lasted this long: some plugins end each stream at
+/// once.
 const SETTLED: Duration = Duration::from_millis(250);
 
 /// The task that keeps the subscription. It ends when this is dropped.
@@ -50,7 +52,11 @@ const SETTLED: Duration = Duration::from_millis(250);
 pub(super) struct Task(JoinHandle<()>);
 
 impl Task {
-    pub(super) fn start(connection: Arc<Connection>, announcer: Announcer, state: watch::Sender<State>) -> Self {
+    pub(super) fn start(
+        connection: Arc<Connection>,
+        announcer: Announcer,
+        state: watch::Sender<State>,
+    ) -> Self {
         Self(tokio::spawn(async move {
             let mut failures = 0;
             loop {
@@ -66,7 +72,11 @@ impl Task {
                 attempt.end(&ended);
                 // A long subscription resets the delay; short ones increase it.
                 let settings = &connection.settings;
-                failures = if started.elapsed() > settings.longest_delay { 1 } else { failures + 1 };
+                failures = if started.elapsed() > settings.longest_delay {
+                    1
+                } else {
+                    failures + 1
+                };
                 let longest = delay(settings.shortest_delay, settings.longest_delay, failures);
                 let jitter = rand::rng().random_range(0.5..=1.0);
                 sleep(longest.mul_f64(jitter)).await;
@@ -83,7 +93,9 @@ impl Drop for Task {
 
 /// The delay doubles with each consecutive failure.
 fn delay(shortest: Duration, longest: Duration, failures: u32) -> Duration {
-    shortest.saturating_mul(1 << failures.saturating_sub(1).min(20)).min(longest)
+    shortest
+        .saturating_mul(1 << failures.saturating_sub(1).min(20))
+        .min(longest)
 }
 
 /// Why an attempt ended.
@@ -116,11 +128,18 @@ impl Attempt<'_> {
         if let Err(error) = grpc.ready().await {
             return End::Silent(Fault::Unreachable(chain(&error)));
         }
-        let mut probes = interval_at(Instant::now() + FIRST_PROBE.min(deadline), self.connection.settings.probe);
+        let mut probes = interval_at(
+            Instant::now() + FIRST_PROBE.min(deadline),
+            self.connection.settings.probe,
+        );
         probes.set_missed_tick_behavior(MissedTickBehavior::Delay);
 
         let mut stream = {
-            let subscribe = grpc.server_streaming(Request::new(Bytes::new()), PathAndQuery::from_static(SUBSCRIBE), Raw);
+            let subscribe = grpc.server_streaming(
+                Request::new(Bytes::new()),
+                PathAndQuery::from_static(SUBSCRIBE),
+                Raw,
+            );
             tokio::pin!(subscribe);
             loop {
                 tokio::select! {
@@ -174,7 +193,10 @@ impl Attempt<'_> {
     fn ended_by(&self, status: &Status) -> End {
         match fault(status, self.connection.settings.deadline) {
             fault @ (Fault::Unreachable(_) | Fault::Timeout(_)) => End::Silent(fault),
-            Fault::Refused { code: Code::Unimplemented, .. } => End::Ended("it has no method Subscribe".to_owned()),
+            Fault::Refused {
+                code: Code::Unimplemented,
+                ..
+            } => End::Ended("it has no method Subscribe".to_owned()),
             fault => End::Ended(fault.to_string()),
         }
     }
@@ -182,7 +204,9 @@ impl Attempt<'_> {
     /// Announces a notification. One that cannot be decoded may mean that anything changed.
     fn announce(&mut self, notification: &[u8]) {
         match wire::decode_cluster(notification) {
-            Ok(cluster) if !cluster.is_empty() => self.announcer.announce(&Change::Cluster(cluster)),
+            Ok(cluster) if !cluster.is_empty() => {
+                self.announcer.announce(&Change::Cluster(cluster));
+            }
             _ => self.announce_all(),
         }
     }
@@ -242,8 +266,13 @@ mod tests {
     #[test]
     fn delays_between_attempts_grow_up_to_a_limit() {
         let (shortest, longest) = (Duration::from_millis(200), Duration::from_secs(30));
-        let delays: Vec<u128> = (1..=10).map(|failures| delay(shortest, longest, failures).as_millis()).collect();
-        assert_eq!(delays, [200, 400, 800, 1600, 3200, 6400, 12800, 25600, 30000, 30000]);
+        let delays: Vec<u128> = (1..=10)
+            .map(|failures| delay(shortest, longest, failures).as_millis())
+            .collect();
+        assert_eq!(
+            delays,
+            [200, 400, 800, 1600, 3200, 6400, 12800, 25600, 30000, 30000]
+        );
         assert_eq!(delay(shortest, longest, u32::MAX), longest);
     }
 }

@@ -1,4 +1,5 @@
-//! The SDK: serves a [`ResourceSource`] over gRPC, with health checks, reflection, metrics and an orderly shutdown.
+//! The SDK: serves a [`ResourceSource`] over gRPC, with health checks, reflection, metrics and an
+//! orderly shutdown.
 
 mod metrics;
 mod options;
@@ -83,7 +84,8 @@ pub enum ServeError {
     Metrics(io::Error),
 }
 
-/// Serves the source until SIGTERM or SIGINT. This is all that a plugin's `main` needs. If it fails, it prints one line to standard error.
+/// Serves the source until SIGTERM or SIGINT. This is all that a plugin's `main` needs. If it
+/// fails, it prints one line to standard error.
 pub async fn serve(source: impl ResourceSource, options: Options) -> ExitCode {
     options.start_logging();
     match try_serve(source, options).await {
@@ -130,7 +132,13 @@ impl Server {
             0 => None,
             port => Some(listen(SocketAddr::new(options.address, port)).await?),
         };
-        Ok(Self { options: options.clone(), tls, listener, metrics, linger: Duration::ZERO })
+        Ok(Self {
+            options: options.clone(),
+            tls,
+            listener,
+            metrics,
+            linger: Duration::ZERO,
+        })
     }
 
     /// After it is told to stop, it answers for this time, while its health checks already fail.
@@ -144,9 +152,20 @@ impl Server {
         self.listener.local_addr()
     }
 
-    /// Serves until `stop` is ready, then lingers. Then it ends open subscriptions at once; other calls have five seconds to end.
-    pub async fn run(self, source: impl ResourceSource, stop: impl Future<Output = ()>) -> Result<(), ServeError> {
-        let Self { options, tls, listener, metrics: metrics_listener, linger } = self;
+    /// Serves until `stop` is ready, then lingers. Then it ends open subscriptions at once; other
+    /// calls have five seconds to end.
+    pub async fn run(
+        self,
+        source: impl ResourceSource,
+        stop: impl Future<Output = ()>,
+    ) -> Result<(), ServeError> {
+        let Self {
+            options,
+            tls,
+            listener,
+            metrics: metrics_listener,
+            linger,
+        } = self;
         let (lingering, ending) = (CancellationToken::new(), CancellationToken::new());
         let _ends_with_us = ending.clone().drop_guard();
         let metrics = Arc::new(Metrics::default());
@@ -160,7 +179,9 @@ impl Server {
             stop: ending.clone(),
         };
         let health = HealthReporter::new();
-        health.set_service_status(wire::SERVICE, ServingStatus::NotServing).await;
+        health
+            .set_service_status(wire::SERVICE, ServingStatus::NotServing)
+            .await;
 
         if let Ok(address) = listener.local_addr() {
             tracing::info!(%address, generation = %options.generation, tls = tls.is_some(), "listening");
@@ -168,7 +189,9 @@ impl Server {
         let serving = grpc(listener, tls, shared, &health, ending.clone())?;
         let counting = async {
             match metrics_listener {
-                Some(listener) => metrics::serve(listener, metrics.clone(), ending.clone()).await.map_err(ServeError::Metrics),
+                Some(listener) => metrics::serve(listener, metrics.clone(), ending.clone())
+                    .await
+                    .map_err(ServeError::Metrics),
                 None => std::future::pending().await,
             }
         };
@@ -178,7 +201,9 @@ impl Server {
             if !lingering.is_cancelled() {
                 tracing::info!("ready");
                 metrics.set_ready(true);
-                health.set_service_status(wire::SERVICE, ServingStatus::Serving).await;
+                health
+                    .set_service_status(wire::SERVICE, ServingStatus::Serving)
+                    .await;
             }
             while let Some(change) = changes.next().await {
                 announcer.announce(&change);
@@ -189,7 +214,9 @@ impl Server {
             stop.await;
             lingering.cancel();
             metrics.set_ready(false);
-            health.set_service_status(wire::SERVICE, ServingStatus::NotServing).await;
+            health
+                .set_service_status(wire::SERVICE, ServingStatus::NotServing)
+                .await;
             tokio::time::sleep(linger).await;
         };
         tokio::pin!(serving);
@@ -227,20 +254,31 @@ fn grpc(
     let routes = Routes::new(ResourceReader(Arc::new(shared)))
         .add_service(tonic_health::pb::health_server::HealthServer::new(health))
         .add_service(reflection().build_v1().map_err(ServeError::Reflection)?)
-        .add_service(reflection().build_v1alpha().map_err(ServeError::Reflection)?);
+        .add_service(
+            reflection()
+                .build_v1alpha()
+                .map_err(ServeError::Reflection)?,
+        );
     let mut server = tonic::transport::Server::builder()
         .timeout(READ_DEADLINE)
         .max_concurrent_streams(MAX_CALLS)
         .http2_keepalive_interval(Some(KEEPALIVE.0))
         .http2_keepalive_timeout(Some(KEEPALIVE.1));
     if let Some(tls) = tls {
-        server = server.tls_config(tls).map_err(|error| ServeError::Tls(chain(&error)))?;
+        server = server
+            .tls_config(tls)
+            .map_err(|error| ServeError::Tls(chain(&error)))?;
     }
     let serving = server.add_routes(routes);
     Ok(async move {
-        // The end of an answer is a separate segment, which Nagle's algorithm would delay until an acknowledgement.
-        let incoming = TcpListenerStream::new(listener).inspect_ok(|stream| drop(stream.set_nodelay(true)));
-        serving.serve_with_incoming_shutdown(incoming, stop.cancelled_owned()).await.map_err(ServeError::Serve)
+        // The end of an answer is a separate segment, which Nagle's algorithm would delay until an
+        // acknowledgement.
+        let incoming =
+            TcpListenerStream::new(listener).inspect_ok(|stream| drop(stream.set_nodelay(true)));
+        serving
+            .serve_with_incoming_shutdown(incoming, stop.cancelled_owned())
+            .await
+            .map_err(ServeError::Serve)
     })
 }
 
@@ -249,26 +287,36 @@ async fn listen(address: SocketAddr) -> Result<TcpListener, ServeError> {
     match TcpListener::bind(address).await {
         Err(_) if address.ip().is_unspecified() && address.is_ipv6() => {
             let address = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), address.port());
-            TcpListener::bind(address).await.map_err(|source| ServeError::Listen { address, source })
+            TcpListener::bind(address)
+                .await
+                .map_err(|source| ServeError::Listen { address, source })
         }
         bound => bound.map_err(|source| ServeError::Listen { address, source }),
     }
 }
 
 fn tls(options: &Options) -> Result<Option<ServerTlsConfig>, ServeError> {
-    let (Some(certificate), Some(key)) = (&options.tls_cert, &options.tls_key) else { return Ok(None) };
+    let (Some(certificate), Some(key)) = (&options.tls_cert, &options.tls_key) else {
+        return Ok(None);
+    };
     let identity = Identity::from_pem(file(certificate, "--tls-cert")?, file(key, "--tls-key")?);
     let mut tls = ServerTlsConfig::new().identity(identity);
     if let Some(authority) = &options.tls_client_ca {
         tls = tls.client_ca_root(Certificate::from_pem(file(authority, "--tls-client-ca")?));
     }
     // This only checks the files, so that errors appear before anything is served.
-    tonic::transport::Server::builder().tls_config(tls.clone()).map_err(|error| ServeError::Tls(chain(&error)))?;
+    tonic::transport::Server::builder()
+        .tls_config(tls.clone())
+        .map_err(|error| ServeError::Tls(chain(&error)))?;
     Ok(Some(tls))
 }
 
 fn file(path: &Path, flag: &'static str) -> Result<Vec<u8>, ServeError> {
-    std::fs::read(path).map_err(|source| ServeError::File { path: path.to_owned(), flag, source })
+    std::fs::read(path).map_err(|source| ServeError::File {
+        path: path.to_owned(),
+        flag,
+        source,
+    })
 }
 
 /// The error and its causes in one line.

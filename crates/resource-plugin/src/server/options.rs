@@ -12,11 +12,13 @@ use tracing_subscriber::EnvFilter;
 use crate::wire::Generation;
 
 /// Libraries that log each frame of a connection at the levels debug and trace.
-const QUIET_LIBRARIES: &str = "h2=info,hyper=info,hyper_util=info,rustls=info,tonic=info,tower=info";
+const QUIET_LIBRARIES: &str =
+    "h2=info,hyper=info,hyper_util=info,rustls=info,tonic=info,tower=info";
 /// Default port of plugins.
 pub const DEFAULT_PORT: u16 = 6001;
 
-/// The flags of every plugin. Flatten them into your own arguments, or parse only them with [`Options::parse`].
+/// The flags of every plugin. Flatten them into your own arguments, or parse only them with
+/// [`Options::parse`].
 #[derive(Clone, Debug, Args)]
 pub struct Options {
     /// Port to serve on
@@ -37,7 +39,8 @@ pub struct Options {
     /// Serve only callers with a certificate of this authority (PEM)
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub tls_client_ca: Option<PathBuf>,
-    /// Log messages of this level and above: off, error, warn, info, debug, trace. The environment variable `RUST_LOG` overrides it
+    /// Log messages of this level and above: off, error, warn, info, debug, trace. The environment
+    /// variable `RUST_LOG` overrides it
     #[arg(long, default_value_t = LevelFilter::INFO, value_name = "LEVEL")]
     pub log_level: LevelFilter,
     /// Port for /metrics, /healthz and /readyz over HTTP; 0 for none
@@ -61,7 +64,8 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Parses the command line of a plugin that has no other flags. It exits if the command line is invalid or asks for help.
+    /// Parses the command line of a plugin that has no other flags. It exits if the command line is
+    /// invalid or asks for help.
     pub fn parse() -> Self {
         // Help shows the name of the program from the command line.
         Self::from_arg_matches(&Self::command().get_matches()).unwrap_or_else(|error| error.exit())
@@ -69,25 +73,41 @@ impl Options {
 
     fn command() -> Command {
         // The doc comment above is for authors of plugins, not for users.
-        Self::augment_args(Command::new("plugin")).about("Tell Liqo what each peer of this cluster is offered").long_about(None)
+        Self::augment_args(Command::new("plugin"))
+            .about("Tell Liqo what each peer of this cluster is offered")
+            .long_about(None)
     }
 
-    /// Starts logging to standard error, unless the program has its own logger. [`crate::serve`] calls it; call it earlier to log what
-    /// happens before.
+    /// Starts logging to standard error, unless the program has its own logger. [`crate::serve`]
+    /// calls it; call it earlier to log what happens before.
     pub fn start_logging(&self) {
         let by_flag = || EnvFilter::new(without_frames(&self.log_level.to_string()));
-        let filter =
-            std::env::var("RUST_LOG").ok().and_then(|wanted| without_frames(&wanted).parse().ok()).unwrap_or_else(by_flag);
-        let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false);
+        let filter = std::env::var("RUST_LOG")
+            .ok()
+            .and_then(|wanted| without_frames(&wanted).parse().ok())
+            .unwrap_or_else(by_flag);
+        let log = tracing_subscriber::fmt()
+            .with_env_filter(filter)
+            .with_writer(std::io::stderr)
+            .with_ansi(false);
         let _ = log.try_init();
     }
 }
 
-/// The filter without the messages of libraries about each frame of a connection, which would hide the plugin's own. A later
-/// directive, which names a library, overrides this.
+/// The filter without the messages of libraries about each frame of a connection, which would hide
+/// the plugin's own. A later directive, which names a library, overrides this.
 fn without_frames(wanted: &str) -> String {
-    let is_detailed = |directive: &str| matches!(directive.trim().parse(), Ok(LevelFilter::DEBUG | LevelFilter::TRACE));
-    if wanted.split(',').any(is_detailed) { format!("{QUIET_LIBRARIES},{wanted}") } else { wanted.to_owned() }
+    let is_detailed = |directive: &str| {
+        matches!(
+            directive.trim().parse(),
+            Ok(LevelFilter::DEBUG | LevelFilter::TRACE)
+        )
+    };
+    if wanted.split(',').any(is_detailed) {
+        format!("{QUIET_LIBRARIES},{wanted}")
+    } else {
+        wanted.to_owned()
+    }
 }
 
 #[cfg(test)]
@@ -100,34 +120,70 @@ mod tests {
     fn debug_shows_the_plugins_messages_and_no_frames() {
         let shown = |wanted: &str| {
             let filter: EnvFilter = without_frames(wanted).parse().unwrap();
-            with_default(tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::sink).finish(), || {
-                (
-                    enabled!(target: "gpu_share", Level::DEBUG),
-                    enabled!(target: "h2::codec::framed_read", Level::DEBUG),
-                    enabled!(target: "tonic::transport", Level::INFO),
-                )
-            })
+            with_default(
+                tracing_subscriber::fmt()
+                    .with_env_filter(filter)
+                    .with_writer(std::io::sink)
+                    .finish(),
+                || {
+                    (
+                        enabled!(target: "gpu_share", Level::DEBUG),
+                        enabled!(target: "h2::codec::framed_read", Level::DEBUG),
+                        enabled!(target: "tonic::transport", Level::INFO),
+                    )
+                },
+            )
         };
         assert_eq!(shown("debug"), (true, false, true));
         assert_eq!(shown("info,gpu_share=debug"), (true, false, true));
-        assert_eq!(shown("debug,h2=debug"), (true, true, true), "somebody wants to see them");
+        assert_eq!(
+            shown("debug,h2=debug"),
+            (true, true, true),
+            "somebody wants to see them"
+        );
         assert_eq!(shown("off"), (false, false, false));
     }
 
     fn parse(arguments: &[&str]) -> Result<Options, String> {
-        let matches =
-            Options::command().try_get_matches_from([&["plugin"], arguments].concat()).map_err(|error| error.to_string())?;
+        let matches = Options::command()
+            .try_get_matches_from([&["plugin"], arguments].concat())
+            .map_err(|error| error.to_string())?;
         Options::from_arg_matches(&matches).map_err(|error| error.to_string())
     }
 
     #[test]
     fn the_flags_are_valid_and_have_the_defaults_of_options() {
         Options::command().debug_assert();
-        assert!(Options::command().render_long_help().to_string().starts_with("Tell Liqo what"));
-        assert_eq!(format!("{:?}", parse(&[]).unwrap()), format!("{:?}", Options::default()));
-        let options = parse(&["--port", "7000", "--generation", "p1", "--log-level", "debug", "--metrics-port", "8080"]).unwrap();
-        assert_eq!((options.port, options.generation, options.metrics_port), (7000, Generation::P1, 8080));
-        assert_eq!(parse(&["--generation", "P2"]).unwrap().generation, Generation::P2, "the spelling in policies");
+        assert!(
+            Options::command()
+                .render_long_help()
+                .to_string()
+                .starts_with("Tell Liqo what")
+        );
+        assert_eq!(
+            format!("{:?}", parse(&[]).unwrap()),
+            format!("{:?}", Options::default())
+        );
+        let options = parse(&[
+            "--port",
+            "7000",
+            "--generation",
+            "p1",
+            "--log-level",
+            "debug",
+            "--metrics-port",
+            "8080",
+        ])
+        .unwrap();
+        assert_eq!(
+            (options.port, options.generation, options.metrics_port),
+            (7000, Generation::P1, 8080)
+        );
+        assert_eq!(
+            parse(&["--generation", "P2"]).unwrap().generation,
+            Generation::P2,
+            "the spelling in policies"
+        );
     }
 
     #[test]

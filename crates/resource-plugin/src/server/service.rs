@@ -9,7 +9,9 @@ use std::{
 };
 
 use bytes::Bytes;
-use futures::{FutureExt as _, Stream, StreamExt as _, future::BoxFuture, stream, stream::BoxStream};
+use futures::{
+    FutureExt as _, Stream, StreamExt as _, future::BoxFuture, stream, stream::BoxStream,
+};
 use tokio_util::sync::CancellationToken;
 use tonic::{
     Request, Response, Status,
@@ -73,8 +75,9 @@ impl Service<http::Request<Body>> for ResourceReader {
                     grpc.unary(remove, request).await
                 }
                 wire::SUBSCRIBE => {
-                    let subscribe =
-                        service_fn(move |_: Request<Bytes>| std::future::ready(subscribe(shared.clone()).map(Response::new)));
+                    let subscribe = service_fn(move |_: Request<Bytes>| {
+                        std::future::ready(subscribe(shared.clone()).map(Response::new))
+                    });
                     grpc.server_streaming(subscribe, request).await
                 }
                 _ => Status::unimplemented(format!("there is no method {path}")).into_http(),
@@ -84,21 +87,28 @@ impl Service<http::Request<Body>> for ResourceReader {
     }
 }
 
-async fn answer(bytes: impl Future<Output = Result<Bytes, Status>>) -> Result<Response<Bytes>, Status> {
+async fn answer(
+    bytes: impl Future<Output = Result<Bytes, Status>>,
+) -> Result<Response<Bytes>, Status> {
     bytes.await.map(Response::new)
 }
 
 async fn read(shared: Arc<Shared>, request: Request<Bytes>) -> Result<Bytes, Status> {
     let started = Instant::now();
     let read = try_read(&shared, &request.into_inner()).await;
-    shared.metrics.read(if read.is_ok() { "success" } else { "error" }, started.elapsed());
+    shared.metrics.read(
+        if read.is_ok() { "success" } else { "error" },
+        started.elapsed(),
+    );
     read
 }
 
 async fn try_read(shared: &Shared, request: &[u8]) -> Result<Bytes, Status> {
     let cluster = cluster(request)?;
     if cluster.is_empty() {
-        return Err(Status::invalid_argument("the request contains no cluster ID"));
+        return Err(Status::invalid_argument(
+            "the request contains no cluster ID",
+        ));
     }
     let mut pools = shared.source.read(&cluster).await.map_err(|error| {
         match &error {
@@ -144,21 +154,30 @@ fn status_of(error: &SourceError) -> Status {
     }
 }
 
-/// A new subscriber first gets [`Change::All`], because it does not know what happened before. Then it gets changes as fast as it reads
-/// them, until it leaves or the plugin ends.
+/// A new subscriber first gets [`Change::All`], because it does not know what happened before. Then
+/// it gets changes as fast as it reads them, until it leaves or the plugin ends.
 fn subscribe(shared: Arc<Shared>) -> Result<BoxStream<'static, Result<Bytes, Status>>, Status> {
-    let counted = Counted::new(&shared.metrics)
-        .ok_or_else(|| Status::resource_exhausted(format!("there are already {MAX_SUBSCRIBERS} subscribers")))?;
+    let counted = Counted::new(&shared.metrics).ok_or_else(|| {
+        Status::resource_exhausted(format!("there are already {MAX_SUBSCRIBERS} subscribers"))
+    })?;
     let first = stream::once(async { Change::All });
-    let notifications = first.chain(shared.announcer.listen()).take_until(shared.stop.clone().cancelled_owned());
+    let notifications = first
+        .chain(shared.announcer.listen())
+        .take_until(shared.stop.clone().cancelled_owned());
     let messages = notifications.map(move |change| {
         shared.metrics.notifications.inc();
         Ok(match change {
-            Change::Cluster(cluster) if shared.generation != Generation::P1 => wire::encode_cluster(&cluster),
+            Change::Cluster(cluster) if shared.generation != Generation::P1 => {
+                wire::encode_cluster(&cluster)
+            }
             Change::Cluster(_) | Change::All => Bytes::new(),
         })
     });
-    Ok(Subscription { messages: messages.boxed(), _counted: counted }.boxed())
+    Ok(Subscription {
+        messages: messages.boxed(),
+        _counted: counted,
+    }
+    .boxed())
 }
 
 /// The stream of one subscriber. The subscriber counts until the stream is dropped.

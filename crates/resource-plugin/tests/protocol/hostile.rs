@@ -31,10 +31,20 @@ async fn a_plugin_that_accepts_a_connection_and_never_answers_is_unreachable() {
             held.push(connection);
         }
     });
-    let client = PluginClient::new(Settings { deadline: Duration::from_millis(200), ..settings(address) }).unwrap();
-    assert!(matches!(client.read("rome").await.unwrap_err().fault, Fault::Timeout(_)));
+    let client = PluginClient::new(Settings {
+        deadline: Duration::from_millis(200),
+        ..settings(address)
+    })
+    .unwrap();
+    assert!(matches!(
+        client.read("rome").await.unwrap_err().fault,
+        Fault::Timeout(_)
+    ));
     let state = reach(&mut client.state(), |state| *state != State::Connecting).await;
-    assert_eq!(state, State::Unreachable("it did not answer within 200ms".to_owned()));
+    assert_eq!(
+        state,
+        State::Unreachable("it did not answer within 200ms".to_owned())
+    );
     silent.abort();
 }
 
@@ -60,7 +70,11 @@ async fn a_plugin_that_hangs_is_detected_and_subscribed_to_again() {
         }
     })
     .await;
-    let client = PluginClient::new(Settings { deadline: Duration::from_millis(300), ..settings(address) }).unwrap();
+    let client = PluginClient::new(Settings {
+        deadline: Duration::from_millis(300),
+        ..settings(address)
+    })
+    .unwrap();
     let (mut state, mut changes) = (client.state(), client.changes());
     reach(&mut state, |state| *state == State::Connected).await;
     assert_eq!(next(&mut changes).await, Change::All);
@@ -68,7 +82,11 @@ async fn a_plugin_that_hangs_is_detected_and_subscribed_to_again() {
     reach(&mut state, |state| matches!(state, State::Unreachable(_))).await;
     hangs.store(0, Ordering::SeqCst);
     reach(&mut state, |state| *state == State::Connected).await;
-    assert_eq!(next(&mut changes).await, Change::All, "nobody knows what happened meanwhile");
+    assert_eq!(
+        next(&mut changes).await,
+        Change::All,
+        "nobody knows what happened meanwhile"
+    );
 }
 
 #[tokio::test]
@@ -82,11 +100,18 @@ async fn a_plugin_that_accepts_the_subscription_silently_counts_as_connected() {
         }
     })
     .await;
-    let client = PluginClient::new(Settings { deadline: Duration::from_millis(300), ..settings(address) }).unwrap();
+    let client = PluginClient::new(Settings {
+        deadline: Duration::from_millis(300),
+        ..settings(address)
+    })
+    .unwrap();
     let mut changes = client.changes();
     reach(&mut client.state(), |state| *state == State::Connected).await;
     assert_eq!(next(&mut changes).await, Change::All);
-    assert_eq!(client.read("rome").await.unwrap()[0].resources.to_string(), "cpu=2");
+    assert_eq!(
+        client.read("rome").await.unwrap()[0].resources.to_string(),
+        "cpu=2"
+    );
 }
 
 #[tokio::test]
@@ -100,7 +125,11 @@ async fn streams_that_end_at_once_are_retried_with_growing_delays_and_count_as_c
             async move {
                 if request.uri().path() == wire::SUBSCRIBE {
                     counted.fetch_add(1, Ordering::SeqCst);
-                    if implemented { raw::close(raw::open(respond)) } else { raw::unimplemented(respond) }
+                    if implemented {
+                        raw::close(raw::open(respond));
+                    } else {
+                        raw::unimplemented(respond);
+                    }
                 } else {
                     raw::unary(respond, CPU);
                 }
@@ -110,17 +139,32 @@ async fn streams_that_end_at_once_are_retried_with_growing_delays_and_count_as_c
         let client = client(address);
         let (mut state, mut changes) = (client.state(), client.changes());
         let found = reach(&mut state, |state| *state != State::Connecting).await;
-        let reason = if implemented { "it ended the subscription" } else { "it has no method Subscribe" };
+        let reason = if implemented {
+            "it ended the subscription"
+        } else {
+            "it has no method Subscribe"
+        };
         assert_eq!(found, State::NotSubscribed(reason.to_owned()));
-        assert_eq!((next(&mut changes).await, next(&mut changes).await), (Change::All, Change::All));
+        assert_eq!(
+            (next(&mut changes).await, next(&mut changes).await),
+            (Change::All, Change::All)
+        );
         state.mark_unchanged();
-        // Delays of 20, 40, 80, 160, 200, 200 ms, each at least half of that: at most nine attempts in a second.
+        // Delays of 20, 40, 80, 160, 200, 200 ms, each at least half of that: at most nine attempts
+        // in a second.
         attempts.store(0, Ordering::SeqCst);
         tokio::time::sleep(Duration::from_secs(1)).await;
         let attempts = attempts.load(Ordering::SeqCst);
-        assert!((2..=13).contains(&attempts), "{attempts} attempts in a second");
+        assert!(
+            (2..=13).contains(&attempts),
+            "{attempts} attempts in a second"
+        );
         assert!(!state.has_changed().unwrap(), "the state does not flicker");
-        assert_eq!(client.read("rome").await.unwrap().len(), 1, "reading still works");
+        assert_eq!(
+            client.read("rome").await.unwrap().len(),
+            1,
+            "reading still works"
+        );
     }
 }
 
@@ -149,10 +193,16 @@ async fn a_broken_connection_is_opened_again() {
     let client = client(address);
     let (mut state, mut changes) = (client.state(), client.changes());
     for _ in 0..2 {
-        assert_eq!(next(&mut changes).await, Change::Cluster("milan".to_owned()));
+        assert_eq!(
+            next(&mut changes).await,
+            Change::Cluster("milan".to_owned())
+        );
         assert_eq!(next(&mut changes).await, Change::All);
         reach(&mut state, |state| *state == State::Connected).await;
-        assert!(matches!(client.read("rome").await.unwrap_err().fault, Fault::Unreachable(_) | Fault::Refused { .. }));
+        assert!(matches!(
+            client.read("rome").await.unwrap_err().fault,
+            Fault::Unreachable(_) | Fault::Refused { .. }
+        ));
         kill.notify_one();
         reach(&mut state, |state| *state != State::Connected).await;
     }
@@ -196,17 +246,29 @@ async fn a_flood_of_notifications_is_one_change_for_each_cluster() {
 #[tokio::test]
 async fn the_error_says_what_is_wrong_with_an_answer() {
     for (message, expected) in [
-        (vec![b'\n'; (1 << 20) + 1], "it sent a message that is too large"),
+        (
+            vec![b'\n'; (1 << 20) + 1],
+            "it sent a message that is too large",
+        ),
         (vec![0xff; 40], "its answer cannot be read as P3"),
         (vec![], "its answer is empty"),
-        (b"\n\x0c\n\x0a\n\x03cpu\x12\x03\n\x01x".to_vec(), "the pool without a name has \"x\" of cpu"),
+        (
+            b"\n\x0c\n\x0a\n\x03cpu\x12\x03\n\x01x".to_vec(),
+            "the pool without a name has \"x\" of cpu",
+        ),
         (
             b"\n\x0d\n\x0b\n\x03cpu\x12\x04\n\x02-1".to_vec(),
             "the pool without a name has -1 of cpu: an amount cannot be negative",
         ),
-        (CPU.repeat(2), "the pool without a name appears more than once"),
+        (
+            CPU.repeat(2),
+            "the pool without a name appears more than once",
+        ),
         ([CPU; 17].concat(), "there are 17 pools; the maximum is 16"),
-        (b"\n\x0a\n\x03cpu\x12\x03\n\x012".to_vec(), "is it a P2 plugin?"),
+        (
+            b"\n\x0a\n\x03cpu\x12\x03\n\x012".to_vec(),
+            "is it a P2 plugin?",
+        ),
         (b"\n\x08\n\x03cpu\x12\x012".to_vec(), "is it a P1 plugin?"),
     ] {
         let (address, _server) = raw::server(move |request, respond| {
@@ -223,16 +285,23 @@ async fn the_error_says_what_is_wrong_with_an_answer() {
         })
         .await;
         let error = client(address).read("rome").await.unwrap_err().to_string();
-        assert!(error.starts_with(&format!("resource plugin {address}, asked about cluster rome: ")), "{error}");
+        assert!(
+            error.starts_with(&format!(
+                "resource plugin {address}, asked about cluster rome: "
+            )),
+            "{error}"
+        );
         assert!(error.contains(expected), "{error}");
     }
 }
 
 #[tokio::test]
 async fn a_notification_that_cannot_be_decoded_means_that_anything_may_have_changed() {
-    for (notification, ends) in
-        [(b"\n\x7f".to_vec(), false), ([b"\n\xfe\x01".to_vec(), vec![b'a'; 254]].concat(), false), (vec![b'\n'; 5000], true)]
-    {
+    for (notification, ends) in [
+        (b"\n\x7f".to_vec(), false),
+        ([b"\n\xfe\x01".to_vec(), vec![b'a'; 254]].concat(), false),
+        (vec![b'\n'; 5000], true),
+    ] {
         let (address, _server) = raw::server(move |request, respond| {
             let notification = notification.clone();
             async move {

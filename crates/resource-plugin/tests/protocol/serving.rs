@@ -10,16 +10,16 @@ use super::support::{FakeSource, Plugin, TIMEOUT, loopback, reach, settings};
 use bytes::Bytes;
 use futures::{StreamExt as _, stream};
 use liqo_resource_plugin::{
-    Fault, Generation, Options, Pem, PluginClient, Pool, ResourceSource, ServeError, Server, Settings, SourceError, State, Tls,
-    async_trait,
+    Fault, Generation, Options, Pem, PluginClient, Pool, ResourceSource, ServeError, Server,
+    Settings, SourceError, State, Tls, async_trait,
 };
 use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
 use tokio::sync::watch;
 use tonic::transport::{Channel, Endpoint};
 use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
 use tonic_reflection::pb::v1::{
-    ServerReflectionRequest, server_reflection_client::ServerReflectionClient, server_reflection_request::MessageRequest,
-    server_reflection_response::MessageResponse,
+    ServerReflectionRequest, server_reflection_client::ServerReflectionClient,
+    server_reflection_request::MessageRequest, server_reflection_response::MessageResponse,
 };
 
 /// Certificates in a folder that is removed when the test ends.
@@ -27,19 +27,29 @@ struct Certificates(PathBuf);
 
 impl Certificates {
     fn create(test: &str) -> Self {
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{test}-{}", std::process::id()));
+        let folder =
+            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{test}-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let certificates = Self(folder);
         for authority in ["plugin", "liqo"] {
             let mut params = CertificateParams::new([]).unwrap();
             params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
             let key = KeyPair::generate().unwrap();
-            certificates.write(&format!("{authority}-ca.pem"), &params.self_signed(&key).unwrap().pem());
+            certificates.write(
+                &format!("{authority}-ca.pem"),
+                &params.self_signed(&key).unwrap().pem(),
+            );
             let issuer = Issuer::new(params, key);
             let mut params = CertificateParams::new(["plugin.liqo".to_owned()]).unwrap();
-            params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+            params.extended_key_usages = vec![
+                ExtendedKeyUsagePurpose::ServerAuth,
+                ExtendedKeyUsagePurpose::ClientAuth,
+            ];
             let key = KeyPair::generate().unwrap();
-            certificates.write(&format!("{authority}.pem"), &params.signed_by(&key, &issuer).unwrap().pem());
+            certificates.write(
+                &format!("{authority}.pem"),
+                &params.signed_by(&key, &issuer).unwrap().pem(),
+            );
             certificates.write(&format!("{authority}.key"), &key.serialize_pem());
         }
         certificates
@@ -54,7 +64,10 @@ impl Certificates {
     }
 
     fn pair(&self, name: &str) -> (Pem, Pem) {
-        (self.file(&format!("{name}.pem")).into(), self.file(&format!("{name}.key")).into())
+        (
+            self.file(&format!("{name}.pem")).into(),
+            self.file(&format!("{name}.key")).into(),
+        )
     }
 }
 
@@ -79,22 +92,55 @@ async fn both_ends_check_the_certificate_of_the_other() {
         identity,
         server_name: Some(name.to_owned()),
     };
-    let client = |tls| PluginClient::new(Settings { tls, ..settings(plugin.address) }).unwrap();
+    let client = |tls| {
+        PluginClient::new(Settings {
+            tls,
+            ..settings(plugin.address)
+        })
+        .unwrap()
+    };
 
-    let good = client(Some(tls("plugin-ca.pem", Some(files.pair("liqo")), "plugin.liqo")));
+    let good = client(Some(tls(
+        "plugin-ca.pem",
+        Some(files.pair("liqo")),
+        "plugin.liqo",
+    )));
     assert_eq!(good.read("rome").await.unwrap().len(), 1);
     reach(&mut good.state(), |state| *state == State::Connected).await;
     for (what, wrong) in [
         ("plain text", None),
-        ("no client certificate", Some(tls("plugin-ca.pem", None, "plugin.liqo"))),
-        ("a client certificate of another authority", Some(tls("plugin-ca.pem", Some(files.pair("plugin")), "plugin.liqo"))),
-        ("a plugin of another authority", Some(tls("liqo-ca.pem", Some(files.pair("liqo")), "plugin.liqo"))),
-        ("a plugin of another name", Some(tls("plugin-ca.pem", Some(files.pair("liqo")), "other.liqo"))),
+        (
+            "no client certificate",
+            Some(tls("plugin-ca.pem", None, "plugin.liqo")),
+        ),
+        (
+            "a client certificate of another authority",
+            Some(tls(
+                "plugin-ca.pem",
+                Some(files.pair("plugin")),
+                "plugin.liqo",
+            )),
+        ),
+        (
+            "a plugin of another authority",
+            Some(tls("liqo-ca.pem", Some(files.pair("liqo")), "plugin.liqo")),
+        ),
+        (
+            "a plugin of another name",
+            Some(tls("plugin-ca.pem", Some(files.pair("liqo")), "other.liqo")),
+        ),
     ] {
         let error = client(wrong).read("rome").await.unwrap_err();
-        assert!(matches!(error.fault, Fault::Unreachable(_) | Fault::Timeout(_)), "{what}: {error}");
+        assert!(
+            matches!(error.fault, Fault::Unreachable(_) | Fault::Timeout(_)),
+            "{what}: {error}"
+        );
     }
-    let error = client(Some(tls("nothing.pem", None, "plugin.liqo"))).read("rome").await.unwrap_err().to_string();
+    let error = client(Some(tls("nothing.pem", None, "plugin.liqo")))
+        .read("rome")
+        .await
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("nothing.pem"), "{error}");
     plugin.stop().await;
 }
@@ -103,19 +149,41 @@ async fn both_ends_check_the_certificate_of_the_other() {
 async fn invalid_certificates_are_reported_at_the_start() {
     let files = Certificates::create("unusable");
     let bind = |cert: &str, key: &str| {
-        let options = Options { tls_cert: Some(files.file(cert)), tls_key: Some(files.file(key)), ..loopback() };
+        let options = Options {
+            tls_cert: Some(files.file(cert)),
+            tls_key: Some(files.file(key)),
+            ..loopback()
+        };
         async move { Server::bind(&options).await.map(drop) }
     };
     let error = bind("nothing.pem", "plugin.key").await.unwrap_err();
-    assert!(matches!(&error, ServeError::File { flag: "--tls-cert", .. }), "{error}");
-    for (cert, key) in [("plugin.pem", "liqo.key"), ("plugin.key", "plugin.key"), ("plugin.pem", "plugin.pem")] {
+    assert!(
+        matches!(
+            &error,
+            ServeError::File {
+                flag: "--tls-cert",
+                ..
+            }
+        ),
+        "{error}"
+    );
+    for (cert, key) in [
+        ("plugin.pem", "liqo.key"),
+        ("plugin.key", "plugin.key"),
+        ("plugin.pem", "plugin.pem"),
+    ] {
         let error = bind(cert, key).await.unwrap_err();
-        assert!(matches!(&error, ServeError::Tls(_)), "{cert} {key}: {error}");
+        assert!(
+            matches!(&error, ServeError::Tls(_)),
+            "{cert} {key}: {error}"
+        );
     }
 }
 
 fn channel(plugin: &Plugin) -> Channel {
-    Endpoint::from_shared(format!("http://{}", plugin.address)).unwrap().connect_lazy()
+    Endpoint::from_shared(format!("http://{}", plugin.address))
+        .unwrap()
+        .connect_lazy()
 }
 
 /// A source that is ready when the test says so.
@@ -137,31 +205,72 @@ async fn a_plugin_is_alive_at_once_and_ready_when_its_source_is() {
     let (ready, source) = watch::channel(false);
     let plugin = Plugin::start(Slow(source), &loopback()).await;
     let mut health = HealthClient::new(channel(&plugin));
-    let status = |service: &str| HealthCheckRequest { service: service.to_owned() };
-    assert_eq!(health.check(status("")).await.unwrap().into_inner().status, 1, "alive");
-    let mut watched = health.watch(status("resource_reader")).await.unwrap().into_inner();
-    assert_eq!(watched.message().await.unwrap().unwrap().status, 2, "not ready");
+    let status = |service: &str| HealthCheckRequest {
+        service: service.to_owned(),
+    };
+    assert_eq!(
+        health.check(status("")).await.unwrap().into_inner().status,
+        1,
+        "alive"
+    );
+    let mut watched = health
+        .watch(status("resource_reader"))
+        .await
+        .unwrap()
+        .into_inner();
+    assert_eq!(
+        watched.message().await.unwrap().unwrap().status,
+        2,
+        "not ready"
+    );
     ready.send_replace(true);
-    assert_eq!(tokio::time::timeout(TIMEOUT, watched.message()).await.unwrap().unwrap().unwrap().status, 1, "ready");
+    assert_eq!(
+        tokio::time::timeout(TIMEOUT, watched.message())
+            .await
+            .unwrap()
+            .unwrap()
+            .unwrap()
+            .status,
+        1,
+        "ready"
+    );
     plugin.stop().await;
 }
 
 #[tokio::test]
 async fn reflection_describes_the_generation_of_the_plugin() {
     for generation in [Generation::P1, Generation::P2, Generation::P3] {
-        let plugin = Plugin::start(FakeSource::with(&["cpu=1"]), &Options { generation, ..loopback() }).await;
+        let plugin = Plugin::start(
+            FakeSource::with(&["cpu=1"]),
+            &Options {
+                generation,
+                ..loopback()
+            },
+        )
+        .await;
         let mut reflection = ServerReflectionClient::new(channel(&plugin));
         let question = ServerReflectionRequest {
             host: String::new(),
-            message_request: Some(MessageRequest::FileContainingSymbol("resource_reader.ReadResources".to_owned())),
+            message_request: Some(MessageRequest::FileContainingSymbol(
+                "resource_reader.ReadResources".to_owned(),
+            )),
         };
-        let mut answers = reflection.server_reflection_info(stream::iter([question])).await.unwrap().into_inner();
-        let Some(MessageResponse::FileDescriptorResponse(files)) = answers.next().await.unwrap().unwrap().message_response else {
+        let mut answers = reflection
+            .server_reflection_info(stream::iter([question]))
+            .await
+            .unwrap()
+            .into_inner();
+        let Some(MessageResponse::FileDescriptorResponse(files)) =
+            answers.next().await.unwrap().unwrap().message_response
+        else {
             unreachable!("reflection answers with a file")
         };
         let file = Bytes::from(files.file_descriptor_proto.concat());
         let name = format!("{generation}.proto").to_lowercase();
-        assert!(file.windows(name.len()).any(|part| part == name.as_bytes()), "{file:?}");
+        assert!(
+            file.windows(name.len()).any(|part| part == name.as_bytes()),
+            "{file:?}"
+        );
         plugin.stop().await;
     }
 }
@@ -169,13 +278,22 @@ async fn reflection_describes_the_generation_of_the_plugin() {
 #[tokio::test]
 async fn many_subscribers_are_served_and_too_many_are_refused() {
     let plugin = Plugin::start(FakeSource::with(&["cpu=1"]), &loopback()).await;
-    let clients: Vec<_> = (0..64).map(|_| PluginClient::new(settings(plugin.address)).unwrap()).collect();
+    let clients: Vec<_> = (0..64)
+        .map(|_| PluginClient::new(settings(plugin.address)).unwrap())
+        .collect();
     for client in &clients {
         reach(&mut client.state(), |state| *state == State::Connected).await;
     }
-    let one_more = PluginClient::new(Settings { longest_delay: Duration::from_millis(50), ..settings(plugin.address) }).unwrap();
+    let one_more = PluginClient::new(Settings {
+        longest_delay: Duration::from_millis(50),
+        ..settings(plugin.address)
+    })
+    .unwrap();
     let refused = reach(&mut one_more.state(), |state| *state != State::Connecting).await;
-    assert!(matches!(&refused, State::NotSubscribed(reason) if reason.contains("64 subscribers")), "{refused:?}");
+    assert!(
+        matches!(&refused, State::NotSubscribed(reason) if reason.contains("64 subscribers")),
+        "{refused:?}"
+    );
     drop(clients);
     reach(&mut one_more.state(), |state| *state == State::Connected).await;
     plugin.stop().await;
@@ -187,23 +305,45 @@ async fn a_plugin_that_is_told_to_stop_is_not_ready_at_once_and_still_answers_fo
     let server = Server::bind(&loopback()).await.unwrap().lingering(linger);
     let address = server.address().unwrap();
     let (ask, asked) = tokio::sync::oneshot::channel::<()>();
-    let serving = tokio::spawn(server.run(FakeSource::with(&["cpu=1"]), async { drop(asked.await) }));
+    let serving =
+        tokio::spawn(server.run(FakeSource::with(&["cpu=1"]), async { drop(asked.await) }));
     let subscribed = PluginClient::new(settings(address)).unwrap();
     reach(&mut subscribed.state(), |state| *state == State::Connected).await;
-    let mut health = HealthClient::new(Endpoint::from_shared(format!("http://{address}")).unwrap().connect_lazy());
-    let service = HealthCheckRequest { service: "resource_reader".to_owned() };
+    let mut health = HealthClient::new(
+        Endpoint::from_shared(format!("http://{address}"))
+            .unwrap()
+            .connect_lazy(),
+    );
+    let service = HealthCheckRequest {
+        service: "resource_reader".to_owned(),
+    };
     let mut watched = health.watch(service).await.unwrap().into_inner();
     assert_eq!(watched.message().await.unwrap().unwrap().status, 1, "ready");
 
     let began = std::time::Instant::now();
     ask.send(()).unwrap();
-    assert_eq!(watched.message().await.unwrap().unwrap().status, 2, "not ready any more");
+    assert_eq!(
+        watched.message().await.unwrap().unwrap().status,
+        2,
+        "not ready any more"
+    );
     let newcomer = PluginClient::new(settings(address)).unwrap();
     assert_eq!(newcomer.read("rome").await.unwrap().len(), 1);
-    assert!(began.elapsed() < linger, "the test was too slow to check anything");
-    assert_eq!(*subscribed.state().borrow(), State::Connected, "open subscriptions stay");
+    assert!(
+        began.elapsed() < linger,
+        "the test was too slow to check anything"
+    );
+    assert_eq!(
+        *subscribed.state().borrow(),
+        State::Connected,
+        "open subscriptions stay"
+    );
 
-    tokio::time::timeout(TIMEOUT, serving).await.unwrap().unwrap().unwrap();
+    tokio::time::timeout(TIMEOUT, serving)
+        .await
+        .unwrap()
+        .unwrap()
+        .unwrap();
     assert!(began.elapsed() >= linger);
     reach(&mut subscribed.state(), |state| *state != State::Connected).await;
 }

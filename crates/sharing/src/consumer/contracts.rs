@@ -11,8 +11,8 @@ use kube::{
     runtime::watcher::Config,
 };
 use liqo_api::{
-    Claimed, ClusterId, Consume, Contract, ContractPhase, ContractStatus, ForeignCluster, ResourceOffer, annotations, labels,
-    provider_namespace,
+    Claimed, ClusterId, Consume, Contract, ContractPhase, ContractStatus, ForeignCluster,
+    ResourceOffer, annotations, labels, provider_namespace,
 };
 use liqo_controller_runtime::{
     Cache, Context, Key, PeerConnection, Queue,
@@ -48,21 +48,39 @@ pub struct WatchedContracts {
 
 impl WatchedContracts {
     pub fn new(stop: CancellationToken) -> Self {
-        Self { cache: OnceLock::new(), stop, reachable_since: Mutex::default() }
+        Self {
+            cache: OnceLock::new(),
+            stop,
+            reachable_since: Mutex::default(),
+        }
     }
 
     /// Notes whether the provider answers.
     pub fn note_health(&self, reachable: bool) {
-        let mut since = self.reachable_since.lock().unwrap_or_else(PoisonError::into_inner);
-        *since = if reachable { since.or_else(|| Some(Instant::now())) } else { None };
+        let mut since = self
+            .reachable_since
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        *since = if reachable {
+            since.or_else(|| Some(Instant::now()))
+        } else {
+            None
+        };
     }
 
     fn is_steady(&self) -> bool {
-        let since = *self.reachable_since.lock().unwrap_or_else(PoisonError::into_inner);
+        let since = *self
+            .reachable_since
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         since.is_some_and(|since| since.elapsed() >= TOLERANCE.unsigned_abs())
     }
 
-    fn cache(&self, connection: &PeerConnection, queue: &Queue<ClusterId>) -> &Cache<ContractAtProvider> {
+    fn cache(
+        &self,
+        connection: &PeerConnection,
+        queue: &Queue<ClusterId>,
+    ) -> &Cache<ContractAtProvider> {
         self.cache.get_or_init(|| {
             let (queue, id) = (queue.clone(), connection.cluster_id.clone());
             Cache::watch_provider(
@@ -77,7 +95,8 @@ impl WatchedContracts {
     }
 }
 
-/// Estimated memory in bytes: a contract is there as it was read, and its documents are there as they were parsed.
+/// Estimated memory in bytes: a contract is there as it was read, and its documents are there as
+/// they were parsed.
 fn stored_len(record: &ContractAtProvider) -> usize {
     3 * (parsed_len(record.spec.unverified()) + parsed_len(record.status.unverified()))
 }
@@ -115,7 +134,14 @@ impl ConsumerContracts {
         queue: Queue<ClusterId>,
     ) -> Self {
         let (doubts, reports) = (Mutex::default(), BreachReports::default());
-        Self { context, identity, contracts, queue, doubts, reports }
+        Self {
+            context,
+            identity,
+            contracts,
+            queue,
+            doubts,
+            reports,
+        }
     }
 
     pub async fn synced(&self) -> bool {
@@ -135,9 +161,15 @@ impl ConsumerContracts {
     /// Judges the contracts of a provider; nothing while they are not known.
     pub async fn judge(&self, seen: &Seen<'_>) -> ContractJudgement {
         let copies = self.copies(seen.id);
-        let lacks_end = |copy: &ContractCopy| copy.spec.in_force_since.is_some() && copy.spec.ended.is_none();
-        let open = |copy: &Arc<ContractCopy>| copy.status.phase != ContractPhase::Ended || lacks_end(copy);
-        let concerned = seen.offers.values().any(|offer| offer.unverified().spec.contract.is_some()) || copies.values().any(open);
+        let lacks_end =
+            |copy: &ContractCopy| copy.spec.in_force_since.is_some() && copy.spec.ended.is_none();
+        let open =
+            |copy: &Arc<ContractCopy>| copy.status.phase != ContractPhase::Ended || lacks_end(copy);
+        let concerned = seen
+            .offers
+            .values()
+            .any(|offer| offer.unverified().spec.contract.is_some())
+            || copies.values().any(open);
         if !concerned {
             return ContractJudgement::default();
         }
@@ -145,8 +177,11 @@ impl ConsumerContracts {
         if !cache.is_synced() {
             return ContractJudgement::default();
         }
-        let contracts: BTreeMap<String, Arc<ContractAtProvider>> =
-            cache.all().into_iter().map(|(key, record)| (key.name, record)).collect();
+        let contracts: BTreeMap<String, Arc<ContractAtProvider>> = cache
+            .all()
+            .into_iter()
+            .map(|(key, record)| (key.name, record))
+            .collect();
         let view = ContractView {
             identity: &self.identity,
             provider: seen.id,
@@ -167,7 +202,15 @@ impl ConsumerContracts {
         };
         let namespace = provider_namespace(seen.id);
         for copy in copies.values() {
-            self.reports.tell(&self.context, seen.id, &namespace, copy, &copy.status.breaches).await;
+            self.reports
+                .tell(
+                    &self.context,
+                    seen.id,
+                    &namespace,
+                    copy,
+                    &copy.status.breaches,
+                )
+                .await;
         }
         judgement
     }
@@ -176,17 +219,35 @@ impl ConsumerContracts {
     pub async fn close(&self, id: &ClusterId) -> Result<(), Error> {
         let namespace = provider_namespace(id);
         let copies: Api<Contract> = namespaced(&self.context.client, &namespace);
-        for (name, copy) in self.copies(id).into_iter().filter(|(_, copy)| copy.status.phase != ContractPhase::Ended) {
+        for (name, copy) in self
+            .copies(id)
+            .into_iter()
+            .filter(|(_, copy)| copy.status.phase != ContractPhase::Ended)
+        {
             let message = Some("this cluster asks for nothing any more".to_owned());
-            let status = ContractStatus { phase: ContractPhase::Ended, message, end_requested: None, ..copy.status.clone() };
+            let status = ContractStatus {
+                phase: ContractPhase::Ended,
+                message,
+                end_requested: None,
+                ..copy.status.clone()
+            };
             let written = put_status(&copies, FIELD_MANAGER, &name, &status).await;
-            written.step("write the status of", "Contract", Key::new(&namespace, name))?;
+            written.step(
+                "write the status of",
+                "Contract",
+                Key::new(&namespace, name),
+            )?;
         }
         Ok(())
     }
 
     /// Carries out as much as possible; the queue tries failed actions again.
-    pub async fn carry_out(&self, id: &ClusterId, actions: Vec<ContractAction>, connection: &PeerConnection) -> Vec<Error> {
+    pub async fn carry_out(
+        &self,
+        id: &ClusterId,
+        actions: Vec<ContractAction>,
+        connection: &PeerConnection,
+    ) -> Vec<Error> {
         let mut failures = Vec::new();
         let mut not_stored = BTreeSet::new();
         for action in actions {
@@ -203,7 +264,12 @@ impl ConsumerContracts {
         failures
     }
 
-    async fn act(&self, id: &ClusterId, action: ContractAction, connection: &PeerConnection) -> Result<(), Error> {
+    async fn act(
+        &self,
+        id: &ClusterId,
+        action: ContractAction,
+        connection: &PeerConnection,
+    ) -> Result<(), Error> {
         let namespace = provider_namespace(id);
         let copies: Api<Contract> = namespaced(&self.context.client, &namespace);
         let key = |name: &str| Key::new(&namespace, name);
@@ -211,20 +277,32 @@ impl ConsumerContracts {
             ContractAction::ApplyCopy(name, spec) => {
                 let exists = self.contracts.get(&key(&name)).is_some();
                 let copy = marked(Contract::new(&name, *spec), labels::PROVIDER_ID, id);
-                put(&copies, FIELD_MANAGER, &copy, exists).await.step("write", "Contract", key(&name))?;
+                put(&copies, FIELD_MANAGER, &copy, exists).await.step(
+                    "write",
+                    "Contract",
+                    key(&name),
+                )?;
             }
             ContractAction::AnswerCopy(name, status) => {
-                put_status(&copies, FIELD_MANAGER, &name, &status).await.step("write the status of", "Contract", key(&name))?;
+                put_status(&copies, FIELD_MANAGER, &name, &status)
+                    .await
+                    .step("write the status of", "Contract", key(&name))?;
             }
             ContractAction::DeleteCopy { name, heir } => {
                 if let Some(heir) = heir {
                     bequeath(&copies, &key(&name), &key(&heir)).await?;
                 }
-                delete_if_present(&copies, &name, &DeleteParams::default()).await.step("delete", "Contract", key(&name))?;
+                delete_if_present(&copies, &name, &DeleteParams::default())
+                    .await
+                    .step("delete", "Contract", key(&name))?;
             }
             ContractAction::Answer(name, status) => {
-                let contracts: Api<Contract> = namespaced(&connection.client, &connection.tenant_namespace);
-                let (phase, signed) = (status.phase, status.signature.as_ref().map(|signature| signature.version));
+                let contracts: Api<Contract> =
+                    namespaced(&connection.client, &connection.tenant_namespace);
+                let (phase, signed) = (
+                    status.phase,
+                    status.signature.as_ref().map(|signature| signature.version),
+                );
                 let written = peers::call(answer(&contracts, &name, &status)).await;
                 let key = Key::new(&connection.tenant_namespace, &name);
                 at_provider(id, written.step("write the status of", "Contract", key))?;
@@ -237,21 +315,40 @@ impl ConsumerContracts {
 
 /// Lets one copy take over what another one cost, unless it has already.
 async fn bequeath(copies: &Api<Contract>, from: &Key, to: &Key) -> Result<(), Error> {
-    let Some(old) = copies.get_opt(&from.name).await.step("read", "Contract", from)? else { return Ok(()) };
-    let heir = copies.get(&to.name).await.step("read", "Contract", to)?.metadata;
-    let (before, costs) = (Settled::of(heir.annotations.as_ref()), Settled::of(old.metadata.annotations.as_ref()));
+    let Some(old) = copies
+        .get_opt(&from.name)
+        .await
+        .step("read", "Contract", from)?
+    else {
+        return Ok(());
+    };
+    let heir = copies
+        .get(&to.name)
+        .await
+        .step("read", "Contract", to)?
+        .metadata;
+    let (before, costs) = (
+        Settled::of(heir.annotations.as_ref()),
+        Settled::of(old.metadata.annotations.as_ref()),
+    );
     let after = before.taking_over(&old.metadata.uid.unwrap_or_default(), &costs);
     if after != before {
         // Metering writes it, too.
         let version = heir.resource_version;
         let patch = json!({ "metadata": { "resourceVersion": version, "annotations": { annotations::SPENT: after.text() } } });
-        let written = copies.patch_metadata(&to.name, &PatchParams::default(), &Patch::Merge(&patch)).await;
+        let written = copies
+            .patch_metadata(&to.name, &PatchParams::default(), &Patch::Merge(&patch))
+            .await;
         written.step("write the costs of", "Contract", to)?;
     }
     Ok(())
 }
 
 /// Replaces our answer at the provider.
-async fn answer(contracts: &Api<Contract>, name: &str, status: &ContractStatus) -> kube::Result<()> {
+async fn answer(
+    contracts: &Api<Contract>,
+    name: &str,
+    status: &ContractStatus,
+) -> kube::Result<()> {
     unless_gone(put_status(contracts, FIELD_MANAGER, name, status).await).map(drop)
 }

@@ -1,8 +1,10 @@
-//! The consumer side's answer to a provider's offers. It does not trust the provider: it checks the contents, removes what could
-//! do harm, and lets an offer affect only the virtual nodes of that provider.
+//! The consumer side's answer to a provider's offers. It does not trust the provider: it checks the
+//! contents, removes what could do harm, and lets an offer affect only the virtual nodes of that
+//! provider.
 //!
-//! The amounts in an offer are never a reason to refuse it: a provider gives refused resources to other consumers, so a refusal
-//! because of small amounts would keep itself true, or flap. An offer with nothing useful in it waits instead.
+//! The amounts in an offer are never a reason to refuse it: a provider gives refused resources to
+//! other consumers, so a refusal because of small amounts would keep itself true, or flap. An offer
+//! with nothing useful in it waits instead.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,8 +13,9 @@ use std::{
 
 use liqo_api::conditions::DesiredCondition;
 use liqo_api::{
-    Accept, Claimed, ClusterId, Consume, LargestPods, MAX_PATH_LEN, NO_NEW_PODS, OfferAcceptedReason, OfferDecision, OfferPhase,
-    PriceList, RequestedResources, ResourceList, ResourceOffer, ResourceOfferSpec, ResourceOfferStatus, VirtualNodeSpec, links,
+    Accept, Claimed, ClusterId, Consume, LargestPods, MAX_PATH_LEN, NO_NEW_PODS,
+    OfferAcceptedReason, OfferDecision, OfferPhase, PriceList, RequestedResources, ResourceList,
+    ResourceOffer, ResourceOfferSpec, ResourceOfferStatus, VirtualNodeSpec, links,
 };
 use liqo_quantity::{ResourceArgument, priced_unit, unit_of};
 
@@ -20,7 +23,8 @@ use liqo_market::contract::consumer::Stance;
 
 use super::{reduce::ADVERTISED, tethering::Returns};
 
-/// Maximum number of pools from one provider, because each becomes a node. Further ones are refused.
+/// Maximum number of pools from one provider, because each becomes a node. Further ones are
+/// refused.
 pub const MAX_POOLS: usize = 16;
 /// An offer with more labels is refused.
 const MAX_LABELS: usize = 64;
@@ -92,7 +96,8 @@ pub struct Judgement {
     pub condition: DesiredCondition,
 }
 
-/// Judges all offers of a provider. `no_offer_message` is the provider's own explanation of why it offers nothing.
+/// Judges all offers of a provider. `no_offer_message` is the provider's own explanation of why it
+/// offers nothing.
 pub fn judge(
     intent: &BorrowingIntent,
     offers: &BTreeMap<String, Arc<Claimed<ResourceOffer>>>,
@@ -104,9 +109,12 @@ pub fn judge(
     let mut mirrored = BTreeSet::new();
     let mut limits = RemainingLimits::of(intent);
     let has_node = |name: &str| local.nodes.get(name).is_some_and(|node| !node.deleting);
-    // Reads one offer more than allowed, to report that there are too many. Offers with a node come first, so the limits of the
-    // policy never take an existing node away in favour of a new one.
-    let read = offers.iter().take(MAX_POOLS + 1).map(|(name, offer)| (name, offer.unverified()));
+    // Reads one offer more than allowed, to report that there are too many. Offers with a node come
+    // first, so the limits of the policy never take an existing node away in favour of a new one.
+    let read = offers
+        .iter()
+        .take(MAX_POOLS + 1)
+        .map(|(name, offer)| (name, offer.unverified()));
     let mut read: Vec<(usize, (&String, &ResourceOffer))> = read.enumerate().collect();
     read.sort_by_key(|(number, (name, _))| (!has_node(name), *number));
     for (number, (name, offer)) in read {
@@ -117,18 +125,30 @@ pub fn judge(
         };
         let status = verdict.status();
         match verdict {
-            Verdict::Accept { resources, closed, .. } => {
+            Verdict::Accept {
+                resources, closed, ..
+            } => {
                 outcomes.accepted.push(name);
-                outcomes.closed.extend(closed.as_ref().map(|why| format!("pool {name} takes no new pods: {why}")));
+                outcomes.closed.extend(
+                    closed
+                        .as_ref()
+                        .map(|why| format!("pool {name} takes no new pods: {why}")),
+                );
                 here.extend(apply_node(intent, offer, resources, closed, local));
             }
             Verdict::TooDear(why) => outcomes.too_dear.push(format!("pool {name}: {why}")),
             Verdict::Ask(_) => outcomes.waiting.push(name),
             Verdict::Wait(why) => outcomes.empty.push(format!("pool {name}: {why}")),
-            Verdict::Refuse(why) if is_pool_name(name) => outcomes.refused.push(format!("pool {name}: {why}")),
+            Verdict::Refuse(why) if is_pool_name(name) => {
+                outcomes.refused.push(format!("pool {name}: {why}"));
+            }
             Verdict::Refuse(why) => outcomes.refused.push(why),
         }
-        if number < MAX_POOLS && is_pool_name(name) && offer.spec.pool == *name && defect_of_way(&offer.spec).is_none() {
+        if number < MAX_POOLS
+            && is_pool_name(name)
+            && offer.spec.pool == *name
+            && defect_of_way(&offer.spec).is_none()
+        {
             mirrored.insert(name.clone());
             here.extend(mirror(name, offer, &status, local));
         }
@@ -137,21 +157,39 @@ pub fn judge(
         }
     }
     let accepted: BTreeSet<&str> = outcomes.accepted.iter().copied().collect();
-    let gone = local.nodes.iter().filter(|(name, node)| !node.deleting && !accepted.contains(name.as_str()));
-    let mut actions: Vec<Action> = gone.map(|(name, _)| Action::DeleteNode(name.clone())).collect();
+    let gone = local
+        .nodes
+        .iter()
+        .filter(|(name, node)| !node.deleting && !accepted.contains(name.as_str()));
+    let mut actions: Vec<Action> = gone
+        .map(|(name, _)| Action::DeleteNode(name.clone()))
+        .collect();
     actions.extend(here);
-    let stale =
-        local.mirrors.iter().filter(|(name, mirror)| mirror.metadata.deletion_timestamp.is_none() && !mirrored.contains(*name));
+    let stale = local.mirrors.iter().filter(|(name, mirror)| {
+        mirror.metadata.deletion_timestamp.is_none() && !mirrored.contains(*name)
+    });
     actions.extend(stale.map(|(name, _)| Action::DeleteMirror(name.clone())));
     actions.extend(there);
-    Judgement { actions, condition: outcomes.condition(intent, no_offer_message) }
+    Judgement {
+        actions,
+        condition: outcomes.condition(intent, no_offer_message),
+    }
 }
 
 /// Deletes all local objects of a provider: virtual nodes first, so that their pods go first.
 pub fn remove_all(local: &LocalObjects) -> Vec<Action> {
-    let nodes = local.nodes.iter().filter(|(_, node)| !node.deleting).map(|(name, _)| Action::DeleteNode(name.clone()));
-    let mirrors = local.mirrors.iter().filter(|(_, mirror)| mirror.metadata.deletion_timestamp.is_none());
-    nodes.chain(mirrors.map(|(name, _)| Action::DeleteMirror(name.clone()))).collect()
+    let nodes = local
+        .nodes
+        .iter()
+        .filter(|(_, node)| !node.deleting)
+        .map(|(name, _)| Action::DeleteNode(name.clone()));
+    let mirrors = local
+        .mirrors
+        .iter()
+        .filter(|(_, mirror)| mirror.metadata.deletion_timestamp.is_none());
+    nodes
+        .chain(mirrors.map(|(name, _)| Action::DeleteMirror(name.clone())))
+        .collect()
 }
 
 enum Verdict {
@@ -160,7 +198,8 @@ enum Verdict {
         resources: ResourceList,
         /// Names the labels that are left out.
         left_out: Option<String>,
-        /// Reason why the node gets no new pods: its prices rose above what our policy accepts, or its contract is not in force.
+        /// Reason why the node gets no new pods: its prices rose above what our policy accepts, or
+        /// its contract is not in force.
         closed: Option<String>,
     },
     /// Waits until the prices are within what our policy accepts.
@@ -175,19 +214,30 @@ enum Verdict {
 impl Verdict {
     fn status(&self) -> ResourceOfferStatus {
         let (phase, message) = match self {
-            Self::Accept { left_out, closed, .. } => {
+            Self::Accept {
+                left_out, closed, ..
+            } => {
                 let closed = closed.as_ref().map(|why| format!("{NO_NEW_PODS}{why}"));
                 let said: Vec<String> = closed.into_iter().chain(left_out.clone()).collect();
-                (OfferPhase::Accepted, Some(said.join("; ")).filter(|text| !text.is_empty()))
+                (
+                    OfferPhase::Accepted,
+                    Some(said.join("; ")).filter(|text| !text.is_empty()),
+                )
             }
-            Self::TooDear(why) => {
-                (OfferPhase::Pending, Some(format!("{why}; the consumer accepts it as soon as the price falls")))
-            }
+            Self::TooDear(why) => (
+                OfferPhase::Pending,
+                Some(format!(
+                    "{why}; the consumer accepts it as soon as the price falls"
+                )),
+            ),
             Self::Ask(why) => (OfferPhase::ManualActionRequired, Some(why.clone())),
             Self::Wait(why) => (OfferPhase::Pending, Some(why.clone())),
             Self::Refuse(why) => (OfferPhase::Refused, Some(why.clone())),
         };
-        ResourceOfferStatus { phase, message: message.map(|text| text.chars().take(MAX_MESSAGE_LEN).collect()) }
+        ResourceOfferStatus {
+            phase,
+            message: message.map(|text| text.chars().take(MAX_MESSAGE_LEN).collect()),
+        }
     }
 }
 
@@ -200,15 +250,21 @@ struct RemainingLimits {
 impl RemainingLimits {
     fn of(intent: &BorrowingIntent) -> Self {
         let consume = intent.consume.clone().unwrap_or_default();
-        Self { offers: consume.max_offers.map_or(MAX_POOLS, usize::from), resources: consume.max_resources }
+        Self {
+            offers: consume.max_offers.map_or(MAX_POOLS, usize::from),
+            resources: consume.max_resources,
+        }
     }
 
     /// Takes as much of these resources as the limits allow.
     fn take(&mut self, resources: &ResourceList) -> ResourceList {
         self.offers -= 1;
         let taken = resources.capped_by(&self.resources);
-        self.resources =
-            self.resources.iter().map(|(name, amount)| (name.to_owned(), amount.saturating_sub(taken.get(name)))).collect();
+        self.resources = self
+            .resources
+            .iter()
+            .map(|(name, amount)| (name.to_owned(), amount.saturating_sub(taken.get(name))))
+            .collect();
         taken
     }
 }
@@ -220,17 +276,21 @@ fn verdict(
     local: &LocalObjects,
     limits: &mut RemainingLimits,
 ) -> Verdict {
-    // An existing node stays while its offer is empty: users and their tools know it by name, and the provider never cuts an
-    // offer below what pods use.
+    // An existing node stays while its offer is empty: users and their tools know it by name, and
+    // the provider never cuts an offer below what pods use.
     let exists = local.nodes.get(name).is_some_and(|node| !node.deleting);
     if let Some(why) = defect(intent, name, offer, exists) {
         return Verdict::Refuse(why);
     }
     if let Some(peer) = intent.tethered_elsewhere.as_ref().filter(|_| !exists) {
-        return Verdict::Refuse(format!("the consumer is tethered to {peer}, and borrows from nobody else"));
+        return Verdict::Refuse(format!(
+            "the consumer is tethered to {peer}, and borrows from nobody else"
+        ));
     }
     let Some(consume) = &intent.consume else {
-        return Verdict::Refuse("no PeeringPolicy of the consumer selects this provider".to_owned());
+        return Verdict::Refuse(
+            "no PeeringPolicy of the consumer selects this provider".to_owned(),
+        );
     };
     // While the provider changes what is behind the pool, what runs there has its notice.
     let has_notice = exists && offer.spec.drain_timestamp.is_some();
@@ -243,18 +303,24 @@ fn verdict(
         return Verdict::Refuse("the user refused it".to_owned());
     }
     if consume.accept == Accept::Never {
-        return Verdict::Refuse("the consumer's PeeringPolicy accepts nothing from here".to_owned());
+        return Verdict::Refuse(
+            "the consumer's PeeringPolicy accepts nothing from here".to_owned(),
+        );
     }
     if limits.offers == 0 {
         let most = consume.max_offers.unwrap_or_default();
-        return Verdict::Refuse(format!("the consumer's PeeringPolicy accepts at most {most} offers of one provider"));
+        return Verdict::Refuse(format!(
+            "the consumer's PeeringPolicy accepts at most {most} offers of one provider"
+        ));
     }
     if let Some(verdict) = without_contract(intent, consume, offer, exists) {
         return verdict;
     }
     let resources = usable(&offer.spec.lasting());
     if !exists && resources.is_zero() {
-        return Verdict::Wait("it is empty; the consumer accepts it as soon as it contains resources".to_owned());
+        return Verdict::Wait(
+            "it is empty; the consumer accepts it as soon as it contains resources".to_owned(),
+        );
     }
     let too_dear = too_dear(&offer.spec, &resources, consume);
     if let Some(why) = too_dear.clone().filter(|_| !exists) {
@@ -262,20 +328,40 @@ fn verdict(
     }
     // An offer that was accepted before the policy became manual stays accepted.
     if !exists && decision.is_none() && consume.accept == Accept::Manual {
-        return Verdict::Ask("the consumer's PeeringPolicy requires a decision by the user: `liqoctl offer accept`".to_owned());
+        return Verdict::Ask(
+            "the consumer's PeeringPolicy requires a decision by the user: `liqoctl offer accept`"
+                .to_owned(),
+        );
     }
     if !exists && resources.capped_by(&limits.resources).is_zero() {
-        return Verdict::Wait("the consumer's PeeringPolicy accepts no more resources of this provider now".to_owned());
+        return Verdict::Wait(
+            "the consumer's PeeringPolicy accepts no more resources of this provider now"
+                .to_owned(),
+        );
     }
-    let comes_back = offer.spec.path.contains(&intent.own) && intent.returns == Returns::BeingTakenBack;
-    let comes_back = comes_back.then(|| "the provider has not taken back yet what belongs to this cluster".to_owned());
-    let closed = comes_back.or(too_far).or(too_dear).or_else(|| closed_by_contract(intent, offer));
-    Verdict::Accept { resources: limits.take(&resources), left_out: left_out(&offer.spec.labels, consume), closed }
+    let comes_back =
+        offer.spec.path.contains(&intent.own) && intent.returns == Returns::BeingTakenBack;
+    let comes_back = comes_back
+        .then(|| "the provider has not taken back yet what belongs to this cluster".to_owned());
+    let closed = comes_back
+        .or(too_far)
+        .or(too_dear)
+        .or_else(|| closed_by_contract(intent, offer));
+    Verdict::Accept {
+        resources: limits.take(&resources),
+        left_out: left_out(&offer.spec.labels, consume),
+        closed,
+    }
 }
 
-/// The verdict on an offer whose contract this cluster has not signed. An existing node stays, and the provider admits no new pods
-/// there, unless a person refused the contract.
-fn without_contract(intent: &BorrowingIntent, consume: &Consume, offer: &ResourceOffer, exists: bool) -> Option<Verdict> {
+/// The verdict on an offer whose contract this cluster has not signed. An existing node stays, and
+/// the provider admits no new pods there, unless a person refused the contract.
+fn without_contract(
+    intent: &BorrowingIntent,
+    consume: &Consume,
+    offer: &ResourceOffer,
+    exists: bool,
+) -> Option<Verdict> {
     let Some(contract) = &offer.spec.contract else {
         let why = "the consumer's PeeringPolicy accepts only offers under a contract";
         return (consume.contract.require && !exists).then(|| Verdict::Refuse(why.to_owned()));
@@ -288,7 +374,9 @@ fn without_contract(intent: &BorrowingIntent, consume: &Consume, offer: &Resourc
         Some(Stance::Signed { pools, .. }) if pools.contains(&offer.spec.pool) => None,
         Some(Stance::Asks(why)) => Some(Verdict::Ask(why.clone())),
         Some(Stance::Waits(why)) => Some(Verdict::Wait(format!("its contract waits: {why}"))),
-        Some(Stance::Signed { .. }) => Some(Verdict::Wait("its contract does not contain the pool yet".to_owned())),
+        Some(Stance::Signed { .. }) => Some(Verdict::Wait(
+            "its contract does not contain the pool yet".to_owned(),
+        )),
         Some(Stance::Over) => Some(Verdict::Wait("its contract is over".to_owned())),
         _ => Some(Verdict::Wait("its contract has not arrived yet".to_owned())),
     }
@@ -297,11 +385,20 @@ fn without_contract(intent: &BorrowingIntent, consume: &Consume, offer: &Resourc
 /// Returns a message if the node of an accepted offer gets no new pods because of its contract.
 fn closed_by_contract(intent: &BorrowingIntent, offer: &ResourceOffer) -> Option<String> {
     let contract = offer.spec.contract.as_ref()?;
-    if let Some(Stance::Signed { no_new_pods: Some(why), .. }) = intent.contracts.get(&contract.name) {
+    if let Some(Stance::Signed {
+        no_new_pods: Some(why),
+        ..
+    }) = intent.contracts.get(&contract.name)
+    {
         return Some(why.clone());
     }
     let waits = offer.spec.withdrawal_timestamp.is_none() && !contract.in_force;
-    waits.then(|| format!("{} is not in force for this pool, and the provider admits no pods without it", contract.name))
+    waits.then(|| {
+        format!(
+            "{} is not in force for this pool, and the provider admits no pods without it",
+            contract.name
+        )
+    })
 }
 
 /// Returns a message if an offer comes through more clusters than our policy accepts.
@@ -314,38 +411,72 @@ fn too_far(offer: &ResourceOfferSpec, consume: &Consume) -> Option<String> {
     })
 }
 
-/// Returns a message if the prices of an offer are above what our policy accepts. Only the `resources` that it contains count. Resources
-/// that cost nothing have no currency.
-fn too_dear(offer: &ResourceOfferSpec, resources: &ResourceList, consume: &Consume) -> Option<String> {
+/// Returns a message if the prices of an offer are above what our policy accepts. Only the
+/// `resources` that it contains count. Resources that cost nothing have no currency.
+fn too_dear(
+    offer: &ResourceOfferSpec,
+    resources: &ResourceList,
+    consume: &Consume,
+) -> Option<String> {
     let (prices, limit) = (offer.prices.as_ref()?, consume.max_prices.as_ref()?);
-    let mut charged = prices.rates.iter().filter(|(name, rate)| !rate.is_zero() && resources.contains(name));
+    let mut charged = prices
+        .rates
+        .iter()
+        .filter(|(name, rate)| !rate.is_zero() && resources.contains(name));
     if prices.currency != limit.currency {
         let (ours, theirs) = (&limit.currency, &prices.currency);
-        return charged.next().map(|_| format!("its prices are in {theirs}, and the consumer's PeeringPolicy accepts {ours}"));
+        return charged.next().map(|_| {
+            format!("its prices are in {theirs}, and the consumer's PeeringPolicy accepts {ours}")
+        });
     }
-    let above = charged.find_map(|(name, rate)| Some((name, rate, limit.rates.get(name).filter(|most| rate > *most)?)));
+    let above = charged.find_map(|(name, rate)| {
+        Some((
+            name,
+            rate,
+            limit.rates.get(name).filter(|most| rate > *most)?,
+        ))
+    });
     above.map(|(name, rate, most)| {
         let (unit, currency) = (priced_unit(name), &limit.currency);
         format!("{name} costs {rate} {currency} per {unit} and hour, and the consumer's PeeringPolicy accepts at most {most}")
     })
 }
 
-/// Whether a virtual node takes over a label of an offer. Other software gives meaning to labels with its domain: they could draw pods
-/// that are to run on certain nodes of this cluster.
+/// Whether a virtual node takes over a label of an offer. Other software gives meaning to labels
+/// with its domain: they could draw pods that are to run on certain nodes of this cluster.
 fn keeps_label(consume: &Consume, key: &str) -> bool {
-    let allowed = consume.node_labels.iter().any(|pattern| match pattern.strip_suffix('*') {
-        Some(start) => key.starts_with(start),
-        None => pattern == key,
-    });
+    let allowed = consume
+        .node_labels
+        .iter()
+        .any(|pattern| match pattern.strip_suffix('*') {
+            Some(start) => key.starts_with(start),
+            None => pattern == key,
+        });
     allowed || !key.contains('/') || ADVERTISED.contains(&key)
 }
 
 /// Names the labels that the virtual node does not take over.
 fn left_out(labels: &BTreeMap<String, String>, consume: &Consume) -> Option<String> {
-    let dropped: Vec<String> = labels.keys().filter(|key| !keeps_label(consume, key)).map(String::as_str).map(short).collect();
-    let (first, more) =
-        (dropped.iter().take(MAX_NAMED).cloned().collect::<Vec<_>>().join(", "), dropped.len().saturating_sub(MAX_NAMED));
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let dropped: Vec<String> = labels
+        .keys()
+        .filter(|key| !keeps_label(consume, key))
+        .map(String::as_str)
+        .map(short)
+        .collect();
+    let (first, more) = (
+        dropped
+            .iter()
+            .take(MAX_NAMED)
+            .cloned()
+            .collect::<Vec<_>>()
+            .join(", "),
+        dropped.len().saturating_sub(MAX_NAMED),
+    );
+    let more = if more > 0 {
+        format!(" and {more} more")
+    } else {
+        String::new()
+    };
     (!dropped.is_empty())
         .then(|| format!("the node has no label {first}{more}: the consumer's PeeringPolicy does not name it in nodeLabels"))
 }
@@ -355,16 +486,25 @@ fn short(key: &str) -> String {
 }
 
 /// Returns a message if an offer is invalid, whatever our policy says.
-fn defect(intent: &BorrowingIntent, name: &str, offer: &ResourceOffer, exists: bool) -> Option<String> {
+fn defect(
+    intent: &BorrowingIntent,
+    name: &str,
+    offer: &ResourceOffer,
+    exists: bool,
+) -> Option<String> {
     let spec = &offer.spec;
     if !is_pool_name(name) || spec.pool != name {
         return Some("the pool must be a DNS label and the name of the offer".to_owned());
     }
     if spec.cluster_id != intent.provider {
-        return Some(format!("the offer names {} as its provider, but the provider is {}", spec.cluster_id, intent.provider));
+        return Some(format!(
+            "the offer names {} as its provider, but the provider is {}",
+            spec.cluster_id, intent.provider
+        ));
     }
     // What was asked for and is not wanted any more makes no new node.
-    let returns = intent.returns == Returns::Allowed || (intent.returns == Returns::BeingTakenBack && exists);
+    let returns =
+        intent.returns == Returns::Allowed || (intent.returns == Returns::BeingTakenBack && exists);
     if spec.path.contains(&intent.own) && !returns {
         return Some("the resources belong to this cluster, or come through it".to_owned());
     }
@@ -372,7 +512,10 @@ fn defect(intent: &BorrowingIntent, name: &str, offer: &ResourceOffer, exists: b
         return Some(defect);
     }
     if spec.hops > 1 && spec.path.len() < 2 {
-        return Some("the provider says that it borrows the resources, and not from which clusters".to_owned());
+        return Some(
+            "the provider says that it borrows the resources, and not from which clusters"
+                .to_owned(),
+        );
     }
     if spec.labels.len() > MAX_LABELS {
         return Some(format!("it has more than {MAX_LABELS} labels"));
@@ -381,31 +524,49 @@ fn defect(intent: &BorrowingIntent, name: &str, offer: &ResourceOffer, exists: b
         return Some(defect);
     }
     // An existing node stays until the withdrawal, so that its pods can move away.
-    if offer.metadata.deletion_timestamp.is_some() || (spec.withdrawal_timestamp.is_some() && !exists) {
+    if offer.metadata.deletion_timestamp.is_some()
+        || (spec.withdrawal_timestamp.is_some() && !exists)
+    {
         return Some("the provider withdraws it".to_owned());
     }
     None
 }
 
-/// Returns a message if the clusters that an offer comes through are invalid. The schema of our own copies does not accept them either.
+/// Returns a message if the clusters that an offer comes through are invalid. The schema of our own
+/// copies does not accept them either.
 fn defect_of_way(spec: &ResourceOfferSpec) -> Option<String> {
     if spec.path.len() > MAX_PATH_LEN {
         return Some(format!("its path names more than {MAX_PATH_LEN} clusters"));
     }
     let is_possible = (1..=MAX_PATH_LEN).contains(&usize::from(spec.hops));
-    (!is_possible).then(|| format!("its hops are {}, and must be 1 to {MAX_PATH_LEN}", spec.hops))
+    (!is_possible).then(|| {
+        format!(
+            "its hops are {}, and must be 1 to {MAX_PATH_LEN}",
+            spec.hops
+        )
+    })
 }
 
-/// The resources that a node can have, each rounded down to its unit. Leaves out what Kubernetes would refuse.
+/// The resources that a node can have, each rounded down to its unit. Leaves out what Kubernetes
+/// would refuse.
 fn usable(offered: &ResourceList) -> ResourceList {
-    let fits = offered.iter().filter(|(name, amount)| ResourceArgument::new(name, "0").is_ok() && !amount.is_negative());
-    fits.take(MAX_RESOURCES).map(|(name, amount)| (name, amount.round_down(unit_of(name)))).collect()
+    let fits = offered
+        .iter()
+        .filter(|(name, amount)| ResourceArgument::new(name, "0").is_ok() && !amount.is_negative());
+    fits.take(MAX_RESOURCES)
+        .map(|(name, amount)| (name, amount.round_down(unit_of(name))))
+        .collect()
 }
 
 /// The part of an offer about single nodes. Empty if the offer says more than this version reads.
 fn bounded(largest_pods: &LargestPods) -> LargestPods {
-    let is_too_long = largest_pods.is_too_long() || largest_pods.iter().any(|one| one.len() > MAX_RESOURCES);
-    if is_too_long { LargestPods::default() } else { largest_pods.map(usable) }
+    let is_too_long =
+        largest_pods.is_too_long() || largest_pods.iter().any(|one| one.len() > MAX_RESOURCES);
+    if is_too_long {
+        LargestPods::default()
+    } else {
+        largest_pods.map(usable)
+    }
 }
 
 fn is_pool_name(name: &str) -> bool {
@@ -425,7 +586,12 @@ fn apply_node(
 ) -> Option<Action> {
     let pool = offer.spec.pool.clone();
     let node = local.nodes.get(&pool);
-    let keeps = |key: &str| intent.consume.as_ref().is_some_and(|consume| keeps_label(consume, key));
+    let keeps = |key: &str| {
+        intent
+            .consume
+            .as_ref()
+            .is_some_and(|consume| keeps_label(consume, key))
+    };
     let spec = VirtualNodeSpec {
         cluster_id: intent.provider.clone(),
         cluster_name: intent.cluster_name.clone(),
@@ -433,7 +599,13 @@ fn apply_node(
         resources,
         largest_pods: bounded(&offer.spec.largest_pods),
         withdrawal_timestamp: offer.spec.withdrawal_timestamp.clone(),
-        labels: offer.spec.labels.iter().filter(|(key, _)| keeps(key)).map(|(key, value)| (key.clone(), value.clone())).collect(),
+        labels: offer
+            .spec
+            .labels
+            .iter()
+            .filter(|(key, _)| keeps(key))
+            .map(|(key, value)| (key.clone(), value.clone()))
+            .collect(),
         prices: offer.spec.prices.clone(),
         no_new_pods,
     };
@@ -442,7 +614,12 @@ fn apply_node(
     (!unchanged).then_some(Action::ApplyNode(spec))
 }
 
-fn mirror(name: &str, offer: &ResourceOffer, status: &ResourceOfferStatus, local: &LocalObjects) -> Vec<Action> {
+fn mirror(
+    name: &str,
+    offer: &ResourceOffer,
+    status: &ResourceOfferStatus,
+    local: &LocalObjects,
+) -> Vec<Action> {
     let mirror = local.mirrors.get(name);
     let mut actions = Vec::new();
     if mirror.is_none_or(|mirror| mirror.spec != offer.spec) {
@@ -467,30 +644,60 @@ struct Outcomes<'a> {
 }
 
 impl Outcomes<'_> {
-    fn condition(mut self, intent: &BorrowingIntent, no_offer_message: Option<&str>) -> DesiredCondition {
+    fn condition(
+        mut self,
+        intent: &BorrowingIntent,
+        no_offer_message: Option<&str>,
+    ) -> DesiredCondition {
         let kind = links::OFFER_ACCEPTED;
-        let pools = |names: &[&str]| format!("{} {}", if names.len() == 1 { "pool" } else { "pools" }, names.join(", "));
+        let pools = |names: &[&str]| {
+            format!(
+                "{} {}",
+                if names.len() == 1 { "pool" } else { "pools" },
+                names.join(", ")
+            )
+        };
         self.accepted.sort_unstable();
         if !self.accepted.is_empty() {
             let accepted = format!("{} accepted", pools(&self.accepted));
-            let message = [accepted].into_iter().chain(self.closed).collect::<Vec<_>>().join("; ");
+            let message = [accepted]
+                .into_iter()
+                .chain(self.closed)
+                .collect::<Vec<_>>()
+                .join("; ");
             return DesiredCondition::yes(kind, OfferAcceptedReason::Accepted, message);
         }
         if !self.waiting.is_empty() {
             let command = format!("`liqoctl offer accept {} {}`", intent.peer, self.waiting[0]);
-            let message = format!("{} offered; the policy requires your decision: {command}", pools(&self.waiting));
+            let message = format!(
+                "{} offered; the policy requires your decision: {command}",
+                pools(&self.waiting)
+            );
             return DesiredCondition::no(kind, OfferAcceptedReason::ManualActionRequired, message);
         }
         if !self.refused.is_empty() {
-            self.refused.extend(self.too_dear.into_iter().chain(self.empty));
-            return DesiredCondition::no(kind, OfferAcceptedReason::Refused, self.refused.join("; "));
+            self.refused
+                .extend(self.too_dear.into_iter().chain(self.empty));
+            return DesiredCondition::no(
+                kind,
+                OfferAcceptedReason::Refused,
+                self.refused.join("; "),
+            );
         }
         if !self.too_dear.is_empty() {
             self.too_dear.extend(self.empty);
-            return DesiredCondition::no(kind, OfferAcceptedReason::PriceTooHigh, self.too_dear.join("; "));
+            return DesiredCondition::no(
+                kind,
+                OfferAcceptedReason::PriceTooHigh,
+                self.too_dear.join("; "),
+            );
         }
         if !self.empty.is_empty() {
-            return DesiredCondition::no(kind, OfferAcceptedReason::NothingInIt, self.empty.join("; "));
+            return DesiredCondition::no(
+                kind,
+                OfferAcceptedReason::NothingInIt,
+                self.empty.join("; "),
+            );
         }
         DesiredCondition::no(
             kind,

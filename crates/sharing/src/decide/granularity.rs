@@ -7,13 +7,15 @@
 //!   else                           ─▶ what it asks for
 //! ```
 //!
-//! The last change is the transition time of the answer, so this process remembers nothing. A consumer that keeps changing its mind
-//! causes a bounded number of writes.
+//! The last change is the transition time of the answer, so this process remembers nothing. A
+//! consumer that keeps changing its mind causes a bounded number of writes.
 
 use std::time::Duration;
 
 use jiff::Timestamp;
-use liqo_api::{Condition, GranularityAnswer, POOL_FOR_EACH_NODE, PoolBy, Provide, conditions::DesiredCondition};
+use liqo_api::{
+    Condition, GranularityAnswer, POOL_FOR_EACH_NODE, PoolBy, Provide, conditions::DesiredCondition,
+};
 
 use super::reduce::Request;
 
@@ -42,7 +44,9 @@ pub struct Division {
 
 /// Whether the policy lets its peers choose.
 pub fn may_choose(provide: &Provide) -> bool {
-    provide.granularity.peers_may_choose && provide.source.plugin.is_none() && provide.granularity.by != PoolBy::Node
+    provide.granularity.peers_may_choose
+        && provide.source.plugin.is_none()
+        && provide.granularity.by != PoolBy::Node
 }
 
 /// Whether the consumer asks for one pool for each node, or did so before.
@@ -51,23 +55,39 @@ pub fn was_asked(request: &Request) -> bool {
 }
 
 fn answer_in(request: &Request) -> Option<&Condition> {
-    request.conditions.iter().find(|condition| condition.type_ == POOL_FOR_EACH_NODE)
+    request
+        .conditions
+        .iter()
+        .find(|condition| condition.type_ == POOL_FOR_EACH_NODE)
 }
 
 impl Division {
-    /// The division for a consumer. `provide` is from the policy that applies to it, and `bound` tells which pools its contract names.
-    pub fn of(request: &Request, provide: Option<&Provide>, bound: impl FnOnce() -> Option<BoundPools>, now: Timestamp) -> Self {
-        let bound = provide.filter(|provide| may_choose(provide)).and_then(|_| bound());
+    /// The division for a consumer. `provide` is from the policy that applies to it, and `bound`
+    /// tells which pools its contract names.
+    pub fn of(
+        request: &Request,
+        provide: Option<&Provide>,
+        bound: impl FnOnce() -> Option<BoundPools>,
+        now: Timestamp,
+    ) -> Self {
+        let bound = provide
+            .filter(|provide| may_choose(provide))
+            .and_then(|_| bound());
         if !was_asked(request) && bound != Some(BoundPools::OfNodes) {
             return Self::default();
         }
         let asks = request.granularity.is_some();
         let Some(provide) = provide else {
             let message = "no PeeringPolicy of the provider selects this cluster";
-            return Self::as_policy(if asks { no(GranularityAnswer::NotAllowed, message) } else { not_asked() });
+            return Self::as_policy(if asks {
+                no(GranularityAnswer::NotAllowed, message)
+            } else {
+                not_asked()
+            });
         };
         if provide.granularity.by == PoolBy::Node && provide.source.plugin.is_none() {
-            let message = "the provider's PeeringPolicy has one pool for each node for all its peers";
+            let message =
+                "the provider's PeeringPolicy has one pool for each node for all its peers";
             return Self::as_policy(if asks { yes(message) } else { not_asked() });
         }
         if !may_choose(provide) {
@@ -76,9 +96,16 @@ impl Division {
             } else {
                 "the provider's PeeringPolicy does not let its peers choose (provide.granularity.peersMayChoose)"
             };
-            return Self::as_policy(if asks { no(GranularityAnswer::NotAllowed, message) } else { not_asked() });
+            return Self::as_policy(if asks {
+                no(GranularityAnswer::NotAllowed, message)
+            } else {
+                not_asked()
+            });
         }
-        if let Some(by_node) = bound.map(|bound| bound == BoundPools::OfNodes).filter(|by_node| *by_node != asks) {
+        if let Some(by_node) = bound
+            .map(|bound| bound == BoundPools::OfNodes)
+            .filter(|by_node| *by_node != asks)
+        {
             let message = "the pools stay as the contract in force names them; the request counts when that contract is over";
             return Self {
                 by_node,
@@ -88,22 +115,40 @@ impl Division {
         }
         let is_by_node = |condition: &&Condition| condition.status == "True";
         if let Some(answered) = answer_in(request).filter(|answered| is_by_node(answered) != asks) {
-            let age = Duration::try_from(now.duration_since(answered.last_transition_time.0)).unwrap_or(MIN_CHANGE_INTERVAL);
+            let age = Duration::try_from(now.duration_since(answered.last_transition_time.0))
+                .unwrap_or(MIN_CHANGE_INTERVAL);
             let left = MIN_CHANGE_INTERVAL.saturating_sub(age);
             if !left.is_zero() {
                 let seconds = MIN_CHANGE_INTERVAL.as_secs();
-                let message =
-                    format!("the request changed less than {seconds} s after its last change; it counts when these are over");
+                let message = format!(
+                    "the request changed less than {seconds} s after its last change; it counts when these are over"
+                );
                 let condition = answer(!asks, GranularityAnswer::ChangedRecently, &message);
-                return Self { by_node: !asks, changes_in: Some(left), condition: Some(condition) };
+                return Self {
+                    by_node: !asks,
+                    changes_in: Some(left),
+                    condition: Some(condition),
+                };
             }
         }
-        let condition = if asks { yes("each node is a pool, as this cluster asked") } else { not_asked() };
-        Self { by_node: asks, changes_in: None, condition: Some(condition) }
+        let condition = if asks {
+            yes("each node is a pool, as this cluster asked")
+        } else {
+            not_asked()
+        };
+        Self {
+            by_node: asks,
+            changes_in: None,
+            condition: Some(condition),
+        }
     }
 
     fn as_policy(condition: DesiredCondition) -> Self {
-        Self { by_node: false, changes_in: None, condition: Some(condition) }
+        Self {
+            by_node: false,
+            changes_in: None,
+            condition: Some(condition),
+        }
     }
 }
 
@@ -158,20 +203,37 @@ mod tests {
         };
         Request {
             granularity: asks.then_some(RequestedGranularity::Node),
-            conditions: answered.map(|by_node| serde_json::from_value(condition(by_node)).unwrap()).into_iter().collect(),
+            conditions: answered
+                .map(|by_node| serde_json::from_value(condition(by_node)).unwrap())
+                .into_iter()
+                .collect(),
             ..Request::default()
         }
     }
 
     /// Whether each node is a pool, and the reason.
-    fn decided(request: &Request, provide: &Provide, bound: Option<BoundPools>, now: i64) -> (bool, String) {
+    fn decided(
+        request: &Request,
+        provide: &Provide,
+        bound: Option<BoundPools>,
+        now: i64,
+    ) -> (bool, String) {
         let division = Division::of(request, Some(provide), || bound, at(now));
-        (division.by_node, division.condition.map(|condition| condition.reason).unwrap_or_default())
+        (
+            division.by_node,
+            division
+                .condition
+                .map(|condition| condition.reason)
+                .unwrap_or_default(),
+        )
     }
 
     #[test]
     fn a_consumer_that_never_asked_gets_no_answer() {
-        assert_eq!(Division::of(&request(false, None), Some(&choosing()), || None, at(0)), Division::default());
+        assert_eq!(
+            Division::of(&request(false, None), Some(&choosing()), || None, at(0)),
+            Division::default()
+        );
     }
 
     #[test]
@@ -179,41 +241,86 @@ mod tests {
         let asking = request(true, None);
         let reason = |provide: &Provide| decided(&asking, provide, None, 0);
         assert_eq!(reason(&choosing()), (true, "Granted".to_owned()));
-        assert_eq!(reason(&Provide::default()), (false, "NotAllowed".to_owned()));
+        assert_eq!(
+            reason(&Provide::default()),
+            (false, "NotAllowed".to_owned())
+        );
         let by_node = provide(json!({ "granularity": { "by": "Node" } }));
-        assert_eq!(reason(&by_node), (false, "Granted".to_owned()), "the policy does it for everybody");
+        assert_eq!(
+            reason(&by_node),
+            (false, "Granted".to_owned()),
+            "the policy does it for everybody"
+        );
         let plugin = json!({ "granularity": { "peersMayChoose": true }, "source": { "plugin": { "address": "p:1" } } });
         assert_eq!(reason(&provide(plugin)), (false, "NotAllowed".to_owned()));
     }
 
     #[test]
     fn a_request_that_is_taken_back_is_answered() {
-        assert_eq!(decided(&request(false, Some(true)), &choosing(), None, 60), (false, "NotAsked".to_owned()));
-        assert_eq!(decided(&request(false, Some(false)), &choosing(), None, 1), (false, "NotAsked".to_owned()));
+        assert_eq!(
+            decided(&request(false, Some(true)), &choosing(), None, 60),
+            (false, "NotAsked".to_owned())
+        );
+        assert_eq!(
+            decided(&request(false, Some(false)), &choosing(), None, 1),
+            (false, "NotAsked".to_owned())
+        );
     }
 
     #[test]
     fn a_change_counts_once_a_minute() {
         let changed = request(false, Some(true));
-        assert_eq!(decided(&changed, &choosing(), None, 59), (true, "ChangedRecently".to_owned()));
-        assert_eq!(Division::of(&changed, Some(&choosing()), || None, at(59)).changes_in, Some(Duration::from_secs(1)));
+        assert_eq!(
+            decided(&changed, &choosing(), None, 59),
+            (true, "ChangedRecently".to_owned())
+        );
+        assert_eq!(
+            Division::of(&changed, Some(&choosing()), || None, at(59)).changes_in,
+            Some(Duration::from_secs(1))
+        );
         let again = request(true, Some(false));
-        assert_eq!(decided(&again, &choosing(), None, 10), (false, "ChangedRecently".to_owned()));
-        assert_eq!(decided(&again, &choosing(), None, 60), (true, "Granted".to_owned()));
-        assert_eq!(decided(&changed, &choosing(), None, -1), (false, "NotAsked".to_owned()), "the clock was set back");
+        assert_eq!(
+            decided(&again, &choosing(), None, 10),
+            (false, "ChangedRecently".to_owned())
+        );
+        assert_eq!(
+            decided(&again, &choosing(), None, 60),
+            (true, "Granted".to_owned())
+        );
+        assert_eq!(
+            decided(&changed, &choosing(), None, -1),
+            (false, "NotAsked".to_owned()),
+            "the clock was set back"
+        );
     }
 
     #[test]
     fn a_policy_that_no_longer_lets_its_peers_choose_counts_at_once() {
-        assert_eq!(decided(&request(true, Some(true)), &Provide::default(), None, 1), (false, "NotAllowed".to_owned()));
+        assert_eq!(
+            decided(&request(true, Some(true)), &Provide::default(), None, 1),
+            (false, "NotAllowed".to_owned())
+        );
     }
 
     #[test]
     fn pools_of_a_contract_stay() {
-        let decided = |asks, bound| decided(&request(asks, Some(!asks)), &choosing(), Some(bound), 1000);
-        assert_eq!(decided(true, BoundPools::OfPolicy), (false, "BoundByContract".to_owned()));
-        assert_eq!(decided(false, BoundPools::OfNodes), (true, "BoundByContract".to_owned()));
-        assert_eq!(decided(true, BoundPools::OfNodes), (true, "Granted".to_owned()));
-        assert_eq!(decided(false, BoundPools::OfPolicy), (false, "NotAsked".to_owned()));
+        let decided =
+            |asks, bound| decided(&request(asks, Some(!asks)), &choosing(), Some(bound), 1000);
+        assert_eq!(
+            decided(true, BoundPools::OfPolicy),
+            (false, "BoundByContract".to_owned())
+        );
+        assert_eq!(
+            decided(false, BoundPools::OfNodes),
+            (true, "BoundByContract".to_owned())
+        );
+        assert_eq!(
+            decided(true, BoundPools::OfNodes),
+            (true, "Granted".to_owned())
+        );
+        assert_eq!(
+            decided(false, BoundPools::OfPolicy),
+            (false, "NotAsked".to_owned())
+        );
     }
 }

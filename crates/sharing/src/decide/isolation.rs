@@ -1,10 +1,13 @@
-//! Whether the pod network enforces `NetworkPolicies`: what attempts to connect show, and when to try again. Pure.
+//! Whether the pod network enforces `NetworkPolicies`: what attempts to connect show, and when to
+//! try again. Pure.
 
 use std::time::Duration;
 
-/// Number of rounds in a row with the same outcome before it counts: a new pod may be open for a moment, and packets get lost.
+/// Number of rounds in a row with the same outcome before it counts: a new pod may be open for a
+/// moment, and packets get lost.
 const CONFIRMATIONS: u32 = 3;
-/// The same for the loss of what was enforced, about two minutes: consumers lose their pods then, and a plugin that restarts lets packets pass.
+/// The same for the loss of what was enforced, about two minutes: consumers lose their pods then,
+/// and a plugin that restarts lets packets pass.
 const CONFIRMATIONS_OF_A_LOSS: u32 = 60;
 /// Delay until the next attempt while no outcome counts yet.
 const CONFIRMATION_INTERVAL: Duration = Duration::from_secs(2);
@@ -18,7 +21,8 @@ const NOT_ENFORCED_INTERVAL: Duration = Duration::from_mins(1);
 /// Result of the attempts to connect to one address of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attempt {
-    /// The port that is open to everybody accepted connections, before and after the attempt at the other one.
+    /// The port that is open to everybody accepted connections, before and after the attempt at the
+    /// other one.
     pub open: bool,
     /// The port that a `NetworkPolicy` closes accepted a connection.
     pub closed: bool,
@@ -33,8 +37,8 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// One connection that should not pass is enough: the plugin may run on some nodes only. An address whose open port does not answer
-    /// shows nothing.
+    /// One connection that should not pass is enough: the plugin may run on some nodes only. An
+    /// address whose open port does not answer shows nothing.
     pub fn of(attempts: &[Attempt]) -> Self {
         if attempts.iter().any(|attempt| attempt.closed) {
             Self::NotEnforced
@@ -55,18 +59,33 @@ pub struct Outcomes {
 }
 
 impl Outcomes {
-    /// Adds an outcome. `known` is the last result, maybe of an earlier leader. Returns the delay until the next attempt.
+    /// Adds an outcome. `known` is the last result, maybe of an earlier leader. Returns the delay
+    /// until the next attempt.
     pub fn add(&mut self, outcome: Outcome, known: Option<bool>) -> Duration {
         let is_loss = outcome == Outcome::NotEnforced && self.result.or(known) == Some(true);
-        let confirmations = if is_loss { CONFIRMATIONS_OF_A_LOSS } else { CONFIRMATIONS };
-        self.in_a_row = if self.last == Some(outcome) { self.in_a_row.saturating_add(1) } else { 1 };
+        let confirmations = if is_loss {
+            CONFIRMATIONS_OF_A_LOSS
+        } else {
+            CONFIRMATIONS
+        };
+        self.in_a_row = if self.last == Some(outcome) {
+            self.in_a_row.saturating_add(1)
+        } else {
+            1
+        };
         self.last = Some(outcome);
         match outcome {
             Outcome::Unknown => return RETRY_INTERVAL,
             _ if self.in_a_row < confirmations => return CONFIRMATION_INTERVAL,
-            Outcome::Enforced | Outcome::NotEnforced => self.result = Some(outcome == Outcome::Enforced),
+            Outcome::Enforced | Outcome::NotEnforced => {
+                self.result = Some(outcome == Outcome::Enforced);
+            }
         }
-        if outcome == Outcome::Enforced { ENFORCED_INTERVAL } else { NOT_ENFORCED_INTERVAL }
+        if outcome == Outcome::Enforced {
+            ENFORCED_INTERVAL
+        } else {
+            NOT_ENFORCED_INTERVAL
+        }
     }
 
     /// The last outcome that counts: whether `NetworkPolicies` are enforced.
@@ -79,9 +98,18 @@ impl Outcomes {
 mod tests {
     use super::*;
 
-    const SHUT: Attempt = Attempt { open: true, closed: false };
-    const PASSED: Attempt = Attempt { open: true, closed: true };
-    const SILENT: Attempt = Attempt { open: false, closed: false };
+    const SHUT: Attempt = Attempt {
+        open: true,
+        closed: false,
+    };
+    const PASSED: Attempt = Attempt {
+        open: true,
+        closed: true,
+    };
+    const SILENT: Attempt = Attempt {
+        open: false,
+        closed: false,
+    };
 
     #[test]
     fn one_connection_that_should_not_pass_shows_that_policies_are_not_enforced() {
@@ -91,7 +119,16 @@ mod tests {
             (&[SHUT], Outcome::Enforced),
             (&[SHUT, SILENT], Outcome::Enforced),
             (&[SHUT, PASSED], Outcome::NotEnforced),
-            (&[SILENT, Attempt { open: false, closed: true }], Outcome::NotEnforced),
+            (
+                &[
+                    SILENT,
+                    Attempt {
+                        open: false,
+                        closed: true,
+                    },
+                ],
+                Outcome::NotEnforced,
+            ),
         ] {
             assert_eq!(Outcome::of(attempts), expected, "{attempts:?}");
         }
@@ -104,7 +141,10 @@ mod tests {
 
     fn after_known(known: Option<bool>, outcomes: &[Outcome]) -> (Option<bool>, Duration) {
         let mut all = Outcomes::default();
-        let delays: Vec<Duration> = outcomes.iter().map(|outcome| all.add(*outcome, known)).collect();
+        let delays: Vec<Duration> = outcomes
+            .iter()
+            .map(|outcome| all.add(*outcome, known))
+            .collect();
         (all.result(), delays.last().copied().unwrap_or_default())
     }
 
@@ -112,7 +152,10 @@ mod tests {
     fn an_outcome_counts_only_after_it_was_confirmed() {
         use Outcome::{Enforced, NotEnforced, Unknown};
         assert_eq!(after(&[NotEnforced; 2]), (None, CONFIRMATION_INTERVAL));
-        assert_eq!(after(&[NotEnforced; 3]), (Some(false), NOT_ENFORCED_INTERVAL));
+        assert_eq!(
+            after(&[NotEnforced; 3]),
+            (Some(false), NOT_ENFORCED_INTERVAL)
+        );
         assert_eq!(after(&[Enforced; 3]), (Some(true), ENFORCED_INTERVAL));
         assert_eq!(after(&[Enforced, Enforced, NotEnforced, Enforced]).0, None);
         assert_eq!(after(&[Unknown; 9]), (None, RETRY_INTERVAL));
@@ -121,9 +164,26 @@ mod tests {
     #[test]
     fn what_is_known_stays_until_something_else_is_confirmed() {
         use Outcome::{Enforced, NotEnforced, Unknown};
-        assert_eq!(after(&[Enforced, Enforced, Enforced, Unknown, Unknown, Unknown]), (Some(true), RETRY_INTERVAL));
-        assert_eq!(after(&[Enforced, Enforced, Enforced, NotEnforced, NotEnforced]), (Some(true), CONFIRMATION_INTERVAL));
-        assert_eq!(after(&[NotEnforced, NotEnforced, NotEnforced, Enforced, Enforced, Enforced]).0, Some(true));
+        assert_eq!(
+            after(&[Enforced, Enforced, Enforced, Unknown, Unknown, Unknown]),
+            (Some(true), RETRY_INTERVAL)
+        );
+        assert_eq!(
+            after(&[Enforced, Enforced, Enforced, NotEnforced, NotEnforced]),
+            (Some(true), CONFIRMATION_INTERVAL)
+        );
+        assert_eq!(
+            after(&[
+                NotEnforced,
+                NotEnforced,
+                NotEnforced,
+                Enforced,
+                Enforced,
+                Enforced
+            ])
+            .0,
+            Some(true)
+        );
         // The next regular attempts need no further confirmation.
         assert_eq!(after(&[Enforced; 5]), (Some(true), ENFORCED_INTERVAL));
     }
@@ -132,7 +192,10 @@ mod tests {
     fn what_was_enforced_is_lost_only_after_two_minutes_also_for_another_leader() {
         use Outcome::{Enforced, NotEnforced};
         let open = [NotEnforced; 60];
-        assert_eq!(after_known(Some(true), &open[..59]), (None, CONFIRMATION_INTERVAL));
+        assert_eq!(
+            after_known(Some(true), &open[..59]),
+            (None, CONFIRMATION_INTERVAL)
+        );
         assert_eq!(after_known(Some(true), &open).0, Some(false));
         assert_eq!(after(&[&[Enforced; 3], &open[..59]].concat()).0, Some(true));
         assert_eq!(after(&[&[Enforced; 3][..], &open].concat()).0, Some(false));

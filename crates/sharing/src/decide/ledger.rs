@@ -1,11 +1,13 @@
 //! The ledger: splits resources between claims.
 //!
-//! Each consumer gets a share in proportion to its weight, but never less than it uses and never more than it requested. The
-//! others share what this leaves or costs, again by weight. So the offers together never exceed the larger of what exists and
-//! what is used already, and an offer does not change only because the consumer starts to use it.
+//! Each consumer gets a share in proportion to its weight, but never less than it uses and never
+//! more than it requested. The others share what this leaves or costs, again by weight. So the
+//! offers together never exceed the larger of what exists and what is used already, and an offer
+//! does not change only because the consumer starts to use it.
 //!
-//! The ledger counts in the unit of each resource (milli-cores, bytes, pages, whole GPUs), so rounding neither loses nor adds
-//! anything: the remaining steps go to the largest fractions, and among equal ones to the lower cluster ID.
+//! The ledger counts in the unit of each resource (milli-cores, bytes, pages, whole GPUs), so
+//! rounding neither loses nor adds anything: the remaining steps go to the largest fractions, and
+//! among equal ones to the lower cluster ID.
 
 use std::{cmp::Reverse, collections::BTreeSet};
 
@@ -36,7 +38,12 @@ struct Part {
 /// The share of each claim, in the order of the claims.
 pub fn split(total: &ResourceList, claims: &[Claim]) -> Vec<ResourceList> {
     let mut offers = vec![ResourceList::new(); claims.len()];
-    let used = claims.iter().flat_map(|claim| claim.in_use.iter().filter(|(_, used)| *used > Quantity::ZERO));
+    let used = claims.iter().flat_map(|claim| {
+        claim
+            .in_use
+            .iter()
+            .filter(|(_, used)| *used > Quantity::ZERO)
+    });
     let names: BTreeSet<&str> = total.names().chain(used.map(|(name, _)| name)).collect();
     for name in names {
         let unit = unit_of(name);
@@ -44,34 +51,61 @@ pub fn split(total: &ResourceList, claims: &[Claim]) -> Vec<ResourceList> {
             .iter()
             .map(|claim| {
                 let least = steps_up(claim.in_use.get(name), unit);
-                let most = cap(&claim.requested, name).map_or(MAX_STEPS, |cap| steps_down(cap, unit));
-                Part { weight: i128::from(claim.weight), least, most: most.max(least), fixed: None }
+                let most =
+                    cap(&claim.requested, name).map_or(MAX_STEPS, |cap| steps_down(cap, unit));
+                Part {
+                    weight: i128::from(claim.weight),
+                    least,
+                    most: most.max(least),
+                    fixed: None,
+                }
             })
             .collect();
         let shares = split_one(steps_down(total.get(name), unit), &mut parts, claims);
         for ((offer, share), claim) in offers.iter_mut().zip(shares).zip(claims) {
-            let notation = if total.contains(name) { total.get(name) } else { claim.in_use.get(name) };
-            offer.insert(name, Quantity::from_nanos(share * step(unit), notation.format()));
+            let notation = if total.contains(name) {
+                total.get(name)
+            } else {
+                claim.in_use.get(name)
+            };
+            offer.insert(
+                name,
+                Quantity::from_nanos(share * step(unit), notation.format()),
+            );
         }
     }
     offers
 }
 
-/// Divides an amount in proportion to the capacities, in whole steps. The parts add up to the amount exactly. No part exceeds its
-/// capacity if all capacities together suffice. If there is no capacity at all, the first part gets everything.
+/// Divides an amount in proportion to the capacities, in whole steps. The parts add up to the
+/// amount exactly. No part exceeds its capacity if all capacities together suffice. If there is no
+/// capacity at all, the first part gets everything.
 pub fn spread(amount: &ResourceList, capacities: &[ResourceList]) -> Vec<ResourceList> {
     let mut parts = vec![ResourceList::new(); capacities.len()];
     for (name, whole) in amount {
         let unit = unit_of(name);
-        let steps: Vec<i128> = capacities.iter().map(|capacity| steps_down(capacity.get(name), unit)).collect();
+        let steps: Vec<i128> = capacities
+            .iter()
+            .map(|capacity| steps_down(capacity.get(name), unit))
+            .collect();
         let all: i128 = steps.iter().sum();
-        let last = steps.iter().rposition(|steps| *steps > 0).unwrap_or_default();
+        let last = steps
+            .iter()
+            .rposition(|steps| *steps > 0)
+            .unwrap_or_default();
         let (mut before, mut given) = (0, Quantity::ZERO);
         for (index, (part, steps)) in parts.iter_mut().zip(steps).enumerate().take(last + 1) {
             before += steps;
             // Rounds the sum of all parts up to this one, so that rounding errors do not add up.
-            let nearest = steps_down(whole, unit).saturating_mul(before).saturating_add(all / 2) / all.max(1);
-            let reached = if index == last { whole } else { Quantity::from_nanos(nearest * step(unit), whole.format()) };
+            let nearest = steps_down(whole, unit)
+                .saturating_mul(before)
+                .saturating_add(all / 2)
+                / all.max(1);
+            let reached = if index == last {
+                whole
+            } else {
+                Quantity::from_nanos(nearest * step(unit), whole.format())
+            };
             if reached > given {
                 part.insert(name, reached - given);
                 given = reached;
@@ -81,9 +115,15 @@ pub fn spread(amount: &ResourceList, capacities: &[ResourceList]) -> Vec<Resourc
     parts
 }
 
-/// The requested maximum of this resource, rounded down to its unit and never negative; `None` if there is no limit.
+/// The requested maximum of this resource, rounded down to its unit and never negative; `None` if
+/// there is no limit.
 pub fn cap(requested: &ResourceList, name: &str) -> Option<Quantity> {
-    requested.contains(name).then(|| requested.get(name).max(Quantity::ZERO).round_down(unit_of(name)))
+    requested.contains(name).then(|| {
+        requested
+            .get(name)
+            .max(Quantity::ZERO)
+            .round_down(unit_of(name))
+    })
 }
 
 /// The amount rounded up to whole steps, as the scheduler counts it.
@@ -91,11 +131,13 @@ pub fn rounded_up(quantity: Quantity, unit: Unit) -> Quantity {
     Quantity::from_nanos(steps_up(quantity, unit) * step(unit), quantity.format())
 }
 
-/// Splits `total` steps: first finds the parts whose share is `least` or `most`, then splits the rest by largest remainder.
+/// Splits `total` steps: first finds the parts whose share is `least` or `most`, then splits the
+/// rest by largest remainder.
 ///
-/// This is the algorithm of CSS for flexible lengths: each round clamps every open share to its limits. If the sum becomes too
-/// large, the raised shares are final; if it becomes too small, the lowered ones. The next round splits the rest between the
-/// other parts. Each round makes at least one share final.
+/// This is the algorithm of CSS for flexible lengths: each round clamps every open share to its
+/// limits. If the sum becomes too large, the raised shares are final; if it becomes too small, the
+/// lowered ones. The next round splits the rest between the other parts. Each round makes at least
+/// one share final.
 fn split_one(total: i128, parts: &mut [Part], claims: &[Claim]) -> Vec<i128> {
     loop {
         let (rest, weights) = remaining(total, parts);
@@ -125,7 +167,11 @@ fn split_one(total: i128, parts: &mut [Part], claims: &[Claim]) -> Vec<i128> {
 /// The amount that is left for the open parts, and the sum of their weights.
 fn remaining(total: i128, parts: &[Part]) -> (i128, i128) {
     let taken: i128 = parts.iter().filter_map(|part| part.fixed).sum();
-    let weights = parts.iter().filter(|part| part.fixed.is_none()).map(|part| part.weight).sum();
+    let weights = parts
+        .iter()
+        .filter(|part| part.fixed.is_none())
+        .map(|part| part.weight)
+        .sum();
     ((total - taken).max(0), weights)
 }
 
@@ -135,13 +181,25 @@ fn clamp_scaled(part: &Part, rest: i128, weights: i128) -> i128 {
 }
 
 fn by_largest_remainder(rest: i128, weights: i128, parts: &[Part], claims: &[Claim]) -> Vec<i128> {
-    let mut shares: Vec<i128> =
-        parts.iter().map(|part| part.fixed.unwrap_or_else(|| rest * part.weight / weights.max(1))).collect();
-    let mut open: Vec<usize> = (0..parts.len()).filter(|&i| parts[i].fixed.is_none()).collect();
+    let mut shares: Vec<i128> = parts
+        .iter()
+        .map(|part| {
+            part.fixed
+                .unwrap_or_else(|| rest * part.weight / weights.max(1))
+        })
+        .collect();
+    let mut open: Vec<usize> = (0..parts.len())
+        .filter(|&i| parts[i].fixed.is_none())
+        .collect();
     let given: i128 = open.iter().map(|&i| shares[i]).sum();
     let left = if weights == 0 { 0 } else { rest - given };
     if left > 0 {
-        open.sort_by_cached_key(|&i| (Reverse(rest * parts[i].weight % weights.max(1)), &claims[i].consumer));
+        open.sort_by_cached_key(|&i| {
+            (
+                Reverse(rest * parts[i].weight % weights.max(1)),
+                &claims[i].consumer,
+            )
+        });
     }
     for &i in open.iter().take(usize::try_from(left).unwrap_or(0)) {
         shares[i] += 1;
@@ -177,21 +235,38 @@ mod tests {
     use proptest::{collection::vec, option, prelude::*};
 
     fn claim(number: u8, in_use: &str, requested: &str) -> Claim {
-        Claim { consumer: cluster(number), weight: 1, in_use: list(in_use), requested: list(requested) }
+        Claim {
+            consumer: cluster(number),
+            weight: 1,
+            in_use: list(in_use),
+            requested: list(requested),
+        }
     }
 
     fn texts(total: &str, claims: &[Claim]) -> Vec<String> {
-        split(&list(total), claims).iter().map(ToString::to_string).collect()
+        split(&list(total), claims)
+            .iter()
+            .map(ToString::to_string)
+            .collect()
     }
 
     #[test]
     fn one_consumer_is_offered_everything() {
-        assert_eq!(texts("cpu=1800m, memory=4Gi", &[claim(1, "", "")]), ["cpu=1800m, memory=4Gi"]);
+        assert_eq!(
+            texts("cpu=1800m, memory=4Gi", &[claim(1, "", "")]),
+            ["cpu=1800m, memory=4Gi"]
+        );
     }
 
     #[test]
     fn consumers_of_equal_weight_get_equal_shares() {
-        assert_eq!(texts("cpu=3, pods=9", &[claim(1, "", ""), claim(2, "", ""), claim(3, "", "")]), ["cpu=1, pods=3"; 3]);
+        assert_eq!(
+            texts(
+                "cpu=3, pods=9",
+                &[claim(1, "", ""), claim(2, "", ""), claim(3, "", "")]
+            ),
+            ["cpu=1, pods=3"; 3]
+        );
     }
 
     #[test]
@@ -204,7 +279,10 @@ mod tests {
     #[test]
     fn a_consumer_that_uses_its_offer_changes_no_offer() {
         let idle = texts("cpu=10", &[claim(1, "", ""), claim(2, "", "")]);
-        assert_eq!(texts("cpu=10", &[claim(1, "cpu=5", ""), claim(2, "", "")]), idle);
+        assert_eq!(
+            texts("cpu=10", &[claim(1, "cpu=5", ""), claim(2, "", "")]),
+            idle
+        );
     }
 
     #[test]
@@ -215,14 +293,21 @@ mod tests {
 
     #[test]
     fn when_more_is_used_than_exists_everyone_is_offered_exactly_what_it_uses() {
-        let claims = [claim(1, "cpu=3", ""), claim(2, "cpu=2", ""), claim(3, "", "")];
+        let claims = [
+            claim(1, "cpu=3", ""),
+            claim(2, "cpu=2", ""),
+            claim(3, "", ""),
+        ];
         assert_eq!(texts("cpu=4", &claims), ["cpu=3", "cpu=2", "cpu=0"]);
     }
 
     #[test]
     fn nobody_is_offered_more_than_it_requested_and_the_others_get_the_rest() {
         assert_eq!(
-            texts("cpu=10, memory=10Gi", &[claim(1, "", "cpu=1500m"), claim(2, "", "")]),
+            texts(
+                "cpu=10, memory=10Gi",
+                &[claim(1, "", "cpu=1500m"), claim(2, "", "")]
+            ),
             ["cpu=1500m, memory=5Gi", "cpu=8500m, memory=5Gi"]
         );
     }
@@ -234,20 +319,35 @@ mod tests {
 
     #[test]
     fn requesting_what_does_not_exist_yields_nothing() {
-        assert_eq!(texts("cpu=1", &[claim(1, "", "cpu=2, nvidia.com/gpu=4")]), ["cpu=1"]);
+        assert_eq!(
+            texts("cpu=1", &[claim(1, "", "cpu=2, nvidia.com/gpu=4")]),
+            ["cpu=1"]
+        );
     }
 
     #[test]
     fn an_invalid_request_hurts_only_its_own_consumer() {
-        let claims = [claim(1, "", "cpu=-5, memory=1e40, pods=500m"), claim(2, "", "")];
-        assert_eq!(texts("cpu=4, memory=4Gi, pods=10", &claims), ["cpu=0, memory=2Gi, pods=0", "cpu=4, memory=2Gi, pods=10"]);
+        let claims = [
+            claim(1, "", "cpu=-5, memory=1e40, pods=500m"),
+            claim(2, "", ""),
+        ];
+        assert_eq!(
+            texts("cpu=4, memory=4Gi, pods=10", &claims),
+            ["cpu=0, memory=2Gi, pods=0", "cpu=4, memory=2Gi, pods=10"]
+        );
     }
 
     #[test]
     fn a_single_gpu_goes_to_the_lowest_id_unless_another_consumer_uses_it() {
         let gpu = "nvidia.com/gpu=1";
-        assert_eq!(texts(gpu, &[claim(2, "", ""), claim(1, "", "")]), ["nvidia.com/gpu=0", "nvidia.com/gpu=1"]);
-        assert_eq!(texts(gpu, &[claim(2, gpu, ""), claim(1, "", "")]), ["nvidia.com/gpu=1", "nvidia.com/gpu=0"]);
+        assert_eq!(
+            texts(gpu, &[claim(2, "", ""), claim(1, "", "")]),
+            ["nvidia.com/gpu=0", "nvidia.com/gpu=1"]
+        );
+        assert_eq!(
+            texts(gpu, &[claim(2, gpu, ""), claim(1, "", "")]),
+            ["nvidia.com/gpu=1", "nvidia.com/gpu=0"]
+        );
     }
 
     #[test]
@@ -260,7 +360,10 @@ mod tests {
 
     #[test]
     fn use_of_what_no_longer_exists_is_still_offered() {
-        assert_eq!(texts("cpu=1", &[claim(1, "nvidia.com/gpu=1", "")]), ["cpu=1, nvidia.com/gpu=1"]);
+        assert_eq!(
+            texts("cpu=1", &[claim(1, "nvidia.com/gpu=1", "")]),
+            ["cpu=1, nvidia.com/gpu=1"]
+        );
     }
 
     #[test]
@@ -278,41 +381,70 @@ mod tests {
     }
 
     fn spread_texts(amount: &str, capacities: &[&str]) -> Vec<String> {
-        let capacities: Vec<ResourceList> = capacities.iter().map(|capacity| list(capacity)).collect();
-        spread(&list(amount), &capacities).iter().map(ToString::to_string).collect()
+        let capacities: Vec<ResourceList> =
+            capacities.iter().map(|capacity| list(capacity)).collect();
+        spread(&list(amount), &capacities)
+            .iter()
+            .map(ToString::to_string)
+            .collect()
     }
 
     #[test]
     fn an_amount_is_spread_in_proportion_to_the_capacities() {
-        assert_eq!(spread_texts("cpu=2, pods=1", &["cpu=6, pods=1", "cpu=2, pods=3"]), ["cpu=1500m", "cpu=500m, pods=1"]);
         assert_eq!(
-            spread_texts("nvidia.com/gpu=1", &["cpu=1", "nvidia.com/gpu=3", "nvidia.com/gpu=1"]),
+            spread_texts("cpu=2, pods=1", &["cpu=6, pods=1", "cpu=2, pods=3"]),
+            ["cpu=1500m", "cpu=500m, pods=1"]
+        );
+        assert_eq!(
+            spread_texts(
+                "nvidia.com/gpu=1",
+                &["cpu=1", "nvidia.com/gpu=3", "nvidia.com/gpu=1"]
+            ),
             ["nothing", "nvidia.com/gpu=1", "nothing"]
         );
     }
 
     #[test]
     fn without_capacity_the_first_gets_everything() {
-        assert_eq!(spread_texts("cpu=2", &["cpu=0", "memory=1Gi"]), ["cpu=2", "nothing"]);
+        assert_eq!(
+            spread_texts("cpu=2", &["cpu=0", "memory=1Gi"]),
+            ["cpu=2", "nothing"]
+        );
         assert_eq!(spread_texts("cpu=2", &[]), Vec::<String>::new());
     }
 
     fn any_claims() -> impl Strategy<Value = Vec<Claim>> {
         let amount = prop_oneof![0..20_000_i64, Just(0), Just(i64::MAX)];
         vec((0..4_u16, amount.clone(), option::of(amount)), 1..9).prop_map(|parts| {
-            let claims = parts.into_iter().zip(1_u8..).map(|((weight, used, requested), number)| Claim {
-                consumer: cluster(number),
-                weight,
-                in_use: [("cpu", Quantity::from_millis(used.min(20_000))), ("pods", Quantity::from_units(used % 7))].into(),
-                requested: requested.into_iter().map(|requested| ("cpu", Quantity::from_millis(requested))).collect(),
-            });
+            let claims =
+                parts
+                    .into_iter()
+                    .zip(1_u8..)
+                    .map(|((weight, used, requested), number)| Claim {
+                        consumer: cluster(number),
+                        weight,
+                        in_use: [
+                            ("cpu", Quantity::from_millis(used.min(20_000))),
+                            ("pods", Quantity::from_units(used % 7)),
+                        ]
+                        .into(),
+                        requested: requested
+                            .into_iter()
+                            .map(|requested| ("cpu", Quantity::from_millis(requested)))
+                            .collect(),
+                    });
             claims.collect()
         })
     }
 
     fn any_total() -> impl Strategy<Value = ResourceList> {
-        (prop_oneof![0..100_000_i64, Just(i64::MAX)], 0..50_i64)
-            .prop_map(|(cpu, pods)| [("cpu", Quantity::from_millis(cpu)), ("pods", Quantity::from_units(pods))].into())
+        (prop_oneof![0..100_000_i64, Just(i64::MAX)], 0..50_i64).prop_map(|(cpu, pods)| {
+            [
+                ("cpu", Quantity::from_millis(cpu)),
+                ("pods", Quantity::from_units(pods)),
+            ]
+            .into()
+        })
     }
 
     fn sum(offers: &[ResourceList], name: &str) -> Quantity {

@@ -1,4 +1,5 @@
-//! Builds a snapshot from plain lists, for a program that computes the offers once, such as `liqoctl policy explain`.
+//! Builds a snapshot from plain lists, for a program that computes the offers once, such as
+//! `liqoctl policy explain`.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -10,8 +11,8 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use kube::{Resource, core::DeserializeGuard};
 use liqo_api::{
-    ClusterId, Contract, ForeignCluster, PeeringPolicy, Provide, RESOURCE_REQUEST, ResourceList, ResourceOffer,
-    ResourceOfferSpec, ResourceRequest, links, tenant_namespace,
+    ClusterId, Contract, ForeignCluster, PeeringPolicy, Provide, RESOURCE_REQUEST, ResourceList,
+    ResourceOffer, ResourceOfferSpec, ResourceRequest, links, tenant_namespace,
 };
 use liqo_api::{Key, isolation::Lending, policies::PolicyPeer};
 
@@ -24,7 +25,8 @@ use super::{
 };
 use liqo_market::contract::record::{ContractRecord, IssuedContract};
 
-/// Objects from the API server. Additional objects do no harm: they are filtered out, as from a watch.
+/// Objects from the API server. Additional objects do no harm: they are filtered out, as from a
+/// watch.
 #[derive(Default)]
 pub struct Lists {
     pub policies: Vec<PeeringPolicy>,
@@ -45,26 +47,41 @@ pub struct Lists {
 }
 
 fn reduced<O: Resource, K>(objects: Vec<O>, reduce: impl Fn(O) -> Option<K>) -> Vec<(Key, Arc<K>)> {
-    objects.into_iter().filter_map(|object| Some((Key::of(&object), Arc::new(reduce(object)?)))).collect()
+    objects
+        .into_iter()
+        .filter_map(|object| Some((Key::of(&object), Arc::new(reduce(object)?))))
+        .collect()
 }
 
 fn records(contracts: Vec<Contract>) -> HashMap<String, Vec<Arc<IssuedContract>>> {
     let mut all: HashMap<String, Vec<Arc<IssuedContract>>> = HashMap::new();
     for contract in contracts {
         let namespace = contract.metadata.namespace.clone().unwrap_or_default();
-        all.entry(namespace).or_default().push(Arc::new(ContractRecord::issued(contract)));
+        all.entry(namespace)
+            .or_default()
+            .push(Arc::new(ContractRecord::issued(contract)));
     }
     all
 }
 
 impl Snapshot {
-    /// The snapshot that the provider side of cluster `own` would take. It contains no answers of plugins: consumers whose policy
-    /// names a plugin keep their last offer.
-    pub fn from_lists(own: ClusterId, cluster_labels: BTreeMap<String, String>, lists: Lists, wall_time: Timestamp) -> Self {
+    /// The snapshot that the provider side of cluster `own` would take. It contains no answers of
+    /// plugins: consumers whose policy names a plugin keep their last offer.
+    pub fn from_lists(
+        own: ClusterId,
+        cluster_labels: BTreeMap<String, String>,
+        lists: Lists,
+        wall_time: Timestamp,
+    ) -> Self {
         let mut peers: HashMap<ClusterId, PolicyPeer> = HashMap::new();
         let mut known = lists.foreign_clusters;
         // If a peer has several, the oldest counts, as in the controllers.
-        known.sort_by_key(|object| (object.metadata.creation_timestamp.clone(), object.metadata.name.clone()));
+        known.sort_by_key(|object| {
+            (
+                object.metadata.creation_timestamp.clone(),
+                object.metadata.name.clone(),
+            )
+        });
         let mut silences = HashMap::new();
         for object in &known {
             let id = &object.spec.cluster_id;
@@ -85,12 +102,18 @@ impl Snapshot {
             cluster_labels,
             nodes: reduced(lists.nodes, reduce::node),
             pods: Arc::new(lists.pods.into_iter().filter_map(reduce::pod).collect()),
-            namespaces: reduced(lists.namespaces, reduce::namespace).into_iter().map(|(key, one)| (key.name, one)).collect(),
+            namespaces: reduced(lists.namespaces, reduce::namespace)
+                .into_iter()
+                .map(|(key, one)| (key.name, one))
+                .collect(),
             requests: reduced(lists.requests, reduce::request),
             offers: reduced(lists.offers, Some),
             recent_writes: HashMap::new(),
             applied_policies: HashMap::new(),
-            contracts: ContractFacts { records: records(lists.contracts), ..ContractFacts::default() },
+            contracts: ContractFacts {
+                records: records(lists.contracts),
+                ..ContractFacts::default()
+            },
             mode: lists.mode,
             replacements: Replacements::new(),
             wall_time,
@@ -100,27 +123,44 @@ impl Snapshot {
     }
 
     pub fn request_of(&self, consumer: &ClusterId) -> Option<&Result<ResourceList, String>> {
-        self.requests().get(tenant_namespace(consumer).as_str()).map(|request| &request.resources)
+        self.requests()
+            .get(tenant_namespace(consumer).as_str())
+            .map(|request| &request.resources)
     }
 
     /// Whether a consumer asks for one pool for each node.
     pub fn asks_for_nodes(&self, consumer: &ClusterId) -> bool {
-        self.requests().get(tenant_namespace(consumer).as_str()).is_some_and(|request| request.granularity.is_some())
+        self.requests()
+            .get(tenant_namespace(consumer).as_str())
+            .is_some_and(|request| request.granularity.is_some())
     }
 
-    /// The same snapshot with this peer in place of the known one. If the peer requests nothing, it requests everything.
+    /// The same snapshot with this peer in place of the known one. If the peer requests nothing, it
+    /// requests everything.
     #[must_use]
     pub fn if_it_requested(mut self, peer: PolicyPeer) -> Self {
         let consumer = peer.id.clone();
         self.peers.insert(consumer.clone(), peer);
         let name = tenant_namespace(&consumer);
-        if self.namespaces.get(&name).is_none_or(|namespace| !namespace.tenant || namespace.terminating) {
+        if self
+            .namespaces
+            .get(&name)
+            .is_none_or(|namespace| !namespace.tenant || namespace.terminating)
+        {
             let uid = format!("hypothetical tenancy of {consumer}");
-            let tenant = ConsumerNamespace { uid, consumer: consumer.clone(), tenant: true, terminating: false };
+            let tenant = ConsumerNamespace {
+                uid,
+                consumer: consumer.clone(),
+                tenant: true,
+                terminating: false,
+            };
             self.namespaces.insert(name.clone(), Arc::new(tenant));
         }
         if self.request_of(&consumer).is_none() {
-            self.requests.push((Key::new(name, RESOURCE_REQUEST), Arc::new(Request::default())));
+            self.requests.push((
+                Key::new(name, RESOURCE_REQUEST),
+                Arc::new(Request::default()),
+            ));
         }
         self
     }
@@ -131,8 +171,13 @@ impl Snapshot {
         let nodes = nodes.iter().map(|(name, node)| (*name, node.as_ref()));
         let mut pools: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
         for partition in pools::partitions(nodes, &[provide.into()]) {
-            let Some(pool) = partition.pools.into_iter().flatten().next() else { continue };
-            pools.entry(pool).or_default().extend(partition.nodes.iter().map(|(name, _)| (*name).to_owned()));
+            let Some(pool) = partition.pools.into_iter().flatten().next() else {
+                continue;
+            };
+            pools
+                .entry(pool)
+                .or_default()
+                .extend(partition.nodes.iter().map(|(name, _)| (*name).to_owned()));
         }
         pools
     }
@@ -140,19 +185,36 @@ impl Snapshot {
     /// The existing offers of a consumer, by pool.
     pub fn offers_of(&self, consumer: &ClusterId) -> BTreeMap<String, ResourceOfferSpec> {
         let namespace = tenant_namespace(consumer);
-        let of_it = self.offers.iter().filter(|(key, _)| key.namespace == namespace);
+        let of_it = self
+            .offers
+            .iter()
+            .filter(|(key, _)| key.namespace == namespace);
         let existing = of_it.filter(|(_, offer)| offer.metadata.deletion_timestamp.is_none());
-        existing.map(|(key, offer)| (key.name.clone(), offer.spec.clone())).collect()
+        existing
+            .map(|(key, offer)| (key.name.clone(), offer.spec.clone()))
+            .collect()
     }
 
     /// The offers of a consumer after the plan was carried out, by pool.
-    pub fn offers_after(&self, plan: &Plan, consumer: &ClusterId) -> BTreeMap<String, ResourceOfferSpec> {
+    pub fn offers_after(
+        &self,
+        plan: &Plan,
+        consumer: &ClusterId,
+    ) -> BTreeMap<String, ResourceOfferSpec> {
         let mut offers = self.offers_of(consumer);
         let namespace = tenant_namespace(consumer);
-        for key in plan.deletions.iter().filter(|key| key.namespace == namespace) {
+        for key in plan
+            .deletions
+            .iter()
+            .filter(|key| key.namespace == namespace)
+        {
             offers.remove(&key.name);
         }
-        for write in plan.writes.iter().filter(|write| write.consumer == *consumer) {
+        for write in plan
+            .writes
+            .iter()
+            .filter(|write| write.consumer == *consumer)
+        {
             offers.insert(write.spec.pool.clone(), write.spec.clone());
         }
         offers
@@ -161,8 +223,12 @@ impl Snapshot {
 
 /// Time since a condition changed; zero if it changed in the future, by another clock.
 fn condition_age(object: &ForeignCluster, kind: &str, now: Timestamp) -> Duration {
-    let changed = object.condition(kind).map(|condition| condition.last_transition_time.0);
-    changed.and_then(|changed| Duration::try_from(now.duration_since(changed)).ok()).unwrap_or_default()
+    let changed = object
+        .condition(kind)
+        .map(|condition| condition.last_transition_time.0);
+    changed
+        .and_then(|changed| Duration::try_from(now.duration_since(changed)).ok())
+        .unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -184,7 +250,8 @@ mod tests {
         from_value(values).unwrap()
     }
 
-    /// Milan with 10 free cpu. The default policy shares half of it, the policy for gold peers all. Rome requests 3.
+    /// Milan with 10 free cpu. The default policy shares half of it, the policy for gold peers all.
+    /// Rome requests 3.
     fn lists() -> Lists {
         let ready = json!({ "allocatable": { "cpu": "12" }, "conditions": [{ "type": "Ready", "status": "True" }] });
         let container = json!({ "name": "c", "resources": { "requests": { "cpu": "2" } } });
@@ -196,7 +263,9 @@ mod tests {
                 { "metadata": { "name": "gold" }, "spec": {
                     "priority": 1, "peers": { "selector": { "matchLabels": { "tier": "gold" } } }, "provide": { "percentage": 100 } } },
             ])),
-            foreign_clusters: objects(json!([{ "metadata": { "name": "rome" }, "spec": { "clusterID": cluster(ROME) } }])),
+            foreign_clusters: objects(
+                json!([{ "metadata": { "name": "rome" }, "spec": { "clusterID": cluster(ROME) } }]),
+            ),
             nodes: objects(json!([
                 { "metadata": { "name": "a" }, "status": ready },
                 { "metadata": { "name": "v", "labels": { "liqo.io/type": "virtual-node" } }, "status": ready },
@@ -220,13 +289,21 @@ mod tests {
     }
 
     fn snapshot(lists: Lists) -> Snapshot {
-        Snapshot::from_lists(cluster(MILAN), BTreeMap::new(), lists, Timestamp::UNIX_EPOCH)
+        Snapshot::from_lists(
+            cluster(MILAN),
+            BTreeMap::new(),
+            lists,
+            Timestamp::UNIX_EPOCH,
+        )
     }
 
     /// Pool and cpu of each offer.
     fn offered(snapshot: &Snapshot, consumer: u8) -> Vec<(String, String)> {
         let after = snapshot.offers_after(&decide(snapshot, Instant::now()), &cluster(consumer));
-        after.into_iter().map(|(pool, offer)| (pool, offer.resource_quota.hard.get("cpu").to_string())).collect()
+        after
+            .into_iter()
+            .map(|(pool, offer)| (pool, offer.resource_quota.hard.get("cpu").to_string()))
+            .collect()
     }
 
     fn default_pool(cpu: &str) -> Vec<(String, String)> {
@@ -234,14 +311,28 @@ mod tests {
     }
 
     fn gold(id: u8) -> PolicyPeer {
-        PolicyPeer { id: cluster(id), name: None, labels: [("tier".to_owned(), "gold".to_owned())].into() }
+        PolicyPeer {
+            id: cluster(id),
+            name: None,
+            labels: [("tier".to_owned(), "gold".to_owned())].into(),
+        }
     }
 
     #[test]
     fn lists_give_the_same_snapshot_as_caches() {
         let snapshot = snapshot(lists());
-        assert_eq!((snapshot.nodes.len(), snapshot.pods.iter().count(), snapshot.namespaces.len()), (1, 1, 1));
-        assert_eq!(snapshot.request_of(&cluster(ROME)), Some(&Ok(list("cpu=3"))));
+        assert_eq!(
+            (
+                snapshot.nodes.len(),
+                snapshot.pods.iter().count(),
+                snapshot.namespaces.len()
+            ),
+            (1, 1, 1)
+        );
+        assert_eq!(
+            snapshot.request_of(&cluster(ROME)),
+            Some(&Ok(list("cpu=3")))
+        );
         assert_eq!(offered(&snapshot, ROME), default_pool("3"));
         assert_eq!(offered(&snapshot, TURIN), []);
     }
@@ -250,20 +341,37 @@ mod tests {
     fn a_peer_without_a_request_is_shown_what_it_would_get() {
         let stranger = PolicyPeer::new(&cluster(TURIN), None);
         // Rome and turin share the half of 10. Rome requests no more than 3.
-        assert_eq!(offered(&snapshot(lists()).if_it_requested(stranger), TURIN), default_pool("2500m"));
+        assert_eq!(
+            offered(&snapshot(lists()).if_it_requested(stranger), TURIN),
+            default_pool("2500m")
+        );
         // Existing offers shrink at once.
         let mut with_offer = snapshot(lists());
         let written = decide(&with_offer, Instant::now()).writes[0].spec.clone();
         let mut offer = ResourceOffer::new("default", written);
         offer.metadata.namespace = Some(tenant_namespace(&cluster(ROME)));
         with_offer.offers.push((Key::of(&offer), Arc::new(offer)));
-        assert_eq!(offered(&with_offer.if_it_requested(gold(TURIN)), TURIN), default_pool("7"));
+        assert_eq!(
+            offered(&with_offer.if_it_requested(gold(TURIN)), TURIN),
+            default_pool("7")
+        );
     }
 
     #[test]
     fn labels_can_be_tried_on_a_peer_with_a_request() {
-        let tried = snapshot(lists()).if_it_requested(PolicyPeer { name: Some("rome".into()), ..gold(ROME) });
-        assert_eq!(tried.policy(&cluster(ROME)).unwrap().metadata.name.as_deref(), Some("gold"));
+        let tried = snapshot(lists()).if_it_requested(PolicyPeer {
+            name: Some("rome".into()),
+            ..gold(ROME)
+        });
+        assert_eq!(
+            tried
+                .policy(&cluster(ROME))
+                .unwrap()
+                .metadata
+                .name
+                .as_deref(),
+            Some("gold")
+        );
         // Its request stays.
         assert_eq!(offered(&tried, ROME), default_pool("3"));
     }
@@ -275,7 +383,10 @@ mod tests {
             { "metadata": { "name": "b", "creationTimestamp": "2026-01-02T00:00:00Z" }, "spec": { "clusterID": cluster(ROME) } },
             { "metadata": { "name": "c", "creationTimestamp": "2026-01-01T00:00:00Z" }, "spec": { "clusterID": cluster(ROME) } },
         ]));
-        assert_eq!(snapshot(both).peers[&cluster(ROME)].name.as_deref(), Some("c"));
+        assert_eq!(
+            snapshot(both).peers[&cluster(ROME)].name.as_deref(),
+            Some("c")
+        );
     }
 
     #[test]
@@ -295,11 +406,17 @@ mod tests {
         let snapshot = snapshot(lists);
         let pools = |provide: Value| -> Vec<(String, Vec<String>)> {
             let pools = snapshot.nodes_of_pools(&from_value(provide).unwrap());
-            pools.into_iter().map(|(pool, nodes)| (pool, nodes.into_iter().collect())).collect()
+            pools
+                .into_iter()
+                .map(|(pool, nodes)| (pool, nodes.into_iter().collect()))
+                .collect()
         };
         let pool = |name: &str, node: &str| (name.to_owned(), vec![node.to_owned()]);
         let offers = json!({ "source": { "offers": {} } });
-        assert_eq!(pools(offers), [pool("default", "turin"), pool("hops-3", "turin-far")]);
+        assert_eq!(
+            pools(offers),
+            [pool("default", "turin"), pool("hops-3", "turin-far")]
+        );
         assert_eq!(pools(json!({})), [pool("default", "a")]);
     }
 
@@ -312,8 +429,14 @@ mod tests {
         offer.metadata.namespace = Some(tenant_namespace(&cluster(ROME)));
         snapshot.offers.push((Key::of(&offer), Arc::new(offer)));
         let after = snapshot.offers_after(&decide(&snapshot, Instant::now()), &cluster(ROME));
-        assert!(after["old"].withdrawal_timestamp.is_some() && after["default"].withdrawal_timestamp.is_none());
-        let plan = Plan { deletions: vec![Key::new(tenant_namespace(&cluster(ROME)), "old")], ..Plan::default() };
+        assert!(
+            after["old"].withdrawal_timestamp.is_some()
+                && after["default"].withdrawal_timestamp.is_none()
+        );
+        let plan = Plan {
+            deletions: vec![Key::new(tenant_namespace(&cluster(ROME)), "old")],
+            ..Plan::default()
+        };
         assert!(snapshot.offers_after(&plan, &cluster(ROME)).is_empty());
     }
 }

@@ -11,8 +11,9 @@
 //!   both:      peer_conditions: what the ForeignCluster shows
 //!              isolation: whether the pod network enforces NetworkPolicies, without which nothing is offered
 //! ```
-//! [`lists`] builds a snapshot for a program that computes offers once, such as `liqoctl policy explain`. `plugin`
-//! reads the answers of resource plugins. The rules of contracts and receipts are in the crate `liqo-market`.
+//! [`lists`] builds a snapshot for a program that computes offers once, such as
+//! `liqoctl policy explain`. `plugin` reads the answers of resource plugins. The rules of contracts
+//! and receipts are in the crate `liqo-market`.
 
 pub mod absence;
 pub(crate) mod consumer;

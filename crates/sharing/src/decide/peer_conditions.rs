@@ -3,8 +3,12 @@
 use liqo_api::conditions::DesiredCondition;
 use liqo_api::{Condition, ForeignCluster, links};
 
-const CONSUMER_CONDITIONS: [&str; 4] =
-    [links::RESOURCES_REQUESTED, links::OFFER_ACCEPTED, links::TETHERING_GRANTED, links::POOL_FOR_EACH_NODE];
+const CONSUMER_CONDITIONS: [&str; 4] = [
+    links::RESOURCES_REQUESTED,
+    links::OFFER_ACCEPTED,
+    links::TETHERING_GRANTED,
+    links::POOL_FOR_EACH_NODE,
+];
 
 /// Conditions that each side has reported about a peer since this process started.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -15,10 +19,14 @@ pub struct Reported {
     pub provider: Option<Vec<DesiredCondition>>,
 }
 
-/// The conditions that the `ForeignCluster` must have. Keeps existing conditions that a side has not reported on yet, and drops
-/// those that no longer apply.
+/// The conditions that the `ForeignCluster` must have. Keeps existing conditions that a side has
+/// not reported on yet, and drops those that no longer apply.
 pub fn wanted(foreign_cluster: &ForeignCluster, reported: &Reported) -> Vec<DesiredCondition> {
-    let existing = |kind: &'static str| foreign_cluster.condition(kind).map(|condition| unchanged(kind, condition));
+    let existing = |kind: &'static str| {
+        foreign_cluster
+            .condition(kind)
+            .map(|condition| unchanged(kind, condition))
+    };
     let mut wanted = Vec::new();
     if foreign_cluster.wants_resources() {
         match &reported.consumer {
@@ -66,7 +74,10 @@ mod tests {
         };
         let mut peer = ForeignCluster::new("peer", spec);
         let conditions = decide(&[], existing, Timestamp::UNIX_EPOCH).unwrap_or_default();
-        peer.status = Some(ForeignClusterStatus { conditions, ..ForeignClusterStatus::default() });
+        peer.status = Some(ForeignClusterStatus {
+            conditions,
+            ..ForeignClusterStatus::default()
+        });
         peer
     }
 
@@ -75,7 +86,11 @@ mod tests {
     }
 
     fn offered() -> DesiredCondition {
-        DesiredCondition::yes(links::RESOURCES_OFFERED, "Offered", "pool default is offered")
+        DesiredCondition::yes(
+            links::RESOURCES_OFFERED,
+            "Offered",
+            "pool default is offered",
+        )
     }
 
     #[test]
@@ -87,28 +102,61 @@ mod tests {
     #[test]
     fn each_side_changes_only_its_own_conditions() {
         let peer = peer(PeeringIntent::Yes, &[accepted()]);
-        let reported = Reported { consumer: None, provider: Some(vec![offered()]) };
+        let reported = Reported {
+            consumer: None,
+            provider: Some(vec![offered()]),
+        };
         assert_eq!(wanted(&peer, &reported), [accepted(), offered()]);
-        let reported = Reported { consumer: Some(Vec::new()), provider: None };
+        let reported = Reported {
+            consumer: Some(Vec::new()),
+            provider: None,
+        };
         assert_eq!(wanted(&peer, &reported), []);
     }
 
     #[test]
     fn an_unwanted_peer_has_no_consumer_conditions() {
         let peer = peer(PeeringIntent::No, &[accepted(), offered()]);
-        assert_eq!(wanted(&peer, &Reported { consumer: Some(vec![accepted()]), provider: None }), [offered()]);
+        assert_eq!(
+            wanted(
+                &peer,
+                &Reported {
+                    consumer: Some(vec![accepted()]),
+                    provider: None
+                }
+            ),
+            [offered()]
+        );
     }
 
     #[test]
     fn a_network_only_peer_has_no_consumer_conditions() {
         let mut peer = peer(PeeringIntent::Yes, &[accepted(), offered()]);
         peer.spec.request.network_only = true;
-        assert_eq!(wanted(&peer, &Reported { consumer: Some(vec![accepted()]), provider: None }), [offered()]);
+        assert_eq!(
+            wanted(
+                &peer,
+                &Reported {
+                    consumer: Some(vec![accepted()]),
+                    provider: None
+                }
+            ),
+            [offered()]
+        );
     }
 
     #[test]
     fn a_former_consumer_has_no_provider_condition() {
         let peer = peer(PeeringIntent::Yes, &[accepted(), offered()]);
-        assert_eq!(wanted(&peer, &Reported { consumer: None, provider: Some(Vec::new()) }), [accepted()]);
+        assert_eq!(
+            wanted(
+                &peer,
+                &Reported {
+                    consumer: None,
+                    provider: Some(Vec::new())
+                }
+            ),
+            [accepted()]
+        );
     }
 }

@@ -13,7 +13,9 @@ const MIN_CALL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Delay before a plugin that reports a change is asked.
 pub fn pause(asked: Option<Instant>, now: Instant) -> Duration {
-    asked.map_or(Duration::ZERO, |asked| MIN_CALL_INTERVAL.saturating_sub(now.saturating_duration_since(asked)))
+    asked.map_or(Duration::ZERO, |asked| {
+        MIN_CALL_INTERVAL.saturating_sub(now.saturating_duration_since(asked))
+    })
 }
 
 /// The next call about one cluster.
@@ -27,9 +29,13 @@ pub enum Task<'a> {
     Remove(&'a [PluginSource]),
 }
 
-/// The next call about a cluster. `wanted` is `Some` while the cluster is a consumer. `recorded` are the plugins that were asked
-/// about it: they hear of the end of the peering, not of a policy that names another plugin or none.
-pub fn task<'a>(wanted: Option<&'a Option<PluginSource>>, recorded: &'a [PluginSource]) -> Task<'a> {
+/// The next call about a cluster. `wanted` is `Some` while the cluster is a consumer. `recorded`
+/// are the plugins that were asked about it: they hear of the end of the peering, not of a policy
+/// that names another plugin or none.
+pub fn task<'a>(
+    wanted: Option<&'a Option<PluginSource>>,
+    recorded: &'a [PluginSource],
+) -> Task<'a> {
     match wanted {
         Some(Some(source)) => Task::Ask(source),
         Some(None) => Task::Nothing,
@@ -37,8 +43,8 @@ pub fn task<'a>(wanted: Option<&'a Option<PluginSource>>, recorded: &'a [PluginS
     }
 }
 
-/// Records that a plugin is asked about a cluster. Keeps one entry for each address, so that the plugin there hears of the end
-/// once, even if its other settings changed.
+/// Records that a plugin is asked about a cluster. Keeps one entry for each address, so that the
+/// plugin there hears of the end once, even if its other settings changed.
 pub fn record_source(recorded: &mut Vec<PluginSource>, source: &PluginSource) {
     if !recorded.contains(source) {
         recorded.retain(|other| other.address != source.address);
@@ -57,8 +63,8 @@ pub struct NamedPools {
     pub hops: BTreeMap<String, u8>,
 }
 
-/// The pools of an answer by name, or the reason why the answer is invalid. A pool without a name becomes the default pool; a
-/// pool with a prefix gets the name of this cluster after it.
+/// The pools of an answer by name, or the reason why the answer is invalid. A pool without a name
+/// becomes the default pool; a pool with a prefix gets the name of this cluster after it.
 pub fn pools(answer: Vec<Pool>, own_name: &str) -> Result<NamedPools, String> {
     let mut pools = NamedPools::default();
     for pool in answer {
@@ -68,7 +74,9 @@ pub fn pools(answer: Vec<Pool>, own_name: &str) -> Result<NamedPools, String> {
             (None, None) => DEFAULT_POOL.to_owned(),
         };
         if let Some(Prices { currency, rates }) = pool.prices {
-            pools.prices.insert(name.clone(), PriceList { currency, rates });
+            pools
+                .prices
+                .insert(name.clone(), PriceList { currency, rates });
         }
         if pool.hops > 1 {
             pools.hops.insert(name.clone(), pool.hops);
@@ -92,29 +100,50 @@ mod tests {
         let asked = Instant::now();
         let after = |millis| pause(Some(asked), asked + Duration::from_millis(millis));
         assert_eq!(pause(None, asked), Duration::ZERO);
-        assert_eq!((after(0), after(300)), (Duration::from_secs(1), Duration::from_millis(700)));
-        assert_eq!((after(1000), after(90_000)), (Duration::ZERO, Duration::ZERO));
+        assert_eq!(
+            (after(0), after(300)),
+            (Duration::from_secs(1), Duration::from_millis(700))
+        );
+        assert_eq!(
+            (after(1000), after(90_000)),
+            (Duration::ZERO, Duration::ZERO)
+        );
     }
 
     fn at(address: &str) -> PluginSource {
         let (generation, overcommit) = (PluginGeneration::P3, PluginOvercommit::default());
-        PluginSource { address: address.to_owned(), generation, tls: None, overcommit }
+        PluginSource {
+            address: address.to_owned(),
+            generation,
+            tls: None,
+            overcommit,
+        }
     }
 
     #[test]
     fn plugins_hear_of_the_end_of_a_peering_but_not_of_another_policy() {
         let (mut recorded, first, second) = (Vec::new(), Some(at("first:1")), Some(at("second:1")));
         for source in [&first, &second] {
-            assert_eq!(task(Some(source), &recorded), Task::Ask(source.as_ref().unwrap()));
+            assert_eq!(
+                task(Some(source), &recorded),
+                Task::Ask(source.as_ref().unwrap())
+            );
             record_source(&mut recorded, source.as_ref().unwrap());
         }
         assert_eq!(task(Some(&None), &recorded), Task::Nothing);
-        assert_eq!(task(None, &recorded), Task::Remove(&[at("first:1"), at("second:1")]), "also the former plugin");
+        assert_eq!(
+            task(None, &recorded),
+            Task::Remove(&[at("first:1"), at("second:1")]),
+            "also the former plugin"
+        );
     }
 
     #[test]
     fn each_address_is_recorded_once_with_the_latest_settings() {
-        let newer = PluginSource { generation: PluginGeneration::P1, ..at("first:1") };
+        let newer = PluginSource {
+            generation: PluginGeneration::P1,
+            ..at("first:1")
+        };
         let mut recorded = vec![at("first:1"), at("second:1")];
         record_source(&mut recorded, &at("first:1"));
         assert_eq!(recorded, [at("first:1"), at("second:1")]);
@@ -124,9 +153,21 @@ mod tests {
 
     #[test]
     fn every_pool_gets_a_name() {
-        let prefixed = Pool { prefix: Some("gpu".into()), resources: list("cpu=2"), ..Pool::default() };
-        let answer = vec![Pool::unnamed(list("cpu=1")), prefixed, Pool::named("gold", list("cpu=3"))];
-        let found: Vec<_> = pools(answer, "milan").unwrap().amounts.into_keys().collect();
+        let prefixed = Pool {
+            prefix: Some("gpu".into()),
+            resources: list("cpu=2"),
+            ..Pool::default()
+        };
+        let answer = vec![
+            Pool::unnamed(list("cpu=1")),
+            prefixed,
+            Pool::named("gold", list("cpu=3")),
+        ];
+        let found: Vec<_> = pools(answer, "milan")
+            .unwrap()
+            .amounts
+            .into_keys()
+            .collect();
         assert_eq!(found, ["default", "gold", "gpu-milan"]);
         assert_eq!(pools(Vec::new(), "milan").unwrap(), NamedPools::default());
     }
@@ -134,8 +175,14 @@ mod tests {
     #[test]
     fn prices_go_with_the_name_of_their_pool() {
         let rates = [("cpu", "0.04".parse().unwrap())].into_iter().collect();
-        let prefixed = Pool { prefix: Some("gpu".into()), ..Pool::unnamed(list("cpu=2")) };
-        let prefixed = prefixed.at(Prices { currency: "EUR".into(), rates });
+        let prefixed = Pool {
+            prefix: Some("gpu".into()),
+            ..Pool::unnamed(list("cpu=2"))
+        };
+        let prefixed = prefixed.at(Prices {
+            currency: "EUR".into(),
+            rates,
+        });
         let found = pools(vec![Pool::unnamed(list("cpu=1")), prefixed], "milan").unwrap();
         assert_eq!(found.prices.keys().collect::<Vec<_>>(), ["gpu-milan"]);
         assert_eq!(found.prices["gpu-milan"].to_string(), "cpu=0.04 EUR");
@@ -143,14 +190,32 @@ mod tests {
 
     #[test]
     fn borrowed_pools_are_told_from_others() {
-        let through = |name: &str, hops| Pool { hops, ..Pool::named(name, list("cpu=1")) };
-        let found = pools(vec![through("own", 1), through("far", 3), Pool::unnamed(list("cpu=1"))], "milan").unwrap();
+        let through = |name: &str, hops| Pool {
+            hops,
+            ..Pool::named(name, list("cpu=1"))
+        };
+        let found = pools(
+            vec![
+                through("own", 1),
+                through("far", 3),
+                Pool::unnamed(list("cpu=1")),
+            ],
+            "milan",
+        )
+        .unwrap();
         assert_eq!(found.hops, BTreeMap::from([("far".to_owned(), 3)]));
     }
 
     #[test]
     fn two_pools_of_one_name_are_invalid() {
-        let answer = vec![Pool::unnamed(list("cpu=1")), Pool::named("default", list("cpu=3"))];
-        assert!(pools(answer, "milan").unwrap_err().contains("two pools named default"));
+        let answer = vec![
+            Pool::unnamed(list("cpu=1")),
+            Pool::named("default", list("cpu=3")),
+        ];
+        assert!(
+            pools(answer, "milan")
+                .unwrap_err()
+                .contains("two pools named default")
+        );
     }
 }

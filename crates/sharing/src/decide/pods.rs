@@ -1,8 +1,8 @@
 //! The unfinished pods by node, with sums.
 //!
-//! A cluster can have a hundred thousand pods, of which one changes every few milliseconds. Therefore each node keeps the sum of
-//! its pods. A change of a pod discards the sum of its node, and the next reader computes it again from all pods of the node. No
-//! code ever adjusts a sum.
+//! A cluster can have a hundred thousand pods, of which one changes every few milliseconds.
+//! Therefore each node keeps the sum of its pods. A change of a pod discards the sum of its node,
+//! and the next reader computes it again from all pods of the node. No code ever adjusts a sum.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -43,11 +43,18 @@ impl Pods {
         if let Some(old) = old {
             let pods = self.with_node_of(old);
             // Among equal pods it does not matter which one is removed.
-            let same = pods.iter().position(|pod| Arc::ptr_eq(pod, old)).or_else(|| pods.iter().position(|pod| pod == old));
+            let same = pods
+                .iter()
+                .position(|pod| Arc::ptr_eq(pod, old))
+                .or_else(|| pods.iter().position(|pod| pod == old));
             if let Some(at) = same {
                 pods.swap_remove(at);
             }
-            if let Some(node) = old.node.as_ref().filter(|node| self.by_node[*node].pods.is_empty()) {
+            if let Some(node) = old
+                .node
+                .as_ref()
+                .filter(|node| self.by_node[*node].pods.is_empty())
+            {
                 self.by_node.remove(node);
             }
         }
@@ -58,7 +65,9 @@ impl Pods {
 
     /// All pods of this pod's node. Discards the sum of the node.
     fn with_node_of(&mut self, pod: &PodUsage) -> &mut Vec<Arc<PodUsage>> {
-        let Some(node) = &pod.node else { return &mut self.unbound };
+        let Some(node) = &pod.node else {
+            return &mut self.unbound;
+        };
         if !self.by_node.contains_key(node) {
             self.by_node.insert(node.clone(), Arc::default());
         }
@@ -69,7 +78,9 @@ impl Pods {
 
     /// The sums of all nodes, in no particular order.
     pub fn sums(&self) -> impl Iterator<Item = (&str, &Sums)> {
-        self.by_node.iter().map(|(node, here)| (node.as_str(), here.sums()))
+        self.by_node
+            .iter()
+            .map(|(node, here)| (node.as_str(), here.sums()))
     }
 
     /// Requests of this cluster's own pods on a node; `None` if the node has no pods.
@@ -79,14 +90,25 @@ impl Pods {
 
     /// Sum of the requests of all pods on a node.
     pub fn requests_on(&self, node: &str) -> ResourceList {
-        let Some(sums) = self.by_node.get(node).map(|here| here.sums()) else { return ResourceList::new() };
-        sums.claimed.values().fold(sums.own.clone(), |all, claimed| all + &claimed.requests)
+        let Some(sums) = self.by_node.get(node).map(|here| here.sums()) else {
+            return ResourceList::new();
+        };
+        sums.claimed
+            .values()
+            .fold(sums.own.clone(), |all, claimed| all + &claimed.requests)
     }
 
-    /// The pods without a node, the largest first, so that the order of their arrival does not matter.
+    /// The pods without a node, the largest first, so that the order of their arrival does not
+    /// matter.
     pub fn unbound(&self) -> Vec<&PodUsage> {
         let mut pods: Vec<&PodUsage> = self.unbound.iter().map(AsRef::as_ref).collect();
-        pods.sort_by(|one, other| other.resources.requests.iter().cmp(one.resources.requests.iter()));
+        pods.sort_by(|one, other| {
+            other
+                .resources
+                .requests
+                .iter()
+                .cmp(one.resources.requests.iter())
+        });
         pods
     }
 }
@@ -122,7 +144,11 @@ impl FromIterator<PodUsage> for Pods {
 #[cfg(test)]
 impl Pods {
     pub fn iter(&self) -> impl Iterator<Item = &PodUsage> {
-        self.by_node.values().flat_map(|here| &here.pods).chain(&self.unbound).map(AsRef::as_ref)
+        self.by_node
+            .values()
+            .flat_map(|here| &here.pods)
+            .chain(&self.unbound)
+            .map(AsRef::as_ref)
     }
 
     pub fn push(&mut self, pod: PodUsage) {
@@ -147,7 +173,14 @@ mod tests {
             is_ending: false,
         });
         let node = Some(node.to_owned()).filter(|node| !node.is_empty());
-        PodUsage { node, resources: list(requests).into(), owner, waits_for_node: false, ..PodUsage::default() }.into()
+        PodUsage {
+            node,
+            resources: list(requests).into(),
+            owner,
+            waits_for_node: false,
+            ..PodUsage::default()
+        }
+        .into()
     }
 
     fn own(pods: &Pods, node: &str) -> String {
@@ -156,17 +189,32 @@ mod tests {
 
     #[test]
     fn each_node_has_one_sum_for_own_pods_and_one_for_each_consumer() {
-        let all = [pod("a", None, "cpu=1"), pod("a", None, "cpu=2"), pod("a", Some("rome"), "cpu=4"), pod("b", None, "cpu=8")];
+        let all = [
+            pod("a", None, "cpu=1"),
+            pod("a", None, "cpu=2"),
+            pod("a", Some("rome"), "cpu=4"),
+            pod("b", None, "cpu=8"),
+        ];
         let pods: Pods = all.iter().map(|pod| PodUsage::clone(pod)).collect();
-        assert_eq!((own(&pods, "a"), own(&pods, "b"), pods.own("c")), ("cpu=3".into(), "cpu=8".into(), None));
-        let claimed: Vec<_> = pods.sums().flat_map(|(node, sums)| sums.claimed.values().map(move |sum| (node, sum))).collect();
+        assert_eq!(
+            (own(&pods, "a"), own(&pods, "b"), pods.own("c")),
+            ("cpu=3".into(), "cpu=8".into(), None)
+        );
+        let claimed: Vec<_> = pods
+            .sums()
+            .flat_map(|(node, sums)| sums.claimed.values().map(move |sum| (node, sum)))
+            .collect();
         assert_eq!(claimed, [("a", &list("cpu=4").into())]);
     }
 
     #[test]
     fn a_sum_is_computed_again_when_a_pod_changes_moves_or_goes() {
         let mut pods = Pods::default();
-        let (small, large, moved) = (pod("a", None, "cpu=1"), pod("a", None, "cpu=5"), pod("b", None, "cpu=5"));
+        let (small, large, moved) = (
+            pod("a", None, "cpu=1"),
+            pod("a", None, "cpu=5"),
+            pod("b", None, "cpu=5"),
+        );
         pods.update(None, Some(&pod("a", None, "cpu=1")));
         pods.update(None, Some(&small));
         assert_eq!(own(&pods, "a"), "cpu=2");
@@ -174,8 +222,15 @@ mod tests {
         assert_eq!(own(&pods, "a"), "cpu=6");
         let before = pods.clone();
         pods.update(Some(&large), Some(&moved));
-        assert_eq!((own(&pods, "a"), own(&pods, "b")), ("cpu=1".into(), "cpu=5".into()));
-        assert_eq!(own(&before, "a"), "cpu=6", "an earlier snapshot does not change");
+        assert_eq!(
+            (own(&pods, "a"), own(&pods, "b")),
+            ("cpu=1".into(), "cpu=5".into())
+        );
+        assert_eq!(
+            own(&before, "a"),
+            "cpu=6",
+            "an earlier snapshot does not change"
+        );
         pods.update(Some(&moved), None);
         assert_eq!(pods.own("b"), None, "a node without pods is forgotten");
         let waiting = pod("", None, "cpu=1");

@@ -1,5 +1,5 @@
-//! Computes the present prices of a pool: the policy's rates, times a percentage for the time of the week, times one for the
-//! part of the pool that is in use.
+//! Computes the present prices of a pool: the policy's rates, times a percentage for the time of
+//! the week, times one for the part of the pool that is in use.
 //!
 //! ```text
 //!   rates of the policy, the pool, plugin or providers      cpu=0.04
@@ -8,13 +8,17 @@
 //!   rounded once, to a billionth, half away from zero       cpu=0.03
 //! ```
 //!
-//! A step of utilization ends only 5 points below its beginning, so that prices do not change with every pod. Which step was in
-//! force follows from the published prices: nothing is remembered, and a restart changes no price.
+//! A step of utilization ends only 5 points below its beginning, so that prices do not change with
+//! every pod. Which step was in force follows from the published prices: nothing is remembered, and
+//! a restart changes no price.
 
 use std::time::Duration;
 
 use jiff::Timestamp;
-use liqo_api::{Day, MINUTES_PER_DAY, PriceList, PricePolicy, Rates, ResourceList, ScheduleEntry, UtilizationStep};
+use liqo_api::{
+    Day, MINUTES_PER_DAY, PriceList, PricePolicy, Rates, ResourceList, ScheduleEntry,
+    UtilizationStep,
+};
 
 /// Points by which the utilization must fall below the beginning of a step before the step ends.
 const HYSTERESIS: u8 = 5;
@@ -43,14 +47,24 @@ impl Utilization {
     }
 }
 
-/// The prices of a pool before schedule and utilization: those that are `given`, by the plugin or by the providers of what is lent on,
-/// otherwise those of the policy.
-pub fn base(policy: Option<&PricePolicy>, given: Option<&PriceList>, pool: &str) -> Option<PriceList> {
+/// The prices of a pool before schedule and utilization: those that are `given`, by the plugin or
+/// by the providers of what is lent on, otherwise those of the policy.
+pub fn base(
+    policy: Option<&PricePolicy>,
+    given: Option<&PriceList>,
+    pool: &str,
+) -> Option<PriceList> {
     let of_policy = || {
         let policy = policy?;
         let of_pool = policy.pools.get(pool);
-        let rates = of_pool.map_or_else(|| policy.rates.clone(), |of_pool| policy.rates.replaced_by(of_pool));
-        Some(PriceList { currency: policy.currency.clone(), rates })
+        let rates = of_pool.map_or_else(
+            || policy.rates.clone(),
+            |of_pool| policy.rates.replaced_by(of_pool),
+        );
+        Some(PriceList {
+            currency: policy.currency.clone(),
+            rates,
+        })
     };
     given.cloned().or_else(of_policy)
 }
@@ -67,17 +81,27 @@ pub fn now(
     let exceeds = |percent: u8| utilization.exceeds(percent, &base.rates);
     let reached = policy.utilization.iter().filter(|step| exceeds(step.above));
     // The offers may differ because some are not written yet.
-    let former = published.iter().flat_map(|one| former_steps(policy, base, one, scheduled));
+    let former = published
+        .iter()
+        .flat_map(|one| former_steps(policy, base, one, scheduled));
     let lasting = former.filter(|step| exceeds(step.above.saturating_sub(HYSTERESIS)));
-    scaled(base, scheduled, reached.chain(lasting).max_by_key(|step| step.above))
+    scaled(
+        base,
+        scheduled,
+        reached.chain(lasting).max_by_key(|step| step.above),
+    )
 }
 
 fn scaled(base: &PriceList, scheduled: u32, step: Option<&UtilizationStep>) -> PriceList {
     let of_ten_thousand = scheduled.saturating_mul(step.map_or(FULL, |step| step.percentage));
-    PriceList { currency: base.currency.clone(), rates: base.rates.times_ten_thousandths(of_ten_thousand) }
+    PriceList {
+        currency: base.currency.clone(),
+        rates: base.rates.times_ten_thousandths(of_ten_thousand),
+    }
 }
 
-/// The steps with which these prices may have been computed: those with the same percentage. None if the rates have changed since.
+/// The steps with which these prices may have been computed: those with the same percentage. None
+/// if the rates have changed since.
 fn former_steps<'a>(
     policy: &'a PricePolicy,
     base: &PriceList,
@@ -85,10 +109,18 @@ fn former_steps<'a>(
     scheduled: u32,
 ) -> Vec<&'a UtilizationStep> {
     // The schedule may have changed the percentage since.
-    let others = policy.schedule.iter().map(|entry| entry.percentage).chain([FULL]);
+    let others = policy
+        .schedule
+        .iter()
+        .map(|entry| entry.percentage)
+        .chain([FULL]);
     for percentage in [scheduled].into_iter().chain(others) {
         let fits = |step: Option<&UtilizationStep>| scaled(base, percentage, step) == *published;
-        let fitting: Vec<&UtilizationStep> = policy.utilization.iter().filter(|step| fits(Some(step))).collect();
+        let fitting: Vec<&UtilizationStep> = policy
+            .utilization
+            .iter()
+            .filter(|step| fits(Some(step)))
+            .collect();
         if !fitting.is_empty() || fits(None) {
             return fitting;
         }
@@ -99,9 +131,15 @@ fn former_steps<'a>(
 /// The percentage of the schedule.
 fn scheduled(policy: &PricePolicy, at: Timestamp) -> u32 {
     let minutes = local_millis(policy, at).div_euclid(MILLIS_PER_MINUTE);
-    let (day, minute) = (minutes.div_euclid(MINUTES_PER_DAY.into()), minutes.rem_euclid(MINUTES_PER_DAY.into()));
+    let (day, minute) = (
+        minutes.div_euclid(MINUTES_PER_DAY.into()),
+        minutes.rem_euclid(MINUTES_PER_DAY.into()),
+    );
     let applies = |entry: &&ScheduleEntry| {
-        let (from, to) = (i64::from(entry.from.minutes()), i64::from(entry.to.minutes()));
+        let (from, to) = (
+            i64::from(entry.from.minutes()),
+            i64::from(entry.to.minutes()),
+        );
         let begins_on = |day: i64| entry.days.is_empty() || entry.days.contains(&weekday(day));
         if from < to {
             begins_on(day) && (from..to).contains(&minute)
@@ -109,16 +147,31 @@ fn scheduled(policy: &PricePolicy, at: Timestamp) -> u32 {
             (begins_on(day) && minute >= from) || (begins_on(day - 1) && minute < to)
         }
     };
-    policy.schedule.iter().find(applies).map_or(FULL, |entry| entry.percentage)
+    policy
+        .schedule
+        .iter()
+        .find(applies)
+        .map_or(FULL, |entry| entry.percentage)
 }
 
 /// The time until the next entry of the schedule begins or ends.
 pub fn next_change(policy: &PricePolicy, at: Timestamp) -> Option<Duration> {
     let millis_per_day = i64::from(MINUTES_PER_DAY) * MILLIS_PER_MINUTE;
     let passed = local_millis(policy, at).rem_euclid(millis_per_day);
-    let times = policy.schedule.iter().flat_map(|entry| [entry.from, entry.to]);
+    let times = policy
+        .schedule
+        .iter()
+        .flat_map(|entry| [entry.from, entry.to]);
     let left = times.map(|time| i64::from(time.minutes()) * MILLIS_PER_MINUTE - passed);
-    let next = left.map(|left| if left > 0 { left } else { left + millis_per_day }).min()?;
+    let next = left
+        .map(|left| {
+            if left > 0 {
+                left
+            } else {
+                left + millis_per_day
+            }
+        })
+        .min()?;
     u64::try_from(next).ok().map(Duration::from_millis)
 }
 

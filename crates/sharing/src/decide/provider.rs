@@ -64,60 +64,157 @@ pub fn decide(snapshot: &Snapshot, now: Instant) -> Plan {
     let policies: Vec<&Provide> = local.iter().map(|policy| &policy.spec.provide).collect();
     let nodes = upstream::lendable(snapshot);
     let lenders = lenders(snapshot, &local);
-    let partitions = pools::partitions(nodes.iter().map(|(name, node)| (*name, node.as_ref())), &lenders);
+    let partitions = pools::partitions(
+        nodes.iter().map(|(name, node)| (*name, node.as_ref())),
+        &lenders,
+    );
     let node_index = NodeIndex::new(&requesters, &partitions);
     let divisions = node_index.divisions(snapshot, &requesters, &local);
-    let mut allocations = allocations(snapshot, &requesters, &local, &divisions, &node_index, &policies, &partitions);
+    let mut allocations = allocations(
+        snapshot,
+        &requesters,
+        &local,
+        &divisions,
+        &node_index,
+        &policies,
+        &partitions,
+    );
     let mut usage = PoolUsage::count(snapshot, &requesters, &mut allocations, &partitions);
-    let claimants = claimants(&requesters, &local, &usage.budgets(&allocations, &partitions));
+    let claimants = claimants(
+        &requesters,
+        &local,
+        &usage.budgets(&allocations, &partitions),
+    );
     let budgets = reserve::budgets(&usage, &allocations, &partitions, &claimants, &policies);
     let entitlements = shares::entitlements(&budgets, &claimants, &policies);
-    let capacities = budgets.iter().map(|budget| budget.capacity(&claimants, &policies)).collect();
+    let capacities = budgets
+        .iter()
+        .map(|budget| budget.capacity(&claimants, &policies))
+        .collect();
     usage.charge_waiting(&allocations, &partitions, &entitlements, capacities);
     let budgets = reserve::budgets(&usage, &allocations, &partitions, &claimants, &policies);
-    let overused: Vec<BTreeSet<usize>> = budgets.iter().map(|budget| overusing_policies(budget, &claimants, &policies)).collect();
-    let mut requeue_after = reclaim(snapshot, &mut allocations, &overused, &entitlements, &requesters, &partitions);
+    let overused: Vec<BTreeSet<usize>> = budgets
+        .iter()
+        .map(|budget| overusing_policies(budget, &claimants, &policies))
+        .collect();
+    let mut requeue_after = reclaim(
+        snapshot,
+        &mut allocations,
+        &overused,
+        &entitlements,
+        &requesters,
+        &partitions,
+    );
     let budgets = reserve::budgets(&usage, &allocations, &partitions, &claimants, &policies);
     let shares = shares::shares(&budgets, &entitlements, &claimants, &policies);
-    for allocation in allocations.iter_mut().filter(|allocation| allocation.local_policy.is_some()) {
-        let of_pool = partitions.iter().zip(&shares).filter(|(partition, _)| allocation.includes(partition));
-        let sum: ResourceList = of_pool.filter_map(|(_, shares)| shares.get(&allocation.requester)).sum();
+    for allocation in allocations
+        .iter_mut()
+        .filter(|allocation| allocation.local_policy.is_some())
+    {
+        let of_pool = partitions
+            .iter()
+            .zip(&shares)
+            .filter(|(partition, _)| allocation.includes(partition));
+        let sum: ResourceList = of_pool
+            .filter_map(|(_, shares)| shares.get(&allocation.requester))
+            .sum();
         // Pods of a pool whose last node is gone are charged to no partition.
         allocation.target = sum.max(&allocation.floor);
     }
     let excess = overcommit::limit(&mut allocations, &usage, &partitions);
     // Most clusters have no prices.
-    let in_use = if policies.iter().any(|policy| policy.prices.is_some() || pricing::margin(policy).is_some()) {
-        usage.of_partitions(&partitions, budgets.iter().map(|budget| budget.max_promised(&claimants, &policies)))
+    let in_use = if policies
+        .iter()
+        .any(|policy| policy.prices.is_some() || pricing::margin(policy).is_some())
+    {
+        usage.of_partitions(
+            &partitions,
+            budgets
+                .iter()
+                .map(|budget| budget.max_promised(&claimants, &policies)),
+        )
     } else {
         Vec::new()
     };
-    requeue_after = earlier(requeue_after, pricing::set_prices(snapshot, &requesters, &mut allocations, &partitions, &in_use));
+    requeue_after = earlier(
+        requeue_after,
+        pricing::set_prices(
+            snapshot,
+            &requesters,
+            &mut allocations,
+            &partitions,
+            &in_use,
+        ),
+    );
     let allocations = node_shares::divide(allocations, &usage, &shares, &entitlements);
-    requeue_after = earlier(requeue_after, divisions.iter().filter_map(|division| division.changes_in).min());
+    requeue_after = earlier(
+        requeue_after,
+        divisions
+            .iter()
+            .filter_map(|division| division.changes_in)
+            .min(),
+    );
 
     let composer = Composer::new(snapshot, &requesters, &allocations, &partitions);
-    let mut plan = Plan { deletions: deletions(snapshot, &requesters), ..Plan::default() };
-    let mut states: Vec<OfferState> = allocations.iter().map(|allocation| composer.state(allocation)).collect();
-    let next_prices = allocations.iter().filter_map(|allocation| composer.prices_wait(allocation, now)).min();
+    let mut plan = Plan {
+        deletions: deletions(snapshot, &requesters),
+        ..Plan::default()
+    };
+    let mut states: Vec<OfferState> = allocations
+        .iter()
+        .map(|allocation| composer.state(allocation))
+        .collect();
+    let next_prices = allocations
+        .iter()
+        .filter_map(|allocation| composer.prices_wait(allocation, now))
+        .min();
     requeue_after = earlier(requeue_after, next_prices);
-    add_conditions(snapshot, &requesters, &divisions, &allocations, &states, &excess, &mut plan);
+    add_conditions(
+        snapshot,
+        &requesters,
+        &divisions,
+        &allocations,
+        &states,
+        &excess,
+        &mut plan,
+    );
     for members in components(&allocations, &partitions) {
-        let total = total(&allocations, &members, &budgets, &claimants, &policies, &partitions);
-        let of_component: Vec<OfferState> = members.iter().map(|&member| std::mem::take(&mut states[member])).collect();
+        let total = total(
+            &allocations,
+            &members,
+            &budgets,
+            &claimants,
+            &policies,
+            &partitions,
+        );
+        let of_component: Vec<OfferState> = members
+            .iter()
+            .map(|&member| std::mem::take(&mut states[member]))
+            .collect();
         let publication = publish::decide(&total, &of_component, now);
         requeue_after = earlier(requeue_after, publication.requeue_after);
         for write in publication.writes {
             let allocation = &allocations[members[write.index]];
-            plan.writes.push(composer.write(allocation, write.hard, write.grows));
+            plan.writes
+                .push(composer.write(allocation, write.hard, write.grows));
         }
     }
     // Across all components, offers shrink before others grow.
     plan.writes.sort_by_key(|write| write.grows);
-    let next_absence = requesters.iter().filter_map(|requester| requester.absent_in).filter(|left| !left.is_zero()).min();
+    let next_absence = requesters
+        .iter()
+        .filter_map(|requester| requester.absent_in)
+        .filter(|left| !left.is_zero())
+        .min();
     requeue_after = earlier(requeue_after, next_absence);
-    plan.requeue_after = earlier(requeue_after, withdraw(snapshot, &requesters, &allocations, &usage, &mut plan));
-    plan.requeue_after = earlier(plan.requeue_after, contracts::add_contracts(snapshot, &requesters, &allocations, &mut plan));
+    plan.requeue_after = earlier(
+        requeue_after,
+        withdraw(snapshot, &requesters, &allocations, &usage, &mut plan),
+    );
+    plan.requeue_after = earlier(
+        plan.requeue_after,
+        contracts::add_contracts(snapshot, &requesters, &allocations, &mut plan),
+    );
     plan.policy_statuses = policy_status::policy_statuses(snapshot, &requesters, &allocations);
     plan
 }
@@ -130,54 +227,102 @@ fn earlier(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
 fn local_policies<'a>(requesters: &[Requester<'a>]) -> Vec<&'a Arc<PeeringPolicy>> {
     let applied = requesters.iter().filter_map(|requester| requester.policy);
     let local = applied.filter(|policy| policy.spec.provide.source.plugin.is_none());
-    let by_name: BTreeMap<_, _> = local.map(|policy| (policy.metadata.name.as_deref().unwrap_or_default(), policy)).collect();
+    let by_name: BTreeMap<_, _> = local
+        .map(|policy| (policy.metadata.name.as_deref().unwrap_or_default(), policy))
+        .collect();
     by_name.into_values().collect()
 }
 
-/// The same policies, each with the consumer for which it is, if it is one for a cluster that is tethered to this one.
+/// The same policies, each with the consumer for which it is, if it is one for a cluster that is
+/// tethered to this one.
 fn lenders<'a>(snapshot: &'a Snapshot, local: &[&'a Arc<PeeringPolicy>]) -> Vec<Lender<'a>> {
-    let of_tethered = snapshot.replacements.iter().filter(|_| snapshot.mode.peer.is_none());
-    let replacements: Vec<(&ClusterId, &Arc<PeeringPolicy>)> =
-        of_tethered.filter_map(|(consumer, policy)| Some((consumer, policy.as_ref()?))).collect();
+    let of_tethered = snapshot
+        .replacements
+        .iter()
+        .filter(|_| snapshot.mode.peer.is_none());
+    let replacements: Vec<(&ClusterId, &Arc<PeeringPolicy>)> = of_tethered
+        .filter_map(|(consumer, policy)| Some((consumer, policy.as_ref()?)))
+        .collect();
     let lender = |policy: &&'a Arc<PeeringPolicy>| {
-        let tethered =
-            replacements.iter().find(|(_, replacement)| Arc::ptr_eq(replacement, policy)).map(|(consumer, _)| *consumer);
-        Lender { provide: &policy.spec.provide, tethered }
+        let tethered = replacements
+            .iter()
+            .find(|(_, replacement)| Arc::ptr_eq(replacement, policy))
+            .map(|(consumer, _)| *consumer);
+        Lender {
+            provide: &policy.spec.provide,
+            tethered,
+        }
     };
     local.iter().map(lender).collect()
 }
 
-/// The requesters with their limits: what each requested, the caps of its policy, and the policy's fixed amounts.
-fn claimants(requesters: &[Requester], local: &[&Arc<PeeringPolicy>], budgets: &[PartitionBudget]) -> Vec<Claimant> {
-    let names: BTreeSet<&str> = budgets.iter().flat_map(|budget| budget.free.names()).collect();
+/// The requesters with their limits: what each requested, the caps of its policy, and the policy's
+/// fixed amounts.
+fn claimants(
+    requesters: &[Requester],
+    local: &[&Arc<PeeringPolicy>],
+    budgets: &[PartitionBudget],
+) -> Vec<Claimant> {
+    let names: BTreeSet<&str> = budgets
+        .iter()
+        .flat_map(|budget| budget.free.names())
+        .collect();
     let claimant = |requester: &Requester| {
-        let policy = requester.policy.and_then(|applied| local.iter().position(|one| one.metadata.name == applied.metadata.name));
+        let policy = requester.policy.and_then(|applied| {
+            local
+                .iter()
+                .position(|one| one.metadata.name == applied.metadata.name)
+        });
         let provide = policy.map(|index| &local[index].spec.provide);
         let fixed = provide.and_then(|provide| provide.source.fixed.as_ref());
         // With fixed amounts, every other resource is limited to zero.
         let mut limit: ResourceList = match fixed {
-            Some(fixed) => names.iter().map(|&name| (name, fixed.resources.get(name))).collect(),
+            Some(fixed) => names
+                .iter()
+                .map(|&name| (name, fixed.resources.get(name)))
+                .collect(),
             None => ResourceList::new(),
         };
-        let caps = provide.map(|provide| provide.caps.clone()).unwrap_or_default();
+        let caps = provide
+            .map(|provide| provide.caps.clone())
+            .unwrap_or_default();
         for (name, cap) in caps.iter().chain(requester.requested().iter()) {
-            let smaller = if limit.contains(name) { limit.get(name).min(cap) } else { cap };
+            let smaller = if limit.contains(name) {
+                limit.get(name).min(cap)
+            } else {
+                cap
+            };
             limit.insert(name, smaller);
         }
         // Guaranteed amounts are offered as they are. Only fixed amounts may grow: by an amendment.
-        if let Some(reserved) = requester.standing.reserved_total().filter(|_| fixed.is_none()) {
+        if let Some(reserved) = requester
+            .standing
+            .reserved_total()
+            .filter(|_| fixed.is_none())
+        {
             for &name in &names {
                 let amount = reserved.get(name);
-                limit.insert(name, if limit.contains(name) { limit.get(name).min(amount) } else { amount });
+                limit.insert(
+                    name,
+                    if limit.contains(name) {
+                        limit.get(name).min(amount)
+                    } else {
+                        amount
+                    },
+                );
             }
         }
-        Claimant { consumer: requester.tenant.consumer.clone(), policy: policy.unwrap_or_default(), limit }
+        Claimant {
+            consumer: requester.tenant.consumer.clone(),
+            policy: policy.unwrap_or_default(),
+            limit,
+        }
     };
     requesters.iter().map(claimant).collect()
 }
 
-/// Gives notice to each pool that uses more than its policy or the nodes allow. When the notice is over, the pool's floor is
-/// removed. Returns the time until the next notice ends.
+/// Gives notice to each pool that uses more than its policy or the nodes allow. When the notice is
+/// over, the pool's floor is removed. Returns the time until the next notice ends.
 ///
 /// `overused` holds the overusing policies of each partition.
 fn reclaim(
@@ -195,29 +340,60 @@ fn reclaim(
     let mut requeue_after = None;
     for allocation in allocations.iter_mut() {
         let offers = &requesters[allocation.requester].offers;
-        let notices = allocation.offer_names().filter_map(|pool| offers.get(pool)?.spec.reclaim_timestamp.as_ref());
+        let notices = allocation
+            .offer_names()
+            .filter_map(|pool| offers.get(pool)?.spec.reclaim_timestamp.as_ref());
         let existing = notices.map(|time| time.0).min();
-        let drains = allocation.offer_names().filter_map(|pool| offers.get(pool)?.spec.drain_timestamp.as_ref());
+        let drains = allocation
+            .offer_names()
+            .filter_map(|pool| offers.get(pool)?.spec.drain_timestamp.as_ref());
         let drain = drains.map(|time| time.0).min();
         allocation.set_drain(drain, snapshot.wall_time);
         let is_held = is_held(snapshot, allocation, partitions);
         let Some(policy) = allocation.local_policy else {
             let is_over = !is_held && exceeds(&allocation.in_use, &allocation.target, None, 0);
-            allocation.set_reclaim(is_over, &allocation.target.clone(), existing, snapshot.wall_time);
+            allocation.set_reclaim(
+                is_over,
+                &allocation.target.clone(),
+                existing,
+                snapshot.wall_time,
+            );
             continue;
         };
-        let mine: Vec<usize> = (0..partitions.len()).filter(|&partition| allocation.includes(&partitions[partition])).collect();
-        let due: ResourceList = mine.iter().filter_map(|&index| entitlements[index].get(&allocation.requester)).sum();
+        let mine: Vec<usize> = (0..partitions.len())
+            .filter(|&partition| allocation.includes(&partitions[partition]))
+            .collect();
+        let due: ResourceList = mine
+            .iter()
+            .filter_map(|&index| entitlements[index].get(&allocation.requester))
+            .sum();
         // Caps limit all pools of a consumer together.
-        let capped = exceeds(&used[&allocation.requester], &policy_limit(allocation.policy), Some(&allocation.policy.caps), 0);
-        let crowded = mine.is_empty() || mine.iter().any(|&index| overused[index].contains(&policy));
+        let capped = exceeds(
+            &used[&allocation.requester],
+            &policy_limit(allocation.policy),
+            Some(&allocation.policy.caps),
+            0,
+        );
+        let crowded =
+            mine.is_empty() || mine.iter().any(|&index| overused[index].contains(&policy));
         let is_over = !is_held
             && (capped || crowded)
-            && exceeds(&allocation.in_use, &due, None, if capped { 0 } else { allocation.policy.threshold() });
+            && exceeds(
+                &allocation.in_use,
+                &due,
+                None,
+                if capped {
+                    0
+                } else {
+                    allocation.policy.threshold()
+                },
+            );
         allocation.set_reclaim(is_over, &due, existing, snapshot.wall_time);
     }
     for allocation in allocations {
-        let Some(at) = allocation.reclaim_at else { continue };
+        let Some(at) = allocation.reclaim_at else {
+            continue;
+        };
         let left = Duration::try_from(at.duration_since(snapshot.wall_time)).unwrap_or_default();
         if left.is_zero() {
             allocation.floor = ResourceList::new();
@@ -232,42 +408,79 @@ fn reclaim(
     requeue_after
 }
 
-/// Whether nothing is taken back of a pool now, because neither its consumer nor a cluster behind it answers: then this cluster itself may be
-/// cut off. Nobody reads its notices, and nobody else can use what does not answer.
+/// Whether nothing is taken back of a pool now, because neither its consumer nor a cluster behind
+/// it answers: then this cluster itself may be cut off. Nobody reads its notices, and nobody else
+/// can use what does not answer.
 fn is_held(snapshot: &Snapshot, allocation: &PoolAllocation, partitions: &[NodePartition]) -> bool {
-    let is_silent = snapshot.silences.get(allocation.consumer).is_some_and(|silence| silence.lasts.is_some());
-    let nodes = || partitions.iter().flat_map(|partition| partition.nodes.iter().map(move |(_, node)| (partition, *node)));
+    let is_silent = snapshot
+        .silences
+        .get(allocation.consumer)
+        .is_some_and(|silence| silence.lasts.is_some());
+    let nodes = || {
+        partitions.iter().flat_map(|partition| {
+            partition
+                .nodes
+                .iter()
+                .map(move |(_, node)| (partition, *node))
+        })
+    };
     let is_out = |node: &LocalNode| node.upstream.is_some() && !node.eligible;
-    is_silent && nodes().any(|(partition, node)| is_out(node) && allocation.has_node(partition, node))
+    is_silent
+        && nodes().any(|(partition, node)| is_out(node) && allocation.has_node(partition, node))
 }
 
 /// The end of a notice that begins now.
 fn notice_end(wall_time: Timestamp, seconds: u32) -> Timestamp {
-    wall_time.saturating_add(SignedDuration::from_secs(i64::from(seconds))).unwrap_or(wall_time)
+    wall_time
+        .saturating_add(SignedDuration::from_secs(i64::from(seconds)))
+        .unwrap_or(wall_time)
 }
 
 /// The most that a policy gives to one consumer, whatever is free.
 fn policy_limit(policy: &Provide) -> ResourceList {
-    let fixed = policy.source.fixed.as_ref().map(|fixed| fixed.resources.clone()).unwrap_or_default();
+    let fixed = policy
+        .source
+        .fixed
+        .as_ref()
+        .map(|fixed| fixed.resources.clone())
+        .unwrap_or_default();
     let mut limit = policy.caps.clone();
     for (name, amount) in &fixed {
-        let smaller = if limit.contains(name) { limit.get(name).min(amount) } else { amount };
+        let smaller = if limit.contains(name) {
+            limit.get(name).min(amount)
+        } else {
+            amount
+        };
         limit.insert(name, smaller);
     }
     limit
 }
 
-/// Whether any resource in use is more than `tolerance` percent above `most`. With `named`, a resource in neither list has no
-/// limit.
-fn exceeds(in_use: &ResourceList, most: &ResourceList, named: Option<&ResourceList>, tolerance: u8) -> bool {
+/// Whether any resource in use is more than `tolerance` percent above `most`. With `named`, a
+/// resource in neither list has no limit.
+fn exceeds(
+    in_use: &ResourceList,
+    most: &ResourceList,
+    named: Option<&ResourceList>,
+    tolerance: u8,
+) -> bool {
     in_use.iter().any(|(name, used)| {
         let is_limited = named.is_none_or(|named| named.contains(name) || most.contains(name));
-        is_limited && used > most.get(name) && most.get(name).differs_by_more_than(used, u32::from(tolerance))
+        is_limited
+            && used > most.get(name)
+            && most
+                .get(name)
+                .differs_by_more_than(used, u32::from(tolerance))
     })
 }
 
-/// The policies whose consumers together use more of a partition than the policy allows, or than exists.
-fn overusing_policies(budget: &PartitionBudget, claimants: &[Claimant], policies: &[&Provide]) -> BTreeSet<usize> {
+/// The policies whose consumers together use more of a partition than the policy allows, or than
+/// exists.
+fn overusing_policies(
+    budget: &PartitionBudget,
+    claimants: &[Claimant],
+    policies: &[&Provide],
+) -> BTreeSet<usize> {
     let mut used: BTreeMap<usize, ResourceList> = BTreeMap::new();
     for (&claimant, floor) in &budget.floors {
         *used.entry(claimants[claimant].policy).or_default() += floor;
@@ -275,12 +488,21 @@ fn overusing_policies(budget: &PartitionBudget, claimants: &[Claimant], policies
     let all: ResourceList = used.values().sum();
     let crowded = exceeds(&all, &budget.max_promised(claimants, policies), None, 0);
     used.into_iter()
-        .filter(|(policy, used)| crowded || exceeds(used, &shares::max_for_policy(&budget.free, policies[*policy]), None, 0))
+        .filter(|(policy, used)| {
+            crowded
+                || exceeds(
+                    used,
+                    &shares::max_for_policy(&budget.free, policies[*policy]),
+                    None,
+                    0,
+                )
+        })
         .map(|(policy, _)| policy)
         .collect()
 }
 
-/// Groups of allocations that share partitions, directly or through others. Each group is published together.
+/// Groups of allocations that share partitions, directly or through others. Each group is published
+/// together.
 fn components(allocations: &[PoolAllocation], partitions: &[NodePartition]) -> Vec<Vec<usize>> {
     let mut component: Vec<usize> = (0..allocations.len()).collect();
     for partition in partitions {
@@ -314,8 +536,16 @@ fn total(
 ) -> ResourceList {
     // A plugin's amounts have no limit.
     let members = || members.iter().map(|&index| &allocations[index]);
-    let of_plugins = members().filter(|member| member.local_policy.is_none()).map(|member| &member.target).sum();
+    let of_plugins = members()
+        .filter(|member| member.local_policy.is_none())
+        .map(|member| &member.target)
+        .sum();
     let is_shared = |partition: &NodePartition| members().any(|member| member.includes(partition));
-    let shared = partitions.iter().zip(budgets).filter(|(partition, _)| is_shared(partition));
-    shared.fold(of_plugins, |sum: ResourceList, (_, budget)| sum + &budget.max_promised(claimants, policies))
+    let shared = partitions
+        .iter()
+        .zip(budgets)
+        .filter(|(partition, _)| is_shared(partition));
+    shared.fold(of_plugins, |sum: ResourceList, (_, budget)| {
+        sum + &budget.max_promised(claimants, policies)
+    })
 }

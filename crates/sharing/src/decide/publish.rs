@@ -1,14 +1,16 @@
 //! Selects the offers that are worth a write, and the order of the writes.
 //!
-//! Free resources change with every pod, and an offer is the capacity of a node that a scheduler counts on. Therefore an offer is
-//! rewritten only when some resource differs by more than the threshold, and at most every ten seconds. The threshold is measured
-//! from the last published amount, so small oscillations cause no write at all.
+//! Free resources change with every pod, and an offer is the capacity of a node that a scheduler
+//! counts on. Therefore an offer is rewritten only when some resource differs by more than the
+//! threshold, and at most every ten seconds. The threshold is measured from the last published
+//! amount, so small oscillations cause no write at all.
 //!
-//! Three things are exact whatever the threshold: whether the offer contains a resource at all, the maximum that the consumer
-//! requested, and what it uses already.
+//! Three things are exact whatever the threshold: whether the offer contains a resource at all, the
+//! maximum that the consumer requested, and what it uses already.
 //!
-//! Published offers must not promise the same resource twice. Therefore an offer grows only by what the other published offers
-//! leave of the total. When a consumer without an offer is due for one, the others shrink to their share at once.
+//! Published offers must not promise the same resource twice. Therefore an offer grows only by what
+//! the other published offers leave of the total. When a consumer without an offer is due for one,
+//! the others shrink to their share at once.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -68,7 +70,9 @@ enum AllowedChange {
 
 /// Decides on all offers together. `total` is what the ledger has split.
 pub fn decide(total: &ResourceList, states: &[OfferState], now: Instant) -> Publication {
-    let newcomer = |s: &OfferState| s.published.is_none() && !s.target.is_zero() && remaining_pause(s, now).is_zero();
+    let newcomer = |s: &OfferState| {
+        s.published.is_none() && !s.target.is_zero() && remaining_pause(s, now).is_zero()
+    };
     let make_room = states.iter().any(newcomer);
     let mut allowed_changes: Vec<AllowedChange> = Vec::new();
     let mut requeue_after: Option<Duration> = None;
@@ -78,41 +82,62 @@ pub fn decide(total: &ResourceList, states: &[OfferState], now: Instant) -> Publ
             None => !state.target.is_zero(),
             Some(published) => state.outdated || moved(state, published, &state.target),
         };
-        let shrinks = state.published.as_ref().is_some_and(|published| shrinks(published, &state.target));
+        let shrinks = state
+            .published
+            .as_ref()
+            .is_some_and(|published| shrinks(published, &state.target));
         let allowed = match (moved || (make_room && shrinks), remaining_pause.is_zero()) {
             (true, true) => AllowedChange::Any,
             (true, false) if make_room && shrinks => AllowedChange::Shrink,
             _ => AllowedChange::None,
         };
         if moved && allowed != AllowedChange::Any {
-            requeue_after = Some(requeue_after.map_or(remaining_pause, |other| other.min(remaining_pause)));
+            requeue_after =
+                Some(requeue_after.map_or(remaining_pause, |other| other.min(remaining_pause)));
         }
         allowed_changes.push(allowed);
     }
-    if allowed_changes.iter().all(|allowed| *allowed == AllowedChange::None) {
-        return Publication { writes: Vec::new(), requeue_after };
+    if allowed_changes
+        .iter()
+        .all(|allowed| *allowed == AllowedChange::None)
+    {
+        return Publication {
+            writes: Vec::new(),
+            requeue_after,
+        };
     }
-    // What the other offers leave may be too little to be worth a write. Then this offer does not change, and its share is free
-    // again.
+    // What the other offers leave may be too little to be worth a write. Then this offer does not
+    // change, and its share is free again.
     loop {
         let amounts = trim(total, states, &allowed_changes);
         let mut settled = true;
         for ((state, allowed), hard) in states.iter().zip(&mut allowed_changes).zip(&amounts) {
             let worth = match &state.published {
                 None => !hard.is_zero(),
-                Some(published) => state.outdated || moved(state, published, hard) || (make_room && shrinks(published, hard)),
+                Some(published) => {
+                    state.outdated
+                        || moved(state, published, hard)
+                        || (make_room && shrinks(published, hard))
+                }
             };
             if *allowed != AllowedChange::None && !worth {
                 (*allowed, settled) = (AllowedChange::None, false);
             }
         }
         if settled {
-            return Publication { writes: writes(states, &allowed_changes, amounts), requeue_after };
+            return Publication {
+                writes: writes(states, &allowed_changes, amounts),
+                requeue_after,
+            };
         }
     }
 }
 
-fn writes(states: &[OfferState], allowed_changes: &[AllowedChange], amounts: Vec<ResourceList>) -> Vec<Write> {
+fn writes(
+    states: &[OfferState],
+    allowed_changes: &[AllowedChange],
+    amounts: Vec<ResourceList>,
+) -> Vec<Write> {
     let chosen = states
         .iter()
         .zip(allowed_changes)
@@ -121,7 +146,9 @@ fn writes(states: &[OfferState], allowed_changes: &[AllowedChange], amounts: Vec
         .filter(|(_, ((_, allowed), _))| **allowed != AllowedChange::None);
     let mut writes: Vec<Write> = chosen
         .map(|(index, ((state, _), hard))| {
-            let grows = hard.iter().any(|(name, amount)| amount > published(state, name));
+            let grows = hard
+                .iter()
+                .any(|(name, amount)| amount > published(state, name));
             Write { index, hard, grows }
         })
         .collect();
@@ -131,11 +158,17 @@ fn writes(states: &[OfferState], allowed_changes: &[AllowedChange], amounts: Vec
 
 /// The time until the offer may be written.
 fn remaining_pause(state: &OfferState, now: Instant) -> Duration {
-    state.written.map_or(Duration::ZERO, |written| MIN_REWRITE_INTERVAL.saturating_sub(now.saturating_duration_since(written)))
+    state.written.map_or(Duration::ZERO, |written| {
+        MIN_REWRITE_INTERVAL.saturating_sub(now.saturating_duration_since(written))
+    })
 }
 
 fn published(state: &OfferState, name: &str) -> Quantity {
-    state.published.as_ref().map(|list| list.get(name)).unwrap_or_default()
+    state
+        .published
+        .as_ref()
+        .map(|list| list.get(name))
+        .unwrap_or_default()
 }
 
 fn shrinks(published: &ResourceList, to: &ResourceList) -> bool {
@@ -158,39 +191,61 @@ fn moved(state: &OfferState, published: &ResourceList, to: &ResourceList) -> boo
     })
 }
 
-/// The amounts of each offer after the writes. Offers that may change get their targets, but grow only by what all other
-/// published amounts leave of the total.
-fn trim(total: &ResourceList, states: &[OfferState], allowed_changes: &[AllowedChange]) -> Vec<ResourceList> {
+/// The amounts of each offer after the writes. Offers that may change get their targets, but grow
+/// only by what all other published amounts leave of the total.
+fn trim(
+    total: &ResourceList,
+    states: &[OfferState],
+    allowed_changes: &[AllowedChange],
+) -> Vec<ResourceList> {
     let mut amounts: Vec<ResourceList> = states
         .iter()
         .zip(allowed_changes)
-        .map(
-            |(state, allowed)| {
-                if *allowed == AllowedChange::None { state.published.clone().unwrap_or_default() } else { state.target.clone() }
-            },
-        )
+        .map(|(state, allowed)| {
+            if *allowed == AllowedChange::None {
+                state.published.clone().unwrap_or_default()
+            } else {
+                state.target.clone()
+            }
+        })
         .collect();
-    let lists = states.iter().flat_map(|state| state.published.iter().chain([&state.target]));
+    let lists = states
+        .iter()
+        .flat_map(|state| state.published.iter().chain([&state.target]));
     let names: BTreeSet<&str> = lists.flat_map(ResourceList::names).collect();
     for name in names {
-        let used: Quantity = states.iter().map(|s| rounded_up(s.in_use.get(name), unit_of(name))).sum();
-        // The least amount of each offer after the writes: less if it shrinks now, but never less than it uses.
+        let used: Quantity = states
+            .iter()
+            .map(|s| rounded_up(s.in_use.get(name), unit_of(name)))
+            .sum();
+        // The least amount of each offer after the writes: less if it shrinks now, but never less
+        // than it uses.
         let least: Vec<Quantity> = states
             .iter()
             .zip(allowed_changes)
             .map(|(state, allowed)| {
                 let (before, target) = (published(state, name), state.target.get(name));
                 let in_use = rounded_up(state.in_use.get(name), unit_of(name));
-                if *allowed == AllowedChange::None { before } else { before.max(in_use).min(target) }
+                if *allowed == AllowedChange::None {
+                    before
+                } else {
+                    before.max(in_use).min(target)
+                }
             })
             .collect();
-        let mut left = total.get(name).max(used).saturating_sub(least.iter().copied().sum());
+        let mut left = total
+            .get(name)
+            .max(used)
+            .saturating_sub(least.iter().copied().sum());
         for ((amount, least), allowed) in amounts.iter_mut().zip(least).zip(allowed_changes) {
             if *allowed == AllowedChange::None || !amount.contains(name) {
                 continue;
             }
-            let growth =
-                if *allowed == AllowedChange::Any { amount.get(name).saturating_sub(least).min(left) } else { Quantity::ZERO };
+            let growth = if *allowed == AllowedChange::Any {
+                amount.get(name).saturating_sub(least).min(left)
+            } else {
+                Quantity::ZERO
+            };
             left -= growth;
             let granted = Quantity::from_nanos((least + growth).nanos(), amount.get(name).format());
             amount.insert(name, granted);
@@ -209,7 +264,12 @@ mod tests {
     use proptest::{collection::vec, option, prelude::*};
 
     fn state(published: &str, target: &str) -> OfferState {
-        OfferState { published: Some(list(published)), target: list(target), threshold: 5, ..OfferState::default() }
+        OfferState {
+            published: Some(list(published)),
+            target: list(target),
+            threshold: 5,
+            ..OfferState::default()
+        }
     }
 
     fn with_threshold(mut states: Vec<OfferState>, threshold: u8) -> Vec<OfferState> {
@@ -220,13 +280,21 @@ mod tests {
     }
 
     fn newcomer(target: &str) -> OfferState {
-        OfferState { target: list(target), threshold: 5, ..OfferState::default() }
+        OfferState {
+            target: list(target),
+            threshold: 5,
+            ..OfferState::default()
+        }
     }
 
     /// The writes: index and amounts.
     fn written(total: &str, states: &[OfferState]) -> Vec<(usize, String)> {
         let publication = decide(&list(total), states, Instant::now());
-        publication.writes.into_iter().map(|write| (write.index, write.hard.to_string())).collect()
+        publication
+            .writes
+            .into_iter()
+            .map(|write| (write.index, write.hard.to_string()))
+            .collect()
     }
 
     fn rewritten(state: OfferState) -> bool {
@@ -236,7 +304,10 @@ mod tests {
 
     #[test]
     fn the_first_offer_is_made_at_once() {
-        assert_eq!(written("cpu=4", &[newcomer("cpu=4")]), [(0, "cpu=4".to_owned())]);
+        assert_eq!(
+            written("cpu=4", &[newcomer("cpu=4")]),
+            [(0, "cpu=4".to_owned())]
+        );
     }
 
     #[test]
@@ -264,21 +335,30 @@ mod tests {
     #[test]
     fn one_resource_beyond_the_threshold_takes_the_others_along() {
         assert_eq!(
-            written("cpu=102, pods=8", &[state("cpu=100, pods=4", "cpu=102, pods=8")]),
+            written(
+                "cpu=102, pods=8",
+                &[state("cpu=100, pods=4", "cpu=102, pods=8")]
+            ),
             [(0, "cpu=102, pods=8".to_owned())]
         );
     }
 
     #[test]
     fn a_resource_that_appears_or_is_used_up_is_always_written() {
-        assert!(rewritten(state("cpu=4, nvidia.com/gpu=1", "cpu=4, nvidia.com/gpu=0")));
+        assert!(rewritten(state(
+            "cpu=4, nvidia.com/gpu=1",
+            "cpu=4, nvidia.com/gpu=0"
+        )));
         assert!(rewritten(state("cpu=4", "cpu=4, nvidia.com/gpu=1")));
         assert!(rewritten(state("cpu=4", "cpu=0")));
     }
 
     #[test]
     fn a_new_limit_is_followed_exactly() {
-        let limited = |published, target, requested| OfferState { requested: list(requested), ..state(published, target) };
+        let limited = |published, target, requested| OfferState {
+            requested: list(requested),
+            ..state(published, target)
+        };
         assert!(rewritten(limited("cpu=4", "cpu=4100m", "cpu=4100m")));
         assert!(rewritten(limited("cpu=4100m", "cpu=4", "cpu=4")));
         assert!(!rewritten(limited("cpu=4100m", "cpu=4", "cpu=8")));
@@ -286,53 +366,106 @@ mod tests {
 
     #[test]
     fn an_offer_below_what_is_used_is_corrected() {
-        let used = OfferState { in_use: list("cpu=101"), ..state("cpu=100", "cpu=101") };
+        let used = OfferState {
+            in_use: list("cpu=101"),
+            ..state("cpu=100", "cpu=101")
+        };
         assert!(rewritten(used));
     }
 
     #[test]
     fn new_labels_are_written_although_the_amounts_stay() {
-        assert!(rewritten(OfferState { outdated: true, ..state("cpu=4", "cpu=4") }));
+        assert!(rewritten(OfferState {
+            outdated: true,
+            ..state("cpu=4", "cpu=4")
+        }));
     }
 
     #[test]
     fn an_offer_is_not_rewritten_within_ten_seconds_and_is_requeued_for_later() {
         let start = Instant::now();
-        let moved = OfferState { written: Some(start), ..state("cpu=4", "cpu=2") };
-        let early = decide(&list("cpu=2"), std::slice::from_ref(&moved), start + Duration::from_secs(4));
-        assert_eq!(early, Publication { writes: Vec::new(), requeue_after: Some(Duration::from_secs(6)) });
+        let moved = OfferState {
+            written: Some(start),
+            ..state("cpu=4", "cpu=2")
+        };
+        let early = decide(
+            &list("cpu=2"),
+            std::slice::from_ref(&moved),
+            start + Duration::from_secs(4),
+        );
+        assert_eq!(
+            early,
+            Publication {
+                writes: Vec::new(),
+                requeue_after: Some(Duration::from_secs(6))
+            }
+        );
         let late = decide(&list("cpu=2"), &[moved], start + MIN_REWRITE_INTERVAL);
         assert_eq!((late.writes.len(), late.requeue_after), (1, None));
     }
 
     #[test]
     fn an_unchanged_offer_is_not_requeued() {
-        let unchanged = OfferState { written: Some(Instant::now()), ..state("cpu=4", "cpu=4") };
-        assert_eq!(decide(&list("cpu=4"), &[unchanged], Instant::now()), Publication::default());
+        let unchanged = OfferState {
+            written: Some(Instant::now()),
+            ..state("cpu=4", "cpu=4")
+        };
+        assert_eq!(
+            decide(&list("cpu=4"), &[unchanged], Instant::now()),
+            Publication::default()
+        );
     }
 
     #[test]
     fn an_offer_that_was_just_created_is_not_created_again_while_the_cache_lags() {
         let start = Instant::now();
-        let made = OfferState { written: Some(start), ..newcomer("cpu=4") };
+        let made = OfferState {
+            written: Some(start),
+            ..newcomer("cpu=4")
+        };
         assert_eq!(decide(&list("cpu=4"), &[made], start).writes, []);
     }
 
     #[test]
     fn the_other_offers_shrink_before_a_new_consumer_gets_its_offer() {
         let start = Instant::now();
-        // The change is within the threshold, and the last write was just now. Neither matters while a consumer has no offer.
-        let old = OfferState { written: Some(start), ..state("cpu=100, pods=10", "cpu=96, pods=5") };
-        let decided = decide(&list("cpu=100, pods=10"), &[newcomer("cpu=4, pods=5"), old], start);
-        let order: Vec<_> = decided.writes.iter().map(|write| (write.index, write.hard.to_string(), write.grows)).collect();
-        assert_eq!(order, [(1, "cpu=96, pods=5".to_owned(), false), (0, "cpu=4, pods=5".to_owned(), true)]);
+        // The change is within the threshold, and the last write was just now. Neither matters
+        // while a consumer has no offer.
+        let old = OfferState {
+            written: Some(start),
+            ..state("cpu=100, pods=10", "cpu=96, pods=5")
+        };
+        let decided = decide(
+            &list("cpu=100, pods=10"),
+            &[newcomer("cpu=4, pods=5"), old],
+            start,
+        );
+        let order: Vec<_> = decided
+            .writes
+            .iter()
+            .map(|write| (write.index, write.hard.to_string(), write.grows))
+            .collect();
+        assert_eq!(
+            order,
+            [
+                (1, "cpu=96, pods=5".to_owned(), false),
+                (0, "cpu=4, pods=5".to_owned(), true)
+            ]
+        );
     }
 
     #[test]
     fn an_offer_that_was_just_written_may_shrink_for_a_new_consumer_but_not_grow() {
         let start = Instant::now();
-        let old = OfferState { written: Some(start), ..state("cpu=4, pods=5", "cpu=2, pods=10") };
-        let decided = decide(&list("cpu=4, pods=10"), &[old, newcomer("cpu=2, pods=0")], start);
+        let old = OfferState {
+            written: Some(start),
+            ..state("cpu=4, pods=5", "cpu=2, pods=10")
+        };
+        let decided = decide(
+            &list("cpu=4, pods=10"),
+            &[old, newcomer("cpu=2, pods=0")],
+            start,
+        );
         assert_eq!(decided.writes[0].hard.to_string(), "cpu=2, pods=5");
         assert_eq!(decided.requeue_after, Some(MIN_REWRITE_INTERVAL));
     }
@@ -340,7 +473,10 @@ mod tests {
     #[test]
     fn no_offer_grows_into_what_another_one_still_contains() {
         let start = Instant::now();
-        let recent = OfferState { written: Some(start), ..state("cpu=8", "cpu=5") };
+        let recent = OfferState {
+            written: Some(start),
+            ..state("cpu=8", "cpu=5")
+        };
         let decided = decide(&list("cpu=10"), &[recent, state("cpu=2", "cpu=5")], start);
         assert_eq!(decided.writes, []);
     }
@@ -348,18 +484,36 @@ mod tests {
     #[test]
     fn a_growing_offer_takes_at_least_what_is_left() {
         let start = Instant::now();
-        let recent = OfferState { written: Some(start), ..state("cpu=7", "cpu=5") };
+        let recent = OfferState {
+            written: Some(start),
+            ..state("cpu=7", "cpu=5")
+        };
         let decided = decide(&list("cpu=10"), &[recent, state("cpu=2", "cpu=5")], start);
-        assert_eq!(decided.writes, [Write { index: 1, hard: list("cpu=3"), grows: true }]);
+        assert_eq!(
+            decided.writes,
+            [Write {
+                index: 1,
+                hard: list("cpu=3"),
+                grows: true
+            }]
+        );
     }
 
     #[test]
     fn when_a_consumer_leaves_the_others_get_its_share() {
-        assert_eq!(written("cpu=4", &[state("cpu=2", "cpu=4")]), [(0, "cpu=4".to_owned())]);
+        assert_eq!(
+            written("cpu=4", &[state("cpu=2", "cpu=4")]),
+            [(0, "cpu=4".to_owned())]
+        );
     }
 
     fn any_states() -> impl Strategy<Value = (ResourceList, Vec<OfferState>)> {
-        let one = (option::of(0..200_i64), 0..100_i64, option::of(0..200_i64), option::of(0..20_u64));
+        let one = (
+            option::of(0..200_i64),
+            0..100_i64,
+            option::of(0..200_i64),
+            option::of(0..20_u64),
+        );
         (0..300_i64, vec(one, 1..7)).prop_map(|(total, parts)| {
             let pods = |count: i64| ResourceList::from([("pods", Quantity::from_units(count))]);
             let total = pods(total);
@@ -373,21 +527,30 @@ mod tests {
                 })
                 .collect();
             let now = Instant::now();
-            let states = split(&total, &claims).into_iter().zip(claims).zip(parts).map(|((target, claim), part)| OfferState {
-                threshold: 0,
-                published: part.0.map(pods),
-                written: part.3.and_then(|seconds| now.checked_sub(Duration::from_secs(seconds))),
-                outdated: false,
-                target,
-                in_use: claim.in_use,
-                requested: claim.requested,
-            });
+            let states = split(&total, &claims)
+                .into_iter()
+                .zip(claims)
+                .zip(parts)
+                .map(|((target, claim), part)| OfferState {
+                    threshold: 0,
+                    published: part.0.map(pods),
+                    written: part
+                        .3
+                        .and_then(|seconds| now.checked_sub(Duration::from_secs(seconds))),
+                    outdated: false,
+                    target,
+                    in_use: claim.in_use,
+                    requested: claim.requested,
+                });
             (total, states.collect())
         })
     }
 
     fn after(states: &[OfferState], publication: &Publication) -> Vec<Quantity> {
-        let mut amounts: Vec<Quantity> = states.iter().map(|state| published(state, "pods")).collect();
+        let mut amounts: Vec<Quantity> = states
+            .iter()
+            .map(|state| published(state, "pods"))
+            .collect();
         for write in &publication.writes {
             amounts[write.index] = write.hard.get("pods");
         }

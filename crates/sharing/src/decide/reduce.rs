@@ -1,4 +1,5 @@
-//! Reduces the cluster's objects to the fields that matter here. That saves memory, and other changes cause no new decision.
+//! Reduces the cluster's objects to the fields that matter here. That saves memory, and other
+//! changes cause no new decision.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,8 +7,8 @@ use k8s_openapi::api::core::v1::{self as core, Affinity, PodSpec};
 use kube::core::DeserializeGuard;
 use liqo_api::requests::{self, Effective, MAX_RESOURCES, is_bounded};
 use liqo_api::{
-    ClusterId, Condition, DEFAULT_POOL, LargestPods, PriceList, RequestedGranularity, ResourceList, ResourceRequest, labels,
-    pods, tenant_namespace,
+    ClusterId, Condition, DEFAULT_POOL, LargestPods, PriceList, RequestedGranularity, ResourceList,
+    ResourceRequest, labels, pods, tenant_namespace,
 };
 
 /// A node of this cluster, real or virtual.
@@ -40,39 +41,67 @@ pub struct UpstreamOffer {
     pub hops: u8,
     pub prices: Option<PriceList>,
     pub largest_pods: LargestPods,
-    /// Resources that the provider takes back when its notice is over. The node does not have them any more, and pods use them until then.
+    /// Resources that the provider takes back when its notice is over. The node does not have them
+    /// any more, and pods use them until then.
     pub taken_back: ResourceList,
 }
 
 /// An offer contains these labels of its nodes if all nodes have the same value.
-pub const ADVERTISED: [&str; 4] =
-    ["kubernetes.io/arch", "kubernetes.io/os", "topology.kubernetes.io/region", "topology.kubernetes.io/zone"];
+pub const ADVERTISED: [&str; 4] = [
+    "kubernetes.io/arch",
+    "kubernetes.io/os",
+    "topology.kubernetes.io/region",
+    "topology.kubernetes.io/zone",
+];
 
 /// Reduces a node; `None` if it is virtual and does not say where it comes from.
 ///
-/// A node with a taint that keeps pods away is not eligible: even if the policy lets a consumer's pods keep their tolerations,
-/// not every pod has one. Pods for virtual nodes tolerate the taint that all of these have. While a provider is silent only for a moment,
-/// its node counts, as a real node does until its kubelet is missed.
+/// A node with a taint that keeps pods away is not eligible: even if the policy lets a consumer's
+/// pods keep their tolerations, not every pod has one. Pods for virtual nodes tolerate the taint
+/// that all of these have. While a provider is silent only for a moment, its node counts, as a real
+/// node does until its kubelet is missed.
 pub fn node(node: core::Node) -> Option<LocalNode> {
     let found = node.metadata.labels.unwrap_or_default();
-    let upstream = if found.get(labels::TYPE).is_some_and(|kind| kind == labels::TYPE_VIRTUAL_NODE) {
+    let upstream = if found
+        .get(labels::TYPE)
+        .is_some_and(|kind| kind == labels::TYPE_VIRTUAL_NODE)
+    {
         let provider = found.get(labels::REMOTE_CLUSTER_ID)?.parse().ok()?;
-        Some(Upstream { provider, pool: found.get(labels::POOL)?.clone(), offer: None })
+        Some(Upstream {
+            provider,
+            pool: found.get(labels::POOL)?.clone(),
+            offer: None,
+        })
     } else {
         None
     };
     let is_usual = |taint: &core::Taint| {
         taint.effect == "PreferNoSchedule"
-            || (upstream.is_some() && [pods::VIRTUAL_NODE_TAINT, pods::UNREACHABLE_TAINT].contains(&taint.key.as_str()))
+            || (upstream.is_some()
+                && [pods::VIRTUAL_NODE_TAINT, pods::UNREACHABLE_TAINT]
+                    .contains(&taint.key.as_str()))
     };
     let spec = node.spec.unwrap_or_default();
     let status = node.status.unwrap_or_default();
-    let ready = status.conditions.iter().flatten().any(|condition| condition.type_ == "Ready" && condition.status == "True");
+    let ready = status
+        .conditions
+        .iter()
+        .flatten()
+        .any(|condition| condition.type_ == "Ready" && condition.status == "True");
     let schedulable = !spec.unschedulable.unwrap_or_default()
         && spec.taints.iter().flatten().all(is_usual)
         && node.metadata.deletion_timestamp.is_none();
-    let allocatable = status.allocatable.as_ref().map(requests::list).unwrap_or_default();
-    Some(LocalNode { eligible: ready && schedulable, allocatable, labels: found, upstream })
+    let allocatable = status
+        .allocatable
+        .as_ref()
+        .map(requests::list)
+        .unwrap_or_default();
+    Some(LocalNode {
+        eligible: ready && schedulable,
+        allocatable,
+        labels: found,
+        upstream,
+    })
 }
 
 /// A pod that has not finished.
@@ -82,8 +111,8 @@ pub struct PodUsage {
     /// Effective requests, and limits if the pod claims an owner.
     pub resources: Effective,
     pub owner: Option<ClaimedOwner>,
-    /// Whether the scheduler could bind it to a local node: it has no node yet, no scheduling gates, and accepts nodes that are
-    /// not virtual.
+    /// Whether the scheduler could bind it to a local node: it has no node yet, no scheduling
+    /// gates, and accepts nodes that are not virtual.
     pub waits_for_node: bool,
     /// The same for a virtual node.
     pub waits_for_virtual_node: bool,
@@ -110,12 +139,16 @@ pub fn pod(pod: core::Pod) -> Option<PodUsage> {
     let spec = pod.spec?;
     let mut found = pod.metadata.labels.unwrap_or_default();
     let node = spec.node_name.clone().filter(|name| !name.is_empty());
-    let owner = found.remove(labels::CONSUMER_ID).map(|consumer| ClaimedOwner {
-        namespace: pod.metadata.namespace.unwrap_or_default(),
-        consumer,
-        pool: found.remove(labels::POOL).unwrap_or_else(|| DEFAULT_POOL.to_owned()),
-        is_ending: pod.metadata.deletion_timestamp.is_some(),
-    });
+    let owner = found
+        .remove(labels::CONSUMER_ID)
+        .map(|consumer| ClaimedOwner {
+            namespace: pod.metadata.namespace.unwrap_or_default(),
+            consumer,
+            pool: found
+                .remove(labels::POOL)
+                .unwrap_or_else(|| DEFAULT_POOL.to_owned()),
+            is_ending: pod.metadata.deletion_timestamp.is_some(),
+        });
     let waits = node.is_none() && spec.scheduling_gates.iter().flatten().next().is_none();
     Some(PodUsage {
         waits_for_node: waits && !wants_virtual_node(&spec),
@@ -132,22 +165,40 @@ pub fn pod(pod: core::Pod) -> Option<PodUsage> {
 /// Whether the pod tolerates the taint of virtual nodes.
 fn tolerates_virtual_nodes(spec: &PodSpec) -> bool {
     spec.tolerations.iter().flatten().any(|one| {
-        one.key.as_deref().is_none_or(|key| key.is_empty() || key == pods::VIRTUAL_NODE_TAINT)
-            && one.effect.as_deref().is_none_or(|effect| effect.is_empty() || effect == "NoExecute")
+        one.key
+            .as_deref()
+            .is_none_or(|key| key.is_empty() || key == pods::VIRTUAL_NODE_TAINT)
+            && one
+                .effect
+                .as_deref()
+                .is_none_or(|effect| effect.is_empty() || effect == "NoExecute")
     })
 }
 
 /// Whether the pod accepts virtual nodes only.
 fn wants_virtual_node(spec: &PodSpec) -> bool {
-    let by_selector = spec.node_selector.iter().flatten().any(|(key, value)| key == labels::TYPE && is_virtual(value));
-    let affinity = spec.affinity.as_ref().and_then(|Affinity { node_affinity, .. }| node_affinity.as_ref());
-    let required = affinity.and_then(|affinity| affinity.required_during_scheduling_ignored_during_execution.as_ref());
+    let by_selector = spec
+        .node_selector
+        .iter()
+        .flatten()
+        .any(|(key, value)| key == labels::TYPE && is_virtual(value));
+    let affinity = spec
+        .affinity
+        .as_ref()
+        .and_then(|Affinity { node_affinity, .. }| node_affinity.as_ref());
+    let required = affinity.and_then(|affinity| {
+        affinity
+            .required_during_scheduling_ignored_during_execution
+            .as_ref()
+    });
     by_selector
         || required.is_some_and(|selector| {
             selector.node_selector_terms.iter().all(|term| {
                 term.match_expressions.iter().flatten().any(|wanted| {
                     let values = wanted.values.as_deref().unwrap_or_default();
-                    wanted.key == labels::TYPE && wanted.operator == "In" && values.iter().all(is_virtual)
+                    wanted.key == labels::TYPE
+                        && wanted.operator == "In"
+                        && values.iter().all(is_virtual)
                 })
             })
         })
@@ -174,14 +225,21 @@ pub fn namespace(namespace: core::Namespace) -> Option<ConsumerNamespace> {
     let meta = namespace.metadata;
     let found = meta.labels?;
     let consumer: ClusterId = found.get(labels::CONSUMER_ID)?.parse().ok()?;
-    let managed = found.get(labels::MANAGED).is_some_and(|value| value == "true");
+    let managed = found
+        .get(labels::MANAGED)
+        .is_some_and(|value| value == "true");
     let tenant = match found.get(labels::NAMESPACE_KIND)?.as_str() {
         "tenant" => meta.name == Some(tenant_namespace(&consumer)),
         labels::KIND_MAPPED => false,
         _ => return None,
     };
     let terminating = meta.deletion_timestamp.is_some();
-    managed.then(|| ConsumerNamespace { uid: meta.uid.unwrap_or_default(), consumer, tenant, terminating })
+    managed.then(|| ConsumerNamespace {
+        uid: meta.uid.unwrap_or_default(),
+        consumer,
+        tenant,
+        terminating,
+    })
 }
 
 /// Maximum length of the name of a peering, from the schema.
@@ -209,31 +267,57 @@ pub struct Request {
 impl Default for Request {
     fn default() -> Self {
         let resources = Ok(ResourceList::new());
-        Self { resources, granularity: None, tethering: false, peering: None, generation: None, conditions: Vec::new() }
+        Self {
+            resources,
+            granularity: None,
+            tethering: false,
+            peering: None,
+            generation: None,
+            conditions: Vec::new(),
+        }
     }
 }
 
-/// Reduces a request; `None` if it is being deleted. A consumer can write a request that the schema admits and Liqo cannot
-/// read. It becomes an error value, so that it does not hurt other consumers.
+/// Reduces a request; `None` if it is being deleted. A consumer can write a request that the schema
+/// admits and Liqo cannot read. It becomes an error value, so that it does not hurt other
+/// consumers.
 pub fn request(request: DeserializeGuard<ResourceRequest>) -> Option<Request> {
     match request.0 {
         Ok(request) => {
-            let conditions = request.status.map(|status| status.conditions).unwrap_or_default();
+            let conditions = request
+                .status
+                .map(|status| status.conditions)
+                .unwrap_or_default();
             let deleted = request.metadata.deletion_timestamp.is_some();
             let (granularity, tethering) = (request.spec.granularity, request.spec.tethering);
             let generation = request.metadata.generation;
             let resources = Some(request.spec.resources).filter(is_bounded);
-            let resources =
-                resources.ok_or_else(|| format!("it names more than {MAX_RESOURCES} resources, or one by an overlong name"));
-            let peering = request.spec.peering.filter(|name| name.len() <= MAX_PEERING_LEN);
-            (!deleted).then_some(Request { resources, granularity, tethering, peering, generation, conditions })
+            let resources = resources.ok_or_else(|| {
+                format!("it names more than {MAX_RESOURCES} resources, or one by an overlong name")
+            });
+            let peering = request
+                .spec
+                .peering
+                .filter(|name| name.len() <= MAX_PEERING_LEN);
+            (!deleted).then_some(Request {
+                resources,
+                granularity,
+                tethering,
+                peering,
+                generation,
+                conditions,
+            })
         }
         Err(invalid) => {
             let deleted = invalid.metadata.deletion_timestamp.is_some();
             // The error repeats what the consumer wrote.
             let error = invalid.error.chars().take(MAX_ERROR_LEN).collect();
             let generation = invalid.metadata.generation;
-            (!deleted).then_some(Request { resources: Err(error), generation, ..Request::default() })
+            (!deleted).then_some(Request {
+                resources: Err(error),
+                generation,
+                ..Request::default()
+            })
         }
     }
 }
@@ -271,13 +355,23 @@ mod tests {
 
     #[test]
     fn unready_cordoned_tainted_and_deleted_nodes_are_not_eligible() {
-        assert!(!eligible(|node| node["status"]["conditions"][0]["status"] = json!("Unknown")));
+        assert!(!eligible(
+            |node| node["status"]["conditions"][0]["status"] = json!("Unknown")
+        ));
         assert!(!eligible(|node| node["status"] = json!({})));
         assert!(!eligible(|node| node["spec"]["unschedulable"] = json!(true)));
-        assert!(!eligible(|node| node["spec"]["taints"] = json!([{ "key": "a", "effect": "NoSchedule" }])));
-        assert!(!eligible(|node| node["spec"]["taints"] = json!([{ "key": "a", "effect": "NoExecute" }])));
-        assert!(!eligible(|node| node["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z")));
-        assert!(eligible(|node| node["spec"]["taints"] = json!([{ "key": "a", "effect": "PreferNoSchedule" }])));
+        assert!(!eligible(
+            |node| node["spec"]["taints"] = json!([{ "key": "a", "effect": "NoSchedule" }])
+        ));
+        assert!(!eligible(
+            |node| node["spec"]["taints"] = json!([{ "key": "a", "effect": "NoExecute" }])
+        ));
+        assert!(!eligible(
+            |node| node["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z")
+        ));
+        assert!(eligible(
+            |node| node["spec"]["taints"] = json!([{ "key": "a", "effect": "PreferNoSchedule" }])
+        ));
     }
 
     #[test]
@@ -285,20 +379,38 @@ mod tests {
         let id = cluster(1);
         let reduced = |taints: Value| {
             reduced_node(|node| {
-                for (key, value) in [("type", "virtual-node"), ("remote-cluster-id", id.as_str()), ("pool", "gpu")] {
+                for (key, value) in [
+                    ("type", "virtual-node"),
+                    ("remote-cluster-id", id.as_str()),
+                    ("pool", "gpu"),
+                ] {
                     node["metadata"]["labels"][format!("liqo.io/{key}")] = json!(value);
                 }
                 node["spec"]["taints"] = taints;
             })
         };
         let own = json!({ "key": "virtual-node.liqo.io/not-allowed", "value": "true", "effect": "NoExecute" });
-        let silent = json!({ "key": "virtual-node.liqo.io/peer-unreachable", "effect": "NoSchedule" });
+        let silent =
+            json!({ "key": "virtual-node.liqo.io/peer-unreachable", "effect": "NoSchedule" });
         let dear = json!({ "key": "virtual-node.liqo.io/no-new-pods", "effect": "NoSchedule" });
         let node = reduced(json!([own, silent])).unwrap();
-        assert_eq!(node.upstream, Some(Upstream { provider: id.clone(), pool: "gpu".into(), offer: None }));
+        assert_eq!(
+            node.upstream,
+            Some(Upstream {
+                provider: id.clone(),
+                pool: "gpu".into(),
+                offer: None
+            })
+        );
         assert!(node.eligible && !reduced(json!([own, dear])).unwrap().eligible);
-        assert!(!eligible(|node| node["spec"]["taints"] = json!([own])), "only a virtual node has it as usual");
-        assert_eq!(reduced_node(|node| node["metadata"]["labels"]["liqo.io/type"] = json!("virtual-node")), None);
+        assert!(
+            !eligible(|node| node["spec"]["taints"] = json!([own])),
+            "only a virtual node has it as usual"
+        );
+        assert_eq!(
+            reduced_node(|node| node["metadata"]["labels"]["liqo.io/type"] = json!("virtual-node")),
+            None
+        );
     }
 
     fn reduced_pod(change: impl FnOnce(&mut Value)) -> Option<PodUsage> {
@@ -314,7 +426,10 @@ mod tests {
     #[test]
     fn a_finished_pod_uses_nothing() {
         for phase in ["Succeeded", "Failed"] {
-            assert_eq!(reduced_pod(|pod| pod["status"]["phase"] = json!(phase)), None);
+            assert_eq!(
+                reduced_pod(|pod| pod["status"]["phase"] = json!(phase)),
+                None
+            );
         }
     }
 
@@ -322,26 +437,47 @@ mod tests {
     fn every_unfinished_pod_counts_as_one_pod_with_its_requests() {
         let pod = reduced_pod(|pod| pod["spec"]["nodeName"] = json!("a")).unwrap();
         assert_eq!(pod.resources.requests, list("cpu=1, pods=1"));
-        assert_eq!((pod.node.as_deref(), pod.waits_for_node, pod.owner), (Some("a"), false, None));
+        assert_eq!(
+            (pod.node.as_deref(), pod.waits_for_node, pod.owner),
+            (Some("a"), false, None)
+        );
     }
 
     #[test]
     fn a_pod_waits_for_a_local_node_unless_it_has_gates_or_accepts_virtual_nodes_only() {
-        let virtual_only = json!({ "key": "liqo.io/type", "operator": "In", "values": ["virtual-node"] });
+        let virtual_only =
+            json!({ "key": "liqo.io/type", "operator": "In", "values": ["virtual-node"] });
         let terms = |terms: Value| json!({ "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": { "nodeSelectorTerms": terms } } });
         let waits = |change: fn(&mut Value)| reduced_pod(change).unwrap().waits_for_node;
         assert!(waits(|_| ()));
-        assert!(!waits(|pod| pod["spec"]["schedulingGates"] = json!([{ "name": "g" }])));
-        assert!(!waits(|pod| pod["spec"]["nodeSelector"] = json!({ "liqo.io/type": "virtual-node" })));
-        let with_terms = |value: Value| reduced_pod(|pod| pod["spec"]["affinity"] = terms(value)).unwrap().waits_for_node;
+        assert!(!waits(
+            |pod| pod["spec"]["schedulingGates"] = json!([{ "name": "g" }])
+        ));
+        assert!(!waits(
+            |pod| pod["spec"]["nodeSelector"] = json!({ "liqo.io/type": "virtual-node" })
+        ));
+        let with_terms = |value: Value| {
+            reduced_pod(|pod| pod["spec"]["affinity"] = terms(value))
+                .unwrap()
+                .waits_for_node
+        };
         assert!(!with_terms(json!([{ "matchExpressions": [virtual_only] }])));
         let elsewhere = json!({ "key": "zone", "operator": "In", "values": ["a"] });
-        assert!(with_terms(json!([{ "matchExpressions": [virtual_only] }, { "matchExpressions": [elsewhere] }])));
+        assert!(with_terms(
+            json!([{ "matchExpressions": [virtual_only] }, { "matchExpressions": [elsewhere] }])
+        ));
         let tolerates = |toleration: Value| {
-            reduced_pod(|pod| pod["spec"]["tolerations"] = json!([toleration])).unwrap().waits_for_virtual_node
+            reduced_pod(|pod| pod["spec"]["tolerations"] = json!([toleration]))
+                .unwrap()
+                .waits_for_virtual_node
         };
-        assert!(tolerates(json!({ "key": "virtual-node.liqo.io/not-allowed", "operator": "Exists", "effect": "NoExecute" })));
-        assert!(tolerates(json!({ "operator": "Exists" })) && !tolerates(json!({ "key": "gpu", "operator": "Exists" })));
+        assert!(tolerates(
+            json!({ "key": "virtual-node.liqo.io/not-allowed", "operator": "Exists", "effect": "NoExecute" })
+        ));
+        assert!(
+            tolerates(json!({ "operator": "Exists" }))
+                && !tolerates(json!({ "key": "gpu", "operator": "Exists" }))
+        );
     }
 
     #[test]
@@ -349,7 +485,10 @@ mod tests {
         let id = cluster(1);
         let kept = |name: &str, kind: &str, managed: &str| {
             let labels = json!({ "liqo.io/managed": managed, "liqo.io/namespace-kind": kind, "liqo.io/consumer-id": id });
-            namespace(from_value(json!({ "metadata": { "name": name, "uid": "u", "labels": labels } })).unwrap())
+            namespace(
+                from_value(json!({ "metadata": { "name": name, "uid": "u", "labels": labels } }))
+                    .unwrap(),
+            )
         };
         let tenant = kept(&tenant_namespace(&id), "tenant", "true").unwrap();
         assert!(tenant.tenant && tenant.consumer == id && !tenant.terminating);
@@ -357,7 +496,10 @@ mod tests {
         assert!(!kept("another-name", "tenant", "true").unwrap().tenant);
         assert_eq!(kept("demo-rome", "provider", "true"), None);
         assert_eq!(kept("demo-rome", "mapped", "false"), None);
-        assert_eq!(namespace(from_value(json!({ "metadata": { "name": "default" } })).unwrap()), None);
+        assert_eq!(
+            namespace(from_value(json!({ "metadata": { "name": "default" } })).unwrap()),
+            None
+        );
     }
 
     #[test]
@@ -377,15 +519,23 @@ mod tests {
     #[test]
     fn a_request_that_names_many_resources_is_unreadable_and_not_kept() {
         let read = |number: usize| {
-            let resources: serde_json::Map<String, Value> =
-                (0..number).map(|n| (format!("example.com/r{n}"), json!("1"))).collect();
+            let resources: serde_json::Map<String, Value> = (0..number)
+                .map(|n| (format!("example.com/r{n}"), json!("1")))
+                .collect();
             let value = json!({
                 "apiVersion": "discovery.liqo.io/v1alpha1", "kind": "ResourceRequest",
                 "metadata": { "name": "request" }, "spec": { "resources": resources }
             });
-            request(from_value(value).unwrap()).unwrap().resources.map(|resources| resources.len())
+            request(from_value(value).unwrap())
+                .unwrap()
+                .resources
+                .map(|resources| resources.len())
         };
         assert_eq!(read(MAX_RESOURCES), Ok(MAX_RESOURCES));
-        assert!(read(100_000).unwrap_err().contains("more than 64 resources"));
+        assert!(
+            read(100_000)
+                .unwrap_err()
+                .contains("more than 64 resources")
+        );
     }
 }

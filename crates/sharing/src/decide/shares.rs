@@ -7,10 +7,11 @@
 //!           └─▶ each policy's part, split between its consumers by weight
 //! ```
 //!
-//! Nobody gets less than its floor, which is what it uses unless that is being reclaimed, and what a contract guarantees.
+//! Nobody gets less than its floor, which is what it uses unless that is being reclaimed, and what
+//! a contract guarantees.
 //!
-//! The nodes on which a consumer's pods run must not decide how much it gets. Therefore, if a consumer uses more than its
-//! entitlement of one partition, it gets that much less of the others.
+//! The nodes on which a consumer's pods run must not decide how much it gets. Therefore, if a
+//! consumer uses more than its entitlement of one partition, it gets that much less of the others.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -37,9 +38,11 @@ pub struct PartitionBudget {
     pub floors: BTreeMap<usize, ResourceList>,
     /// The claimants that refuse more than their floor.
     pub refused: BTreeSet<usize>,
-    /// Amounts that contracts guarantee to claimants here, as far as they exist. They are part of the floors.
+    /// Amounts that contracts guarantee to claimants here, as far as they exist. They are part of
+    /// the floors.
     pub guaranteed: BTreeMap<usize, ResourceList>,
-    /// The most of each resource for claimants that get some of the nodes here only. Their floors may be more.
+    /// The most of each resource for claimants that get some of the nodes here only. Their floors
+    /// may be more.
     pub limits: BTreeMap<usize, ResourceList>,
 }
 
@@ -47,29 +50,55 @@ impl PartitionBudget {
     #[must_use]
     pub fn without_floors(&self) -> Self {
         let floor = |claimant: &usize| self.guaranteed.get(claimant).cloned().unwrap_or_default();
-        let floors = self.floors.keys().map(|claimant| (*claimant, floor(claimant))).collect();
-        Self { floors, ..self.clone() }
+        let floors = self
+            .floors
+            .keys()
+            .map(|claimant| (*claimant, floor(claimant)))
+            .collect();
+        Self {
+            floors,
+            ..self.clone()
+        }
     }
 
     /// The limit of a claimant that refuses its offer: just its floor.
     fn refused_limit(&self, floor: &ResourceList) -> ResourceList {
-        self.free.names().map(|name| (name, floor.get(name))).collect()
+        self.free
+            .names()
+            .map(|name| (name, floor.get(name)))
+            .collect()
     }
 
     /// The most that all claimants together can be promised.
     pub fn max_promised(&self, claimants: &[Claimant], policies: &[&Provide]) -> ResourceList {
         let capacity = self.capacity(claimants, policies);
-        let members: BTreeSet<usize> = self.floors.keys().map(|&claimant| claimants[claimant].policy).collect();
-        if members.iter().any(|&policy| policies[policy].source.fixed.is_some()) {
+        let members: BTreeSet<usize> = self
+            .floors
+            .keys()
+            .map(|&claimant| claimants[claimant].policy)
+            .collect();
+        if members
+            .iter()
+            .any(|&policy| policies[policy].source.fixed.is_some())
+        {
             return capacity;
         }
-        let limits: Vec<ResourceList> = members.iter().map(|&policy| max_for_policy(&self.free, policies[policy])).collect();
-        capacity.min(&limits.iter().sum()).max(&self.guaranteed.values().sum())
+        let limits: Vec<ResourceList> = members
+            .iter()
+            .map(|&policy| max_for_policy(&self.free, policies[policy]))
+            .collect();
+        capacity
+            .min(&limits.iter().sum())
+            .max(&self.guaranteed.values().sum())
     }
 
     /// The free resources with the largest overcommitment of the claimants' policies.
     pub fn capacity(&self, claimants: &[Claimant], policies: &[&Provide]) -> ResourceList {
-        let overcommit = self.floors.keys().map(|&claimant| policies[claimants[claimant].policy].overcommit_percentage).max();
+        let overcommit = self
+            .floors
+            .keys()
+            .map(|&claimant| policies[claimants[claimant].policy].overcommit_percentage)
+            .max();
         self.free.percentage(u32::from(overcommit.unwrap_or(100)))
     }
 }
@@ -80,24 +109,41 @@ pub fn max_for_policy(free: &ResourceList, provide: &Provide) -> ResourceList {
     if provide.source.fixed.is_some() {
         return free.percentage(overcommit);
     }
-    free.percentage(u32::from(provide.percentage)).percentage(overcommit)
+    free.percentage(u32::from(provide.percentage))
+        .percentage(overcommit)
 }
 
 /// The share of each claimant, for each budget.
 pub type Shares = Vec<BTreeMap<usize, ResourceList>>;
 
 /// The shares if nobody used anything.
-pub fn entitlements(budgets: &[PartitionBudget], claimants: &[Claimant], policies: &[&Provide]) -> Shares {
-    let unused: Vec<PartitionBudget> = budgets.iter().map(PartitionBudget::without_floors).collect();
+pub fn entitlements(
+    budgets: &[PartitionBudget],
+    claimants: &[Claimant],
+    policies: &[&Provide],
+) -> Shares {
+    let unused: Vec<PartitionBudget> = budgets
+        .iter()
+        .map(PartitionBudget::without_floors)
+        .collect();
     // Without use nobody has an excess, so these entitlements have no effect.
     let none: Shares = unused.iter().map(|budget| budget.floors.clone()).collect();
     shares(&unused, &none, claimants, policies)
 }
 
 /// The shares with the present use.
-pub fn shares(budgets: &[PartitionBudget], entitlements: &Shares, claimants: &[Claimant], policies: &[&Provide]) -> Shares {
-    // What each claimant may still get. All floors are subtracted at once, so that a floor of a later budget is not given twice.
-    let mut left: Vec<ResourceList> = claimants.iter().map(|claimant| claimant.limit.clone()).collect();
+pub fn shares(
+    budgets: &[PartitionBudget],
+    entitlements: &Shares,
+    claimants: &[Claimant],
+    policies: &[&Provide],
+) -> Shares {
+    // What each claimant may still get. All floors are subtracted at once, so that a floor of a
+    // later budget is not given twice.
+    let mut left: Vec<ResourceList> = claimants
+        .iter()
+        .map(|claimant| claimant.limit.clone())
+        .collect();
     // What each claimant has of one budget beyond its entitlement, and gives up in the others.
     let mut excess = vec![ResourceList::new(); claimants.len()];
     for (budget, entitled) in budgets.iter().zip(entitlements) {
@@ -114,8 +160,16 @@ pub fn shares(budgets: &[PartitionBudget], entitlements: &Shares, claimants: &[C
             if budget.refused.contains(&claimant) {
                 return budget.refused_limit(floor);
             }
-            let limit = without_excess(raised_by(&left[claimant], floor), &entitled[&claimant], &excess[claimant]);
-            budget.limits.get(&claimant).map(|most| lower_of(&limit, most)).unwrap_or(limit)
+            let limit = without_excess(
+                raised_by(&left[claimant], floor),
+                &entitled[&claimant],
+                &excess[claimant],
+            );
+            budget
+                .limits
+                .get(&claimant)
+                .map(|most| lower_of(&limit, most))
+                .unwrap_or(limit)
         };
         let claim = |(&claimant, floor): (&usize, &ResourceList)| {
             let claim = Claim {
@@ -128,8 +182,10 @@ pub fn shares(budgets: &[PartitionBudget], entitlements: &Shares, claimants: &[C
         };
         let shares = shares_of_budget(budget, budget.floors.iter().map(claim), claimants, policies);
         for (&claimant, share) in &shares {
-            left[claimant] = left[claimant].saturating_sub(&share.saturating_sub(&budget.floors[&claimant]));
-            excess[claimant] = excess[claimant].saturating_sub(&entitled[&claimant].saturating_sub(share));
+            left[claimant] =
+                left[claimant].saturating_sub(&share.saturating_sub(&budget.floors[&claimant]));
+            excess[claimant] =
+                excess[claimant].saturating_sub(&entitled[&claimant].saturating_sub(share));
         }
         all.push(shares);
     }
@@ -137,10 +193,21 @@ pub fn shares(budgets: &[PartitionBudget], entitlements: &Shares, claimants: &[C
 }
 
 /// Lowers the limit of each resource with an excess to the entitlement less that excess.
-fn without_excess(mut limit: ResourceList, entitled: &ResourceList, excess: &ResourceList) -> ResourceList {
+fn without_excess(
+    mut limit: ResourceList,
+    entitled: &ResourceList,
+    excess: &ResourceList,
+) -> ResourceList {
     for (name, excess) in excess.iter().filter(|(_, excess)| !excess.is_zero()) {
         let most = entitled.get(name).saturating_sub(excess);
-        limit.insert(name, if limit.contains(name) { limit.get(name).min(most) } else { most });
+        limit.insert(
+            name,
+            if limit.contains(name) {
+                limit.get(name).min(most)
+            } else {
+                most
+            },
+        );
     }
     limit
 }
@@ -151,10 +218,14 @@ fn lower_of(one: &ResourceList, other: &ResourceList) -> ResourceList {
 }
 
 fn raised_by(limit: &ResourceList, floor: &ResourceList) -> ResourceList {
-    limit.iter().map(|(name, amount)| (name, amount + floor.get(name))).collect()
+    limit
+        .iter()
+        .map(|(name, amount)| (name, amount + floor.get(name)))
+        .collect()
 }
 
-/// Claims on one budget, with the claimant of each: those of one policy, or all those with fixed amounts.
+/// Claims on one budget, with the claimant of each: those of one policy, or all those with fixed
+/// amounts.
 #[derive(Default)]
 struct Group {
     members: Vec<usize>,
@@ -164,7 +235,12 @@ struct Group {
 impl Group {
     /// Splits `total` between the members.
     fn split(&self, total: &ResourceList, shares: &mut BTreeMap<usize, ResourceList>) {
-        shares.extend(self.members.iter().copied().zip(ledger::split(total, &self.claims)));
+        shares.extend(
+            self.members
+                .iter()
+                .copied()
+                .zip(ledger::split(total, &self.claims)),
+        );
     }
 }
 
@@ -178,17 +254,28 @@ fn shares_of_budget(
     for (claimant, claim) in claims {
         let policy = claimants[claimant].policy;
         let is_fixed = policies[policy].source.fixed.is_some();
-        let group = if is_fixed { &mut fixed } else { groups.entry(policy).or_default() };
+        let group = if is_fixed {
+            &mut fixed
+        } else {
+            groups.entry(policy).or_default()
+        };
         group.members.push(claimant);
         group.claims.push(claim);
     }
     let capacity = budget.capacity(claimants, policies);
-    let due: ResourceList = groups.values().flat_map(|group| &group.claims).map(|claim| &claim.in_use).sum();
+    let due: ResourceList = groups
+        .values()
+        .flat_map(|group| &group.claims)
+        .map(|claim| &claim.in_use)
+        .sum();
     let mut shares = BTreeMap::new();
     fixed.split(&capacity.saturating_sub(&due), &mut shares);
 
     let given: ResourceList = shares.values().sum();
-    let claims: Vec<Claim> = groups.iter().map(|(&policy, group)| combined(budget, policies[policy], &group.claims)).collect();
+    let claims: Vec<Claim> = groups
+        .iter()
+        .map(|(&policy, group)| combined(budget, policies[policy], &group.claims))
+        .collect();
     let parts = ledger::split(&capacity.saturating_sub(&given), &claims);
     for (group, part) in groups.values().zip(parts) {
         group.split(&part, &mut shares);
@@ -201,16 +288,25 @@ fn combined(budget: &PartitionBudget, provide: &Provide, claims: &[Claim]) -> Cl
     let mut requested = max_for_policy(&budget.free, provide);
     // If every consumer has a limit of a resource, the sum of the limits is a limit, too.
     let all_limited = |name: &str| claims.iter().all(|claim| claim.requested.contains(name));
-    let names: Vec<String> = requested.names().filter(|name| all_limited(name)).map(str::to_owned).collect();
+    let names: Vec<String> = requested
+        .names()
+        .filter(|name| all_limited(name))
+        .map(str::to_owned)
+        .collect();
     for name in names {
-        let sum = claims.iter().map(|claim| claim.requested.get(&name).max(claim.in_use.get(&name))).sum();
+        let sum = claims
+            .iter()
+            .map(|claim| claim.requested.get(&name).max(claim.in_use.get(&name)))
+            .sum();
         let smaller = requested.get(&name).min(sum);
         requested.insert(name, smaller);
     }
     Claim {
         // No group is empty.
         consumer: claims[0].consumer.clone(),
-        weight: claims.iter().fold(0, |sum: u16, claim| sum.saturating_add(claim.weight)),
+        weight: claims
+            .iter()
+            .fold(0, |sum: u16, claim| sum.saturating_add(claim.weight)),
         in_use: claims.iter().map(|claim| &claim.in_use).sum(),
         requested,
     }

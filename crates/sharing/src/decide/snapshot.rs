@@ -8,8 +8,9 @@ use std::{
 
 use jiff::Timestamp;
 use liqo_api::{
-    ClusterConfig, ClusterId, Condition, ContractDecision, OfferPhase, POOL_FOR_EACH_NODE, PeeringPolicy, PeeringPolicyStatus,
-    PluginSource, PriceList, RESOURCE_REQUEST, ResourceList, ResourceOffer, ResourceOfferSpec, TetheringState, tenant_namespace,
+    ClusterConfig, ClusterId, Condition, ContractDecision, OfferPhase, POOL_FOR_EACH_NODE,
+    PeeringPolicy, PeeringPolicyStatus, PluginSource, PriceList, RESOURCE_REQUEST, ResourceList,
+    ResourceOffer, ResourceOfferSpec, TetheringState, tenant_namespace,
 };
 use liqo_api::{
     Key,
@@ -64,7 +65,8 @@ pub struct Snapshot {
     pub contracts: ContractFacts,
     /// The working mode of this cluster.
     pub mode: Mode,
-    /// Policies that replace those of persons because of it, or because others are tethered to this cluster.
+    /// Policies that replace those of persons because of it, or because others are tethered to this
+    /// cluster.
     pub replacements: Replacements,
     /// Notices end by the wall clock.
     pub wall_time: Timestamp,
@@ -77,13 +79,15 @@ pub struct ContractFacts {
     pub identity: Option<Arc<ClusterIdentity>>,
     /// The contracts of each tenant namespace.
     pub records: HashMap<String, Vec<Arc<IssuedContract>>>,
-    /// Tenant namespaces that have a new contract which `records` do not show yet: another one would be too many.
+    /// Tenant namespaces that have a new contract which `records` do not show yet: another one
+    /// would be too many.
     pub unseen: HashSet<String>,
     /// Decisions of persons here, for each peer, by contract.
     pub decisions: HashMap<ClusterId, BTreeMap<String, ContractDecision>>,
     /// Possible breaches that this process has seen.
     pub doubts: HashMap<ClusterId, Doubts>,
-    /// Reasons why receipts count as not answered, for each tenant namespace, by the ID of the contract.
+    /// Reasons why receipts count as not answered, for each tenant namespace, by the ID of the
+    /// contract.
     pub unanswered: HashMap<String, BTreeMap<String, String>>,
     /// Random bytes, from which the IDs of new contracts are made.
     pub nonce: [u8; 16],
@@ -92,7 +96,10 @@ pub struct ContractFacts {
 impl ContractFacts {
     /// The contracts in a tenant namespace.
     pub(crate) fn of(&self, namespace: &str) -> &[Arc<IssuedContract>] {
-        self.records.get(namespace).map(Vec::as_slice).unwrap_or_default()
+        self.records
+            .get(namespace)
+            .map(Vec::as_slice)
+            .unwrap_or_default()
     }
 }
 
@@ -107,7 +114,12 @@ pub struct Mode {
 impl Mode {
     /// The mode in the status of the `ClusterConfig`.
     pub fn of(config: &ClusterConfig) -> Self {
-        config.exclusive_peer().map_or_else(Self::default, |peer| Self { state: config.tethering().0, peer: Some(peer.clone()) })
+        config
+            .exclusive_peer()
+            .map_or_else(Self::default, |peer| Self {
+                state: config.tethering().0,
+                peer: Some(peer.clone()),
+            })
     }
 }
 
@@ -178,8 +190,13 @@ impl Plan {
     /// The answer to a consumer about one pool for each node.
     pub fn pool_for_each_node(&self, consumer: &ClusterId) -> Option<&DesiredCondition> {
         let namespace = tenant_namespace(consumer);
-        let answers = self.request_conditions.iter().filter(|condition| condition.namespace == namespace);
-        answers.flat_map(|condition| &condition.wanted).find(|wanted| wanted.kind == POOL_FOR_EACH_NODE)
+        let answers = self
+            .request_conditions
+            .iter()
+            .filter(|condition| condition.namespace == namespace);
+        answers
+            .flat_map(|condition| &condition.wanted)
+            .find(|wanted| wanted.kind == POOL_FOR_EACH_NODE)
     }
 }
 
@@ -252,9 +269,14 @@ impl Requester<'_> {
         self.offers.get(pool).is_some_and(|offer| is_refused(offer))
     }
 
-    /// Whether the isolation of its pods allows to offer it something. An offer that is being withdrawn is none.
+    /// Whether the isolation of its pods allows to offer it something. An offer that is being
+    /// withdrawn is none.
     pub(crate) fn is_included(&self, lending: Lending) -> bool {
-        lending.includes(self.offers.values().any(|offer| offer.spec.withdrawal_timestamp.is_none()))
+        lending.includes(
+            self.offers
+                .values()
+                .any(|offer| offer.spec.withdrawal_timestamp.is_none()),
+        )
     }
 
     /// Whether it is silent for longer than its policy allows.
@@ -263,23 +285,35 @@ impl Requester<'_> {
     }
 }
 
-/// Whether the consumer refuses this offer. Its answer to a withdrawn offer says nothing about the next one.
+/// Whether the consumer refuses this offer. Its answer to a withdrawn offer says nothing about the
+/// next one.
 pub(crate) fn is_refused(offer: &ResourceOffer) -> bool {
-    let refused = offer.status.as_ref().is_some_and(|status| status.phase == OfferPhase::Refused);
+    let refused = offer
+        .status
+        .as_ref()
+        .is_some_and(|status| status.phase == OfferPhase::Refused);
     refused && offer.spec.withdrawal_timestamp.is_none()
 }
 
 impl Snapshot {
     /// The tenant namespaces that are not being deleted.
     pub(crate) fn tenants(&self) -> impl Iterator<Item = (&str, &ConsumerNamespace)> {
-        let all = self.namespaces.iter().map(|(name, namespace)| (name.as_str(), namespace.as_ref()));
+        let all = self
+            .namespaces
+            .iter()
+            .map(|(name, namespace)| (name.as_str(), namespace.as_ref()));
         all.filter(|(_, namespace)| namespace.tenant && !namespace.terminating)
     }
 
     /// The requests, by tenant namespace.
     pub(crate) fn requests(&self) -> HashMap<&str, &Request> {
-        let named = self.requests.iter().filter(|(key, _)| key.name == RESOURCE_REQUEST);
-        named.map(|(key, request)| (key.namespace.as_str(), request.as_ref())).collect()
+        let named = self
+            .requests
+            .iter()
+            .filter(|(key, _)| key.name == RESOURCE_REQUEST);
+        named
+            .map(|(key, request)| (key.namespace.as_str(), request.as_ref()))
+            .collect()
     }
 
     /// The tenants with a readable request, in the order of their cluster IDs.
@@ -287,39 +321,77 @@ impl Snapshot {
         let requests = self.requests();
         let mut offers: HashMap<&str, BTreeMap<&str, &ResourceOffer>> = HashMap::new();
         // An offer that is being deleted counts as gone: the next one is a new object.
-        for (key, offer) in self.offers.iter().filter(|(_, offer)| offer.metadata.deletion_timestamp.is_none()) {
-            offers.entry(&key.namespace).or_default().insert(&key.name, offer);
+        for (key, offer) in self
+            .offers
+            .iter()
+            .filter(|(_, offer)| offer.metadata.deletion_timestamp.is_none())
+        {
+            offers
+                .entry(&key.namespace)
+                .or_default()
+                .insert(&key.name, offer);
         }
         let mut requesters: Vec<Requester<'_>> = self
             .tenants()
             .filter_map(|(namespace, tenant)| {
-                let request = requests.get(namespace).copied().filter(|request| request.resources.is_ok())?;
+                let request = requests
+                    .get(namespace)
+                    .copied()
+                    .filter(|request| request.resources.is_ok())?;
                 let policy = self.policy(&tenant.consumer);
                 let silence = self.silences.get(&tenant.consumer);
                 let absent_in = policy.and_then(|policy| silence?.absent_in(&policy.spec.provide));
                 let offers = offers.remove(namespace).unwrap_or_default();
                 let standing = self.standing(namespace, &tenant.consumer, policy);
-                Some(Requester { namespace, tenant, request, policy, offers, absent_in, standing })
+                Some(Requester {
+                    namespace,
+                    tenant,
+                    request,
+                    policy,
+                    offers,
+                    absent_in,
+                    standing,
+                })
             })
             .collect();
         requesters.sort_by_key(|requester| &requester.tenant.consumer);
         requesters
     }
 
-    fn standing(&self, namespace: &str, consumer: &ClusterId, policy: Option<&Arc<PeeringPolicy>>) -> Standing<'_> {
+    fn standing(
+        &self,
+        namespace: &str,
+        consumer: &ClusterId,
+        policy: Option<&Arc<PeeringPolicy>>,
+    ) -> Standing<'_> {
         let records = self.contracts.of(namespace);
-        let reopened = self.contracts.decisions.get(consumer).is_none_or(|decisions| is_reopened(records, decisions));
-        Standing::of(policy.map(|policy| &policy.spec.provide), records, reopened, self.wall_time)
+        let reopened = self
+            .contracts
+            .decisions
+            .get(consumer)
+            .is_none_or(|decisions| is_reopened(records, decisions));
+        Standing::of(
+            policy.map(|policy| &policy.spec.provide),
+            records,
+            reopened,
+            self.wall_time,
+        )
     }
 
     /// All consumers with a request, each with the resource plugin that its policy names.
     pub(crate) fn plugins(&self) -> BTreeMap<ClusterId, Option<PluginSource>> {
         let requests = self.requests();
-        let tenants = self.tenants().filter_map(|(namespace, tenant)| Some((tenant, requests.get(namespace)?)));
-        let plugin = |consumer: &ClusterId| self.policy(consumer)?.spec.provide.source.plugin.clone();
+        let tenants = self
+            .tenants()
+            .filter_map(|(namespace, tenant)| Some((tenant, requests.get(namespace)?)));
+        let plugin =
+            |consumer: &ClusterId| self.policy(consumer)?.spec.provide.source.plugin.clone();
         let with_plugin = |(tenant, request): (&ConsumerNamespace, &&Request)| {
             let consumer = &tenant.consumer;
-            (consumer.clone(), plugin(consumer).filter(|_| request.resources.is_ok()))
+            (
+                consumer.clone(),
+                plugin(consumer).filter(|_| request.resources.is_ok()),
+            )
         };
         tenants.map(with_plugin).collect()
     }
@@ -329,10 +401,12 @@ impl Snapshot {
         if self.recent_writes.is_empty() {
             return None;
         }
-        self.recent_writes.get(&(requester.tenant.uid.clone(), pool.to_owned()))
+        self.recent_writes
+            .get(&(requester.tenant.uid.clone(), pool.to_owned()))
     }
 
-    /// The policy that applies to a consumer: that of a person, unless the working mode replaces it.
+    /// The policy that applies to a consumer: that of a person, unless the working mode replaces
+    /// it.
     pub fn policy(&self, consumer: &ClusterId) -> Option<&Arc<PeeringPolicy>> {
         match self.replacements.get(consumer) {
             Some(replacement) => replacement.as_ref(),
@@ -352,9 +426,12 @@ impl Snapshot {
         policies::of_peer(&self.policies, peer).into_iter().next()
     }
 
-    /// The consumer and the pool of a pod. Trusts the pod's labels only in a mapped namespace of the same consumer, because only
-    /// Liqo creates pods there.
-    pub(crate) fn verified_owner<'a>(&self, claimed: &'a ClaimedOwner) -> Option<(&'a str, &'a str)> {
+    /// The consumer and the pool of a pod. Trusts the pod's labels only in a mapped namespace of
+    /// the same consumer, because only Liqo creates pods there.
+    pub(crate) fn verified_owner<'a>(
+        &self,
+        claimed: &'a ClaimedOwner,
+    ) -> Option<(&'a str, &'a str)> {
         let namespace = self.namespaces.get(&claimed.namespace)?;
         let is_mapped = !namespace.tenant && namespace.consumer.as_str() == claimed.consumer;
         is_mapped.then_some((claimed.consumer.as_str(), claimed.pool.as_str()))

@@ -1,5 +1,6 @@
-//! Effect of the working mode on sharing, on both sides: a tethered cluster offers everything to its peer and nothing to others, and
-//! the peer lets the pods of a cluster that is tethered to it come back to that cluster's own nodes.
+//! Effect of the working mode on sharing, on both sides: a tethered cluster offers everything to
+//! its peer and nothing to others, and the peer lets the pods of a cluster that is tethered to it
+//! come back to that cluster's own nodes.
 //!
 //! ```text
 //!   rome, tethered to milan                     milan
@@ -13,7 +14,8 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use liqo_api::conditions::DesiredCondition;
 use liqo_api::{
-    ClusterId, Granularity, PeeringPolicy, Provide, ResourceList, Source, TETHERING, TetheringAnswer, TetheringState,
+    ClusterId, Granularity, PeeringPolicy, Provide, ResourceList, Source, TETHERING,
+    TetheringAnswer, TetheringState,
 };
 
 use super::{
@@ -34,10 +36,16 @@ pub enum Returns {
 }
 
 impl Returns {
-    /// `tethers` says whether this cluster asks, and `request` is its request as the provider answered it. A provider writes its offers
-    /// before its answer.
+    /// `tethers` says whether this cluster asks, and `request` is its request as the provider
+    /// answered it. A provider writes its offers before its answer.
     pub fn of(tethers: bool, request: Option<&Request>) -> Self {
-        let answer = |request: &Request| request.conditions.iter().find(|condition| condition.type_ == TETHERING).cloned();
+        let answer = |request: &Request| {
+            request
+                .conditions
+                .iter()
+                .find(|condition| condition.type_ == TETHERING)
+                .cloned()
+        };
         let is_noted = |request: &Request| {
             answer(request).is_none_or(|answer| {
                 !request.tethering
@@ -53,7 +61,8 @@ impl Returns {
     }
 }
 
-/// The answer of this cluster to a consumer that asks to be tethered to it. `policy` is the one of a person that applies to the consumer.
+/// The answer of this cluster to a consumer that asks to be tethered to it. `policy` is the one of
+/// a person that applies to the consumer.
 pub fn answer(mode: &Mode, policy: Option<&PeeringPolicy>) -> (TetheringAnswer, String) {
     let provide = policy.map(|policy| &policy.spec.provide);
     if mode.state != TetheringState::Autonomous {
@@ -62,11 +71,13 @@ pub fn answer(mode: &Mode, policy: Option<&PeeringPolicy>) -> (TetheringAnswer, 
     }
     match provide {
         Some(provide) if provide.tethering && provide.source.plugin.is_some() => {
-            let message =
-                "its PeeringPolicy leaves the amounts to a resource plugin, which does not know the nodes of this cluster";
+            let message = "its PeeringPolicy leaves the amounts to a resource plugin, which does not know the nodes of this cluster";
             (TetheringAnswer::NotAllowed, message.to_owned())
         }
-        Some(provide) if provide.tethering => (TetheringAnswer::Granted, "it controls this cluster".to_owned()),
+        Some(provide) if provide.tethering => (
+            TetheringAnswer::Granted,
+            "it controls this cluster".to_owned(),
+        ),
         _ => {
             let message = "its PeeringPolicy lets no cluster be tethered to it (provide.tethering)";
             (TetheringAnswer::NotAllowed, message.to_owned())
@@ -77,32 +88,54 @@ pub fn answer(mode: &Mode, policy: Option<&PeeringPolicy>) -> (TetheringAnswer, 
 /// The consumers that are tethered to this cluster, or may be.
 pub fn granted(snapshot: &Snapshot) -> BTreeSet<ClusterId> {
     let requests = snapshot.requests();
-    let asking = snapshot.tenants().filter(|(namespace, _)| requests.get(namespace).is_some_and(|request| request.tethering));
+    let asking = snapshot.tenants().filter(|(namespace, _)| {
+        requests
+            .get(namespace)
+            .is_some_and(|request| request.tethering)
+    });
     let consumers = asking.map(|(_, tenant)| &tenant.consumer);
     let is_granted = |consumer: &&ClusterId| {
-        answer(&snapshot.mode, snapshot.policy_of_person(consumer).map(AsRef::as_ref)).0 == TetheringAnswer::Granted
+        answer(
+            &snapshot.mode,
+            snapshot.policy_of_person(consumer).map(AsRef::as_ref),
+        )
+        .0 == TetheringAnswer::Granted
     };
     consumers.filter(is_granted).cloned().collect()
 }
 
-/// The condition of a request: the answer, or that nothing is asked any more. `None` if nothing ever was.
-pub fn condition(snapshot: &Snapshot, consumer: &ClusterId, asks: bool, has_answer: bool) -> Option<DesiredCondition> {
+/// The condition of a request: the answer, or that nothing is asked any more. `None` if nothing
+/// ever was.
+pub fn condition(
+    snapshot: &Snapshot,
+    consumer: &ClusterId,
+    asks: bool,
+    has_answer: bool,
+) -> Option<DesiredCondition> {
     if !asks {
         let message = "the consumer does not ask to be tethered";
-        return has_answer.then(|| DesiredCondition::no(TETHERING, TetheringAnswer::NotAsked, message));
+        return has_answer
+            .then(|| DesiredCondition::no(TETHERING, TetheringAnswer::NotAsked, message));
     }
-    let (answer, message) = answer(&snapshot.mode, snapshot.policy_of_person(consumer).map(AsRef::as_ref));
+    let (answer, message) = answer(
+        &snapshot.mode,
+        snapshot.policy_of_person(consumer).map(AsRef::as_ref),
+    );
     Some(match answer {
         TetheringAnswer::Granted => DesiredCondition::yes(TETHERING, answer, message),
         _ => DesiredCondition::no(TETHERING, answer, message),
     })
 }
 
-/// The replacements that the mode of this cluster means, and those for clusters that are tethered to it.
+/// The replacements that the mode of this cluster means, and those for clusters that are tethered
+/// to it.
 pub fn replacements(snapshot: &Snapshot) -> Replacements {
     let mut all = Replacements::new();
     if let Some(peer) = &snapshot.mode.peer {
-        for (_, tenant) in snapshot.tenants().filter(|(_, tenant)| tenant.consumer != *peer) {
+        for (_, tenant) in snapshot
+            .tenants()
+            .filter(|(_, tenant)| tenant.consumer != *peer)
+        {
             all.insert(tenant.consumer.clone(), None);
         }
         let percentage = match snapshot.mode.state {
@@ -111,13 +144,23 @@ pub fn replacements(snapshot: &Snapshot) -> Replacements {
             TetheringState::Autonomous | TetheringState::Tethering => None,
         };
         if let (Some(percentage), Some(policy)) = (percentage, snapshot.policy_of_person(peer)) {
-            all.insert(peer.clone(), Some(replaced(policy, "tethered", everything(&policy.spec.provide, percentage))));
+            all.insert(
+                peer.clone(),
+                Some(replaced(
+                    policy,
+                    "tethered",
+                    everything(&policy.spec.provide, percentage),
+                )),
+            );
         }
         return all;
     }
     for consumer in granted(snapshot) {
         if let Some(policy) = snapshot.policy_of_person(&consumer) {
-            let provide = Provide { granularity: Granularity::default(), ..policy.spec.provide.clone() };
+            let provide = Provide {
+                granularity: Granularity::default(),
+                ..policy.spec.provide.clone()
+            };
             let replacement = replaced(policy, consumer.as_str(), provide);
             all.insert(consumer, Some(replacement));
         }
@@ -125,8 +168,9 @@ pub fn replacements(snapshot: &Snapshot) -> Replacements {
     all
 }
 
-/// A part of all own nodes, without what a person limits for ordinary peers. How the peer's pods are kept, and what they cost, stays.
-/// How long the peer may be silent is decided by the mode, and how long its pods may stay then by the notice.
+/// A part of all own nodes, without what a person limits for ordinary peers. How the peer's pods
+/// are kept, and what they cost, stays. How long the peer may be silent is decided by the mode, and
+/// how long its pods may stay then by the notice.
 fn everything(provide: &Provide, percentage: u8) -> Provide {
     Provide {
         percentage,
@@ -143,7 +187,10 @@ fn everything(provide: &Provide, percentage: u8) -> Provide {
 /// The name is none that a policy of a person can have.
 fn replaced(policy: &Arc<PeeringPolicy>, what: &str, provide: Provide) -> Arc<PeeringPolicy> {
     let mut replacement = PeeringPolicy::clone(policy);
-    replacement.metadata.name = Some(format!("{}/{what}", policy.metadata.name.as_deref().unwrap_or_default()));
+    replacement.metadata.name = Some(format!(
+        "{}/{what}",
+        policy.metadata.name.as_deref().unwrap_or_default()
+    ));
     replacement.spec.provide = provide;
     Arc::new(replacement)
 }

@@ -9,7 +9,8 @@ use kube::api::{DeleteParams, Patch, PatchParams};
 use kube::{Api, runtime::watcher::Config};
 use liqo_api::policies::PolicyPeer;
 use liqo_api::{
-    Claimed, ClusterId, PeeringPolicy, Receipt, ReceiptPhase, ReceiptStatus, annotations, labels, provider_namespace,
+    Claimed, ClusterId, PeeringPolicy, Receipt, ReceiptPhase, ReceiptStatus, annotations, labels,
+    provider_namespace,
 };
 use liqo_controller_runtime::conditions::namespaced;
 use liqo_controller_runtime::peers::call;
@@ -31,7 +32,9 @@ use liqo_market::receipt::answer::{Evidence, answer};
 use liqo_market::receipt::counted::{is_compared_again, is_counted, superseded};
 use liqo_market::receipt::document::ReceiptParties;
 use liqo_market::receipt::given::{CopyStep, OwnEvidence, copied, copy_step, given, is_asked_for};
-use liqo_market::receipt::issue::{Action, ContractPeriod, ReceiptHead, RecordHead, decide, surplus};
+use liqo_market::receipt::issue::{
+    Action, ContractPeriod, ReceiptHead, RecordHead, decide, surplus,
+};
 use liqo_market::receipt::settle::{SettledUntil, due, is_allowed};
 use liqo_market::receipt::unclaimed::{Ends, unclaimed};
 
@@ -42,7 +45,8 @@ const INCOMPLETE_RETRY: Duration = Duration::from_secs(15);
 
 /// Delay before disputed receipts are looked at again.
 const DISPUTED_RETRY: Duration = Duration::from_hours(1);
-/// Maximum number of periods without a receipt about which a provider is asked at once, and of disputes that are compared again at once.
+/// Maximum number of periods without a receipt about which a provider is asked at once, and of
+/// disputes that are compared again at once.
 const MAX_ASKED: usize = 8;
 
 pub(super) struct Controller {
@@ -53,7 +57,8 @@ pub(super) struct Controller {
     contracts: Cache<Contract>,
     papers: Papers,
     providers: Mutex<HashMap<ClusterId, Arc<AtProvider>>>,
-    /// Time until which the costs of each contract (its object) are settled, as far as that was read or written.
+    /// Time until which the costs of each contract (its object) are settled, as far as that was
+    /// read or written.
     settled: Mutex<HashMap<Key, Seconds>>,
     /// Time at which this process last compared each receipt that it disputed, by namespace.
     disputed: Mutex<HashMap<String, BTreeMap<ContractPeriod, Timestamp>>>,
@@ -69,7 +74,8 @@ struct AtProvider {
     stop: CancellationToken,
 }
 
-/// A receipt to look at. What the provider says of it decides only whether this cluster reads it again.
+/// A receipt to look at. What the provider says of it decides only whether this cluster reads it
+/// again.
 struct ReceiptAtProvider {
     of: ContractPeriod,
     phase: ReceiptPhase,
@@ -79,7 +85,10 @@ struct ReceiptAtProvider {
 impl AtProvider {
     fn receipts(&self, queue: &Queue<String>) -> &Cache<Claimed<ReceiptHead>> {
         self.receipts.get_or_init(|| {
-            let (queue, namespace) = (queue.clone(), provider_namespace(&self.connection.cluster_id));
+            let (queue, namespace) = (
+                queue.clone(),
+                provider_namespace(&self.connection.cluster_id),
+            );
             Cache::watch_provider(
                 &self.connection,
                 Config::default(),
@@ -87,7 +96,9 @@ impl AtProvider {
                 |receipt| size_of::<ReceiptHead>() + receipt.unverified().of.0.len(),
                 {
                     let parties = self.parties.clone();
-                    move |receipt: Claimed<Receipt>| ReceiptHead::reduce(&parties, receipt.by_ref()).map(Claimed::new)
+                    move |receipt: Claimed<Receipt>| {
+                        ReceiptHead::reduce(&parties, receipt.by_ref()).map(Claimed::new)
+                    }
                 },
                 move |_, _, _| queue.add_after(namespace.clone(), crate::SETTLE_DELAY),
             )
@@ -106,45 +117,92 @@ impl Controller {
         let queue = Queue::new();
         let contracts = contracts(context, labels::PROVIDER_ID, stop, &queue);
         let papers = Papers::follow(context, labels::PROVIDER_ID, stop, &queue);
-        let (context, providers, settled, disputed) = (context.clone(), Mutex::default(), Mutex::default(), Mutex::default());
-        Arc::new(Self { context, identity, policies, conditions, contracts, papers, providers, settled, disputed, queue })
+        let (context, providers, settled, disputed) = (
+            context.clone(),
+            Mutex::default(),
+            Mutex::default(),
+            Mutex::default(),
+        );
+        Arc::new(Self {
+            context,
+            identity,
+            policies,
+            conditions,
+            contracts,
+            papers,
+            providers,
+            settled,
+            disputed,
+            queue,
+        })
     }
 
     /// Answers receipts until `stop`.
     pub async fn run(self: Arc<Self>, stop: CancellationToken) {
-        if !(self.contracts.synced().await && self.papers.synced().await && self.policies.synced().await) {
+        if !(self.contracts.synced().await
+            && self.papers.synced().await
+            && self.policies.synced().await)
+        {
             return;
         }
         let controller = self.clone();
-        let work = self.queue.run("receipts-of-providers", CONCURRENCY, stop.clone(), move |namespace: String| {
-            let controller = controller.clone();
-            async move { controller.reconcile(&namespace).await }
-        });
-        let connections = self.context.peers.for_each(stop, |connection| self.clone().follow_provider(connection));
+        let work = self.queue.run(
+            "receipts-of-providers",
+            CONCURRENCY,
+            stop.clone(),
+            move |namespace: String| {
+                let controller = controller.clone();
+                async move { controller.reconcile(&namespace).await }
+            },
+        );
+        let connections = self
+            .context
+            .peers
+            .for_each(stop, |connection| self.clone().follow_provider(connection));
         tokio::join!(work, connections);
     }
 
     /// Makes a provider known until the connection ends.
     async fn follow_provider(self: Arc<Self>, connection: Arc<PeerConnection>) {
-        let (id, stop) = (connection.cluster_id.clone(), connection.ended.child_token());
+        let (id, stop) = (
+            connection.cluster_id.clone(),
+            connection.ended.child_token(),
+        );
         let _guard = stop.clone().drop_guard();
-        let parties = ReceiptParties { provider: id.clone(), consumer: self.context.cluster_id.clone() };
-        let at_provider = Arc::new(AtProvider { connection: connection.clone(), parties, receipts: OnceLock::new(), stop });
+        let parties = ReceiptParties {
+            provider: id.clone(),
+            consumer: self.context.cluster_id.clone(),
+        };
+        let at_provider = Arc::new(AtProvider {
+            connection: connection.clone(),
+            parties,
+            receipts: OnceLock::new(),
+            stop,
+        });
         self.providers().insert(id.clone(), at_provider.clone());
         self.queue.add(provider_namespace(&id));
         connection.ended.cancelled().await;
         let mut providers = self.providers();
-        if providers.get(&id).is_some_and(|current| Arc::ptr_eq(current, &at_provider)) {
+        if providers
+            .get(&id)
+            .is_some_and(|current| Arc::ptr_eq(current, &at_provider))
+        {
             providers.remove(&id);
         }
     }
 
     async fn reconcile(&self, namespace: &str) -> Result<Next, Error> {
-        let Some(provider) = provider_of(namespace) else { return Ok(Next::OnChange) };
+        let Some(provider) = provider_of(namespace) else {
+            return Ok(Next::OnChange);
+        };
         let mut failures = Vec::new();
         let mut next = Next::OnChange;
         let has_contract = !self.contracts.in_namespace(namespace).is_empty();
-        let at_provider = self.providers().get(&provider).cloned().filter(|_| has_contract);
+        let at_provider = self
+            .providers()
+            .get(&provider)
+            .cloned()
+            .filter(|_| has_contract);
         let at_provider = at_provider.filter(|at| at.receipts(&self.queue).is_synced());
         if let Some(at_provider) = &at_provider {
             let receipts = self.to_handle(namespace, at_provider);
@@ -154,7 +212,12 @@ impl Controller {
             let mut again = 0;
             for receipt in receipts {
                 let is_disputed = |phase| phase == ReceiptPhase::Disputed;
-                if is_disputed(receipt.phase) && receipt.copy.as_ref().is_some_and(|copy| is_disputed(copy.phase)) {
+                if is_disputed(receipt.phase)
+                    && receipt
+                        .copy
+                        .as_ref()
+                        .is_some_and(|copy| is_disputed(copy.phase))
+                {
                     if !self.has_records(namespace, &receipt.of) {
                         continue;
                     }
@@ -168,7 +231,10 @@ impl Controller {
                         continue;
                     }
                 }
-                match self.handle(&provider, namespace, at_provider, &receipt).await {
+                match self
+                    .handle(&provider, namespace, at_provider, &receipt)
+                    .await
+                {
                     Ok(true) => {}
                     Ok(false) => next = sooner(next, INCOMPLETE_RETRY),
                     Err(error) => failures.push(error),
@@ -184,17 +250,30 @@ impl Controller {
         Ok(next)
     }
 
-    /// The receipts at a provider with their copies here, as far as this cluster keeps copies: the provider may keep more of them.
+    /// The receipts at a provider with their copies here, as far as this cluster keeps copies: the
+    /// provider may keep more of them.
     fn to_handle(&self, namespace: &str, at_provider: &AtProvider) -> Vec<ReceiptAtProvider> {
         let copies = self.papers.receipts(namespace);
-        let copies: BTreeMap<&ContractPeriod, &Arc<ReceiptHead>> = copies.iter().map(|copy| (&copy.of, copy)).collect();
+        let copies: BTreeMap<&ContractPeriod, &Arc<ReceiptHead>> =
+            copies.iter().map(|copy| (&copy.of, copy)).collect();
         let all = at_provider.receipts(&self.queue).all();
-        let receipts: Vec<&ReceiptHead> = all.iter().map(|(_, receipt)| receipt.unverified()).collect();
-        let all: BTreeSet<&ContractPeriod> = copies.keys().copied().chain(receipts.iter().map(|receipt| &receipt.of)).collect();
+        let receipts: Vec<&ReceiptHead> = all
+            .iter()
+            .map(|(_, receipt)| receipt.unverified())
+            .collect();
+        let all: BTreeSet<&ContractPeriod> = copies
+            .keys()
+            .copied()
+            .chain(receipts.iter().map(|receipt| &receipt.of))
+            .collect();
         let config = self.context.config();
         let surplus: BTreeSet<&ContractPeriod> =
-            surplus(all.into_iter(), &config.spec.metering, self.context.now()).into_iter().collect();
-        let kept = receipts.iter().filter(|receipt| !surplus.contains(&receipt.of));
+            surplus(all.into_iter(), &config.spec.metering, self.context.now())
+                .into_iter()
+                .collect();
+        let kept = receipts
+            .iter()
+            .filter(|receipt| !surplus.contains(&receipt.of));
         kept.map(|receipt| ReceiptAtProvider {
             of: receipt.of.clone(),
             phase: receipt.phase,
@@ -223,10 +302,17 @@ impl Controller {
     }
 
     /// Settles the complete periods of one contract. Returns until when its costs are settled.
-    async fn settle_contract(&self, key: &Key, contract: &Contract, records: &[RecordHead]) -> Result<Seconds, Error> {
+    async fn settle_contract(
+        &self,
+        key: &Key,
+        contract: &Contract,
+        records: &[RecordHead],
+    ) -> Result<Seconds, Error> {
         let api: Api<liqo_api::Contract> = namespaced(&self.context.client, &key.namespace);
         // The cache may not show what this process wrote last, and the records may be gone by now.
-        let Some(live) = api.get_opt(&key.name).await.step("read", "Contract", key)? else { return Ok(Seconds::MAX) };
+        let Some(live) = api.get_opt(&key.name).await.step("read", "Contract", key)? else {
+            return Ok(Seconds::MAX);
+        };
         let mut settled = Settled::of(live.metadata.annotations.as_ref());
         let due = due(&contract.id, records, settled.until);
         let own = Records::here(&self.context.client, &key.namespace);
@@ -239,16 +325,21 @@ impl Controller {
         }
         if !due.is_empty() {
             let version = live.metadata.resource_version;
-            let patch =
-                json!({ "metadata": { "resourceVersion": version, "annotations": { annotations::SPENT: settled.text() } } });
-            let written = api.patch_metadata(&key.name, &PatchParams::default(), &Patch::Merge(&patch)).await;
+            let patch = json!({ "metadata": { "resourceVersion": version, "annotations": { annotations::SPENT: settled.text() } } });
+            let written = api
+                .patch_metadata(&key.name, &PatchParams::default(), &Patch::Merge(&patch))
+                .await;
             written.step("write the costs of", "Contract", key)?;
         }
         Ok(settled.until)
     }
 
     fn heads(&self, namespace: &str) -> Vec<RecordHead> {
-        self.papers.records(namespace).iter().map(|record| RecordHead::clone(record)).collect()
+        self.papers
+            .records(namespace)
+            .iter()
+            .map(|record| RecordHead::clone(record))
+            .collect()
     }
 
     /// Deletes what is signed or too old.
@@ -258,14 +349,23 @@ impl Controller {
         let (metering, now) = (&self.context.config().spec.metering, self.context.now());
         let actions = decide(&records, receipts.iter().map(AsRef::as_ref), metering, now);
         let copies: Vec<&ReceiptHead> = receipts.iter().map(AsRef::as_ref).collect();
-        let superseded = superseded(&records, &copies).into_iter().map(Action::DeleteRecords);
+        let superseded = superseded(&records, &copies)
+            .into_iter()
+            .map(Action::DeleteRecords);
         let actions: BTreeSet<Action> = actions.into_iter().chain(superseded).collect();
-        for action in actions.into_iter().filter(|action| is_allowed(action, &records, settled)) {
+        for action in actions
+            .into_iter()
+            .filter(|action| is_allowed(action, &records, settled))
+        {
             let done = match action {
                 // Only the provider writes receipts.
                 Action::Issue(_) => Ok(()),
-                Action::KeepSignature(of) => super::keep_signature(&self.context, namespace, &of).await,
-                Action::DeleteRecords(of) => self.papers.delete_records(client, namespace, &of).await,
+                Action::KeepSignature(of) => {
+                    super::keep_signature(&self.context, namespace, &of).await
+                }
+                Action::DeleteRecords(of) => {
+                    self.papers.delete_records(client, namespace, &of).await
+                }
                 Action::DeleteReceipt(of) => super::delete_receipt(client, namespace, &of).await,
             };
             failures.extend(done.err());
@@ -273,18 +373,40 @@ impl Controller {
     }
 
     /// Deletes the records of periods for which no receipt comes any more.
-    async fn let_go(&self, namespace: &str, at_provider: &AtProvider, settled: &SettledUntil) -> Result<(), Error> {
+    async fn let_go(
+        &self,
+        namespace: &str,
+        at_provider: &AtProvider,
+        settled: &SettledUntil,
+    ) -> Result<(), Error> {
         let records = self.heads(namespace);
-        let (copies, theirs) = (self.papers.receipts(namespace), at_provider.receipts(&self.queue).all());
+        let (copies, theirs) = (
+            self.papers.receipts(namespace),
+            at_provider.receipts(&self.queue).all(),
+        );
         let copies: Vec<&ReceiptHead> = copies.iter().map(AsRef::as_ref).collect();
-        let theirs: Vec<&Claimed<ReceiptHead>> = theirs.iter().map(|(_, receipt)| receipt.as_ref()).collect();
-        let mut found = unclaimed(&records, &copies, &theirs, &self.ends(namespace), self.context.now().as_second());
+        let theirs: Vec<&Claimed<ReceiptHead>> =
+            theirs.iter().map(|(_, receipt)| receipt.as_ref()).collect();
+        let mut found = unclaimed(
+            &records,
+            &copies,
+            &theirs,
+            &self.ends(namespace),
+            self.context.now().as_second(),
+        );
         found.retain(|of| is_allowed(&Action::DeleteRecords(of.clone()), &records, settled));
         let theirs = RecordsAtProvider::of(&at_provider.connection);
         for of in found.iter().take(MAX_ASKED) {
             if !theirs.exist(of).await?.unverified() {
-                tracing::debug!(namespace, contract = of.0, period = of.1.name(), "no receipt comes for these usage records");
-                self.papers.delete_records(&self.context.client, namespace, of).await?;
+                tracing::debug!(
+                    namespace,
+                    contract = of.0,
+                    period = of.1.name(),
+                    "no receipt comes for these usage records"
+                );
+                self.papers
+                    .delete_records(&self.context.client, namespace, of)
+                    .await?;
             }
         }
         Ok(())
@@ -309,7 +431,13 @@ impl Controller {
         let connection = &at_provider.connection;
         let theirs: Api<Receipt> = namespaced(&connection.client, &connection.tenant_namespace);
         let key = Key::new(&connection.tenant_namespace, receipt_name(&of.0, of.1));
-        let Some(found) = of_provider(provider, call(theirs.get_opt(&key.name)).await.step("read", "Receipt", &key))? else {
+        let Some(found) = of_provider(
+            provider,
+            call(theirs.get_opt(&key.name))
+                .await
+                .step("read", "Receipt", &key),
+        )?
+        else {
             return Ok(true);
         };
         let found = Claimed::new(found);
@@ -318,22 +446,48 @@ impl Controller {
             return Ok(true);
         }
         let own: Api<Receipt> = namespaced(&self.context.client, namespace);
-        let own = own.get_opt(&key.name).await.step("read", "Receipt", Key::new(namespace, &key.name))?;
-        let evidence = OwnEvidence { copy: own.as_ref(), has_records: self.has_records(namespace, of) };
+        let own =
+            own.get_opt(&key.name)
+                .await
+                .step("read", "Receipt", Key::new(namespace, &key.name))?;
+        let evidence = OwnEvidence {
+            copy: own.as_ref(),
+            has_records: self.has_records(namespace, of),
+        };
         let status = match given(found.by_ref(), &at_provider.parties, evidence) {
             Some(given) => given,
-            None => self.answer(provider, namespace, connection, of, found.by_ref()).await?,
+            None => {
+                self.answer(provider, namespace, connection, of, found.by_ref())
+                    .await?
+            }
         };
         if status.phase == ReceiptPhase::Disputed {
             let now = self.context.now();
-            self.disputed().entry(namespace.to_owned()).or_default().insert(of.clone(), now);
+            self.disputed()
+                .entry(namespace.to_owned())
+                .or_default()
+                .insert(of.clone(), now);
         }
-        if !found.by_ref().map(|found| found.status.as_ref()).says(&Some(&status)) {
+        if !found
+            .by_ref()
+            .map(|found| found.status.as_ref())
+            .says(&Some(&status))
+        {
             let written = call(put_status(&theirs, FIELD_MANAGER, &key.name, &status)).await;
-            of_provider(provider, written.step("write the status of", "Receipt", &key))?;
+            of_provider(
+                provider,
+                written.step("write the status of", "Receipt", &key),
+            )?;
             tracing::info!(%provider, receipt = key.name, answer = ?status.phase, message = status.message, "receipt answered");
         }
-        self.store_copy(&at_provider.parties, &key.name, own.as_ref(), found.by_ref(), &status).await?;
+        self.store_copy(
+            &at_provider.parties,
+            &key.name,
+            own.as_ref(),
+            found.by_ref(),
+            &status,
+        )
+        .await?;
         Ok(true)
     }
 
@@ -350,16 +504,28 @@ impl Controller {
         match copy_step(own, found, parties) {
             CopyStep::Write => {}
             CopyStep::Replace => {
-                delete_if_present(&api, name, &DeleteParams::default()).await.step("delete", "Receipt", &key)?;
+                delete_if_present(&api, name, &DeleteParams::default())
+                    .await
+                    .step("delete", "Receipt", &key)?;
             }
             CopyStep::Keep => {
                 tracing::warn!(receipt = %key, "the provider shows another receipt than the one that this cluster signed");
                 return Ok(());
             }
         }
-        let copy = marked(Receipt::new(name, copied(found, status)), labels::PROVIDER_ID, &parties.provider);
-        put(&api, FIELD_MANAGER, &copy, false).await.step("write", "Receipt", &key)?;
-        put_status(&api, FIELD_MANAGER, name, status).await.step("write the status of", "Receipt", &key)?;
+        let copy = marked(
+            Receipt::new(name, copied(found, status)),
+            labels::PROVIDER_ID,
+            &parties.provider,
+        );
+        put(&api, FIELD_MANAGER, &copy, false)
+            .await
+            .step("write", "Receipt", &key)?;
+        put_status(&api, FIELD_MANAGER, name, status).await.step(
+            "write the status of",
+            "Receipt",
+            &key,
+        )?;
         Ok(())
     }
 
@@ -367,22 +533,41 @@ impl Controller {
     fn is_counted(&self, namespace: &str, of: &ContractPeriod) -> bool {
         let (records, copies) = (self.heads(namespace), self.papers.receipts(namespace));
         let copies: Vec<&ReceiptHead> = copies.iter().map(AsRef::as_ref).collect();
-        let is_known = self.contracts.in_namespace(namespace).iter().any(|(_, contract)| contract.id == of.0);
-        is_counted(of, &records, &copies, &self.ends(namespace), is_known, self.context.now().as_second())
+        let is_known = self
+            .contracts
+            .in_namespace(namespace)
+            .iter()
+            .any(|(_, contract)| contract.id == of.0);
+        is_counted(
+            of,
+            &records,
+            &copies,
+            &self.ends(namespace),
+            is_known,
+            self.context.now().as_second(),
+        )
     }
 
     fn has_records(&self, namespace: &str, of: &ContractPeriod) -> bool {
-        self.papers.records(namespace).iter().any(|record| record.of == *of && !record.is_empty)
+        self.papers
+            .records(namespace)
+            .iter()
+            .any(|record| record.of == *of && !record.is_empty)
     }
 
     fn is_compared_again(&self, namespace: &str, of: &ContractPeriod) -> bool {
-        let compared = self.disputed().get(namespace).and_then(|compared| compared.get(of).copied());
+        let compared = self
+            .disputed()
+            .get(namespace)
+            .and_then(|compared| compared.get(of).copied());
         is_compared_again(compared, self.context.now())
     }
 
     fn ends(&self, namespace: &str) -> Ends {
         let contracts = self.contracts.in_namespace(namespace).into_iter();
-        contracts.filter_map(|(_, contract)| Some((contract.id.clone(), contract.end?))).collect()
+        contracts
+            .filter_map(|(_, contract)| Some((contract.id.clone(), contract.end?)))
+            .collect()
     }
 
     async fn answer(
@@ -397,17 +582,43 @@ impl Controller {
         let own = Records::here(&self.context.client, namespace);
         let ours = own.usage(of).await?;
         let ours = ours.unwrap_or_else(|error| {
-            tracing::warn!(namespace, error, "this cluster's own usage records cannot be read, and count as none");
+            tracing::warn!(
+                namespace,
+                error,
+                "this cluster's own usage records cannot be read, and count as none"
+            );
             Usage::default()
         });
-        let contract = self.contracts.in_namespace(namespace).into_iter().find(|(_, contract)| contract.id == of.0);
+        let contract = self
+            .contracts
+            .in_namespace(namespace)
+            .into_iter()
+            .find(|(_, contract)| contract.id == of.0);
         let peer = self.conditions.foreign_cluster(provider);
-        let policy = policies::effective(&self.policies, &PolicyPeer::new(provider, peer.as_deref()));
-        let exact = policy.map(|policy| policy.spec.consume.contract.metering_tolerance_seconds).unwrap_or_default();
-        let clocks = self.context.config().spec.metering.clock_tolerance_seconds.into();
-        let tolerance = Tolerance { exact: exact.into(), clocks };
+        let policy =
+            policies::effective(&self.policies, &PolicyPeer::new(provider, peer.as_deref()));
+        let exact = policy
+            .map(|policy| policy.spec.consume.contract.metering_tolerance_seconds)
+            .unwrap_or_default();
+        let clocks = self
+            .context
+            .config()
+            .spec
+            .metering
+            .clock_tolerance_seconds
+            .into();
+        let tolerance = Tolerance {
+            exact: exact.into(),
+            clocks,
+        };
         let contract = contract.as_ref().map(|(_, contract)| contract.as_ref());
-        let evidence = Evidence { provider, contract, theirs: &theirs, ours: &ours, tolerance };
+        let evidence = Evidence {
+            provider,
+            contract,
+            theirs: &theirs,
+            ours: &ours,
+            tolerance,
+        };
         Ok(answer(receipt, &evidence, &self.identity))
     }
 
@@ -420,7 +631,9 @@ impl Controller {
     }
 
     fn providers(&self) -> MutexGuard<'_, HashMap<ClusterId, Arc<AtProvider>>> {
-        self.providers.lock().unwrap_or_else(PoisonError::into_inner)
+        self.providers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Objects that stay after a peering ended.
 //!
-//! Receipts and contracts are what both owners settle by, so they must not go with the namespace of the peering, whoever ended it:
+//! Receipts and contracts are what both owners settle by, so they must not go with the namespace of
+//! the peering, whoever ended it:
 //!
 //! ```text
 //!   liqo-tenant-<id> or liqo-provider-<id>, before it is deleted       namespace liqo, for metering.receiptDays
@@ -20,7 +21,9 @@ use futures::{Stream, StreamExt as _, TryStreamExt as _, stream};
 use jiff::{SignedDuration, Timestamp};
 use kube::api::{ApiResource, DeleteParams, DynamicObject, ListParams};
 use kube::{Api, Resource as _, ResourceExt as _, core::Status};
-use liqo_api::{ClusterId, Receipt, UsageRecord, annotations, labels, provider_namespace, tenant_namespace};
+use liqo_api::{
+    ClusterId, Receipt, UsageRecord, annotations, labels, provider_namespace, tenant_namespace,
+};
 use liqo_controller_runtime::put::{marked, put, put_status};
 use liqo_controller_runtime::writes::{ApiError as _, Step as _, StepError, delete_if_present};
 use liqo_controller_runtime::{Context, Key};
@@ -37,12 +40,31 @@ use crate::{Error, FIELD_MANAGER};
 
 /// The place of usage records among the kinds.
 const RECORDS: usize = 1;
-/// Limits of what is kept of a peer: for receipts and contracts, and for usage records. Nobody signs usage records, and a peer can cause as
-/// many as it likes, so they count for themselves.
-const OF_PEER: [Limit; 2] = [Limit { objects: 1000, bytes: 16 << 20 }, Limit { objects: 250, bytes: 8 << 20 }];
+/// Limits of what is kept of a peer: for receipts and contracts, and for usage records. Nobody
+/// signs usage records, and a peer can cause as many as it likes, so they count for themselves.
+const OF_PEER: [Limit; 2] = [
+    Limit {
+        objects: 1000,
+        bytes: 16 << 20,
+    },
+    Limit {
+        objects: 250,
+        bytes: 8 << 20,
+    },
+];
 /// The same for all peers together.
-const OF_ALL: [Limit; 2] = [Limit { objects: 4000, bytes: 64 << 20 }, Limit { objects: 1000, bytes: 32 << 20 }];
-/// Maximum time for which the API server may refuse copies. After that, the peering ends without them.
+const OF_ALL: [Limit; 2] = [
+    Limit {
+        objects: 4000,
+        bytes: 64 << 20,
+    },
+    Limit {
+        objects: 1000,
+        bytes: 32 << 20,
+    },
+];
+/// Maximum time for which the API server may refuse copies. After that, the peering ends without
+/// them.
 const MAX_REFUSED: Duration = Duration::from_mins(10);
 /// Number of objects that are copied at the same time.
 const CONCURRENCY: usize = 8;
@@ -78,44 +100,86 @@ impl<'a> Ending<'a> {
     fn of(namespace: &'a str, name: Option<&'a str>) -> Option<Self> {
         let peer: ClusterId = namespace.rsplit('-').next()?.parse().ok()?;
         let provides = namespace == tenant_namespace(&peer);
-        (provides || namespace == provider_namespace(&peer)).then_some(Self { namespace, peer, provides, name })
+        (provides || namespace == provider_namespace(&peer)).then_some(Self {
+            namespace,
+            peer,
+            provides,
+            name,
+        })
     }
 
-    /// Returns the kept copy of an object. A provider chooses the IDs of contracts, and names have only a part of that. So the name of a
-    /// copy has the peer, the role, and a part of the UID, which this cluster's API server chose.
+    /// Returns the kept copy of an object. A provider chooses the IDs of contracts, and names have
+    /// only a part of that. So the name of a copy has the peer, the role, and a part of the UID,
+    /// which this cluster's API server chose.
     fn copy(&self, object: &DynamicObject, kind: &ApiResource) -> DynamicObject {
-        let role = if self.provides { "provider" } else { "consumer" };
+        let role = if self.provides {
+            "provider"
+        } else {
+            "consumer"
+        };
         let uid = object.uid().unwrap_or_default();
-        let name = format!("{}-{role}-{}-{}", object.name_any(), self.peer, uid.get(..8).unwrap_or(&uid));
-        let length = serde_json::to_vec(&object.data).map(|bytes| bytes.len()).unwrap_or_default();
+        let name = format!(
+            "{}-{role}-{}-{}",
+            object.name_any(),
+            self.peer,
+            uid.get(..8).unwrap_or(&uid)
+        );
+        let length = serde_json::to_vec(&object.data)
+            .map(|bytes| bytes.len())
+            .unwrap_or_default();
         let mut notes = BTreeMap::from([(annotations::KEPT_LENGTH.to_owned(), length.to_string())]);
-        notes.extend(self.name.map(|name| (annotations::CLUSTER_NAME.to_owned(), name.to_owned())));
-        let mut copy = DynamicObject { data: object.data.clone(), ..DynamicObject::new(&name, kind) };
+        notes.extend(
+            self.name
+                .map(|name| (annotations::CLUSTER_NAME.to_owned(), name.to_owned())),
+        );
+        let mut copy = DynamicObject {
+            data: object.data.clone(),
+            ..DynamicObject::new(&name, kind)
+        };
         copy.meta_mut().annotations = Some(notes);
-        copy.meta_mut().labels = Some(BTreeMap::from([(labels::FORMER_ROLE.to_owned(), role.to_owned())]));
+        copy.meta_mut().labels = Some(BTreeMap::from([(
+            labels::FORMER_ROLE.to_owned(),
+            role.to_owned(),
+        )]));
         marked(copy, labels::FORMER_PEER_ID, &self.peer)
     }
 }
 
 impl Keeper {
     pub fn new(context: &Context, identity: &Arc<ClusterIdentity>) -> Self {
-        Self { context: context.clone(), identity: identity.clone(), refused: Mutex::default() }
+        Self {
+            context: context.clone(),
+            identity: identity.clone(),
+            refused: Mutex::default(),
+        }
     }
 
-    /// Keeps what is in the namespace of a peering that has ended, and whose pods are gone. `name`: what people call the peer.
+    /// Keeps what is in the namespace of a peering that has ended, and whose pods are gone. `name`:
+    /// what people call the peer.
     pub async fn keep(&self, namespace: &str, name: Option<&str>) -> Result<(), Error> {
-        let Some(ending) = Ending::of(namespace, name) else { return Ok(()) };
+        let Some(ending) = Ending::of(namespace, name) else {
+            return Ok(());
+        };
         if ending.provides {
             self.write_last_receipts(&ending).await?;
         }
         let mut used = BTreeSet::new();
-        for (kind, contract) in [(kind::<Receipt>(), "/spec/statement/contract"), (kind::<UsageRecord>(), "/spec/contract")] {
-            let objects = self.all(namespace, &kind).inspect_ok(|object| used.extend(text_at(object, contract)));
+        for (kind, contract) in [
+            (kind::<Receipt>(), "/spec/statement/contract"),
+            (kind::<UsageRecord>(), "/spec/contract"),
+        ] {
+            let objects = self
+                .all(namespace, &kind)
+                .inspect_ok(|object| used.extend(text_at(object, contract)));
             self.copy_all(&ending, &kind, objects).await?;
         }
         let kind = kind::<liqo_api::Contract>();
-        let is_used = |object: &DynamicObject| text_at(object, "/spec/terms/contract").is_some_and(|id| used.contains(&id));
-        let contracts = self.all(namespace, &kind).try_filter(|object| std::future::ready(is_used(object)));
+        let is_used = |object: &DynamicObject| {
+            text_at(object, "/spec/terms/contract").is_some_and(|id| used.contains(&id))
+        };
+        let contracts = self
+            .all(namespace, &kind)
+            .try_filter(|object| std::future::ready(is_used(object)));
         self.copy_all(&ending, &kind, contracts).await?;
         self.refused().remove(namespace);
         if !used.is_empty()
@@ -132,7 +196,9 @@ impl Keeper {
         kind: &ApiResource,
         objects: impl Stream<Item = Result<DynamicObject, Error>> + Send,
     ) -> Result<(), Error> {
-        let copy = |object: DynamicObject| async move { self.store(ending, &ending.copy(&object, kind), kind).await };
+        let copy = |object: DynamicObject| async move {
+            self.store(ending, &ending.copy(&object, kind), kind).await
+        };
         objects.try_for_each_concurrent(CONCURRENCY, copy).await
     }
 
@@ -142,10 +208,16 @@ impl Keeper {
         let mut objects = self.all(namespace, &kind::<liqo_api::Contract>());
         while let Some(mut object) = objects.try_next().await? {
             // The peer wrote the status. Its signature is in the spec, too.
-            let read = object.clone().try_parse::<liqo_api::Contract>().or_else(|_| {
-                object.data.as_object_mut().map(|data| data.remove("status"));
-                object.try_parse()
-            });
+            let read = object
+                .clone()
+                .try_parse::<liqo_api::Contract>()
+                .or_else(|_| {
+                    object
+                        .data
+                        .as_object_mut()
+                        .map(|data| data.remove("status"));
+                    object.try_parse()
+                });
             all.extend(read.ok().and_then(|contract| metered(&contract).ok()?));
         }
         Ok(all)
@@ -158,14 +230,20 @@ impl Keeper {
         let mut objects = self.all(namespace, &kind::<UsageRecord>());
         while let Some(object) = objects.try_next().await? {
             let record = object.try_parse::<UsageRecord>().ok();
-            periods.extend(record.and_then(|record| Some((record.spec.contract, period_of(&record.spec.period)?))));
+            periods.extend(
+                record.and_then(|record| {
+                    Some((record.spec.contract, period_of(&record.spec.period)?))
+                }),
+            );
         }
         if periods.is_empty() {
             return Ok(());
         }
         for contract in self.contracts(namespace).await? {
             for (_, period) in periods.iter().filter(|(id, _)| *id == contract.id) {
-                match provider::issue(&self.context, &self.identity, namespace, &contract, *period).await {
+                match provider::issue(&self.context, &self.identity, namespace, &contract, *period)
+                    .await
+                {
                     Err(Error::Local(error)) => self.unless_refused_for_long(ending, Err(error))?,
                     issued => issued?,
                 }
@@ -190,30 +268,74 @@ impl Keeper {
     }
 
     async fn clean_up(&self) -> Result<(), Error> {
-        let kinds = [kind::<Receipt>(), kind::<UsageRecord>(), kind::<liqo_api::Contract>()];
+        let kinds = [
+            kind::<Receipt>(),
+            kind::<UsageRecord>(),
+            kind::<liqo_api::Contract>(),
+        ];
         let mut all = Vec::new();
         for (number, kind) in kinds.iter().enumerate() {
             let copies = ListParams::default().labels(labels::FORMER_PEER_ID);
-            let found = self.api(&self.context.namespace, kind).list_metadata(&copies).await;
-            let found = found.step("list what is kept of", kind.kind.clone(), Key::new(&self.context.namespace, ""))?;
-            all.extend(found.items.iter().map(|one| Kept {
-                since: one.metadata.creation_timestamp.as_ref().map(|time| time.0).unwrap_or_default(),
-                kind: number,
-                peer: one.labels().get(labels::FORMER_PEER_ID).cloned().unwrap_or_default(),
-                name: one.name_any(),
-                length: one.annotations().get(annotations::KEPT_LENGTH).and_then(|text| text.parse().ok()).unwrap_or_default(),
+            let found = self
+                .api(&self.context.namespace, kind)
+                .list_metadata(&copies)
+                .await;
+            let found = found.step(
+                "list what is kept of",
+                kind.kind.clone(),
+                Key::new(&self.context.namespace, ""),
+            )?;
+            all.extend(found.items.iter().map(|one| {
+                Kept {
+                    since: one
+                        .metadata
+                        .creation_timestamp
+                        .as_ref()
+                        .map(|time| time.0)
+                        .unwrap_or_default(),
+                    kind: number,
+                    peer: one
+                        .labels()
+                        .get(labels::FORMER_PEER_ID)
+                        .cloned()
+                        .unwrap_or_default(),
+                    name: one.name_any(),
+                    length: one
+                        .annotations()
+                        .get(annotations::KEPT_LENGTH)
+                        .and_then(|text| text.parse().ok())
+                        .unwrap_or_default(),
+                }
             }));
         }
-        for one in surplus(all, self.context.config().spec.metering.receipt_days, self.context.now()) {
+        for one in surplus(
+            all,
+            self.context.config().spec.metering.receipt_days,
+            self.context.now(),
+        ) {
             let kind = &kinds[one.kind];
-            let deleted = delete_if_present(&self.api(&self.context.namespace, kind), &one.name, &DeleteParams::default()).await;
-            deleted.step("delete", kind.kind.clone(), Key::new(&self.context.namespace, one.name))?;
+            let deleted = delete_if_present(
+                &self.api(&self.context.namespace, kind),
+                &one.name,
+                &DeleteParams::default(),
+            )
+            .await;
+            deleted.step(
+                "delete",
+                kind.kind.clone(),
+                Key::new(&self.context.namespace, one.name),
+            )?;
         }
         Ok(())
     }
 
-    /// Reads the objects of a kind one page after the other: a peer may have written a part of each.
-    fn all(&self, namespace: &str, kind: &ApiResource) -> Pin<Box<dyn Stream<Item = Result<DynamicObject, Error>> + Send>> {
+    /// Reads the objects of a kind one page after the other: a peer may have written a part of
+    /// each.
+    fn all(
+        &self,
+        namespace: &str,
+        kind: &ApiResource,
+    ) -> Pin<Box<dyn Stream<Item = Result<DynamicObject, Error>> + Send>> {
         let (api, key) = (self.api(namespace, kind), Key::new(namespace, ""));
         let (kind, first) = (kind.kind.clone(), Some(ListParams::default().limit(PAGE)));
         let pages = stream::try_unfold(first, move |page| {
@@ -221,7 +343,11 @@ impl Keeper {
             async move {
                 let Some(page) = page else { return Ok(None) };
                 let found = api.list(&page).await.step("list every", kind, key)?;
-                let next = found.metadata.continue_.filter(|token| !token.is_empty()).map(|token| page.continue_token(&token));
+                let next = found
+                    .metadata
+                    .continue_
+                    .filter(|token| !token.is_empty())
+                    .map(|token| page.continue_token(&token));
                 Ok::<_, Error>(Some((stream::iter(found.items.into_iter().map(Ok)), next)))
             }
         });
@@ -229,7 +355,12 @@ impl Keeper {
     }
 
     /// Writes a copy.
-    async fn store(&self, ending: &Ending<'_>, copy: &DynamicObject, kind: &ApiResource) -> Result<(), Error> {
+    async fn store(
+        &self,
+        ending: &Ending<'_>,
+        copy: &DynamicObject,
+        kind: &ApiResource,
+    ) -> Result<(), Error> {
         let (api, name) = (self.api(&self.context.namespace, kind), copy.name_any());
         let stored = async {
             put(&api, FIELD_MANAGER, copy, false).await?;
@@ -238,19 +369,31 @@ impl Keeper {
                 None => Ok(()),
             }
         };
-        let stored = stored.await.step("keep", kind.kind.clone(), Key::new(&self.context.namespace, &name));
+        let stored = stored.await.step(
+            "keep",
+            kind.kind.clone(),
+            Key::new(&self.context.namespace, &name),
+        );
         Ok(self.unless_refused_for_long(ending, stored)?)
     }
 
-    /// Gives up a copy that the API server refuses for long, so that the peering can end. A quota that is full, for example, may get room.
-    fn unless_refused_for_long(&self, ending: &Ending, written: Result<(), StepError>) -> Result<(), StepError> {
+    /// Gives up a copy that the API server refuses for long, so that the peering can end. A quota
+    /// that is full, for example, may get room.
+    fn unless_refused_for_long(
+        &self,
+        ending: &Ending,
+        written: Result<(), StepError>,
+    ) -> Result<(), StepError> {
         let Err(error) = written else { return Ok(()) };
         let status = error.source.status();
         let for_ever = status.is_some_and(Status::is_invalid);
         if !for_ever && !status.is_some_and(Status::is_forbidden) {
             return Err(error);
         }
-        let since = *self.refused().entry(ending.namespace.to_owned()).or_insert_with(Instant::now);
+        let since = *self
+            .refused()
+            .entry(ending.namespace.to_owned())
+            .or_insert_with(Instant::now);
         if !for_ever && since.elapsed() < MAX_REFUSED {
             return Err(error);
         }
@@ -272,7 +415,11 @@ fn kind<K: kube::Resource<DynamicType = ()>>() -> ApiResource {
 }
 
 fn text_at(object: &DynamicObject, pointer: &str) -> Option<String> {
-    object.data.pointer(pointer).and_then(Value::as_str).map(str::to_owned)
+    object
+        .data
+        .pointer(pointer)
+        .and_then(Value::as_str)
+        .map(str::to_owned)
 }
 
 /// A copy. The oldest ones go first.
@@ -286,7 +433,8 @@ struct Kept {
     length: usize,
 }
 
-/// The copies that go: those that are older than so many days, and the oldest ones where there are too many of a peer, or of all.
+/// The copies that go: those that are older than so many days, and the oldest ones where there are
+/// too many of a peer, or of all.
 fn surplus(mut all: Vec<Kept>, days: u32, now: Timestamp) -> Vec<Kept> {
     let age = SignedDuration::from_hours(i64::from(days) * 24);
     all.sort_by(|one, other| other.cmp(one));
@@ -295,12 +443,17 @@ fn surplus(mut all: Vec<Kept>, days: u32, now: Timestamp) -> Vec<Kept> {
         let peer = of_peers.entry(one.peer.clone()).or_default();
         let class = usize::from(one.kind == RECORDS);
         let exceeds = |sums: &mut [(usize, usize); 2], limits: [Limit; 2]| {
-            let (Some((objects, bytes)), Some(limit)) = (sums.get_mut(class), limits.get(class)) else { return true };
+            let (Some((objects, bytes)), Some(limit)) = (sums.get_mut(class), limits.get(class))
+            else {
+                return true;
+            };
             (*objects, *bytes) = (*objects + 1, bytes.saturating_add(one.length));
             *objects > limit.objects || *bytes > limit.bytes
         };
         // What goes because of its own peer takes no room from others.
-        exceeds(peer, OF_PEER) || exceeds(&mut of_all, OF_ALL) || now.duration_since(one.since) > age
+        exceeds(peer, OF_PEER)
+            || exceeds(&mut of_all, OF_ALL)
+            || now.duration_since(one.since) > age
     };
     all.into_iter().filter(|one| is_beyond(one)).collect()
 }
@@ -314,17 +467,30 @@ mod tests {
         let at = |hour: i64| Timestamp::from_second(hour * 3600).unwrap();
         let of = |peer: usize, hour: i64, length: usize| {
             let (peer, name) = (peer.to_string(), hour.to_string());
-            Kept { since: at(hour), kind: 0, peer, name, length }
+            Kept {
+                since: at(hour),
+                kind: 0,
+                peer,
+                name,
+                length,
+            }
         };
         let kept = |hour: i64, length: usize| of(usize::try_from(hour).unwrap() % 5, hour, length);
         let gone = |all: Vec<Kept>, days| {
-            let mut hours: Vec<i64> = surplus(all, days, at(5000)).iter().map(|one| one.name.parse().unwrap()).collect();
+            let mut hours: Vec<i64> = surplus(all, days, at(5000))
+                .iter()
+                .map(|one| one.name.parse().unwrap())
+                .collect();
             hours.sort_unstable();
             hours
         };
         let many: Vec<Kept> = (0..4003).map(|hour| kept(hour, 10)).collect();
         assert_eq!(gone(many.clone(), 400), [0, 1, 2], "too many");
-        assert_eq!(gone(many[..50].to_vec(), 207), (0..32).collect::<Vec<_>>(), "too old");
+        assert_eq!(
+            gone(many[..50].to_vec(), 207),
+            (0..32).collect::<Vec<_>>(),
+            "too old"
+        );
         let large = |hour: i64| of(usize::try_from(hour).unwrap(), hour, 16 << 20);
         assert_eq!(gone((1..=5).map(large).collect(), 400), [1], "too large");
     }
@@ -338,29 +504,61 @@ mod tests {
             name: format!("{peer}-{is_record}-{hour}"),
             length,
         };
-        let mut all: Vec<Kept> = (0..300).map(|hour| kept("honest", false, hour, 9000)).collect();
+        let mut all: Vec<Kept> = (0..300)
+            .map(|hour| kept("honest", false, hour, 9000))
+            .collect();
         all.extend((300..400).map(|hour| kept("hostile", false, hour, 9000)));
         all.extend((400..4000).map(|hour| kept("hostile", true, hour, 256 << 10)));
         let gone = surplus(all, 400, Timestamp::from_second(4000 * 3600).unwrap());
-        assert!(gone.iter().all(|one| one.kind == RECORDS && one.peer == "hostile"), "{:?}", gone.last());
+        assert!(
+            gone.iter()
+                .all(|one| one.kind == RECORDS && one.peer == "hostile"),
+            "{:?}",
+            gone.last()
+        );
         assert_eq!(gone.len(), 3600 - 32, "it keeps 8 MiB of them");
-        let many: Vec<Kept> = (0..3000).map(|hour| kept("hostile", false, 1000 + hour, 100)).collect();
-        let others: Vec<Kept> = (0..900).map(|hour| kept("honest", false, hour, 100)).collect();
-        let gone = surplus([many, others].concat(), 400, Timestamp::from_second(4000 * 3600).unwrap());
+        let many: Vec<Kept> = (0..3000)
+            .map(|hour| kept("hostile", false, 1000 + hour, 100))
+            .collect();
+        let others: Vec<Kept> = (0..900)
+            .map(|hour| kept("honest", false, hour, 100))
+            .collect();
+        let gone = surplus(
+            [many, others].concat(),
+            400,
+            Timestamp::from_second(4000 * 3600).unwrap(),
+        );
         assert!(gone.len() == 2000 && gone.iter().all(|one| one.peer == "hostile"));
     }
 
     #[test]
     fn a_copy_belongs_to_no_peering_and_has_a_name_of_its_own_for_each_peer_and_role() {
         let (peer, receipts) = (ClusterId::of_public_key(&[1; 32]), kind::<Receipt>());
-        let mut receipt = DynamicObject::new("receipt-01234567-202601010000", &receipts).data(serde_json::json!({ "spec": {} }));
-        receipt.meta_mut().labels = Some(BTreeMap::from([(labels::CONSUMER_ID.to_owned(), peer.to_string())]));
+        let mut receipt = DynamicObject::new("receipt-01234567-202601010000", &receipts)
+            .data(serde_json::json!({ "spec": {} }));
+        receipt.meta_mut().labels = Some(BTreeMap::from([(
+            labels::CONSUMER_ID.to_owned(),
+            peer.to_string(),
+        )]));
         receipt.meta_mut().finalizers = Some(vec!["a/b".to_owned()]);
         receipt.meta_mut().uid = Some("01234567-89ab".to_owned());
-        let copy = |namespace: &str| Ending::of(namespace, Some("rome")).unwrap().copy(&receipt, &receipts);
-        let (lent, borrowed) = (copy(&tenant_namespace(&peer)), copy(&provider_namespace(&peer)));
-        assert_eq!(lent.name_any(), format!("receipt-01234567-202601010000-provider-{peer}-01234567"));
-        assert_eq!(borrowed.name_any(), format!("receipt-01234567-202601010000-consumer-{peer}-01234567"));
+        let copy = |namespace: &str| {
+            Ending::of(namespace, Some("rome"))
+                .unwrap()
+                .copy(&receipt, &receipts)
+        };
+        let (lent, borrowed) = (
+            copy(&tenant_namespace(&peer)),
+            copy(&provider_namespace(&peer)),
+        );
+        assert_eq!(
+            lent.name_any(),
+            format!("receipt-01234567-202601010000-provider-{peer}-01234567")
+        );
+        assert_eq!(
+            borrowed.name_any(),
+            format!("receipt-01234567-202601010000-consumer-{peer}-01234567")
+        );
         assert!(!lent.labels().contains_key(labels::CONSUMER_ID) && lent.finalizers().is_empty());
         assert_eq!(lent.labels()[labels::FORMER_PEER_ID], peer.to_string());
         assert_eq!(lent.types.as_ref().unwrap().kind, "Receipt");

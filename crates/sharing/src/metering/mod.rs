@@ -1,8 +1,8 @@
 //! Receipts: the provider writes one for each period, the consumer signs or disputes it.
 //!
-//! The rules are in [`liqo_market::receipt`]. Offloading writes the usage records of both sides. This module reads
-//! them, and deletes them when both sides have signed. `kept` copies receipts and contracts before the namespace of a
-//! peering goes.
+//! The rules are in [`liqo_market::receipt`]. Offloading writes the usage records of both sides.
+//! This module reads them, and deletes them when both sides have signed. `kept` copies receipts and
+//! contracts before the namespace of a peering goes.
 
 mod consumer;
 pub mod kept;
@@ -60,7 +60,12 @@ struct Papers {
 
 impl Papers {
     /// Watches them; changes enqueue the namespace.
-    fn follow(context: &Context, peer_label: &str, stop: &CancellationToken, queue: &Queue<String>) -> Self {
+    fn follow(
+        context: &Context,
+        peer_label: &str,
+        stop: &CancellationToken,
+        queue: &Queue<String>,
+    ) -> Self {
         let config = Config::default().labels(peer_label);
         let enqueue = || {
             let queue = queue.clone();
@@ -68,10 +73,15 @@ impl Papers {
         };
         let (changed, client) = (enqueue(), context.client.clone());
         let small_pages = config.clone().page_size(PAGE);
-        let records =
-            Cache::watch(Api::<UsageRecord>::all(client), small_pages, stop.clone(), RecordHead::reduce, move |key, _, _| {
+        let records = Cache::watch(
+            Api::<UsageRecord>::all(client),
+            small_pages,
+            stop.clone(),
+            RecordHead::reduce,
+            move |key, _, _| {
                 changed(key);
-            });
+            },
+        );
         let changed = enqueue();
         let receipts = watch_receipts(context, peer_label, stop, changed);
         Self { records, receipts }
@@ -82,17 +92,37 @@ impl Papers {
     }
 
     fn records(&self, namespace: &str) -> Vec<Arc<RecordHead>> {
-        self.records.in_namespace(namespace).into_iter().map(|(_, record)| record).collect()
+        self.records
+            .in_namespace(namespace)
+            .into_iter()
+            .map(|(_, record)| record)
+            .collect()
     }
 
     fn receipts(&self, namespace: &str) -> Vec<Arc<ReceiptHead>> {
-        self.receipts.in_namespace(namespace).into_iter().map(|(_, receipt)| receipt).collect()
+        self.receipts
+            .in_namespace(namespace)
+            .into_iter()
+            .map(|(_, receipt)| receipt)
+            .collect()
     }
 
-    async fn delete_records(&self, client: &Client, namespace: &str, of: &ContractPeriod) -> Result<(), Error> {
+    async fn delete_records(
+        &self,
+        client: &Client,
+        namespace: &str,
+        of: &ContractPeriod,
+    ) -> Result<(), Error> {
         let api: Api<UsageRecord> = namespaced(client, namespace);
-        for (key, _) in self.records.in_namespace(namespace).into_iter().filter(|(_, record)| record.of == *of) {
-            delete_if_present(&api, &key.name, &DeleteParams::default()).await.step("delete", "UsageRecord", &key)?;
+        for (key, _) in self
+            .records
+            .in_namespace(namespace)
+            .into_iter()
+            .filter(|(_, record)| record.of == *of)
+        {
+            delete_if_present(&api, &key.name, &DeleteParams::default())
+                .await
+                .step("delete", "UsageRecord", &key)?;
         }
         Ok(())
     }
@@ -110,30 +140,55 @@ pub(crate) fn watch_receipts(
         let parties = ReceiptParties::of_namespace(&own, receipt.metadata.namespace.as_deref()?)?;
         ReceiptHead::reduce(&parties, Claimed::new(&receipt))
     };
-    let (all, config) = (Api::<Receipt>::all(context.client.clone()), Config::default().labels(peer_label));
-    Cache::watch(all, config, stop.clone(), reduce, move |key, _, _| changed(key))
+    let (all, config) = (
+        Api::<Receipt>::all(context.client.clone()),
+        Config::default().labels(peer_label),
+    );
+    Cache::watch(all, config, stop.clone(), reduce, move |key, _, _| {
+        changed(key);
+    })
 }
 
-async fn delete_receipt(client: &Client, namespace: &str, of: &ContractPeriod) -> Result<(), Error> {
+async fn delete_receipt(
+    client: &Client,
+    namespace: &str,
+    of: &ContractPeriod,
+) -> Result<(), Error> {
     let api: Api<Receipt> = namespaced(client, namespace);
     let key = Key::new(namespace, receipt_name(&of.0, of.1));
-    delete_if_present(&api, &key.name, &DeleteParams::default()).await.step("delete", "Receipt", &key)?;
+    delete_if_present(&api, &key.name, &DeleteParams::default())
+        .await
+        .step("delete", "Receipt", &key)?;
     Ok(())
 }
 
 /// Copies the consumer's signature from the status to where only this cluster writes.
-async fn keep_signature(context: &Context, namespace: &str, of: &ContractPeriod) -> Result<(), Error> {
+async fn keep_signature(
+    context: &Context,
+    namespace: &str,
+    of: &ContractPeriod,
+) -> Result<(), Error> {
     let api: Api<Receipt> = namespaced(&context.client, namespace);
     let key = Key::new(namespace, receipt_name(&of.0, of.1));
     // The cache may be behind: what the status has now is what can be kept.
-    let Some(live) = api.get_opt(&key.name).await.step("read", "Receipt", &key)? else { return Ok(()) };
+    let Some(live) = api.get_opt(&key.name).await.step("read", "Receipt", &key)? else {
+        return Ok(());
+    };
     let parties = ReceiptParties::of_namespace(&context.cluster_id, namespace);
-    let Some(signature) = parties.and_then(|parties| kept_signature(&parties, Claimed::new(&live))) else { return Ok(()) };
+    let Some(signature) = parties.and_then(|parties| kept_signature(&parties, Claimed::new(&live)))
+    else {
+        return Ok(());
+    };
     let patch = json!({
         "metadata": { "resourceVersion": live.metadata.resource_version }, "spec": { "countersignature": signature },
     });
-    let written = unless_changed(api.patch(&key.name, &PatchParams::default(), &Patch::Merge(patch)).await);
-    written.map(drop).step("keep the signature of", "Receipt", &key)?;
+    let written = unless_changed(
+        api.patch(&key.name, &PatchParams::default(), &Patch::Merge(patch))
+            .await,
+    );
+    written
+        .map(drop)
+        .step("keep the signature of", "Receipt", &key)?;
     Ok(())
 }
 
@@ -150,8 +205,15 @@ struct RecordsAtProvider<'a>(Records<'a>);
 
 impl<'a> RecordsAtProvider<'a> {
     fn of(connection: &'a PeerConnection) -> Self {
-        let (api, namespace) = (namespaced(&connection.client, &connection.tenant_namespace), &connection.tenant_namespace);
-        Self(Records { api, namespace, provider: Some(&connection.cluster_id) })
+        let (api, namespace) = (
+            namespaced(&connection.client, &connection.tenant_namespace),
+            &connection.tenant_namespace,
+        );
+        Self(Records {
+            api,
+            namespace,
+            provider: Some(&connection.cluster_id),
+        })
     }
 
     /// The provider's entries of a period.
@@ -161,14 +223,20 @@ impl<'a> RecordsAtProvider<'a> {
 
     /// Whether the provider has records of a period.
     async fn exist(&self, of: &ContractPeriod) -> Result<Claimed<bool>, Error> {
-        Ok(Claimed::new(!self.0.page(&of_period(of).limit(1)).await?.items.is_empty()))
+        Ok(Claimed::new(
+            !self.0.page(&of_period(of).limit(1)).await?.items.is_empty(),
+        ))
     }
 }
 
 impl<'a> Records<'a> {
     /// Those of this cluster.
     fn here(client: &Client, namespace: &'a str) -> Self {
-        Self { api: namespaced(client, namespace), namespace, provider: None }
+        Self {
+            api: namespaced(client, namespace),
+            namespace,
+            provider: None,
+        }
     }
 
     /// The entries of a period, or why they cannot be read. The outer error is one of the request.
@@ -177,7 +245,11 @@ impl<'a> Records<'a> {
         let mut params = of_period(of).limit(PAGE);
         for _ in 0..MAX_PAGES {
             let page = self.page(&params).await?;
-            for record in page.items.iter().filter(|record| record.spec.contract == of.0) {
+            for record in page
+                .items
+                .iter()
+                .filter(|record| record.spec.contract == of.0)
+            {
                 length += record.spec.entries.len();
                 if length > MAX_USAGE_LEN {
                     return Ok(Err(format!("they take more than {MAX_USAGE_LEN} bytes")));
@@ -201,16 +273,35 @@ impl<'a> Records<'a> {
     async fn page(&self, params: &ListParams) -> Result<ObjectList<UsageRecord>, Error> {
         let key = Key::new(self.namespace, "");
         Ok(match self.provider {
-            None => self.api.list(params).await.step("list", "UsageRecord", key)?,
-            Some(provider) => of_provider(provider, call(self.api.list(params)).await.step("list", "UsageRecord", key))?,
+            None => self
+                .api
+                .list(params)
+                .await
+                .step("list", "UsageRecord", key)?,
+            Some(provider) => of_provider(
+                provider,
+                call(self.api.list(params))
+                    .await
+                    .step("list", "UsageRecord", key),
+            )?,
         })
     }
 }
 
 fn of_period(of: &ContractPeriod) -> ListParams {
-    ListParams::default().labels(&format!("{}={}", labels::USAGE_PERIOD, period_label(&of.0, of.1)))
+    ListParams::default().labels(&format!(
+        "{}={}",
+        labels::USAGE_PERIOD,
+        period_label(&of.0, of.1)
+    ))
 }
 
-fn of_provider<T>(provider: &ClusterId, outcome: Result<T, StepError<PeerError>>) -> Result<T, Error> {
-    outcome.map_err(|source| Error::Provider { provider: provider.clone(), source: Box::new(source) })
+fn of_provider<T>(
+    provider: &ClusterId,
+    outcome: Result<T, StepError<PeerError>>,
+) -> Result<T, Error> {
+    outcome.map_err(|source| Error::Provider {
+        provider: provider.clone(),
+        source: Box::new(source),
+    })
 }

@@ -31,11 +31,21 @@ pub(super) struct Controller {
 }
 
 impl Controller {
-    pub fn start(context: &Context, identity: Arc<ClusterIdentity>, stop: &CancellationToken) -> Arc<Self> {
+    pub fn start(
+        context: &Context,
+        identity: Arc<ClusterIdentity>,
+        stop: &CancellationToken,
+    ) -> Arc<Self> {
         let queue = Queue::new();
         let contracts = contracts(context, labels::CONSUMER_ID, stop, &queue);
         let papers = Papers::follow(context, labels::CONSUMER_ID, stop, &queue);
-        Arc::new(Self { context: context.clone(), identity, contracts, papers, queue })
+        Arc::new(Self {
+            context: context.clone(),
+            identity,
+            contracts,
+            papers,
+            queue,
+        })
     }
 
     /// Writes receipts until `stop`.
@@ -52,15 +62,30 @@ impl Controller {
     }
 
     async fn reconcile(&self, namespace: &str) -> Result<Next, Error> {
-        let (records, receipts) = (self.papers.records(namespace), self.papers.receipts(namespace));
-        let (records, receipts) = (records.iter().map(AsRef::as_ref), receipts.iter().map(AsRef::as_ref));
+        let (records, receipts) = (
+            self.papers.records(namespace),
+            self.papers.receipts(namespace),
+        );
+        let (records, receipts) = (
+            records.iter().map(AsRef::as_ref),
+            receipts.iter().map(AsRef::as_ref),
+        );
         let client = &self.context.client;
         let mut failures = Vec::new();
-        for action in decide(records, receipts, &self.context.config().spec.metering, self.context.now()) {
+        for action in decide(
+            records,
+            receipts,
+            &self.context.config().spec.metering,
+            self.context.now(),
+        ) {
             let done = match action {
                 Action::Issue(of) => self.issue(namespace, &of).await,
-                Action::KeepSignature(of) => super::keep_signature(&self.context, namespace, &of).await,
-                Action::DeleteRecords(of) => self.papers.delete_records(client, namespace, &of).await,
+                Action::KeepSignature(of) => {
+                    super::keep_signature(&self.context, namespace, &of).await
+                }
+                Action::DeleteRecords(of) => {
+                    self.papers.delete_records(client, namespace, &of).await
+                }
                 Action::DeleteReceipt(of) => super::delete_receipt(client, namespace, &of).await,
             };
             failures.extend(done.err());
@@ -71,16 +96,27 @@ impl Controller {
 
     /// Writes the receipt of a period.
     async fn issue(&self, namespace: &str, of: &ContractPeriod) -> Result<(), Error> {
-        let here = self.contracts.in_namespace(namespace).into_iter().find(|(_, contract)| contract.id == of.0);
-        let Some((_, contract)) = here.filter(|(_, contract)| tenant_namespace(&contract.consumer) == namespace) else {
-            tracing::debug!(namespace, contract = of.0, "no receipt without the contract");
+        let here = self
+            .contracts
+            .in_namespace(namespace)
+            .into_iter()
+            .find(|(_, contract)| contract.id == of.0);
+        let Some((_, contract)) =
+            here.filter(|(_, contract)| tenant_namespace(&contract.consumer) == namespace)
+        else {
+            tracing::debug!(
+                namespace,
+                contract = of.0,
+                "no receipt without the contract"
+            );
             return Ok(());
         };
         issue(&self.context, &self.identity, namespace, &contract, of.1).await
     }
 }
 
-/// Writes the receipt of a period of a contract, from the usage records in the namespace of the tenancy.
+/// Writes the receipt of a period of a contract, from the usage records in the namespace of the
+/// tenancy.
 pub(super) async fn issue(
     context: &Context,
     identity: &ClusterIdentity,
@@ -92,8 +128,11 @@ pub(super) async fn issue(
     let usage = records.usage(&(contract.id.clone(), period)).await?;
     let key = Key::new(namespace, receipt_name(&contract.id, period));
     let document = usage.and_then(|usage| {
-        let statement = contract.receipt(period, &usage).map_err(|error| error.to_string())?;
-        let document = SignedReceipt::compose(identity, &statement).map_err(|error| error.to_string())?;
+        let statement = contract
+            .receipt(period, &usage)
+            .map_err(|error| error.to_string())?;
+        let document =
+            SignedReceipt::compose(identity, &statement).map_err(|error| error.to_string())?;
         Ok((document, statement))
     });
     let (document, statement) = match document {
@@ -105,24 +144,45 @@ pub(super) async fn issue(
     };
     tracing::info!(receipt = %key, pods = statement.pods, "receipt written");
     let receipt = marked(
-        Receipt::new(&key.name, ReceiptSpec { document, statement, countersignature: None }),
+        Receipt::new(
+            &key.name,
+            ReceiptSpec {
+                document,
+                statement,
+                countersignature: None,
+            },
+        ),
         labels::CONSUMER_ID,
         &contract.consumer,
     );
     let api: Api<Receipt> = namespaced(&context.client, namespace);
     match api.create(&PostParams::default(), &receipt).await {
-        // A receipt never changes. The cache does not show it yet, or it is of a contract whose ID begins with the same 8 characters:
-        // then this period gets none, and its records stay.
+        // A receipt never changes. The cache does not show it yet, or it is of a contract whose ID
+        // begins with the same 8 characters: then this period gets none, and its records stay.
         Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(()),
         created => Ok(created.map(drop).step("create", "Receipt", &key)?),
     }
 }
 
 /// The contracts of this cluster that were in force, as far as they can be read.
-pub(super) fn contracts(context: &Context, peer_label: &str, stop: &CancellationToken, queue: &Queue<String>) -> Cache<Contract> {
-    let (api, queue) = (Api::<liqo_api::Contract>::all(context.client.clone()), queue.clone());
+pub(super) fn contracts(
+    context: &Context,
+    peer_label: &str,
+    stop: &CancellationToken,
+    queue: &Queue<String>,
+) -> Cache<Contract> {
+    let (api, queue) = (
+        Api::<liqo_api::Contract>::all(context.client.clone()),
+        queue.clone(),
+    );
     let reduce = |contract: liqo_api::Contract| metered(&contract).ok().flatten();
-    Cache::watch(api, Config::default().labels(peer_label), stop.clone(), reduce, move |key, _, _| {
-        queue.add_after(key.namespace.clone(), crate::SETTLE_DELAY);
-    })
+    Cache::watch(
+        api,
+        Config::default().labels(peer_label),
+        stop.clone(),
+        reduce,
+        move |key, _, _| {
+            queue.add_after(key.namespace.clone(), crate::SETTLE_DELAY);
+        },
+    )
 }

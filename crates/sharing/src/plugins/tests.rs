@@ -36,18 +36,34 @@ impl ResourceSource for Heard {
 
 /// Starts a plugin. It runs as long as the test.
 async fn plugin() -> (PluginSource, Heard) {
-    let options = Options { port: 0, address: [127, 0, 0, 1].into(), ..Options::default() };
+    let options = Options {
+        port: 0,
+        address: [127, 0, 0, 1].into(),
+        ..Options::default()
+    };
     let (server, heard) = (Server::bind(&options).await.unwrap(), Heard::default());
     let address = server.address().unwrap().to_string();
     tokio::spawn(server.run(heard.clone(), std::future::pending()));
-    (PluginSource { address, generation: PluginGeneration::P3, tls: None, overcommit: PluginOvercommit::Warn }, heard)
+    (
+        PluginSource {
+            address,
+            generation: PluginGeneration::P3,
+            tls: None,
+            overcommit: PluginOvercommit::Warn,
+        },
+        heard,
+    )
 }
 
 async fn api_server() -> ApiServer {
     let server = ApiServer::new();
-    let namespaces = Api::<k8s_openapi::api::core::v1::Namespace>::all(server.client(User::administrator()));
+    let namespaces =
+        Api::<k8s_openapi::api::core::v1::Namespace>::all(server.client(User::administrator()));
     let liqo = serde_json::from_value(json!({ "metadata": { "name": "liqo" } })).unwrap();
-    namespaces.create(&PostParams::default(), &liqo).await.unwrap();
+    namespaces
+        .create(&PostParams::default(), &liqo)
+        .await
+        .unwrap();
     server
 }
 
@@ -81,7 +97,9 @@ async fn until(what: &str, is_so: impl Fn() -> bool) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), waits).await.unwrap_or_else(|_| panic!("never: {what}"));
+    tokio::time::timeout(Duration::from_secs(20), waits)
+        .await
+        .unwrap_or_else(|_| panic!("never: {what}"));
 }
 
 /// The clusters about which a plugin was asked, as it is stored.
@@ -89,7 +107,10 @@ fn recorded(server: &ApiServer) -> Vec<String> {
     let all = server.objects();
     let record = all.iter().find(|(key, _)| key.name == RECORD);
     let data = record.and_then(|(_, map)| map["data"].as_object());
-    data.into_iter().flatten().map(|(id, _)| id.clone()).collect()
+    data.into_iter()
+        .flatten()
+        .map(|(id, _)| id.clone())
+        .collect()
 }
 
 #[tokio::test]
@@ -97,12 +118,24 @@ async fn a_plugin_hears_once_that_a_peering_has_ended() {
     let ((source, heard), server) = (plugin().await, api_server().await);
     let plugins = started(&server);
     let (rome, turin) = (cluster(1), cluster(2));
-    let both = Wanted::from([(rome.clone(), Some(source.clone())), (turin.clone(), Some(source.clone()))]);
+    let both = Wanted::from([
+        (rome.clone(), Some(source.clone())),
+        (turin.clone(), Some(source.clone())),
+    ]);
     plugins.set_wanted(&both, vec![source.clone()]);
-    until("the plugin is asked about both", || plugins.answers().len() == 2).await;
+    until("the plugin is asked about both", || {
+        plugins.answers().len() == 2
+    })
+    .await;
     assert_eq!((heard.removed(), recorded(&server).len()), (vec![], 2));
-    plugins.set_wanted(&Wanted::from([(turin.clone(), Some(source.clone()))]), vec![source]);
-    until("the end of a peering is told", || !heard.removed().is_empty() && recorded(&server) == [turin.to_string()]).await;
+    plugins.set_wanted(
+        &Wanted::from([(turin.clone(), Some(source.clone()))]),
+        vec![source],
+    );
+    until("the end of a peering is told", || {
+        !heard.removed().is_empty() && recorded(&server) == [turin.to_string()]
+    })
+    .await;
     assert_eq!(heard.removed(), [rome.to_string()]);
     plugins.context.stop.cancel();
 }
@@ -111,13 +144,19 @@ async fn a_plugin_hears_once_that_a_peering_has_ended() {
 async fn a_plugin_hears_that_a_peering_ended_while_the_manager_was_down() {
     let ((source, heard), server) = (plugin().await, api_server().await);
     let plugins = started(&server);
-    plugins.set_wanted(&Wanted::from([(cluster(1), Some(source.clone()))]), vec![source]);
+    plugins.set_wanted(
+        &Wanted::from([(cluster(1), Some(source.clone()))]),
+        vec![source],
+    );
     until("the plugin is asked", || !heard.asked().is_empty()).await;
     plugins.context.stop.cancel();
 
     let plugins = started(&server);
     plugins.set_wanted(&Wanted::new(), Vec::new());
-    until("the end of the peering is told", || recorded(&server).is_empty()).await;
+    until("the end of the peering is told", || {
+        recorded(&server).is_empty()
+    })
+    .await;
     assert_eq!(heard.removed(), [cluster(1).to_string()]);
     plugins.context.stop.cancel();
 }

@@ -54,21 +54,35 @@ impl ProviderContracts {
         receipts: Cache<ReceiptHead>,
     ) -> Self {
         let (created, doubts, problems) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Self { context, identity, contracts, receipts, created, doubts, problems, reports: BreachReports::default() }
+        Self {
+            context,
+            identity,
+            contracts,
+            receipts,
+            created,
+            doubts,
+            problems,
+            reports: BreachReports::default(),
+        }
     }
 
     pub async fn synced(&self) -> bool {
         self.contracts.synced().await && self.receipts.synced().await
     }
 
-    pub fn facts(&self, decisions: HashMap<ClusterId, BTreeMap<String, ContractDecision>>) -> ContractFacts {
+    pub fn facts(
+        &self,
+        decisions: HashMap<ClusterId, BTreeMap<String, ContractDecision>>,
+    ) -> ContractFacts {
         let mut records: HashMap<String, Vec<Arc<IssuedContract>>> = HashMap::new();
         for (key, record) in self.of_consumers() {
             records.entry(key.namespace).or_default().push(record);
         }
         let mut created = lock(&self.created);
         created.retain(|namespace, (name, at)| {
-            let is_seen = records.get(namespace).is_some_and(|records| records.iter().any(|record| record.name == *name));
+            let is_seen = records
+                .get(namespace)
+                .is_some_and(|records| records.iter().any(|record| record.name == *name));
             !is_seen && at.elapsed() < SEEN_WITHIN
         });
         let unseen = created.keys().cloned().collect();
@@ -78,7 +92,9 @@ impl ProviderContracts {
             receipts.entry(key.namespace).or_default().push(receipt);
         }
         let now = self.context.now();
-        let unanswered = receipts.into_iter().map(|(namespace, receipts)| (namespace, unanswered(&receipts, now)));
+        let unanswered = receipts
+            .into_iter()
+            .map(|(namespace, receipts)| (namespace, unanswered(&receipts, now)));
         ContractFacts {
             identity: Some(self.identity.clone()),
             records,
@@ -107,36 +123,70 @@ impl ProviderContracts {
         for key in deletions {
             let api: Api<Contract> = namespaced(&self.context.client, &key.namespace);
             let deleted = delete_if_present(&api, &key.name, &DeleteParams::default()).await;
-            failures.extend(deleted.step("delete", "Contract", &key).err().map(Error::from));
+            failures.extend(
+                deleted
+                    .step("delete", "Contract", &key)
+                    .err()
+                    .map(Error::from),
+            );
         }
         failures
     }
 
     /// Keeps what may become a breach, and tells people what is new.
-    pub async fn note(&self, doubts: HashMap<ClusterId, Doubts>, problems: BTreeMap<ClusterId, String>) {
+    pub async fn note(
+        &self,
+        doubts: HashMap<ClusterId, Doubts>,
+        problems: BTreeMap<ClusterId, String>,
+    ) {
         *lock(&self.doubts) = doubts;
         let known = std::mem::replace(&mut *lock(&self.problems), problems.clone());
-        for (consumer, problem) in problems.iter().filter(|(consumer, problem)| known.get(*consumer) != Some(*problem)) {
+        for (consumer, problem) in problems
+            .iter()
+            .filter(|(consumer, problem)| known.get(*consumer) != Some(*problem))
+        {
             tracing::warn!(%consumer, problem, "no contract, or no change of it, can be proposed");
         }
         let all: Vec<(Key, Arc<IssuedContract>)> = self.of_consumers().collect();
-        self.reports.retain(|uid| all.iter().any(|(_, record)| record.uid == uid));
+        self.reports
+            .retain(|uid| all.iter().any(|(_, record)| record.uid == uid));
         for (key, record) in &all {
             if let Some(consumer) = consumer_of_tenant_namespace(&key.namespace) {
                 let of_consumer = &record.status.unverified().breaches;
-                self.reports.tell(&self.context, &consumer, &key.namespace, record, of_consumer).await;
+                self.reports
+                    .tell(
+                        &self.context,
+                        &consumer,
+                        &key.namespace,
+                        record,
+                        of_consumer,
+                    )
+                    .await;
             }
         }
     }
 
     async fn write(&self, change: ContractChange) -> Result<(), Error> {
-        let ContractChange { namespace, consumer, write } = change;
+        let ContractChange {
+            namespace,
+            consumer,
+            write,
+        } = change;
         let api: Api<Contract> = namespaced(&self.context.client, &namespace);
         let (version, ended) = (write.spec.terms.version, write.spec.ended.is_some());
-        let (in_force, pending) = (write.spec.in_force_since.is_some(), write.spec.pending.is_some());
-        let contract = marked(Contract::new(&write.name, write.spec), labels::CONSUMER_ID, &consumer);
+        let (in_force, pending) = (
+            write.spec.in_force_since.is_some(),
+            write.spec.pending.is_some(),
+        );
+        let contract = marked(
+            Contract::new(&write.name, write.spec),
+            labels::CONSUMER_ID,
+            &consumer,
+        );
         let key = Key::new(namespace, write.name);
-        put(&api, FIELD_MANAGER, &contract, write.exists).await.step("write", "Contract", &key)?;
+        put(&api, FIELD_MANAGER, &contract, write.exists)
+            .await
+            .step("write", "Contract", &key)?;
         if !write.exists {
             lock(&self.created).insert(key.namespace.clone(), (key.name.clone(), Instant::now()));
         }

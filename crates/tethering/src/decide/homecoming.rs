@@ -1,9 +1,11 @@
 //! Selects the pods that come home next when control is back.
 //!
-//! Kubernetes cannot move a running pod, and a running container cannot get another pod: `spec.nodeName` never changes, and a kubelet
-//! knows containers by the UID of their pod. So what runs on a node of this cluster as a pod of this cluster stays as it is, and a pod on
-//! a virtual node of the peer comes home by a new pod. Only pods whose controller creates another one are asked to come: a pod that may
-//! run only once, or that nobody would create again, ends where it is.
+//! Kubernetes cannot move a running pod, and a running container cannot get another pod:
+//! `spec.nodeName` never changes, and a kubelet knows containers by the UID of their pod. So what
+//! runs on a node of this cluster as a pod of this cluster stays as it is, and a pod on a virtual
+//! node of the peer comes home by a new pod. Only pods whose controller creates another one are
+//! asked to come: a pod that may run only once, or that nobody would create again, ends where it
+//! is.
 
 use std::collections::BTreeMap;
 
@@ -43,12 +45,15 @@ impl Pod {
 
     /// Whether it is away, and its controller creates another one.
     pub fn has_to_come_home(&self) -> bool {
-        self.is_away() && DepartureCause::ControlIsBack.takes(self.controller.as_ref().map(|(kind, _)| kind.as_str()))
+        self.is_away()
+            && DepartureCause::ControlIsBack
+                .takes(self.controller.as_ref().map(|(kind, _)| kind.as_str()))
     }
 }
 
-/// The pods to evict now: of each controller at most one, the oldest. The next one follows when the new pod is ready, and the former one
-/// is gone; a silent peer does not say that it is, so then only the new pod counts where it does not wait for the former one itself.
+/// The pods to evict now: of each controller at most one, the oldest. The next one follows when the
+/// new pod is ready, and the former one is gone; a silent peer does not say that it is, so then
+/// only the new pod counts where it does not wait for the former one itself.
 pub fn next(pods: &[Pod]) -> Vec<&Pod> {
     let mut of_controllers: BTreeMap<(&str, &str), Vec<&Pod>> = BTreeMap::new();
     for pod in pods {
@@ -56,7 +61,10 @@ pub fn next(pods: &[Pod]) -> Vec<&Pod> {
             of_controllers.entry((kind, uid)).or_default().push(pod);
         }
     }
-    of_controllers.into_iter().filter_map(|((kind, _), pods)| next_of(kind, &pods)).collect()
+    of_controllers
+        .into_iter()
+        .filter_map(|((kind, _), pods)| next_of(kind, &pods))
+        .collect()
 }
 
 fn next_of<'a>(kind: &str, pods: &[&'a Pod]) -> Option<&'a Pod> {
@@ -68,7 +76,9 @@ fn next_of<'a>(kind: &str, pods: &[&'a Pod]) -> Option<&'a Pod> {
     if pods.iter().any(|pod| is_unsettled(pod)) {
         return None;
     }
-    let staying = pods.iter().filter(|pod| pod.has_to_come_home() && !pod.terminating);
+    let staying = pods
+        .iter()
+        .filter(|pod| pod.has_to_come_home() && !pod.terminating);
     staying.min_by_key(|pod| (pod.created, &pod.uid)).copied()
 }
 
@@ -81,7 +91,11 @@ mod tests {
             key: Key::new("demo", name),
             uid: name.into(),
             controller: (!kind.is_empty()).then(|| (kind.to_owned(), format!("{kind}-uid"))),
-            place: if away { Place::Away { is_heard_of: true } } else { Place::Here },
+            place: if away {
+                Place::Away { is_heard_of: true }
+            } else {
+                Place::Here
+            },
             ready: true,
             terminating: false,
             created: Timestamp::from_second(created).ok(),
@@ -94,16 +108,25 @@ mod tests {
 
     #[test]
     fn of_each_controller_the_oldest_comes_first_and_alone() {
-        let pods =
-            [pod("web-2", "ReplicaSet", true, 2), pod("web-1", "ReplicaSet", true, 1), pod("db-0", "StatefulSet", true, 3)];
+        let pods = [
+            pod("web-2", "ReplicaSet", true, 2),
+            pod("web-1", "ReplicaSet", true, 1),
+            pod("db-0", "StatefulSet", true, 3),
+        ];
         assert_eq!(names(&pods), ["web-1", "db-0"]);
     }
 
     #[test]
     fn the_next_one_waits_until_the_new_pod_is_ready_and_the_former_one_is_gone() {
-        let mut pods = vec![pod("web-1", "ReplicaSet", true, 1), pod("web-2", "ReplicaSet", true, 2)];
+        let mut pods = vec![
+            pod("web-1", "ReplicaSet", true, 1),
+            pod("web-2", "ReplicaSet", true, 2),
+        ];
         pods[0].terminating = true;
-        pods.push(Pod { ready: false, ..pod("web-3", "ReplicaSet", false, 9) });
+        pods.push(Pod {
+            ready: false,
+            ..pod("web-3", "ReplicaSet", false, 9)
+        });
         assert!(names(&pods).is_empty());
         pods[2].ready = true;
         assert!(names(&pods).is_empty(), "the former one still ends");
@@ -114,7 +137,11 @@ mod tests {
     #[test]
     fn a_silent_peer_does_not_hold_up_pods_that_do_not_wait_for_the_former_one() {
         for (kind, expected) in [("ReplicaSet", vec!["two"]), ("StatefulSet", vec![])] {
-            let mut pods = vec![pod("one", kind, true, 1), pod("two", kind, true, 2), pod("three", kind, false, 3)];
+            let mut pods = vec![
+                pod("one", kind, true, 1),
+                pod("two", kind, true, 2),
+                pod("three", kind, false, 3),
+            ];
             pods[0].terminating = true;
             pods[0].place = Place::Away { is_heard_of: false };
             assert_eq!(names(&pods), expected, "{kind}");
@@ -125,7 +152,11 @@ mod tests {
 
     #[test]
     fn what_nobody_would_create_again_or_may_run_only_once_stays() {
-        let pods = [pod("alone", "", true, 1), pod("task", "Job", true, 1), pod("agent", "DaemonSet", true, 1)];
+        let pods = [
+            pod("alone", "", true, 1),
+            pod("task", "Job", true, 1),
+            pod("agent", "DaemonSet", true, 1),
+        ];
         assert!(names(&pods).is_empty());
         assert!(pods.iter().all(|pod| !pod.has_to_come_home()));
     }

@@ -9,8 +9,9 @@
 //!       └───────────────────────────────────────────────── Releasing ◀─────────┘
 //! ```
 //!
-//! The machine remembers nothing: the next state follows from the present one, as the status of the `ClusterConfig` has it, from facts
-//! and from the time. So it does not matter when the process ends and starts again. What each state means for others is in
+//! The machine remembers nothing: the next state follows from the present one, as the status of the
+//! `ClusterConfig` has it, from facts and from the time. So it does not matter when the process
+//! ends and starts again. What each state means for others is in
 //! [`Effects`]: they are functions of the state alone, so that all of them change with one write.
 
 use jiff::{SignedDuration, Timestamp};
@@ -52,7 +53,8 @@ pub struct Obstacle {
     pub message: String,
 }
 
-/// The facts that the machine needs. All but the first two fields are about the peer of [`subject`].
+/// The facts that the machine needs. All but the first two fields are about the peer of
+/// [`subject`].
 #[derive(Clone, Debug)]
 pub struct Facts {
     /// The peer that is to control this cluster, as the spec says.
@@ -79,8 +81,8 @@ pub struct Facts {
 /// The effects of a state on the other parts of Liqo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Effects {
-    /// Local users decide nothing: new pods go to the peer, and an admission policy refuses changes of nodes, quotas and the peer's
-    /// namespaces, pods and workloads.
+    /// Local users decide nothing: new pods go to the peer, and an admission policy refuses changes
+    /// of nodes, quotas and the peer's namespaces, pods and workloads.
     pub peer_decides: bool,
     pub offer: Offer,
 }
@@ -100,21 +102,38 @@ impl Effects {
     /// The effects of a state.
     pub fn of(state: TetheringState) -> Self {
         match state {
-            TetheringState::Autonomous | TetheringState::Tethering => Self { peer_decides: false, offer: Offer::AsPolicy },
-            TetheringState::Tethered => Self { peer_decides: true, offer: Offer::Everything },
-            TetheringState::Releasing => Self { peer_decides: false, offer: Offer::Nothing },
+            TetheringState::Autonomous | TetheringState::Tethering => Self {
+                peer_decides: false,
+                offer: Offer::AsPolicy,
+            },
+            TetheringState::Tethered => Self {
+                peer_decides: true,
+                offer: Offer::Everything,
+            },
+            TetheringState::Releasing => Self {
+                peer_decides: false,
+                offer: Offer::Nothing,
+            },
         }
     }
 }
 
-/// The peer that facts have to be about: the one that a state is about, else the one that is asked for.
-pub fn subject<'a>(status: Option<&'a TetheringStatus>, wish: Option<&'a ClusterId>) -> Option<&'a ClusterId> {
+/// The peer that facts have to be about: the one that a state is about, else the one that is asked
+/// for.
+pub fn subject<'a>(
+    status: Option<&'a TetheringStatus>,
+    wish: Option<&'a ClusterId>,
+) -> Option<&'a ClusterId> {
     let bound = status.filter(|status| status.state != TetheringState::Autonomous);
     bound.and_then(|status| status.cluster_id.as_ref()).or(wish)
 }
 
 /// The status to write; `None` if the present one stays.
-pub fn next(status: Option<&TetheringStatus>, facts: &Facts, now: Timestamp) -> Option<TetheringStatus> {
+pub fn next(
+    status: Option<&TetheringStatus>,
+    facts: &Facts,
+    now: Timestamp,
+) -> Option<TetheringStatus> {
     if status.is_none() && facts.wish.is_none() {
         return None;
     }
@@ -138,7 +157,8 @@ pub fn due_in(status: &TetheringStatus, now: Timestamp) -> Option<SignedDuration
     Some(deadline.0.duration_since(now).max(SignedDuration::ZERO))
 }
 
-/// The state as it was written. A state other than Autonomous without a peer, which only a person can have written, is Autonomous.
+/// The state as it was written. A state other than Autonomous without a peer, which only a person
+/// can have written, is Autonomous.
 struct Current<'a> {
     state: TetheringState,
     peer: Option<ClusterId>,
@@ -150,10 +170,20 @@ struct Current<'a> {
 impl<'a> Current<'a> {
     fn of(status: Option<&'a TetheringStatus>) -> Self {
         let Some(status) = status else {
-            return Self { state: TetheringState::Autonomous, peer: None, deadline: None, reason: None, message: "" };
+            return Self {
+                state: TetheringState::Autonomous,
+                peer: None,
+                deadline: None,
+                reason: None,
+                message: "",
+            };
         };
         Self {
-            state: if status.cluster_id.is_some() { status.state } else { TetheringState::Autonomous },
+            state: if status.cluster_id.is_some() {
+                status.state
+            } else {
+                TetheringState::Autonomous
+            },
             peer: status.cluster_id.clone(),
             deadline: status.deadline.as_ref().map(|time| time.0),
             reason: TetheringReason::parse(&status.reason),
@@ -161,10 +191,12 @@ impl<'a> Current<'a> {
         }
     }
 
-    /// The end of the state, which began with `at_most` left. Whatever happens to the clock, it is no further away than that.
+    /// The end of the state, which began with `at_most` left. Whatever happens to the clock, it is
+    /// no further away than that.
     fn deadline(&self, at_most: SignedDuration, now: Timestamp) -> Timestamp {
         let latest = after(now, at_most);
-        self.deadline.map_or(latest, |deadline| deadline.min(latest))
+        self.deadline
+            .map_or(latest, |deadline| deadline.min(latest))
     }
 }
 
@@ -178,8 +210,19 @@ struct Step {
 }
 
 impl Step {
-    fn new(state: TetheringState, peer: Option<&ClusterId>, reason: TetheringReason, message: impl Into<String>) -> Self {
-        Self { state, peer: peer.cloned(), deadline: None, reason, message: message.into() }
+    fn new(
+        state: TetheringState,
+        peer: Option<&ClusterId>,
+        reason: TetheringReason,
+        message: impl Into<String>,
+    ) -> Self {
+        Self {
+            state,
+            peer: peer.cloned(),
+            deadline: None,
+            reason,
+            message: message.into(),
+        }
     }
 
     fn until(mut self, deadline: Timestamp) -> Self {
@@ -188,7 +231,8 @@ impl Step {
     }
 
     fn status(self, before: Option<&TetheringStatus>, now: Timestamp) -> TetheringStatus {
-        let same = before.filter(|before| before.state == self.state && before.cluster_id == self.peer);
+        let same =
+            before.filter(|before| before.state == self.state && before.cluster_id == self.peer);
         TetheringStatus {
             state: self.state,
             cluster_id: self.peer,
@@ -212,12 +256,20 @@ fn autonomous(current: &Current, facts: &Facts, now: Timestamp) -> Step {
     if current.peer.as_ref() == peer && current.deadline.is_some() {
         let retry = current.deadline(RETRY, now);
         if retry > now {
-            return Step::new(Autonomous, peer, current.reason.unwrap_or(TetheringReason::NotReady), current.message)
-                .until(retry);
+            return Step::new(
+                Autonomous,
+                peer,
+                current.reason.unwrap_or(TetheringReason::NotReady),
+                current.message,
+            )
+            .until(retry);
         }
     }
     if facts.contact != Contact::Heard {
-        let message = format!("{} does not answer; it is asked as soon as it does", facts.peer);
+        let message = format!(
+            "{} does not answer; it is asked as soon as it does",
+            facts.peer
+        );
         return Step::new(Autonomous, peer, TetheringReason::PeerSilent, message);
     }
     if facts.answer != Answer::NotAsked {
@@ -239,21 +291,43 @@ fn tethering(current: &Current, peer: &ClusterId, facts: &Facts, now: Timestamp)
     let name = &facts.peer;
     let missing = match &facts.answer {
         Answer::Refused(why) => {
-            return release(peer, facts, now, TetheringReason::RefusedByPeer, format!("{name} refuses: {why}"));
+            return release(
+                peer,
+                facts,
+                now,
+                TetheringReason::RefusedByPeer,
+                format!("{name} refuses: {why}"),
+            );
         }
         Answer::NotAsked | Answer::Waiting => Some(format!("the answer of {name}")),
-        Answer::Granted if facts.contact != Contact::Heard => Some(format!("{name}, which does not answer")),
+        Answer::Granted if facts.contact != Contact::Heard => {
+            Some(format!("{name}, which does not answer"))
+        }
         Answer::Granted => facts.missing.clone(),
     };
     let Some(missing) = missing else {
-        return Step::new(Tethered, Some(peer), TetheringReason::Granted, format!("{name} controls this cluster"));
+        return Step::new(
+            Tethered,
+            Some(peer),
+            TetheringReason::Granted,
+            format!("{name} controls this cluster"),
+        );
     };
     let deadline = current.deadline(ATTEMPT, now);
     if deadline <= now {
-        let message = format!("given up after {} s of waiting for {missing}", ATTEMPT.as_secs());
+        let message = format!(
+            "given up after {} s of waiting for {missing}",
+            ATTEMPT.as_secs()
+        );
         return release(peer, facts, now, TetheringReason::NotReady, message);
     }
-    Step::new(Tethering, Some(peer), TetheringReason::Waiting, format!("waiting for {missing}")).until(deadline)
+    Step::new(
+        Tethering,
+        Some(peer),
+        TetheringReason::Waiting,
+        format!("waiting for {missing}"),
+    )
+    .until(deadline)
 }
 
 fn tethered(current: &Current, peer: &ClusterId, facts: &Facts, now: Timestamp) -> Step {
@@ -263,7 +337,13 @@ fn tethered(current: &Current, peer: &ClusterId, facts: &Facts, now: Timestamp) 
     }
     let name = &facts.peer;
     if let Answer::Refused(why) = &facts.answer {
-        return release(peer, facts, now, TetheringReason::EndedByPeer, format!("{name} ended it: {why}"));
+        return release(
+            peer,
+            facts,
+            now,
+            TetheringReason::EndedByPeer,
+            format!("{name} ended it: {why}"),
+        );
     }
     // After a silence, it is the silence that ends it.
     if facts.contact == Contact::Heard && !facts.borrows_here {
@@ -271,14 +351,20 @@ fn tethered(current: &Current, peer: &ClusterId, facts: &Facts, now: Timestamp) 
         return release(peer, facts, now, TetheringReason::EndedByPeer, message);
     }
     if facts.contact == Contact::Heard {
-        return Step::new(Tethered, Some(peer), TetheringReason::Granted, format!("{name} controls this cluster"));
+        return Step::new(
+            Tethered,
+            Some(peer),
+            TetheringReason::Granted,
+            format!("{name} controls this cluster"),
+        );
     }
     let deadline = current.deadline(facts.release_after, now);
     if deadline <= now {
         let message = format!("{name} was silent for {} s", facts.release_after.as_secs());
         return release(peer, facts, now, TetheringReason::PeerSilent, message);
     }
-    let message = format!("{name} does not answer; if it stays silent, control comes back at the deadline");
+    let message =
+        format!("{name} does not answer; if it stays silent, control comes back at the deadline");
     Step::new(Tethered, Some(peer), TetheringReason::PeerSilent, message).until(deadline)
 }
 
@@ -291,19 +377,35 @@ fn releasing(current: &Current, peer: &ClusterId, facts: &Facts, now: Timestamp)
         return Step::new(Releasing, Some(peer), reason, current.message).until(deadline);
     }
     let step = Step::new(Autonomous, facts.wish.as_ref(), reason, current.message);
-    // A silent peer is asked when it is heard; a peer that ended it, or was not ready, gets a pause.
+    // A silent peer is asked when it is heard; a peer that ended it, or was not ready, gets a
+    // pause.
     let pauses = facts.wish.as_ref() == Some(peer) && reason != TetheringReason::PeerSilent;
-    if pauses { step.until(after(now, RETRY)) } else { step }
+    if pauses {
+        step.until(after(now, RETRY))
+    } else {
+        step
+    }
 }
 
 /// The end, if the user does not want this peer any more.
 fn untethered(peer: &ClusterId, facts: &Facts, now: Timestamp) -> Option<Step> {
-    let message = format!("this cluster is not to be tethered to {} any more", facts.peer);
-    (facts.wish.as_ref() != Some(peer)).then(|| release(peer, facts, now, TetheringReason::Untethered, message))
+    let message = format!(
+        "this cluster is not to be tethered to {} any more",
+        facts.peer
+    );
+    (facts.wish.as_ref() != Some(peer))
+        .then(|| release(peer, facts, now, TetheringReason::Untethered, message))
 }
 
-fn release(peer: &ClusterId, facts: &Facts, now: Timestamp, reason: TetheringReason, message: String) -> Step {
-    Step::new(TetheringState::Releasing, Some(peer), reason, message).until(after(now, release_time(facts)))
+fn release(
+    peer: &ClusterId,
+    facts: &Facts,
+    now: Timestamp,
+    reason: TetheringReason,
+    message: String,
+) -> Step {
+    Step::new(TetheringState::Releasing, Some(peer), reason, message)
+        .until(after(now, release_time(facts)))
 }
 
 fn release_time(facts: &Facts) -> SignedDuration {
@@ -319,7 +421,11 @@ const MAX_MESSAGE_LEN: usize = 2048;
 
 /// Peers write parts of some messages, and terminals show them.
 fn bounded(message: &str) -> String {
-    message.chars().filter(|character| !character.is_control()).take(MAX_MESSAGE_LEN).collect()
+    message
+        .chars()
+        .filter(|character| !character.is_control())
+        .take(MAX_MESSAGE_LEN)
+        .collect()
 }
 
 #[cfg(test)]

@@ -1,14 +1,17 @@
-//! The namespaces of users while the cluster is tethered: their pods go to the peer, and to nobody else.
+//! The namespaces of users while the cluster is tethered: their pods go to the peer, and to nobody
+//! else.
 //!
-//! A namespace that nobody offloaded gets a `NamespaceOffloading` of Liqo's own, with the strategy `Remote`. One that a person offloaded
-//! keeps that person's object: strategy and selector change, and an annotation remembers what they were. Afterwards each namespace gets
-//! back what it had. Everything follows from the objects and from the state, so it does not matter when this cluster was switched off.
+//! A namespace that nobody offloaded gets a `NamespaceOffloading` of Liqo's own, with the strategy
+//! `Remote`. One that a person offloaded keeps that person's object: strategy and selector change,
+//! and an annotation remembers what they were. Afterwards each namespace gets back what it had.
+//! Everything follows from the objects and from the state, so it does not matter when this cluster
+//! was switched off.
 
 use std::collections::BTreeMap;
 
 use liqo_api::{
-    ClusterId, NamespaceOffloading, PodOffloadingStrategy, annotations::BEFORE_TETHERING, labels, nodes_of_peer,
-    tethered_offloading,
+    ClusterId, NamespaceOffloading, PodOffloadingStrategy, annotations::BEFORE_TETHERING, labels,
+    nodes_of_peer, tethered_offloading,
 };
 use serde_json::{Value, json};
 
@@ -25,7 +28,11 @@ pub enum Change {
 
 /// Whether Liqo created it because of the working mode.
 pub fn is_ours(offloading: &NamespaceOffloading) -> bool {
-    let label = offloading.metadata.labels.as_ref().and_then(|all| all.get(labels::TETHERED));
+    let label = offloading
+        .metadata
+        .labels
+        .as_ref()
+        .and_then(|all| all.get(labels::TETHERED));
     label.is_some_and(|value| value == "true")
 }
 
@@ -34,8 +41,9 @@ pub fn is_taken_over(offloading: &NamespaceOffloading) -> bool {
     is_ours(offloading) || before(offloading).is_some()
 }
 
-/// The change to a namespace of a user. `tethered_to` is the peer that controls this cluster, if one does. `has_pods_away` tells whether
-/// pods of the namespace are on virtual nodes: the end of its offloading ends them.
+/// The change to a namespace of a user. `tethered_to` is the peer that controls this cluster, if
+/// one does. `has_pods_away` tells whether pods of the namespace are on virtual nodes: the end of
+/// its offloading ends them.
 pub fn change(
     namespace: &str,
     live: Option<&NamespaceOffloading>,
@@ -50,7 +58,9 @@ pub fn change(
         (Some(live), None) if is_ours(live) => {
             if live.spec.pod_offloading_strategy != PodOffloadingStrategy::Local {
                 // New pods stay here; those that are away may come home.
-                Change::Patch(json!({ "spec": { "podOffloadingStrategy": PodOffloadingStrategy::Local } }))
+                Change::Patch(
+                    json!({ "spec": { "podOffloadingStrategy": PodOffloadingStrategy::Local } }),
+                )
             } else if has_pods_away() {
                 Change::Nothing
             } else {
@@ -65,25 +75,36 @@ pub fn change(
 }
 
 fn take_over(live: &NamespaceOffloading, peer: &ClusterId) -> Change {
-    let (strategy, selected) = (live.spec.pod_offloading_strategy, json!(live.spec.cluster_selector));
+    let (strategy, selected) = (
+        live.spec.pod_offloading_strategy,
+        json!(live.spec.cluster_selector),
+    );
     let is_remembered = is_ours(live) || before(live).is_some();
-    if is_remembered && strategy == PodOffloadingStrategy::Remote && selected == json!(nodes_of_peer(peer)) {
+    if is_remembered
+        && strategy == PodOffloadingStrategy::Remote
+        && selected == json!(nodes_of_peer(peer))
+    {
         return Change::Nothing;
     }
     let spec = json!({ "podOffloadingStrategy": PodOffloadingStrategy::Remote, "clusterSelector": nodes_of_peer(peer) });
     if is_remembered {
         return Change::Patch(json!({ "spec": spec }));
     }
-    let before = json!({ "podOffloadingStrategy": strategy, "clusterSelector": selected }).to_string();
-    Change::Patch(json!({ "metadata": { "annotations": { (BEFORE_TETHERING): before } }, "spec": spec }))
+    let before =
+        json!({ "podOffloadingStrategy": strategy, "clusterSelector": selected }).to_string();
+    Change::Patch(
+        json!({ "metadata": { "annotations": { (BEFORE_TETHERING): before } }, "spec": spec }),
+    )
 }
 
-/// Returns the former spec of a person's object, as a merge patch. An annotation that nobody can read, because somebody changed it, means
-/// the defaults: then pods may run here.
+/// Returns the former spec of a person's object, as a merge patch. An annotation that nobody can
+/// read, because somebody changed it, means the defaults: then pods may run here.
 fn before(live: &NamespaceOffloading) -> Option<Value> {
     let text = live.metadata.annotations.as_ref()?.get(BEFORE_TETHERING)?;
     let read: Value = serde_json::from_str(text).unwrap_or_default();
-    let strategy = serde_json::from_value::<PodOffloadingStrategy>(read["podOffloadingStrategy"].clone()).unwrap_or_default();
+    let strategy =
+        serde_json::from_value::<PodOffloadingStrategy>(read["podOffloadingStrategy"].clone())
+            .unwrap_or_default();
     Some(json!({ "podOffloadingStrategy": strategy, "clusterSelector": read["clusterSelector"] }))
 }
 
@@ -117,35 +138,66 @@ mod tests {
     #[test]
     fn a_namespace_of_nobodys_is_offloaded_and_gets_back_to_what_it_was() {
         let milan = cluster(1);
-        let Change::Create(created) = change("demo", None, Some(&milan), || false) else { panic!("it is created") };
-        assert_eq!(created.spec.pod_offloading_strategy, PodOffloadingStrategy::Remote);
+        let Change::Create(created) = change("demo", None, Some(&milan), || false) else {
+            panic!("it is created")
+        };
+        assert_eq!(
+            created.spec.pod_offloading_strategy,
+            PodOffloadingStrategy::Remote
+        );
         let (ours, created) = (*created.clone(), serde_json::to_value(created).unwrap());
-        assert_eq!(change("demo", Some(&ours), Some(&milan), || true), Change::Nothing, "it is settled");
+        assert_eq!(
+            change("demo", Some(&ours), Some(&milan), || true),
+            Change::Nothing,
+            "it is settled"
+        );
         let local = apply(&created, change("demo", Some(&ours), None, || true));
-        assert_eq!(local["spec"]["podOffloadingStrategy"], "Local", "new pods run here at once");
+        assert_eq!(
+            local["spec"]["podOffloadingStrategy"], "Local",
+            "new pods run here at once"
+        );
         let local = offloading(local);
-        assert_eq!(change("demo", Some(&local), None, || true), Change::Nothing, "its end would end pods");
+        assert_eq!(
+            change("demo", Some(&local), None, || true),
+            Change::Nothing,
+            "its end would end pods"
+        );
         assert_eq!(change("demo", Some(&local), None, || false), Change::Delete);
         assert_eq!(change("demo", None, None, || false), Change::Nothing);
         // Tethered again before all pods were home, to somebody else.
         let turin = cluster(2);
-        let again = apply(&serde_json::to_value(&local).unwrap(), change("demo", Some(&local), Some(&turin), || true));
-        assert_eq!(again["spec"]["clusterSelector"], json!(nodes_of_peer(&turin)));
+        let again = apply(
+            &serde_json::to_value(&local).unwrap(),
+            change("demo", Some(&local), Some(&turin), || true),
+        );
+        assert_eq!(
+            again["spec"]["clusterSelector"],
+            json!(nodes_of_peer(&turin))
+        );
     }
 
     #[test]
     fn what_a_person_offloaded_gets_back_its_strategy_and_its_selector() {
-        let zone =
-            json!({ "nodeSelectorTerms": [{ "matchExpressions": [{ "key": "zone", "operator": "In", "values": ["a"] }] }] });
-        for spec in [json!({}), json!({ "podOffloadingStrategy": "Local", "clusterSelector": zone })] {
+        let zone = json!({ "nodeSelectorTerms": [{ "matchExpressions": [{ "key": "zone", "operator": "In", "values": ["a"] }] }] });
+        for spec in [
+            json!({}),
+            json!({ "podOffloadingStrategy": "Local", "clusterSelector": zone }),
+        ] {
             let before = serde_json::to_value(offloading(of_a_person(&spec))).unwrap();
             let live = offloading(before.clone());
             assert!(!is_taken_over(&live));
-            let tethered = apply(&before, change("demo", Some(&live), Some(&cluster(1)), || false));
+            let tethered = apply(
+                &before,
+                change("demo", Some(&live), Some(&cluster(1)), || false),
+            );
             assert_eq!(tethered["spec"]["podOffloadingStrategy"], "Remote");
             let taken = offloading(tethered.clone());
             assert!(is_taken_over(&taken) && !is_ours(&taken));
-            assert_eq!(change("demo", Some(&taken), Some(&cluster(1)), || true), Change::Nothing, "it is settled");
+            assert_eq!(
+                change("demo", Some(&taken), Some(&cluster(1)), || true),
+                Change::Nothing,
+                "it is settled"
+            );
             let released = apply(&tethered, change("demo", Some(&taken), None, || true));
             assert_eq!(offloading(released.clone()).spec, live.spec);
             assert!(!is_taken_over(&offloading(released)));
@@ -159,24 +211,50 @@ mod tests {
             object["metadata"]["labels"] = labels.clone();
             offloading(object)
         };
-        let created = labelled(&json!(tethered_offloading("demo", &cluster(1)).metadata.labels));
+        let created = labelled(&json!(
+            tethered_offloading("demo", &cluster(1)).metadata.labels
+        ));
         assert!(is_ours(&created));
-        for other in [json!({}), json!({ "liqo.io/managed": "true" }), json!({ "liqo.io/tethered": "" })] {
+        for other in [
+            json!({}),
+            json!({ "liqo.io/managed": "true" }),
+            json!({ "liqo.io/tethered": "" }),
+        ] {
             let live = labelled(&other);
             assert!(!is_ours(&live), "{other}");
-            assert_eq!(change("demo", Some(&live), None, || false), Change::Nothing, "it is not deleted: {other}");
+            assert_eq!(
+                change("demo", Some(&live), None, || false),
+                Change::Nothing,
+                "it is not deleted: {other}"
+            );
         }
     }
 
     #[test]
     fn a_change_by_a_person_does_not_last_and_is_not_remembered() {
-        let live = offloading(of_a_person(&json!({ "podOffloadingStrategy": "LocalAndRemote" })));
+        let live = offloading(of_a_person(
+            &json!({ "podOffloadingStrategy": "LocalAndRemote" }),
+        ));
         let before = serde_json::to_value(&live).unwrap();
-        let mut tethered = apply(&before, change("demo", Some(&live), Some(&cluster(1)), || false));
+        let mut tethered = apply(
+            &before,
+            change("demo", Some(&live), Some(&cluster(1)), || false),
+        );
         tethered["spec"]["podOffloadingStrategy"] = json!("Local");
-        let again = apply(&tethered, change("demo", Some(&offloading(tethered.clone())), Some(&cluster(1)), || false));
+        let again = apply(
+            &tethered,
+            change(
+                "demo",
+                Some(&offloading(tethered.clone())),
+                Some(&cluster(1)),
+                || false,
+            ),
+        );
         assert_eq!(again["spec"]["podOffloadingStrategy"], "Remote");
-        let released = apply(&again, change("demo", Some(&offloading(again.clone())), None, || false));
+        let released = apply(
+            &again,
+            change("demo", Some(&offloading(again.clone())), None, || false),
+        );
         assert_eq!(released["spec"]["podOffloadingStrategy"], "LocalAndRemote");
     }
 
@@ -184,8 +262,14 @@ mod tests {
     fn an_annotation_that_nobody_can_read_means_the_defaults() {
         let mut spoilt = of_a_person(&json!({ "podOffloadingStrategy": "Remote" }));
         spoilt["metadata"]["annotations"] = json!({ (BEFORE_TETHERING): "{" });
-        let released = apply(&spoilt, change("demo", Some(&offloading(spoilt.clone())), None, || false));
-        assert_eq!(released["spec"], json!({ "podOffloadingStrategy": "LocalAndRemote" }));
+        let released = apply(
+            &spoilt,
+            change("demo", Some(&offloading(spoilt.clone())), None, || false),
+        );
+        assert_eq!(
+            released["spec"],
+            json!({ "podOffloadingStrategy": "LocalAndRemote" })
+        );
     }
 
     #[test]
@@ -194,7 +278,10 @@ mod tests {
         leaving["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
         let leaving = offloading(leaving);
         for to in [None, Some(cluster(1))] {
-            assert_eq!(change("demo", Some(&leaving), to.as_ref(), || false), Change::Nothing);
+            assert_eq!(
+                change("demo", Some(&leaving), to.as_ref(), || false),
+                Change::Nothing
+            );
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Finds obstacles in this cluster to tethering it to a peer. The peer itself reports the obstacles on its side.
+//! Finds obstacles in this cluster to tethering it to a peer. The peer itself reports the obstacles
+//! on its side.
 
 use std::collections::BTreeMap;
 
@@ -25,31 +26,45 @@ pub struct Sharing<'a> {
 pub fn obstacle(peer: &ClusterId, sharing: &Sharing) -> Option<Obstacle> {
     let is = |reason, message| Some(Obstacle { reason, message });
     let Some(name) = sharing.names.get(peer) else {
-        return is(TetheringReason::UnknownPeer, format!("this cluster knows no cluster {peer}; `liqoctl peer` makes it known"));
+        return is(
+            TetheringReason::UnknownPeer,
+            format!("this cluster knows no cluster {peer}; `liqoctl peer` makes it known"),
+        );
     };
     if let Some(others) = sharing.others(&sharing.tethers, None) {
-        let message = format!("{others} is tethered to this cluster, and a cluster that controls others is controlled by nobody");
+        let message = format!(
+            "{others} is tethered to this cluster, and a cluster that controls others is controlled by nobody"
+        );
         return is(TetheringReason::TethersOthers, message);
     }
     if let Some(others) = sharing.others(&sharing.lends_to, Some(peer)) {
-        let message = format!("this cluster also offers resources to {others}; end that with `liqoctl refuse` first");
+        let message = format!(
+            "this cluster also offers resources to {others}; end that with `liqoctl refuse` first"
+        );
         return is(TetheringReason::LendsToOthers, message);
     }
     if let Some(others) = sharing.others(&sharing.borrows_from, Some(peer)) {
-        let message = format!("this cluster also borrows from {others}; end that with `liqoctl unpeer` first");
+        let message = format!(
+            "this cluster also borrows from {others}; end that with `liqoctl unpeer` first"
+        );
         return is(TetheringReason::BorrowsFromOthers, message);
     }
     if !sharing.borrows_from.contains(&peer) {
-        let message =
-            format!("this cluster has no virtual node of {name}, through which its pods would go there: `liqoctl peer`");
+        let message = format!(
+            "this cluster has no virtual node of {name}, through which its pods would go there: `liqoctl peer`"
+        );
         return is(TetheringReason::NotBorrowing, message);
     }
     if !sharing.lends_to.contains(&peer) {
-        let message =
-            format!("{name} does not borrow from this cluster; run `liqoctl peer` there, with this cluster as the remote one");
+        let message = format!(
+            "{name} does not borrow from this cluster; run `liqoctl peer` there, with this cluster as the remote one"
+        );
         return is(TetheringReason::NotLending, message);
     }
-    if sharing.provide.is_some_and(|provide| provide.contract.is_some()) {
+    if sharing
+        .provide
+        .is_some_and(|provide| provide.contract.is_some())
+    {
         let message = format!(
             "the PeeringPolicy for {name} requires a contract (provide.contract), and everything that this cluster has cannot be under one"
         );
@@ -64,11 +79,23 @@ const MAX_NAMED: usize = 3;
 impl Sharing<'_> {
     /// The names of these clusters, without one.
     fn others(&self, clusters: &[&ClusterId], except: Option<&ClusterId>) -> Option<String> {
-        let others: Vec<&&ClusterId> = clusters.iter().filter(|cluster| Some(**cluster) != except).collect();
-        let name = |cluster: &&&ClusterId| self.names.get(**cluster).cloned().unwrap_or_else(|| cluster.to_string());
+        let others: Vec<&&ClusterId> = clusters
+            .iter()
+            .filter(|cluster| Some(**cluster) != except)
+            .collect();
+        let name = |cluster: &&&ClusterId| {
+            self.names
+                .get(**cluster)
+                .cloned()
+                .unwrap_or_else(|| cluster.to_string())
+        };
         let named: Vec<String> = others.iter().take(MAX_NAMED).map(name).collect();
         let more = others.len() - named.len();
-        let rest = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let rest = if more > 0 {
+            format!(" and {more} more")
+        } else {
+            String::new()
+        };
         (!named.is_empty()).then(|| named.join(", ") + &rest)
     }
 }
@@ -88,7 +115,12 @@ mod tests {
         let leaked = |number| -> &'static ClusterId { Box::leak(Box::new(cluster(number))) };
         let (milan, turin, genoa) = (leaked(1), leaked(2), leaked(3));
         let mut sharing = Sharing {
-            names: [(milan, "milan".to_owned()), (turin, "turin".to_owned()), (genoa, "genoa".to_owned())].into(),
+            names: [
+                (milan, "milan".to_owned()),
+                (turin, "turin".to_owned()),
+                (genoa, "genoa".to_owned()),
+            ]
+            .into(),
             lends_to: vec![milan],
             borrows_from: vec![milan],
             ..Sharing::default()
@@ -102,7 +134,12 @@ mod tests {
     }
 
     fn other(sharing: &Sharing<'static>) -> &'static ClusterId {
-        sharing.names.iter().find(|(_, name)| *name == "turin").map(|(id, _)| *id).unwrap()
+        sharing
+            .names
+            .iter()
+            .find(|(_, name)| *name == "turin")
+            .map(|(id, _)| *id)
+            .unwrap()
     }
 
     #[test]
@@ -112,21 +149,48 @@ mod tests {
 
     #[test]
     fn each_refusal_has_its_reason() {
-        assert_eq!(reason(|sharing| sharing.names.clear()), Some(TetheringReason::UnknownPeer));
-        assert_eq!(reason(|sharing| sharing.lends_to.clear()), Some(TetheringReason::NotLending));
-        assert_eq!(reason(|sharing| sharing.borrows_from.clear()), Some(TetheringReason::NotBorrowing));
-        assert_eq!(reason(|sharing| sharing.lends_to.push(other(sharing))), Some(TetheringReason::LendsToOthers));
-        assert_eq!(reason(|sharing| sharing.borrows_from.push(other(sharing))), Some(TetheringReason::BorrowsFromOthers));
-        assert_eq!(reason(|sharing| sharing.tethers.push(other(sharing))), Some(TetheringReason::TethersOthers));
-        let contract = Provide { contract: Some(ProvideContract::default()), ..Provide::default() };
+        assert_eq!(
+            reason(|sharing| sharing.names.clear()),
+            Some(TetheringReason::UnknownPeer)
+        );
+        assert_eq!(
+            reason(|sharing| sharing.lends_to.clear()),
+            Some(TetheringReason::NotLending)
+        );
+        assert_eq!(
+            reason(|sharing| sharing.borrows_from.clear()),
+            Some(TetheringReason::NotBorrowing)
+        );
+        assert_eq!(
+            reason(|sharing| sharing.lends_to.push(other(sharing))),
+            Some(TetheringReason::LendsToOthers)
+        );
+        assert_eq!(
+            reason(|sharing| sharing.borrows_from.push(other(sharing))),
+            Some(TetheringReason::BorrowsFromOthers)
+        );
+        assert_eq!(
+            reason(|sharing| sharing.tethers.push(other(sharing))),
+            Some(TetheringReason::TethersOthers)
+        );
+        let contract = Provide {
+            contract: Some(ProvideContract::default()),
+            ..Provide::default()
+        };
         let contract: &'static Provide = Box::leak(Box::new(contract));
-        assert_eq!(reason(|sharing| sharing.provide = Some(contract)), Some(TetheringReason::ContractRequired));
+        assert_eq!(
+            reason(|sharing| sharing.provide = Some(contract)),
+            Some(TetheringReason::ContractRequired)
+        );
     }
 
     #[test]
     fn two_clusters_are_not_tethered_to_each_other() {
         let milan = |sharing: &Sharing<'static>| sharing.lends_to[0];
-        assert_eq!(reason(|sharing| sharing.tethers.push(milan(sharing))), Some(TetheringReason::TethersOthers));
+        assert_eq!(
+            reason(|sharing| sharing.tethers.push(milan(sharing))),
+            Some(TetheringReason::TethersOthers)
+        );
     }
 
     #[test]
@@ -134,7 +198,10 @@ mod tests {
         let (_, message) = refusal(|sharing| sharing.lends_to.push(other(sharing))).unwrap();
         assert!(message.contains("offers resources to turin;"), "{message}");
         let many = |sharing: &mut Sharing<'static>| {
-            sharing.borrows_from.extend((10..20).map(|number| -> &'static ClusterId { Box::leak(Box::new(cluster(number))) }));
+            sharing.borrows_from.extend(
+                (10..20)
+                    .map(|number| -> &'static ClusterId { Box::leak(Box::new(cluster(number))) }),
+            );
         };
         assert!(refusal(many).unwrap().1.contains(" and 7 more;"));
     }

@@ -1,7 +1,7 @@
 //! Finds the controllers that try again to create their pods, now that nothing is refused any more.
 //!
-//! Kubernetes tries a refused creation again after a time that doubles up to 16 minutes. A change of the controller's object makes it try at
-//! once. Events about the refusals name these objects.
+//! Kubernetes tries a refused creation again after a time that doubles up to 16 minutes. A change
+//! of the controller's object makes it try at once. Events about the refusals name these objects.
 
 use std::collections::BTreeMap;
 
@@ -12,14 +12,23 @@ use liqo_api::{TetheringState, TetheringStatus};
 /// The admission policy that refuses pods while a cluster is tethered; the refusal names it.
 const POLICY: &str = "'liqo-tethered'";
 /// Group and kind of the workloads that create pods.
-const WORKLOADS: [(&str, &str); 5] =
-    [("apps", "ReplicaSet"), ("apps", "StatefulSet"), ("apps", "DaemonSet"), ("batch", "Job"), ("", "ReplicationController")];
-/// Time after a release in which the last refusals may still be reported: API servers learn one after the other that the mode ended.
+const WORKLOADS: [(&str, &str); 5] = [
+    ("apps", "ReplicaSet"),
+    ("apps", "StatefulSet"),
+    ("apps", "DaemonSet"),
+    ("batch", "Job"),
+    ("", "ReplicationController"),
+];
+/// Time after a release in which the last refusals may still be reported: API servers learn one
+/// after the other that the mode ended.
 const AFTERWARDS: SignedDuration = SignedDuration::from_secs(60);
 
 /// Whether an event is about a pod that was refused because of the mode.
 pub fn is_refusal(event: &Event) -> bool {
-    event.message.as_deref().is_some_and(|message| message.contains(POLICY))
+    event
+        .message
+        .as_deref()
+        .is_some_and(|message| message.contains(POLICY))
 }
 
 /// The time of the last refusal for which a controller was woken, by the UID of its object.
@@ -34,17 +43,25 @@ pub fn have_ended(status: Option<&TetheringStatus>, now: Timestamp) -> bool {
     })
 }
 
-/// The objects whose controllers were refused pods after they were woken last, each with the time of its last refusal.
+/// The objects whose controllers were refused pods after they were woken last, each with the time
+/// of its last refusal.
 pub fn to_wake(events: &[Event], woken: &Woken) -> Vec<(ObjectReference, Option<Timestamp>)> {
     let mut last: BTreeMap<&str, (&ObjectReference, Option<Timestamp>)> = BTreeMap::new();
     for event in events.iter().filter(|event| is_refusal(event)) {
-        let Some(uid) = event.involved_object.uid.as_deref() else { continue };
+        let Some(uid) = event.involved_object.uid.as_deref() else {
+            continue;
+        };
         let refused = last.entry(uid).or_insert((&event.involved_object, None));
         refused.1 = refused.1.max(time(event));
     }
-    let is_new = |uid: &str, refused: Option<Timestamp>| woken.get(uid).is_none_or(|before| *before < refused);
-    let new = last.into_iter().filter(|(uid, (_, refused))| is_new(uid, *refused));
-    new.map(|(_, (object, refused))| (object.clone(), refused)).collect()
+    let is_new = |uid: &str, refused: Option<Timestamp>| {
+        woken.get(uid).is_none_or(|before| *before < refused)
+    };
+    let new = last
+        .into_iter()
+        .filter(|(uid, (_, refused))| is_new(uid, *refused));
+    new.map(|(_, (object, refused))| (object.clone(), refused))
+        .collect()
 }
 
 /// A controller that the manager may wake: kind, and what it takes to find the object.
@@ -56,19 +73,35 @@ pub struct Workload<'a> {
     pub name: &'a str,
 }
 
-/// The workload that an event names, if it is one of Kubernetes itself. Whoever may create events chooses these words.
+/// The workload that an event names, if it is one of Kubernetes itself. Whoever may create events
+/// chooses these words.
 pub fn workload(object: &ObjectReference) -> Option<Workload<'_>> {
-    let (group, kind) = WORKLOADS.into_iter().find(|(_, kind)| object.kind.as_deref() == Some(kind))?;
+    let (group, kind) = WORKLOADS
+        .into_iter()
+        .find(|(_, kind)| object.kind.as_deref() == Some(kind))?;
     let is_name = |name: &&str| {
-        let is_safe = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
+        let is_safe =
+            |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
         !name.is_empty() && name.chars().all(is_safe) && !name.starts_with('.')
     };
-    let (namespace, name) = (object.namespace.as_deref().filter(is_name)?, object.name.as_deref().filter(is_name)?);
-    Some(Workload { kind, group, namespace, name })
+    let (namespace, name) = (
+        object.namespace.as_deref().filter(is_name)?,
+        object.name.as_deref().filter(is_name)?,
+    );
+    Some(Workload {
+        kind,
+        group,
+        namespace,
+        name,
+    })
 }
 
 fn time(event: &Event) -> Option<Timestamp> {
-    let last = event.last_timestamp.as_ref().or(event.first_timestamp.as_ref()).map(|time| time.0);
+    let last = event
+        .last_timestamp
+        .as_ref()
+        .or(event.first_timestamp.as_ref())
+        .map(|time| time.0);
     last.max(event.event_time.as_ref().map(|time| time.0))
 }
 
@@ -94,13 +127,24 @@ mod tests {
     #[test]
     fn each_controller_that_was_refused_in_this_mode_is_woken_once_after_its_last_refusal() {
         let quota = "Error creating: pods \"big-x\" is forbidden: exceeded quota: liqo-tethered";
-        let mut events =
-            vec![event("web", REFUSAL, 1), event("web", REFUSAL, 3), event("db", REFUSAL, 2), event("big", quota, 9)];
+        let mut events = vec![
+            event("web", REFUSAL, 1),
+            event("web", REFUSAL, 3),
+            event("db", REFUSAL, 2),
+            event("big", quota, 9),
+        ];
         let mut woken = Woken::new();
         let mut wake = |events: &[Event]| -> Vec<String> {
             let found = to_wake(events, &woken);
-            woken.extend(found.iter().map(|(object, refused)| (object.uid.clone().unwrap(), *refused)));
-            found.into_iter().filter_map(|(object, _)| object.name).collect()
+            woken.extend(
+                found
+                    .iter()
+                    .map(|(object, refused)| (object.uid.clone().unwrap(), *refused)),
+            );
+            found
+                .into_iter()
+                .filter_map(|(object, _)| object.name)
+                .collect()
         };
         assert_eq!(wake(&events), ["db", "web"]);
         assert!(wake(&events).is_empty());
@@ -115,7 +159,17 @@ mod tests {
         let after = |state: TetheringState, seconds: i64| {
             let since = Time(now - SignedDuration::from_secs(seconds));
             let (reason, message) = (TetheringReason::Untethered.into(), String::new());
-            have_ended(Some(&TetheringStatus { state, cluster_id: None, since, deadline: None, reason, message }), now)
+            have_ended(
+                Some(&TetheringStatus {
+                    state,
+                    cluster_id: None,
+                    since,
+                    deadline: None,
+                    reason,
+                    message,
+                }),
+                now,
+            )
         };
         assert!(after(TetheringState::Releasing, 300));
         assert!(after(TetheringState::Autonomous, 20) && !after(TetheringState::Autonomous, 61));
@@ -127,12 +181,20 @@ mod tests {
     fn only_workloads_of_kubernetes_by_their_names_are_woken() {
         let named = |kind: &str, name: &str| {
             let object = json!({ "kind": kind, "namespace": "demo", "name": name });
-            workload(&serde_json::from_value(object).unwrap()).map(|found| (found.group, found.kind, found.name.to_owned()))
+            workload(&serde_json::from_value(object).unwrap())
+                .map(|found| (found.group, found.kind, found.name.to_owned()))
         };
-        assert_eq!(named("Job", "work-1.a"), Some(("batch", "Job", "work-1.a".into())));
-        for (kind, name) in
-            [("CloneSet", "web"), ("ReplicaSet", "a b"), ("ReplicaSet", "../../x"), ("ReplicaSet", "a?b"), ("Job", "")]
-        {
+        assert_eq!(
+            named("Job", "work-1.a"),
+            Some(("batch", "Job", "work-1.a".into()))
+        );
+        for (kind, name) in [
+            ("CloneSet", "web"),
+            ("ReplicaSet", "a b"),
+            ("ReplicaSet", "../../x"),
+            ("ReplicaSet", "a?b"),
+            ("Job", ""),
+        ] {
             assert_eq!(named(kind, name), None, "{kind} {name}");
         }
     }

@@ -40,10 +40,14 @@ pub enum Denied {
     /// This cluster has no ID yet, so nobody can sign in at it.
     #[error("Liqo in this cluster has not started yet: try again soon")]
     NoId,
-    #[error("this cluster does not know cluster {0}: let it borrow from here first, with `liqoctl peer`")]
+    #[error(
+        "this cluster does not know cluster {0}: let it borrow from here first, with `liqoctl peer`"
+    )]
     NoPeer(ClusterId),
     /// The user does not want this consumer.
-    #[error("this cluster does not lend to cluster {0}: spec.incomingPeering is No in its ForeignCluster")]
+    #[error(
+        "this cluster does not lend to cluster {0}: spec.incomingPeering is No in its ForeignCluster"
+    )]
     Refused(ClusterId),
     /// It is a provider, was only found, or waits for approval.
     #[error(
@@ -63,7 +67,9 @@ impl Denied {
     pub fn status(&self) -> StatusCode {
         match self {
             Self::Unauthenticated | Self::SignIn(_) => StatusCode::UNAUTHORIZED,
-            Self::NoPeer(_) | Self::Refused(_) | Self::NoCustomer(_) | Self::Forbidden { .. } => StatusCode::FORBIDDEN,
+            Self::NoPeer(_) | Self::Refused(_) | Self::NoCustomer(_) | Self::Forbidden { .. } => {
+                StatusCode::FORBIDDEN
+            }
             Self::NoId | Self::Review(_) => StatusCode::SERVICE_UNAVAILABLE,
         }
     }
@@ -86,14 +92,21 @@ enum Credentials<'a> {
 
 fn credentials(headers: &HeaderMap) -> Option<Credentials<'_>> {
     match headers.get(AUTHORIZATION)?.to_str().ok()?.split_once(' ')? {
-        ("Bearer", token) if !token.is_empty() && token.len() <= MAX_TOKEN_LEN => Some(Credentials::Token(token)),
+        ("Bearer", token) if !token.is_empty() && token.len() <= MAX_TOKEN_LEN => {
+            Some(Credentials::Token(token))
+        }
         (sign_in::SCHEME, text) => Some(Credentials::SignIn(text)),
         _ => None,
     }
 }
 
 /// Succeeds if the caller is known, and may get this path. There are few calls, so no answer is cached.
-pub async fn admit(client: &Client, clusters: &dyn Clusters, headers: &HeaderMap, path: &str) -> Result<(), Denied> {
+pub async fn admit(
+    client: &Client,
+    clusters: &dyn Clusters,
+    headers: &HeaderMap,
+    path: &str,
+) -> Result<(), Denied> {
     let caller = match credentials(headers).ok_or(Denied::Unauthenticated)? {
         Credentials::Token(token) => holder(client, token).await?,
         Credentials::SignIn(text) => customer(clusters, text, SystemTime::now())?,
@@ -103,10 +116,22 @@ pub async fn admit(client: &Client, clusters: &dyn Clusters, headers: &HeaderMap
 
 /// The user of a token that the API server knows as one for the catalog.
 async fn holder(client: &Client, token: &str) -> Result<UserInfo, Denied> {
-    let spec = TokenReviewSpec { token: Some(token.to_owned()), audiences: Some(vec![AUDIENCE.to_owned()]) };
-    let review = TokenReview { spec, ..TokenReview::default() };
-    let review = Api::all(client.clone()).create(&PostParams::default(), &review).await.map_err(Denied::Review)?;
-    let status = review.status.filter(is_accepted).ok_or(Denied::Unauthenticated)?;
+    let spec = TokenReviewSpec {
+        token: Some(token.to_owned()),
+        audiences: Some(vec![AUDIENCE.to_owned()]),
+    };
+    let review = TokenReview {
+        spec,
+        ..TokenReview::default()
+    };
+    let review = Api::all(client.clone())
+        .create(&PostParams::default(), &review)
+        .await
+        .map_err(Denied::Review)?;
+    let status = review
+        .status
+        .filter(is_accepted)
+        .ok_or(Denied::Unauthenticated)?;
     status.user.ok_or(Denied::Unauthenticated)
 }
 
@@ -121,33 +146,62 @@ fn is_accepted(status: &TokenReviewStatus) -> bool {
 fn customer(clusters: &dyn Clusters, sign_in: &str, now: SystemTime) -> Result<UserInfo, Denied> {
     let own = clusters.own_id().ok_or(Denied::NoId)?;
     let id = sign_in::signer(sign_in, &own, now)?;
-    let Some(record) = clusters.record(&id) else { return Err(Denied::NoPeer(id)) };
+    let Some(record) = clusters.record(&id) else {
+        return Err(Denied::NoPeer(id));
+    };
     if record.spec.incoming_peering == PeeringIntent::No {
         return Err(Denied::Refused(id));
     }
-    let is_authorized = record.condition(links::CONSUMER_AUTHORIZED).is_some_and(|condition| condition.status == "True");
+    let is_authorized = record
+        .condition(links::CONSUMER_AUTHORIZED)
+        .is_some_and(|condition| condition.status == "True");
     if !is_authorized || record.metadata.deletion_timestamp.is_some() {
         return Err(Denied::NoCustomer(id));
     }
     let username = Some(format!("{CUSTOMER_PREFIX}{id}"));
-    Ok(UserInfo { username, groups: Some(vec![CUSTOMERS.to_owned()]), ..UserInfo::default() })
+    Ok(UserInfo {
+        username,
+        groups: Some(vec![CUSTOMERS.to_owned()]),
+        ..UserInfo::default()
+    })
 }
 
 /// Succeeds if this user may get this path.
 async fn authorize(client: &Client, caller: UserInfo, path: &str) -> Result<(), Denied> {
-    let user = caller.username.filter(|name| !name.is_empty()).ok_or(Denied::Unauthenticated)?;
+    let user = caller
+        .username
+        .filter(|name| !name.is_empty())
+        .ok_or(Denied::Unauthenticated)?;
     let spec = SubjectAccessReviewSpec {
         user: Some(user.clone()),
         groups: caller.groups,
         uid: caller.uid,
         extra: caller.extra,
-        non_resource_attributes: Some(NonResourceAttributes { path: Some(path.to_owned()), verb: Some("get".to_owned()) }),
+        non_resource_attributes: Some(NonResourceAttributes {
+            path: Some(path.to_owned()),
+            verb: Some("get".to_owned()),
+        }),
         ..SubjectAccessReviewSpec::default()
     };
-    let review = SubjectAccessReview { spec, ..SubjectAccessReview::default() };
-    let review = Api::all(client.clone()).create(&PostParams::default(), &review).await.map_err(Denied::Review)?;
-    let is_granted = review.status.is_some_and(|status| status.allowed && status.denied != Some(true));
-    if is_granted { Ok(()) } else { Err(Denied::Forbidden { user, path: path.to_owned() }) }
+    let review = SubjectAccessReview {
+        spec,
+        ..SubjectAccessReview::default()
+    };
+    let review = Api::all(client.clone())
+        .create(&PostParams::default(), &review)
+        .await
+        .map_err(Denied::Review)?;
+    let is_granted = review
+        .status
+        .is_some_and(|status| status.allowed && status.denied != Some(true));
+    if is_granted {
+        Ok(())
+    } else {
+        Err(Denied::Forbidden {
+            user,
+            path: path.to_owned(),
+        })
+    }
 }
 
 #[cfg(test)]
@@ -162,7 +216,12 @@ mod tests {
         };
         assert_eq!(of("Bearer abc").as_deref(), Some("Token(\"abc\")"));
         assert_eq!(of("LiqoCluster abc").as_deref(), Some("SignIn(\"abc\")"));
-        for value in ["Bearer ", "Basic abc", "abc", &format!("Bearer {}", "a".repeat(MAX_TOKEN_LEN + 1))] {
+        for value in [
+            "Bearer ",
+            "Basic abc",
+            "abc",
+            &format!("Bearer {}", "a".repeat(MAX_TOKEN_LEN + 1)),
+        ] {
             assert_eq!(of(value), None);
         }
         assert_eq!(credentials(&HeaderMap::new()), None);
@@ -171,12 +230,18 @@ mod tests {
     #[test]
     fn only_a_token_whose_audience_is_the_catalog_is_accepted() {
         let of = |authenticated, audiences: Option<&[&str]>| {
-            let audiences = audiences.map(|names| names.iter().map(|&name| name.to_owned()).collect());
-            is_accepted(&TokenReviewStatus { authenticated, audiences, ..TokenReviewStatus::default() })
+            let audiences =
+                audiences.map(|names| names.iter().map(|&name| name.to_owned()).collect());
+            is_accepted(&TokenReviewStatus {
+                authenticated,
+                audiences,
+                ..TokenReviewStatus::default()
+            })
         };
         assert!(of(Some(true), Some(&[AUDIENCE])));
         assert!(of(Some(true), Some(&["another", AUDIENCE])));
-        let refused: [Option<&[&str]>; 3] = [None, Some(&[]), Some(&["https://kubernetes.default.svc"])];
+        let refused: [Option<&[&str]>; 3] =
+            [None, Some(&[]), Some(&["https://kubernetes.default.svc"])];
         for audiences in refused {
             assert!(!of(Some(true), audiences), "{audiences:?}");
         }
@@ -187,6 +252,9 @@ mod tests {
     #[test]
     fn the_manifests_give_the_right_to_the_group_of_customers() {
         let manifests = include_str!("../../../../deploy/broker/account.yaml");
-        assert!(manifests.contains(&format!("kind: Group\n    name: {CUSTOMERS}\n")), "{manifests}");
+        assert!(
+            manifests.contains(&format!("kind: Group\n    name: {CUSTOMERS}\n")),
+            "{manifests}"
+        );
     }
 }

@@ -31,7 +31,10 @@ impl Connections {
             return None;
         }
         *count += 1;
-        Some(Counted { from, connections: self.clone() })
+        Some(Counted {
+            from,
+            connections: self.clone(),
+        })
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<IpAddr, usize>> {
@@ -57,15 +60,28 @@ mod tests {
 
     #[test]
     fn each_address_has_a_bounded_number_of_connections_until_they_are_dropped() {
-        let (connections, [one, other]) = (Connections::default(), [[10, 0, 0, 1], [10, 0, 0, 2]].map(IpAddr::from));
+        let (connections, [one, other]) = (
+            Connections::default(),
+            [[10, 0, 0, 1], [10, 0, 0, 2]].map(IpAddr::from),
+        );
         let mut open: Vec<Counted> = (0..100).filter_map(|_| connections.enter(one)).collect();
         assert_eq!(open.len(), MAX_PER_ADDRESS);
-        assert!(connections.enter(other).is_some(), "others have connections of their own");
+        assert!(
+            connections.enter(other).is_some(),
+            "others have connections of their own"
+        );
         drop(open.pop());
         open.extend(connections.enter(one));
-        assert_eq!(open.len(), MAX_PER_ADDRESS, "one was dropped, so there is one more");
+        assert_eq!(
+            open.len(),
+            MAX_PER_ADDRESS,
+            "one was dropped, so there is one more"
+        );
         assert!(connections.enter(one).is_none());
         drop(open);
-        assert!(connections.lock().is_empty(), "addresses without connections are forgotten");
+        assert!(
+            connections.lock().is_empty(),
+            "addresses without connections are forgotten"
+        );
     }
 }

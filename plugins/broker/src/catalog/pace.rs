@@ -55,15 +55,25 @@ mod tests {
         assert!(pace.admit(caller(2), now), "others are not slowed down");
         let later = now + INTERVAL * 3;
         assert_eq!((0..100).filter(|_| pace.admit(caller(1), later)).count(), 3);
-        assert_eq!((0..100).filter(|_| pace.admit(caller(1), later + Duration::from_mins(1))).count(), 20);
+        assert_eq!(
+            (0..100)
+                .filter(|_| pace.admit(caller(1), later + Duration::from_mins(1)))
+                .count(),
+            20
+        );
     }
 
     #[test]
     fn a_bounded_number_of_callers_is_remembered_while_they_call() {
         let (mut pace, now) = (Pace::default(), Instant::now());
-        let admitted = (0..5000).filter(|number| pace.admit(caller(*number), now)).count();
+        let admitted = (0..5000)
+            .filter(|number| pace.admit(caller(*number), now))
+            .count();
         assert_eq!((admitted, pace.idle_at.len()), (MAX_CALLERS, MAX_CALLERS));
-        assert!(pace.admit(caller(9999), now + INTERVAL), "the others have become idle");
+        assert!(
+            pace.admit(caller(9999), now + INTERVAL),
+            "the others have become idle"
+        );
         assert_eq!(pace.idle_at.len(), 1);
     }
 }

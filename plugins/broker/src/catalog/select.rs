@@ -22,27 +22,45 @@ const MAX_PAGE_LEN: usize = 1 << 20;
 const MICROSECONDS_PER_MILLISECOND: u32 = 1000;
 
 /// The entry of an offer that this cluster received; `None` if it is being taken back.
-pub fn entry_of(offer: &ResourceOffer, peer: Option<&ForeignCluster>, tunnel: Option<&TunnelEndpoint>) -> Option<Entry> {
+pub fn entry_of(
+    offer: &ResourceOffer,
+    peer: Option<&ForeignCluster>,
+    tunnel: Option<&TunnelEndpoint>,
+) -> Option<Entry> {
     let spec = &offer.spec;
     if spec.withdrawal_timestamp.is_some() || offer.metadata.deletion_timestamp.is_some() {
         return None;
     }
-    let fits = |(key, value): &(&String, &String)| key.len() <= MAX_LABEL_LEN.0 && value.len() <= MAX_LABEL_LEN.1;
+    let fits = |(key, value): &(&String, &String)| {
+        key.len() <= MAX_LABEL_LEN.0 && value.len() <= MAX_LABEL_LEN.1
+    };
     let labels = spec.labels.iter().filter(fits).take(MAX_LABELS);
     // Each gateway of this cluster reports. Packets may go through any of them.
-    let reports = tunnel.and_then(|tunnel| tunnel.status.as_ref()).map(|status| status.gateways.as_slice()).unwrap_or_default();
+    let reports = tunnel
+        .and_then(|tunnel| tunnel.status.as_ref())
+        .map(|status| status.gateways.as_slice())
+        .unwrap_or_default();
     let connected = reports.iter().filter(|report| report.connected);
     Some(Entry {
         cluster_id: spec.cluster_id.clone(),
-        name: peer.and_then(|peer| peer.metadata.name.clone()).unwrap_or_else(|| spec.cluster_id.to_string()),
+        name: peer
+            .and_then(|peer| peer.metadata.name.clone())
+            .unwrap_or_else(|| spec.cluster_id.to_string()),
         pool: spec.pool.clone(),
-        accepted: offer.status.as_ref().is_some_and(|status| status.phase == OfferPhase::Accepted),
+        accepted: offer
+            .status
+            .as_ref()
+            .is_some_and(|status| status.phase == OfferPhase::Accepted),
         path: spec.path.clone(),
         hops: spec.hops,
         capacity: spec.resource_quota.hard.clone(),
         prices: spec.prices.clone(),
-        labels: labels.map(|(key, value)| (key.clone(), value.clone())).collect(),
-        latency_microseconds: connected.filter_map(|report| report.latency_microseconds).max(),
+        labels: labels
+            .map(|(key, value)| (key.clone(), value.clone()))
+            .collect(),
+        latency_microseconds: connected
+            .filter_map(|report| report.latency_microseconds)
+            .max(),
     })
 }
 
@@ -57,7 +75,11 @@ fn cost(entry: &Entry, amounts: &ResourceList, currency: &str) -> Option<Money> 
 }
 
 fn rate(entry: &Entry, resource: &str) -> Money {
-    entry.prices.as_ref().and_then(|prices| prices.rates.get(resource)).unwrap_or(Money::ZERO)
+    entry
+        .prices
+        .as_ref()
+        .and_then(|prices| prices.rates.get(resource))
+        .unwrap_or(Money::ZERO)
 }
 
 /// Criteria that every offer of the answer meets.
@@ -84,37 +106,84 @@ pub struct QueryError {
 }
 
 fn invalid(parameter: &'static str, problem: &dyn Display) -> QueryError {
-    QueryError { parameter, problem: problem.to_string().chars().take(MAX_PARAMETER_LEN).collect() }
+    QueryError {
+        parameter,
+        problem: problem
+            .to_string()
+            .chars()
+            .take(MAX_PARAMETER_LEN)
+            .collect(),
+    }
 }
 
 impl Query {
     /// Checks the parameters.
     pub fn of(parameters: Parameters) -> Result<Self, QueryError> {
-        let Parameters { currency, max_price, label_selector, capacity, sort, offset, limit, .. } = parameters;
-        for (name, value) in
-            [("currency", &currency), ("maxPrice", &max_price), ("labelSelector", &label_selector), ("capacity", &capacity)]
-        {
-            if value.as_ref().is_some_and(|value| value.len() > MAX_PARAMETER_LEN) {
-                return Err(invalid(name, &format!("it is longer than {MAX_PARAMETER_LEN} bytes")));
+        let Parameters {
+            currency,
+            max_price,
+            label_selector,
+            capacity,
+            sort,
+            offset,
+            limit,
+            ..
+        } = parameters;
+        for (name, value) in [
+            ("currency", &currency),
+            ("maxPrice", &max_price),
+            ("labelSelector", &label_selector),
+            ("capacity", &capacity),
+        ] {
+            if value
+                .as_ref()
+                .is_some_and(|value| value.len() > MAX_PARAMETER_LEN)
+            {
+                return Err(invalid(
+                    name,
+                    &format!("it is longer than {MAX_PARAMETER_LEN} bytes"),
+                ));
             }
         }
-        if currency.as_ref().is_some_and(|currency| !is_currency(currency)) {
-            return Err(invalid("currency", &"a currency has letters, digits and dashes, at most 12, and begins with a letter"));
+        if currency
+            .as_ref()
+            .is_some_and(|currency| !is_currency(currency))
+        {
+            return Err(invalid(
+                "currency",
+                &"a currency has letters, digits and dashes, at most 12, and begins with a letter",
+            ));
         }
         if currency.is_none() && (max_price.is_some() || sort == Sort::Price) {
-            return Err(invalid("currency", &"prices in different currencies are never compared: name one"));
+            return Err(invalid(
+                "currency",
+                &"prices in different currencies are never compared: name one",
+            ));
         }
-        let rate = |text: &str| text.parse::<RateArgument>().map_err(|error| invalid("maxPrice", &error));
-        let labels =
-            label_selector.map(|text| text.parse::<Selector>().map_err(|error| invalid("labelSelector", &error))).transpose()?;
-        let capacity = capacity.map(|text| resources([text]).map_err(|error| invalid("capacity", &error))).transpose()?;
+        let rate = |text: &str| {
+            text.parse::<RateArgument>()
+                .map_err(|error| invalid("maxPrice", &error))
+        };
+        let labels = label_selector
+            .map(|text| {
+                text.parse::<Selector>()
+                    .map_err(|error| invalid("labelSelector", &error))
+            })
+            .transpose()?;
+        let capacity = capacity
+            .map(|text| resources([text]).map_err(|error| invalid("capacity", &error)))
+            .transpose()?;
         let limit = limit.unwrap_or(DEFAULT_PAGE);
         if !(1..=MAX_PAGE).contains(&limit) {
             return Err(invalid("limit", &format!("it is 1 to {MAX_PAGE}")));
         }
         Ok(Self {
             currency,
-            max_price: max_price.iter().flat_map(|text| text.split(',')).map(rate).collect::<Result<_, _>>()?,
+            max_price: max_price
+                .iter()
+                .flat_map(|text| text.split(','))
+                .map(rate)
+                .collect::<Result<_, _>>()?,
             labels,
             max_latency_microseconds: parameters
                 .max_latency_milliseconds
@@ -132,33 +201,59 @@ impl Query {
     fn fits(&self, entry: &Entry) -> bool {
         let currency = self.currency.as_deref();
         currency.is_none_or(|currency| cost(entry, &self.priced(), currency).is_some())
-            && self.max_price.iter().all(|(resource, most)| rate(entry, resource) <= most)
-            && self.labels.as_ref().is_none_or(|selector| selector.matches(&entry.labels))
-            && self.max_latency_microseconds.is_none_or(|most| entry.latency_microseconds.is_some_and(|latency| latency <= most))
+            && self
+                .max_price
+                .iter()
+                .all(|(resource, most)| rate(entry, resource) <= most)
+            && self
+                .labels
+                .as_ref()
+                .is_none_or(|selector| selector.matches(&entry.labels))
+            && self.max_latency_microseconds.is_none_or(|most| {
+                entry
+                    .latency_microseconds
+                    .is_some_and(|latency| latency <= most)
+            })
             && self.max_hops.is_none_or(|most| entry.hops <= most)
-            && self.capacity.iter().all(|(name, least)| entry.capacity.get(name) >= least)
-            && self.accepted.is_none_or(|accepted| entry.accepted == accepted)
+            && self
+                .capacity
+                .iter()
+                .all(|(name, least)| entry.capacity.get(name) >= least)
+            && self
+                .accepted
+                .is_none_or(|accepted| entry.accepted == accepted)
     }
 
     /// The amounts whose price is compared.
     fn priced(&self) -> ResourceList {
-        if self.capacity.is_empty() { resources(["cpu=1,memory=1Gi"]).unwrap_or_default() } else { self.capacity.clone() }
+        if self.capacity.is_empty() {
+            resources(["cpu=1,memory=1Gi"]).unwrap_or_default()
+        } else {
+            self.capacity.clone()
+        }
     }
 
     fn compare(&self, one: &Entry, other: &Entry) -> Ordering {
         let by_criterion = match self.sort {
             Sort::Name => one.name.cmp(&other.name),
             Sort::Price => {
-                let (amounts, currency) = (self.priced(), self.currency.as_deref().unwrap_or_default());
+                let (amounts, currency) =
+                    (self.priced(), self.currency.as_deref().unwrap_or_default());
                 cost(one, &amounts, currency).cmp(&cost(other, &amounts, currency))
             }
             // What is not known comes last.
             Sort::Latency => {
-                let key = |entry: &Entry| (entry.latency_microseconds.is_none(), entry.latency_microseconds);
+                let key = |entry: &Entry| {
+                    (
+                        entry.latency_microseconds.is_none(),
+                        entry.latency_microseconds,
+                    )
+                };
                 key(one).cmp(&key(other))
             }
         };
-        by_criterion.then_with(|| (&one.cluster_id, &one.pool).cmp(&(&other.cluster_id, &other.pool)))
+        by_criterion
+            .then_with(|| (&one.cluster_id, &one.pool).cmp(&(&other.cluster_id, &other.pool)))
     }
 }
 
@@ -176,7 +271,11 @@ pub fn select(mut entries: Vec<Entry>, query: &Query) -> Page {
         offers.push(entry);
     }
     let next = query.offset.saturating_add(offers.len());
-    Page { next: (next < total).then_some(next), offers, total }
+    Page {
+        next: (next < total).then_some(next),
+        offers,
+        total,
+    }
 }
 
 #[cfg(test)]

@@ -57,8 +57,13 @@ const MAX_HEAD_LEN: usize = 32 * 1024;
 /// Reason why the catalog cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum CatalogError {
-    #[error("cannot listen on {address} for the catalog: {source} (--catalog-port chooses another one)")]
-    Listen { address: SocketAddr, source: io::Error },
+    #[error(
+        "cannot listen on {address} for the catalog: {source} (--catalog-port chooses another one)"
+    )]
+    Listen {
+        address: SocketAddr,
+        source: io::Error,
+    },
     #[error("cannot read {}: {problem} (--catalog-tls-cert and --catalog-tls-key name the files)", path.display())]
     File { path: PathBuf, problem: String },
     #[error("cannot create a certificate for the catalog: {0}")]
@@ -82,24 +87,38 @@ pub struct Certified {
 impl Certified {
     /// Reads PEM files.
     pub fn read(chain: &Path, key: &Path) -> Result<Self, CatalogError> {
-        let failed = |path: &Path, problem: String| CatalogError::File { path: path.to_owned(), problem };
-        let certificates = CertificateDer::pem_file_iter(chain).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+        let failed = |path: &Path, problem: String| CatalogError::File {
+            path: path.to_owned(),
+            problem,
+        };
+        let certificates =
+            CertificateDer::pem_file_iter(chain).and_then(Iterator::collect::<Result<Vec<_>, _>>);
         let certificates = certificates.map_err(|error| failed(chain, error.to_string()))?;
-        let key = PrivateKeyDer::from_pem_file(key).map_err(|error| failed(key, error.to_string()))?;
-        Ok(Self { chain: certificates, key })
+        let key =
+            PrivateKeyDer::from_pem_file(key).map_err(|error| failed(key, error.to_string()))?;
+        Ok(Self {
+            chain: certificates,
+            key,
+        })
     }
 
     /// Creates a certificate for these names that nobody has signed.
     pub fn self_signed(names: Vec<String>) -> Result<Self, CatalogError> {
         let rcgen::CertifiedKey { cert, signing_key } = rcgen::generate_simple_self_signed(names)?;
         let key = PrivatePkcs8KeyDer::from(signing_key.serialize_der()).into();
-        Ok(Self { chain: vec![cert.der().clone()], key })
+        Ok(Self {
+            chain: vec![cert.der().clone()],
+            key,
+        })
     }
 
     fn acceptor(self) -> Result<TlsAcceptor, CatalogError> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let versions = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
-        let mut config = versions.with_no_client_auth().with_single_cert(self.chain, self.key)?;
+        let versions =
+            ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
+        let mut config = versions
+            .with_no_client_auth()
+            .with_single_cert(self.chain, self.key)?;
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         Ok(TlsAcceptor::from(Arc::new(config)))
     }
@@ -127,8 +146,18 @@ impl Catalog {
         offered: impl Offered,
     ) -> Result<Self, CatalogError> {
         let acceptor = certified.acceptor()?;
-        let listener = TcpListener::bind(address).await.map_err(|source| CatalogError::Listen { address, source })?;
-        Ok(Self { listener, acceptor, served: Arc::new(Served { client, offered: Box::new(offered), pace: Mutex::default() }) })
+        let listener = TcpListener::bind(address)
+            .await
+            .map_err(|source| CatalogError::Listen { address, source })?;
+        Ok(Self {
+            listener,
+            acceptor,
+            served: Arc::new(Served {
+                client,
+                offered: Box::new(offered),
+                pace: Mutex::default(),
+            }),
+        })
     }
 
     /// The address on which it listens.
@@ -139,7 +168,10 @@ impl Catalog {
     /// Serves until `stop`.
     pub async fn run(self, stop: CancellationToken) {
         let router = router(self.served);
-        let (places, connections) = (Arc::new(Semaphore::new(MAX_CONNECTIONS)), Connections::default());
+        let (places, connections) = (
+            Arc::new(Semaphore::new(MAX_CONNECTIONS)),
+            Connections::default(),
+        );
         loop {
             let accepted = tokio::select! {
                 () = stop.cancelled() => return,
@@ -151,9 +183,11 @@ impl Catalog {
                         tracing::debug!(%from, "closed a connection to the catalog: its address has too many");
                         continue;
                     };
-                    let (acceptor, router, stop) = (self.acceptor.clone(), router.clone(), stop.clone());
+                    let (acceptor, router, stop) =
+                        (self.acceptor.clone(), router.clone(), stop.clone());
                     tokio::spawn(async move {
-                        let serving = timeout(CONNECTION_TIMEOUT, serve(stream, from, &acceptor, router));
+                        let serving =
+                            timeout(CONNECTION_TIMEOUT, serve(stream, from, &acceptor, router));
                         stop.run_until_cancelled(serving).await;
                         drop((place, counted));
                     });
@@ -171,12 +205,19 @@ impl Catalog {
 
 /// Serves the only request of a connection.
 async fn serve(stream: TcpStream, from: SocketAddr, acceptor: &TlsAcceptor, router: Router) {
-    let Ok(Ok(stream)) = timeout(TIMEOUT, acceptor.accept(stream)).await else { return };
+    let Ok(Ok(stream)) = timeout(TIMEOUT, acceptor.accept(stream)).await else {
+        return;
+    };
     let service = service_fn(move |request: hyper::Request<Incoming>| {
         let mut request = request.map(Body::new);
         request.extensions_mut().insert(Caller(from));
         let router = router.clone();
-        async move { router.oneshot(request).await.map_err(|never: Infallible| match never {}) }
+        async move {
+            router
+                .oneshot(request)
+                .await
+                .map_err(|never: Infallible| match never {})
+        }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -203,12 +244,24 @@ fn router(served: Arc<Served>) -> Router {
 }
 
 async fn at_a_pace(State(served): State<Arc<Served>>, request: Request, next: Next) -> Response {
-    let caller = request.extensions().get::<Caller>().map(|caller| caller.0.ip());
-    let admit = |caller| served.pace.lock().unwrap_or_else(PoisonError::into_inner).admit(caller, Instant::now());
+    let caller = request
+        .extensions()
+        .get::<Caller>()
+        .map(|caller| caller.0.ip());
+    let admit = |caller| {
+        served
+            .pace
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .admit(caller, Instant::now())
+    };
     if caller.is_some_and(admit) {
         next.run(request).await
     } else {
-        failure(StatusCode::TOO_MANY_REQUESTS, "too many requests: wait a few seconds")
+        failure(
+            StatusCode::TOO_MANY_REQUESTS,
+            "too many requests: wait a few seconds",
+        )
     }
 }
 
@@ -225,7 +278,10 @@ impl IntoResponse for Failure {
             // The error may say something about the API server.
             Self::Denied(denied @ Denied::Review(_)) => {
                 tracing::warn!(error = %denied, "cannot check a reader of the catalog");
-                failure(denied.status(), "the API server does not say whether you may read")
+                failure(
+                    denied.status(),
+                    "the API server does not say whether you may read",
+                )
             }
             Self::Denied(denied) => failure(denied.status(), &denied.to_string()),
             Self::Parameters(rejection) => failure(StatusCode::BAD_REQUEST, &rejection.body_text()),
@@ -244,7 +300,14 @@ async fn offers(
     headers: HeaderMap,
     parameters: Result<Parsed<Parameters>, QueryRejection>,
 ) -> Result<Json<Page>, Failure> {
-    access::admit(&served.client, served.offered.as_ref(), &headers, uri.path()).await.map_err(Failure::Denied)?;
+    access::admit(
+        &served.client,
+        served.offered.as_ref(),
+        &headers,
+        uri.path(),
+    )
+    .await
+    .map_err(Failure::Denied)?;
     let Parsed(parameters) = parameters.map_err(Failure::Parameters)?;
     let query = Query::of(parameters).map_err(Failure::Query)?;
     Ok(Json(select(served.offered.entries(), &query)))

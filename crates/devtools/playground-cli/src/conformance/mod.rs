@@ -1,4 +1,5 @@
-//! `conformance`: runs Kubernetes' own conformance tests, with the pods of the tests on a virtual node.
+//! `conformance`: runs Kubernetes' own conformance tests, with the pods of the tests on a virtual
+//! node.
 //!
 //! ```text
 //!   list      e2e --ginkgo.dry-run                           ──▶ the names of all tests
@@ -7,9 +8,10 @@
 //!   compare   reports, and the failures in docs/kubectl.md   ──▶ a table; failures that no row explains end with exit code 1
 //! ```
 //!
-//! The program e2e is Kubernetes' own, except that it offloads each namespace of a test before the test uses it (`go/conformance` in the library
-//! of the playground). Its tests want an untainted real node, and pin some pods to it. So the real nodes get a taint that only makes the
-//! scheduler prefer the virtual node.
+//! The program e2e is Kubernetes' own, except that it offloads each namespace of a test before the
+//! test uses it (`go/conformance` in the library of the playground). Its tests want an untainted
+//! real node, and pin some pods to it. So the real nodes get a taint that only makes the scheduler
+//! prefer the virtual node.
 
 mod images;
 mod page;
@@ -60,50 +62,112 @@ const STEP: &str = "Running Kubernetes' conformance tests";
 
 /// The names of the tests that [`run`] would run.
 pub async fn list(arguments: &Arguments, progress: &Progress) -> anyhow::Result<Vec<String>> {
-    let KubernetesTests { tests: program, .. } = liqo_playground::kubernetes_tests(&Steps(progress)).await?;
+    let KubernetesTests { tests: program, .. } =
+        liqo_playground::kubernetes_tests(&Steps(progress)).await?;
     let log = program.with_extension("list.log");
     // To list tests, the program needs no cluster.
-    let tests = Tests { program, kubeconfig: PathBuf::new(), kubectl: PathBuf::new() };
+    let tests = Tests {
+        program,
+        kubeconfig: PathBuf::new(),
+        kubectl: PathBuf::new(),
+    };
     let all = progress.step("Listing the tests", tests.list(&log)).await?;
-    selection::select(&all, &arguments.group, &arguments.test, &page::rows(page::PAGE)?)
+    selection::select(
+        &all,
+        &arguments.group,
+        &arguments.test,
+        &page::rows(page::PAGE)?,
+    )
 }
 
 /// Runs the tests on a playground with two clusters, which stays up.
-pub async fn run(playground: &Playground, arguments: &Arguments, progress: &Progress) -> anyhow::Result<Conformance> {
+pub async fn run(
+    playground: &Playground,
+    arguments: &Arguments,
+    progress: &Progress,
+) -> anyhow::Result<Conformance> {
     let rows = page::rows(page::PAGE)?;
     let steps = Steps(progress);
-    Requirements::of_programs(&images::PROGRAMS).install(&steps).await?;
+    Requirements::of_programs(&images::PROGRAMS)
+        .install(&steps)
+        .await?;
     let programs = liqo_playground::kubernetes_tests(&steps).await?;
     let kubectl = liqo_playground::kubectl(&steps).await?;
     if !arguments.running {
         let clusters = vec![CONSUMER.parse()?, PROVIDER.parse()?];
-        Box::pin(up(playground, &Up { clusters, ..Up::default() }, progress)).await?;
+        Box::pin(up(
+            playground,
+            &Up {
+                clusters,
+                ..Up::default()
+            },
+            progress,
+        ))
+        .await?;
     }
     let (consumer, provider) = (playground.cluster(CONSUMER)?, playground.cluster(PROVIDER)?);
-    let tests = Tests { program: programs.tests, kubeconfig: consumer.kubeconfig(), kubectl };
-    progress.step("Loading the images of the tests", load_images(playground, &consumer, programs.agnhost)).await?;
+    let tests = Tests {
+        program: programs.tests,
+        kubeconfig: consumer.kubeconfig(),
+        kubectl,
+    };
+    progress
+        .step(
+            "Loading the images of the tests",
+            load_images(playground, &consumer, programs.agnhost),
+        )
+        .await?;
 
-    let all = progress.step("Listing the tests", tests.list(&consumer.log("conformance-list"))).await?;
+    let all = progress
+        .step(
+            "Listing the tests",
+            tests.list(&consumer.log("conformance-list")),
+        )
+        .await?;
     let selected = selection::select(&all, &arguments.group, &arguments.test, &rows)?;
     let cluster = Cluster::connect(&Access::file(consumer.kubeconfig())).await?;
     let [before, before_there] = [consumer.audit_position()?, provider.audit_position()?];
     set_taint(&cluster, true).await?;
     let log = |process| consumer.log(&format!("conformance-{process}"));
-    let results = progress.step(STEP, tests.run(&selected, arguments.processes.into(), log, progress)).await;
+    let results = progress
+        .step(
+            STEP,
+            tests.run(&selected, arguments.processes.into(), log, progress),
+        )
+        .await;
     set_taint(&cluster, false).await?;
     let pods = Pods {
         placed: count_created(&consumer, before, "binding", "")?,
         remote: count_created(&provider, before_there, "", liqo_api::CONTROLLER_MANAGER)?,
     };
-    Ok(Conformance::new(&arguments.group, &all, &selected, &results?, &rows, pods))
+    Ok(Conformance::new(
+        &arguments.group,
+        &all,
+        &selected,
+        &results?,
+        &rows,
+        pods,
+    ))
 }
 
-async fn load_images(playground: &Playground, consumer: &liqo_playground::Cluster, agnhost: PathBuf) -> anyhow::Result<()> {
-    let listed = Command::new("busybox").arg("--list").output().await.context("cannot run busybox")?;
+async fn load_images(
+    playground: &Playground,
+    consumer: &liqo_playground::Cluster,
+    agnhost: PathBuf,
+) -> anyhow::Result<()> {
+    let listed = Command::new("busybox")
+        .arg("--list")
+        .output()
+        .await
+        .context("cannot run busybox")?;
     let applets = String::from_utf8_lossy(&listed.stdout);
     let page = consumer.log("conformance-page").with_extension("html");
     fs::write(&page, "It works\n").with_context(|| format!("cannot write {}", page.display()))?;
-    let files = images::Files { agnhost, certificate: consumer.serving_certificate(), page };
+    let files = images::Files {
+        agnhost,
+        certificate: consumer.serving_certificate(),
+        page,
+    };
     for image in images::images(&files, &applets.lines().collect::<Vec<_>>()) {
         playground.load_image(&image).await?;
     }
@@ -113,26 +177,52 @@ async fn load_images(playground: &Playground, consumer: &liqo_playground::Cluste
 /// Adds the taint of the tests to all real nodes, or removes it.
 async fn set_taint(cluster: &Cluster, wanted: bool) -> anyhow::Result<()> {
     let nodes: Api<Node> = Api::all(cluster.client.clone());
-    let real = ListParams::default().labels(&format!("{}!={}", labels::TYPE, labels::TYPE_VIRTUAL_NODE));
+    let real =
+        ListParams::default().labels(&format!("{}!={}", labels::TYPE, labels::TYPE_VIRTUAL_NODE));
     for node in nodes.list(&real).await.doing("list the nodes")? {
-        let mut taints = node.spec.clone().and_then(|spec| spec.taints).unwrap_or_default();
+        let mut taints = node
+            .spec
+            .clone()
+            .and_then(|spec| spec.taints)
+            .unwrap_or_default();
         taints.retain(|taint| taint.key != TAINT);
         if wanted {
-            taints.push(Taint { key: TAINT.to_owned(), effect: "PreferNoSchedule".to_owned(), ..Taint::default() });
+            taints.push(Taint {
+                key: TAINT.to_owned(),
+                effect: "PreferNoSchedule".to_owned(),
+                ..Taint::default()
+            });
         }
         let patch = json!({ "metadata": { "resourceVersion": node.resource_version() }, "spec": { "taints": taints } });
-        nodes.patch(&node.name_any(), &PatchParams::default(), &Patch::Merge(&patch)).await.doing("taint the nodes")?;
+        nodes
+            .patch(
+                &node.name_any(),
+                &PatchParams::default(),
+                &Patch::Merge(&patch),
+            )
+            .await
+            .doing("taint the nodes")?;
     }
     Ok(())
 }
 
-/// Pods, or their bindings, that users with this in their names created since a position in the audit log.
-fn count_created(cluster: &liqo_playground::Cluster, since: u64, subresource: &str, user: &str) -> anyhow::Result<usize> {
+/// Pods, or their bindings, that users with this in their names created since a position in the
+/// audit log.
+fn count_created(
+    cluster: &liqo_playground::Cluster,
+    since: u64,
+    subresource: &str,
+    user: &str,
+) -> anyhow::Result<usize> {
     let is_counted = |write: &liqo_playground::Write| {
         let is_pod = write.resource == "pods" && write.subresource == subresource;
         is_pod && write.verb == "create" && write.code == 201 && write.user.contains(user)
     };
-    Ok(cluster.writes_since(since)?.iter().filter(|write| is_counted(write)).count())
+    Ok(cluster
+        .writes_since(since)?
+        .iter()
+        .filter(|write| is_counted(write))
+        .count())
 }
 
 /// Kubernetes' tests, and what each of their processes needs.
@@ -145,7 +235,9 @@ struct Tests {
 impl Tests {
     /// The names of all tests.
     async fn list(&self, log: &Path) -> anyhow::Result<Vec<String>> {
-        let listed = self.start(&["--ginkgo.dry-run".to_owned()], log, |_| {}).await?;
+        let listed = self
+            .start(&["--ginkgo.dry-run".to_owned()], log, |_| {})
+            .await?;
         Ok(listed.into_keys().collect())
     }
 
@@ -160,15 +252,28 @@ impl Tests {
         let (done, failed) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let ended = |end: TestEnd| {
             let failures = usize::from(end == TestEnd::Failed);
-            let (done, failed) =
-                (done.fetch_add(1, Ordering::Relaxed) + 1, failed.fetch_add(failures, Ordering::Relaxed) + failures);
-            progress.message(STEP, &format!("{done} of {} done, {failed} failed", tests.len()));
+            let (done, failed) = (
+                done.fetch_add(1, Ordering::Relaxed) + 1,
+                failed.fetch_add(failures, Ordering::Relaxed) + failures,
+            );
+            progress.message(
+                STEP,
+                &format!("{done} of {} done, {failed} failed", tests.len()),
+            );
         };
         let shares = selection::deal(tests, processes);
         let logs: Vec<_> = (1..=shares.len()).map(log).collect();
         let runs = shares.iter().zip(&logs).map(|(share, log)| async move {
-            let mut results =
-                self.start(&["--ginkgo.v".to_owned(), format!("--ginkgo.focus={}", selection::focus(share))], log, ended).await?;
+            let mut results = self
+                .start(
+                    &[
+                        "--ginkgo.v".to_owned(),
+                        format!("--ginkgo.focus={}", selection::focus(share)),
+                    ],
+                    log,
+                    ended,
+                )
+                .await?;
             results.retain(|test, _| share.contains(test));
             anyhow::Ok(results)
         });
@@ -184,13 +289,19 @@ impl Tests {
     ) -> anyhow::Result<BTreeMap<String, TestResult>> {
         let report = log.with_extension("json");
         let _ = fs::remove_file(&report);
-        let mut written = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
+        let mut written =
+            File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
         let mut child = Command::new(&self.program)
             .arg(format!("--kubeconfig={}", self.kubeconfig.display()))
             .arg(format!("--kubectl-path={}", self.kubectl.display()))
             .arg(format!("--ginkgo.json-report={}", report.display()))
             // The virtual node and the node of the control plane are all there is.
-            .args(["--provider=skeleton", "--allowed-not-ready-nodes=10", "--ginkgo.no-color", "--ginkgo.timeout=6h"])
+            .args([
+                "--provider=skeleton",
+                "--allowed-not-ready-nodes=10",
+                "--ginkgo.no-color",
+                "--ginkgo.timeout=6h",
+            ])
             .args(arguments)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -198,17 +309,26 @@ impl Tests {
             .kill_on_drop(true)
             .spawn()
             .with_context(|| format!("cannot start {}", self.program.display()))?;
-        let Some(stdout) = child.stdout.take() else { bail!("{} has no output", self.program.display()) };
+        let Some(stdout) = child.stdout.take() else {
+            bail!("{} has no output", self.program.display())
+        };
         let mut lines = BufReader::new(stdout).lines();
-        while let Some(line) = lines.next_line().await.context("cannot read the output of the tests")? {
-            writeln!(written, "{line}").with_context(|| format!("cannot write {}", log.display()))?;
+        while let Some(line) = lines
+            .next_line()
+            .await
+            .context("cannot read the output of the tests")?
+        {
+            writeln!(written, "{line}")
+                .with_context(|| format!("cannot write {}", log.display()))?;
             if let Some(end) = TestEnd::of_line(&line) {
                 ended(end);
             }
         }
         child.wait().await.context("cannot wait for the tests")?;
-        let text = fs::read(&report).with_context(|| format!("the tests wrote no report: see {}", log.display()))?;
-        let suites: Vec<Suite> = serde_json::from_slice(&text).with_context(|| format!("cannot read {}", report.display()))?;
+        let text = fs::read(&report)
+            .with_context(|| format!("the tests wrote no report: see {}", log.display()))?;
+        let suites: Vec<Suite> = serde_json::from_slice(&text)
+            .with_context(|| format!("cannot read {}", report.display()))?;
         Ok(report::results(&suites))
     }
 }
@@ -220,13 +340,20 @@ enum TestEnd {
 }
 
 impl TestEnd {
-    /// Reads the line that Ginkgo prints after a test: `• [4.043 seconds]`, `• [FAILED] [4.043 seconds]` or `S [SKIPPED] [0.1 seconds]`.
+    /// Reads the line that Ginkgo prints after a test: `• [4.043 seconds]`,
+    /// `• [FAILED] [4.043 seconds]` or `S [SKIPPED] [0.1 seconds]`.
     fn of_line(line: &str) -> Option<Self> {
         if line.starts_with("S [SKIPPED] [") {
             return Some(Self::Otherwise);
         }
-        let has_passed = line.strip_prefix("• [")?.starts_with(|c: char| c.is_ascii_digit());
-        Some(if has_passed { Self::Otherwise } else { Self::Failed })
+        let has_passed = line
+            .strip_prefix("• [")?
+            .starts_with(|c: char| c.is_ascii_digit());
+        Some(if has_passed {
+            Self::Otherwise
+        } else {
+            Self::Failed
+        })
     }
 }
 
@@ -236,9 +363,18 @@ mod tests {
 
     #[test]
     fn the_end_of_a_test_is_seen_in_the_output() {
-        assert_eq!(TestEnd::of_line("• [4.043 seconds]"), Some(TestEnd::Otherwise));
-        assert_eq!(TestEnd::of_line("• [FAILED] [304.043 seconds]"), Some(TestEnd::Failed));
-        assert_eq!(TestEnd::of_line("S [SKIPPED] [0.020 seconds]"), Some(TestEnd::Otherwise));
+        assert_eq!(
+            TestEnd::of_line("• [4.043 seconds]"),
+            Some(TestEnd::Otherwise)
+        );
+        assert_eq!(
+            TestEnd::of_line("• [FAILED] [304.043 seconds]"),
+            Some(TestEnd::Failed)
+        );
+        assert_eq!(
+            TestEnd::of_line("S [SKIPPED] [0.020 seconds]"),
+            Some(TestEnd::Otherwise)
+        );
         assert_eq!(TestEnd::of_line("SSSS•"), None);
         assert_eq!(TestEnd::of_line("  STEP: Creating a pod"), None);
     }

@@ -1,4 +1,5 @@
-//! Reads the reports of Ginkgo, with which Kubernetes' tests are written, and compares them with the page.
+//! Reads the reports of Ginkgo, with which Kubernetes' tests are written, and compares them with
+//! the page.
 
 use std::collections::BTreeMap;
 
@@ -39,7 +40,11 @@ struct Failure {
 
 impl Spec {
     fn name(&self) -> String {
-        let parts = self.container_hierarchy_texts.iter().flatten().chain([&self.leaf_node_text]);
+        let parts = self
+            .container_hierarchy_texts
+            .iter()
+            .flatten()
+            .chain([&self.leaf_node_text]);
         parts.map(String::as_str).collect::<Vec<_>>().join(" ")
     }
 
@@ -63,8 +68,13 @@ pub enum TestResult {
 
 /// The results in a report, by the name of the test.
 pub fn results(suites: &[Suite]) -> BTreeMap<String, TestResult> {
-    let specs = suites.iter().flat_map(|suite| suite.spec_reports.iter().flatten());
-    specs.filter(|spec| spec.leaf_node_type == "It").map(|spec| (spec.name(), spec.result())).collect()
+    let specs = suites
+        .iter()
+        .flat_map(|suite| suite.spec_reports.iter().flatten());
+    specs
+        .filter(|spec| spec.leaf_node_type == "It")
+        .map(|spec| (spec.name(), spec.result()))
+        .collect()
 }
 
 /// The result of a run.
@@ -98,7 +108,8 @@ pub struct FailedTest {
     pub known: Option<String>,
 }
 
-/// Pods that the scheduler of the first cluster placed while the tests ran, and how many of them ran at the provider.
+/// Pods that the scheduler of the first cluster placed while the tests ran, and how many of them
+/// ran at the provider.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Pods {
@@ -107,7 +118,8 @@ pub struct Pods {
 }
 
 impl Conformance {
-    /// Compares the results of the tests that were selected with the page. `all` are the names of all tests.
+    /// Compares the results of the tests that were selected with the page. `all` are the names of
+    /// all tests.
     pub fn new(
         groups: &[Group],
         all: &[String],
@@ -116,7 +128,10 @@ impl Conformance {
         rows: &[Row],
         pods: Pods,
     ) -> Self {
-        let known = |test: &str| rows.iter().find(|row| row.outcome == Outcome::Fails && row.names(test));
+        let known = |test: &str| {
+            rows.iter()
+                .find(|row| row.outcome == Outcome::Fails && row.names(test))
+        };
         let (mut failed, mut passed_unexpectedly) = (Vec::new(), Vec::new());
         for test in selected {
             let message = match results.get(test) {
@@ -125,14 +140,22 @@ impl Conformance {
                     continue;
                 }
                 Some(TestResult::Failed(message)) => message.clone(),
-                Some(TestResult::Skipped(message)) if !message.is_empty() => format!("skipped: {message}"),
+                Some(TestResult::Skipped(message)) if !message.is_empty() => {
+                    format!("skipped: {message}")
+                }
                 _ => "did not run: its process ended before".to_owned(),
             };
-            failed.push(FailedTest { test: test.clone(), message, known: known(test).map(|row| row.why.clone()) });
+            failed.push(FailedTest {
+                test: test.clone(),
+                message,
+                known: known(test).map(|row| row.why.clone()),
+            });
         }
         let count = |group: Group, counts: fn(&TestResult) -> bool| {
             let of_group = selected.iter().filter(|test| group.has(test));
-            of_group.filter(|test| results.get(*test).is_some_and(counts)).count()
+            of_group
+                .filter(|test| results.get(*test).is_some_and(counts))
+                .count()
         };
         let of_group = |group: &Group| GroupResult {
             group: *group,
@@ -140,12 +163,20 @@ impl Conformance {
             run: count(*group, |result| !matches!(result, TestResult::Skipped(_))),
             passed: count(*group, |result| *result == TestResult::Passed),
         };
-        Self { groups: groups.iter().map(of_group).collect(), failed, passed_unexpectedly, pods }
+        Self {
+            groups: groups.iter().map(of_group).collect(),
+            failed,
+            passed_unexpectedly,
+            pods,
+        }
     }
 
     /// The number of tests that did not pass, and that the page does not explain.
     pub fn unexplained(&self) -> usize {
-        self.failed.iter().filter(|test| test.known.is_none()).count()
+        self.failed
+            .iter()
+            .filter(|test| test.known.is_none())
+            .count()
     }
 }
 
@@ -177,21 +208,62 @@ mod tests {
         assert_eq!(results.len(), 4);
         assert_eq!(results[&test("a")], TestResult::Passed);
         assert_eq!(results[&test("b")], TestResult::Failed("timed out".into()));
-        assert_eq!(results[&test("c")], TestResult::Skipped("needs 2 nodes".into()));
+        assert_eq!(
+            results[&test("c")],
+            TestResult::Skipped("needs 2 nodes".into())
+        );
     }
 
     #[test]
     fn only_what_no_row_explains_is_unexplained() {
         let all = ["a", "b", "c", "d", "e"].map(test);
-        let row = |part: &str| Row { outcome: Outcome::Fails, tests: vec![part.to_owned()], why: "known".to_owned() };
-        let compared = |rows: &[Row]| Conformance::new(&[Group::Node], &all, &all[..4], &read(), rows, Pods::default());
+        let row = |part: &str| Row {
+            outcome: Outcome::Fails,
+            tests: vec![part.to_owned()],
+            why: "known".to_owned(),
+        };
+        let compared = |rows: &[Row]| {
+            Conformance::new(
+                &[Group::Node],
+                &all,
+                &all[..4],
+                &read(),
+                rows,
+                Pods::default(),
+            )
+        };
         let without_rows = compared(&[]);
-        assert_eq!(without_rows.groups, [GroupResult { group: Group::Node, listed: 5, run: 2, passed: 1 }]);
-        let messages: Vec<_> = without_rows.failed.iter().map(|test| test.message.as_str()).collect();
-        assert_eq!(messages, ["timed out", "skipped: needs 2 nodes", "did not run: its process ended before"]);
+        assert_eq!(
+            without_rows.groups,
+            [GroupResult {
+                group: Group::Node,
+                listed: 5,
+                run: 2,
+                passed: 1
+            }]
+        );
+        let messages: Vec<_> = without_rows
+            .failed
+            .iter()
+            .map(|test| test.message.as_str())
+            .collect();
+        assert_eq!(
+            messages,
+            [
+                "timed out",
+                "skipped: needs 2 nodes",
+                "did not run: its process ended before"
+            ]
+        );
         assert_eq!(without_rows.unexplained(), 3);
         let with_rows = compared(&[row("Pods b"), row("Pods a")]);
-        assert_eq!((with_rows.failed[0].known.as_deref(), with_rows.unexplained()), (Some("known"), 2));
+        assert_eq!(
+            (
+                with_rows.failed[0].known.as_deref(),
+                with_rows.unexplained()
+            ),
+            (Some("known"), 2)
+        );
         assert_eq!(with_rows.passed_unexpectedly, [test("a")]);
     }
 }

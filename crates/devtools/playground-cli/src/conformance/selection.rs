@@ -51,10 +51,19 @@ impl fmt::Display for Group {
     }
 }
 
-/// The tests of these groups that a run includes: those that no row of the page leaves out, and that contain one of the parts, if there are any.
-/// Fails if there are none, or if a part is in the name of none of them.
-pub fn select(tests: &[String], groups: &[Group], parts: &[String], rows: &[Row]) -> anyhow::Result<Vec<String>> {
-    let is_left_out = |test: &str| rows.iter().any(|row| row.outcome == Outcome::NotRun && row.names(test));
+/// The tests of these groups that a run includes: those that no row of the page leaves out, and
+/// that contain one of the parts, if there are any. Fails if there are none, or if a part is in the
+/// name of none of them.
+pub fn select(
+    tests: &[String],
+    groups: &[Group],
+    parts: &[String],
+    rows: &[Row],
+) -> anyhow::Result<Vec<String>> {
+    let is_left_out = |test: &str| {
+        rows.iter()
+            .any(|row| row.outcome == Outcome::NotRun && row.names(test))
+    };
     let is_wanted = |test: &&String| {
         let is_named = parts.is_empty() || parts.iter().any(|part| test.contains(part));
         is_named && groups.iter().any(|group| group.has(test)) && !is_left_out(test)
@@ -62,26 +71,46 @@ pub fn select(tests: &[String], groups: &[Group], parts: &[String], rows: &[Row]
     let mut selected: Vec<String> = tests.iter().filter(is_wanted).cloned().collect();
     selected.sort();
     selected.dedup();
-    ensure!(!selected.is_empty(), "docs/kubectl.md leaves out all tests of these groups");
+    ensure!(
+        !selected.is_empty(),
+        "docs/kubectl.md leaves out all tests of these groups"
+    );
     for part in parts {
-        ensure!(selected.iter().any(|test| test.contains(part)), "no test of these groups has a name with the text {part:?}");
+        ensure!(
+            selected.iter().any(|test| test.contains(part)),
+            "no test of these groups has a name with the text {part:?}"
+        );
     }
     Ok(selected)
 }
 
 /// The tests of each process. Neighbours take similar time, so they go to different processes.
 pub fn deal(tests: &[String], processes: usize) -> Vec<Vec<String>> {
-    let share = |first: usize| tests.iter().skip(first).step_by(processes.max(1)).cloned().collect();
+    let share = |first: usize| {
+        tests
+            .iter()
+            .skip(first)
+            .step_by(processes.max(1))
+            .cloned()
+            .collect()
+    };
     (0..processes.min(tests.len())).map(share).collect()
 }
 
 /// A regular expression of Go that matches only these tests.
 pub fn focus(tests: &[String]) -> String {
     let escaped = |test: &String| {
-        let escape = |c: char| [r"\.+*?()|[]{}^$".contains(c).then_some('\\'), Some(c)].into_iter().flatten();
+        let escape = |c: char| {
+            [r"\.+*?()|[]{}^$".contains(c).then_some('\\'), Some(c)]
+                .into_iter()
+                .flatten()
+        };
         test.chars().flat_map(escape).collect::<String>()
     };
-    format!("(?:{})$", tests.iter().map(escaped).collect::<Vec<_>>().join("|"))
+    format!(
+        "(?:{})$",
+        tests.iter().map(escaped).collect::<Vec<_>>().join("|")
+    )
 }
 
 #[cfg(test)]
@@ -101,29 +130,57 @@ mod tests {
             "[sig-apps] Job should run [Conformance]",
             "[sig-storage] Secrets should be consumable [NodeConformance]",
         ]);
-        let rows = [Row { outcome: Outcome::NotRun, tests: names(&["[Serial]"]), why: String::new() }];
-        assert_eq!(select(&tests, &[Group::Node], &[], &rows).unwrap(), [tests[0].clone()]);
+        let rows = [Row {
+            outcome: Outcome::NotRun,
+            tests: names(&["[Serial]"]),
+            why: String::new(),
+        }];
+        assert_eq!(
+            select(&tests, &[Group::Node], &[], &rows).unwrap(),
+            [tests[0].clone()]
+        );
         let both = select(&tests, &[Group::Node, Group::Storage], &[], &[]).unwrap();
         assert_eq!(both, [tests[0].clone(), tests[1].clone(), tests[4].clone()]);
         assert_eq!(
-            select(&tests, &[Group::Node, Group::Apps], &names(&["Job", "should run"]), &rows).unwrap(),
+            select(
+                &tests,
+                &[Group::Node, Group::Apps],
+                &names(&["Job", "should run"]),
+                &rows
+            )
+            .unwrap(),
             [tests[3].clone()]
         );
-        let error = select(&tests, &[Group::Node, Group::Apps], &names(&["Job", "Taints"]), &rows).unwrap_err();
-        assert_eq!(error.to_string(), r#"no test of these groups has a name with the text "Taints""#);
+        let error = select(
+            &tests,
+            &[Group::Node, Group::Apps],
+            &names(&["Job", "Taints"]),
+            &rows,
+        )
+        .unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            r#"no test of these groups has a name with the text "Taints""#
+        );
     }
 
     #[test]
     fn each_test_runs_in_one_process() {
         let tests = names(&["a", "b", "c", "d", "e"]);
-        assert_eq!(deal(&tests, 2), [names(&["a", "c", "e"]), names(&["b", "d"])]);
+        assert_eq!(
+            deal(&tests, 2),
+            [names(&["a", "c", "e"]), names(&["b", "d"])]
+        );
         assert_eq!(deal(&tests[..1], 4), [names(&["a"])]);
         assert_eq!(deal(&[], 4), Vec::<Vec<String>>::new());
     }
 
     #[test]
     fn a_focus_takes_names_literally() {
-        assert_eq!(focus(&names(&["[x] *not* (a.b)", "c"])), r"(?:\[x\] \*not\* \(a\.b\)|c)$");
+        assert_eq!(
+            focus(&names(&["[x] *not* (a.b)", "c"])),
+            r"(?:\[x\] \*not\* \(a\.b\)|c)$"
+        );
     }
 
     #[test]

@@ -22,26 +22,51 @@ impl Action {
             group: request.kind.group.clone(),
             resource: request.kind.plural.clone(),
             subresource: request.subresource.clone(),
-            namespace: if request.kind.is("", "Namespace") { request.name.clone() } else { request.namespace.clone() },
-            name: if request.name.is_empty() { selected_name(request) } else { request.name.clone() },
+            namespace: if request.kind.is("", "Namespace") {
+                request.name.clone()
+            } else {
+                request.namespace.clone()
+            },
+            name: if request.name.is_empty() {
+                selected_name(request)
+            } else {
+                request.name.clone()
+            },
         }
     }
 
     fn full_resource(&self) -> String {
-        if self.subresource.is_empty() { self.resource.clone() } else { format!("{}/{}", self.resource, self.subresource) }
+        if self.subresource.is_empty() {
+            self.resource.clone()
+        } else {
+            format!("{}/{}", self.resource, self.subresource)
+        }
     }
 
     fn fits(&self, rule: &Value) -> bool {
-        let names = |field: &str| rule[field].as_array().into_iter().flatten().filter_map(Value::as_str);
-        let has = |field: &str, wanted: &str| names(field).any(|name| name == "*" || name == wanted);
+        let names = |field: &str| {
+            rule[field]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter_map(Value::as_str)
+        };
+        let has =
+            |field: &str, wanted: &str| names(field).any(|name| name == "*" || name == wanted);
         let is_resource = |name: &str| match name.split_once('/') {
             Some((resource, subresource)) => {
-                subresource == self.subresource && !subresource.is_empty() && (resource == "*" || resource == self.resource)
+                subresource == self.subresource
+                    && !subresource.is_empty()
+                    && (resource == "*" || resource == self.resource)
             }
             None => name == "*" || self.subresource.is_empty() && name == self.resource,
         };
-        let is_named = names("resourceNames").next().is_none() || names("resourceNames").any(|name| name == self.name);
-        has("verbs", &self.verb) && has("apiGroups", &self.group) && names("resources").any(is_resource) && is_named
+        let is_named = names("resourceNames").next().is_none()
+            || names("resourceNames").any(|name| name == self.name);
+        has("verbs", &self.verb)
+            && has("apiGroups", &self.group)
+            && names("resources").any(is_resource)
+            && is_named
     }
 }
 
@@ -53,24 +78,36 @@ pub fn is_allowed(state: &State, user: &User, action: &Action) -> bool {
     let grants = |resource: &str, namespace: &str| {
         state.store.list(resource, namespace).any(|(key, binding)| {
             is_meant(binding, user)
-                && role_of(state, key, binding)
-                    .is_some_and(|role| role["rules"].as_array().is_some_and(|rules| rules.iter().any(|rule| action.fits(rule))))
+                && role_of(state, key, binding).is_some_and(|role| {
+                    role["rules"]
+                        .as_array()
+                        .is_some_and(|rules| rules.iter().any(|rule| action.fits(rule)))
+                })
         })
     };
     grants("clusterrolebindings.rbac.authorization.k8s.io", "")
-        || (!action.namespace.is_empty() && grants("rolebindings.rbac.authorization.k8s.io", &action.namespace))
+        || (!action.namespace.is_empty()
+            && grants("rolebindings.rbac.authorization.k8s.io", &action.namespace))
 }
 
 /// The only name that a list or a watch selects.
 fn selected_name(request: &Request) -> String {
-    let mut fields = request.parameter("fieldSelector").unwrap_or_default().split(',');
+    let mut fields = request
+        .parameter("fieldSelector")
+        .unwrap_or_default()
+        .split(',');
     let name = fields.find_map(|field| field.strip_prefix("metadata.name="));
-    name.map(|name| name.trim_start_matches('=')).unwrap_or_default().to_owned()
+    name.map(|name| name.trim_start_matches('='))
+        .unwrap_or_default()
+        .to_owned()
 }
 
 /// What the role `system:basic-user` gives to everyone.
 fn is_basic(action: &Action) -> bool {
-    let reviews = [("authorization.k8s.io", "selfsubjectaccessreviews"), ("authentication.k8s.io", "selfsubjectreviews")];
+    let reviews = [
+        ("authorization.k8s.io", "selfsubjectaccessreviews"),
+        ("authentication.k8s.io", "selfsubjectreviews"),
+    ];
     action.verb == "create" && reviews.contains(&(action.group.as_str(), action.resource.as_str()))
 }
 
@@ -78,10 +115,16 @@ fn role_of<'a>(state: &'a State, binding_key: &Key, binding: &Value) -> Option<&
     let reference = &binding["roleRef"];
     let (resource, namespace) = match reference["kind"].as_str()? {
         "ClusterRole" => ("clusterroles.rbac.authorization.k8s.io", ""),
-        _ => ("roles.rbac.authorization.k8s.io", binding_key.namespace.as_str()),
+        _ => (
+            "roles.rbac.authorization.k8s.io",
+            binding_key.namespace.as_str(),
+        ),
     };
-    let key =
-        Key { resource: resource.to_owned(), namespace: namespace.to_owned(), name: reference["name"].as_str()?.to_owned() };
+    let key = Key {
+        resource: resource.to_owned(),
+        namespace: namespace.to_owned(),
+        name: reference["name"].as_str()?.to_owned(),
+    };
     state.store.get(&key).map(AsRef::as_ref)
 }
 
@@ -93,7 +136,10 @@ fn is_meant(binding: &Value, user: &User) -> bool {
             Some("User") => name == user.name,
             Some("Group") => user.groups.iter().any(|group| group == name),
             Some("ServiceAccount") => {
-                let account = user.name.strip_prefix("system:serviceaccount:").and_then(|account| account.split_once(':'));
+                let account = user
+                    .name
+                    .strip_prefix("system:serviceaccount:")
+                    .and_then(|account| account.split_once(':'));
                 account == Some((subject["namespace"].as_str().unwrap_or_default(), name))
             }
             _ => false,
@@ -107,7 +153,13 @@ pub fn check(state: &State, user: &User, request: &Request) -> Result<(), Failur
     if is_allowed(state, user, &action) {
         return Ok(());
     }
-    let why = format!("{} cannot {} {} in {:?}", user.name, action.verb, action.full_resource(), action.namespace);
+    let why = format!(
+        "{} cannot {} {} in {:?}",
+        user.name,
+        action.verb,
+        action.full_resource(),
+        action.namespace
+    );
     Err(Failure::forbidden(&request.kind, &action.name, &why))
 }
 

@@ -59,8 +59,16 @@ impl Cause {
     /// With a message that shows no value.
     pub fn plain(kind: CauseKind, field: impl Into<String>, detail: &str) -> Self {
         let title = kind.title();
-        let message = if detail.is_empty() { title.to_owned() } else { format!("{title}: {detail}") };
-        Self { field: field.into(), kind, message }
+        let message = if detail.is_empty() {
+            title.to_owned()
+        } else {
+            format!("{title}: {detail}")
+        };
+        Self {
+            field: field.into(),
+            kind,
+            message,
+        }
     }
 
     pub fn invalid(field: impl Into<String>, detail: &str) -> Self {

@@ -5,7 +5,10 @@ use serde_json::{Map, Value, json};
 use super::{failure::Failure, kinds::Kind, known_fields, request::Request};
 
 pub fn name_of(object: &Value) -> String {
-    object["metadata"]["name"].as_str().unwrap_or_default().to_owned()
+    object["metadata"]["name"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned()
 }
 
 /// Checks kind and namespace, and drops what the kind does not know.
@@ -16,26 +19,40 @@ pub fn decode(request: &Request, mut object: Value) -> Result<Value, Failure> {
         restore_empty_lists(&given, &mut object);
     }
     if request.parameter("fieldValidation") == Some("Strict") && !unknown.is_empty() {
-        let texts: Vec<String> = unknown.iter().map(|path| format!("unknown field \"{path}\"")).collect();
-        return Err(unfit(&request.kind, &format!("strict decoding error: {}", texts.join(", "))));
+        let texts: Vec<String> = unknown
+            .iter()
+            .map(|path| format!("unknown field \"{path}\""))
+            .collect();
+        return Err(unfit(
+            &request.kind,
+            &format!("strict decoding error: {}", texts.join(", ")),
+        ));
     }
     Ok(object)
 }
 
 fn unfit(kind: &Kind, why: &str) -> Failure {
     let (name, version) = (&kind.kind, &kind.version);
-    Failure::bad_request(format!("{name} in version \"{version}\" cannot be handled as a {name}: {why}"))
+    Failure::bad_request(format!(
+        "{name} in version \"{version}\" cannot be handled as a {name}: {why}"
+    ))
 }
 
 /// As [`decode`], for what a patch made of an object.
 pub fn decode_patched(request: &Request, object: Value) -> Result<Value, Failure> {
     decode(request, object).map_err(|failure| {
-        let is_of_object = failure.reason == "Invalid" || failure.message.starts_with("the namespace of");
-        if is_of_object { failure } else { Failure::unfit_result(&failure.message) }
+        let is_of_object =
+            failure.reason == "Invalid" || failure.message.starts_with("the namespace of");
+        if is_of_object {
+            failure
+        } else {
+            Failure::unfit_result(&failure.message)
+        }
     })
 }
 
-/// Puts empty lists back where Go writes null for none: they belong to their manager until the object is stored.
+/// Puts empty lists back where Go writes null for none: they belong to their manager until the
+/// object is stored.
 fn restore_empty_lists(given: &Value, object: &mut Value) {
     match (given, object) {
         (Value::Object(given), Value::Object(object)) => {
@@ -48,7 +65,10 @@ fn restore_empty_lists(given: &Value, object: &mut Value) {
             }
         }
         (Value::Array(given), Value::Array(items)) => {
-            given.iter().zip(items).for_each(|(given, item)| restore_empty_lists(given, item));
+            given
+                .iter()
+                .zip(items)
+                .for_each(|(given, item)| restore_empty_lists(given, item));
         }
         _ => {}
     }
@@ -61,8 +81,12 @@ pub fn forget_empty_lists(kind: &Kind, object: &mut Value) {
     }
     match object {
         Value::Array(items) if items.is_empty() => *object = Value::Null,
-        Value::Array(items) => items.iter_mut().for_each(|item| forget_empty_lists(kind, item)),
-        Value::Object(fields) => fields.values_mut().for_each(|field| forget_empty_lists(kind, field)),
+        Value::Array(items) => items
+            .iter_mut()
+            .for_each(|item| forget_empty_lists(kind, item)),
+        Value::Object(fields) => fields
+            .values_mut()
+            .for_each(|field| forget_empty_lists(kind, field)),
         _ => {}
     }
 }
@@ -111,18 +135,28 @@ pub fn check_kind(kind: &Kind, object: &Value) -> Result<(), Failure> {
     if (version == expected || version.is_empty()) && (name == kind.kind || name.is_empty()) {
         return Ok(());
     }
-    Err(Failure::bad_request(format!("{name} in version \"{version}\" cannot be handled as a {}", kind.kind)))
+    Err(Failure::bad_request(format!(
+        "{name} in version \"{version}\" cannot be handled as a {}",
+        kind.kind
+    )))
 }
 
 /// Whether two objects are the same but for the managers of their fields.
 pub fn differ_in_managers_only<'a>(one: &'a Value, other: &'a Value) -> bool {
-    let (Some(one), Some(other)) = (one.as_object(), other.as_object()) else { return one == other };
-    let metadata = |object: &'a Map<String, Value>| object.get("metadata").and_then(Value::as_object);
-    let (Some(own), Some(others)) = (metadata(one), metadata(other)) else { return one == other };
+    let (Some(one), Some(other)) = (one.as_object(), other.as_object()) else {
+        return one == other;
+    };
+    let metadata =
+        |object: &'a Map<String, Value>| object.get("metadata").and_then(Value::as_object);
+    let (Some(own), Some(others)) = (metadata(one), metadata(other)) else {
+        return one == other;
+    };
     are_equal_but(one, other, "metadata") && are_equal_but(own, others, "managedFields")
 }
 
 fn are_equal_but(one: &Map<String, Value>, other: &Map<String, Value>, without: &str) -> bool {
     let is_compared = |(field, _): &(&String, &Value)| field.as_str() != without;
-    one.iter().filter(is_compared).eq(other.iter().filter(is_compared))
+    one.iter()
+        .filter(is_compared)
+        .eq(other.iter().filter(is_compared))
 }

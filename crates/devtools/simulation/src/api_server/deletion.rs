@@ -26,15 +26,22 @@ pub struct DeleteOptions {
 
 impl DeleteOptions {
     pub fn of(request: &Request) -> Result<Self, Failure> {
-        let body: Value = if request.body.is_empty() { json!({}) } else { request.object()? };
+        let body: Value = if request.body.is_empty() {
+            json!({})
+        } else {
+            request.object()?
+        };
         let text = |value: &Value| value.as_str().map(str::to_owned);
         let from_query = |name: &str| request.parameter(name).map(str::to_owned);
         let preconditions = &body["preconditions"];
-        let propagation = text(&body["propagationPolicy"]).or_else(|| from_query("propagationPolicy"));
+        let propagation =
+            text(&body["propagationPolicy"]).or_else(|| from_query("propagationPolicy"));
         Ok(Self {
-            grace_seconds: body["gracePeriodSeconds"]
-                .as_i64()
-                .or_else(|| request.parameter("gracePeriodSeconds").and_then(|seconds| seconds.parse().ok())),
+            grace_seconds: body["gracePeriodSeconds"].as_i64().or_else(|| {
+                request
+                    .parameter("gracePeriodSeconds")
+                    .and_then(|seconds| seconds.parse().ok())
+            }),
             uid: text(&preconditions["uid"]),
             version: text(&preconditions["resourceVersion"]),
             propagation,
@@ -44,14 +51,23 @@ impl DeleteOptions {
 
     /// The same for whatever version there is.
     pub fn of_any_version(self) -> Self {
-        Self { version: None, ..self }
+        Self {
+            version: None,
+            ..self
+        }
     }
 
     /// Refuses the deletion of another object than the one that the request names.
     pub fn check(&self, kind: &Kind, name: &str, object: &Value) -> Result<(), Failure> {
         let metadata = &object["metadata"];
-        let happened = [("UID", "deleted and then recreated"), ("ResourceVersion", "modified")];
-        let named = [(&self.uid, &metadata["uid"]), (&self.version, &metadata["resourceVersion"])];
+        let happened = [
+            ("UID", "deleted and then recreated"),
+            ("ResourceVersion", "modified"),
+        ];
+        let named = [
+            (&self.uid, &metadata["uid"]),
+            (&self.version, &metadata["resourceVersion"]),
+        ];
         for ((what, happened), (wanted, found)) in happened.into_iter().zip(named) {
             let found = found.as_str().unwrap_or_default();
             if let Some(wanted) = wanted.as_deref().filter(|wanted| *wanted != found) {
@@ -73,16 +89,25 @@ pub fn delete(state: &mut State, request: &Request) -> Answer {
 }
 
 /// Deletes one object of the kind and namespace of the request.
-pub fn delete_named(state: &mut State, request: &Request, name: &str, options: &DeleteOptions) -> Answer {
+pub fn delete_named(
+    state: &mut State,
+    request: &Request,
+    name: &str,
+    options: &DeleteOptions,
+) -> Answer {
     let kind = &request.kind;
-    let found = state.get(kind, &request.namespace, name).ok_or_else(|| Failure::not_found(kind, name))?;
+    let found = state
+        .get(kind, &request.namespace, name)
+        .ok_or_else(|| Failure::not_found(kind, name))?;
     options.check(kind, name, &found)?;
     if kind.is("", "Namespace") && !found["metadata"]["deletionTimestamp"].is_null() {
         let why = "The system is ensuring all content is removed from this namespace.  Upon completion, this namespace will automatically be purged by the system.";
         return Err(Failure::conflict(kind, name, why));
     }
     // An object that is being deleted can only get a shorter grace period.
-    let left = found["metadata"]["deletionGracePeriodSeconds"].as_i64().filter(|seconds| *seconds > 0);
+    let left = found["metadata"]["deletionGracePeriodSeconds"]
+        .as_i64()
+        .filter(|seconds| *seconds > 0);
     if left.is_some_and(|left| options.grace_seconds.is_none_or(|wanted| wanted >= left)) {
         return Ok((StatusCode::OK, found));
     }
@@ -102,8 +127,19 @@ pub fn delete_named(state: &mut State, request: &Request, name: &str, options: &
                 state.put(key.clone(), object.clone());
             }
         }
-        let last = if options.is_dry_run { Arc::new(object) } else { state.remove(key, object) };
-        return Ok((StatusCode::OK, if returns_deleted(kind) { last } else { Arc::new(success(kind, &last)) }));
+        let last = if options.is_dry_run {
+            Arc::new(object)
+        } else {
+            state.remove(key, object)
+        };
+        return Ok((
+            StatusCode::OK,
+            if returns_deleted(kind) {
+                last
+            } else {
+                Arc::new(success(kind, &last))
+            },
+        ));
     }
     mark(state, kind, &mut object, grace);
     if object == *found || options.is_dry_run {
@@ -114,7 +150,14 @@ pub fn delete_named(state: &mut State, request: &Request, name: &str, options: &
 
 /// Kinds whose deletion is answered with the object instead of a Status.
 fn returns_deleted(kind: &Kind) -> bool {
-    let core = ["Pod", "Service", "ServiceAccount", "ResourceQuota", "PersistentVolume", "PersistentVolumeClaim"];
+    let core = [
+        "Pod",
+        "Service",
+        "ServiceAccount",
+        "ResourceQuota",
+        "PersistentVolume",
+        "PersistentVolumeClaim",
+    ];
     kind.group.is_empty() && core.contains(&kind.kind.as_str())
 }
 
@@ -131,7 +174,9 @@ fn success(kind: &Kind, object: &Value) -> Value {
 /// Marks an object as ending.
 fn mark(state: &State, kind: &Kind, object: &mut Value, grace: i64) {
     let now = state.now();
-    let end = now.checked_add(jiff::SignedDuration::from_secs(grace)).unwrap_or(now);
+    let end = now
+        .checked_add(jiff::SignedDuration::from_secs(grace))
+        .unwrap_or(now);
     let metadata = &mut object["metadata"];
     let is_marked = !metadata["deletionTimestamp"].is_null();
     if is_marked && metadata["deletionGracePeriodSeconds"].as_i64().unwrap_or(0) <= grace {
@@ -141,7 +186,10 @@ fn mark(state: &State, kind: &Kind, object: &mut Value, grace: i64) {
     if !kind.is("", "Namespace") {
         metadata["deletionGracePeriodSeconds"] = json!(grace);
     }
-    if let Some(generation) = metadata["generation"].as_i64().filter(|generation| *generation > 0 && !is_marked) {
+    if let Some(generation) = metadata["generation"]
+        .as_i64()
+        .filter(|generation| *generation > 0 && !is_marked)
+    {
         metadata["generation"] = json!(generation + 1);
     }
     if kind.is("", "Namespace") {
@@ -154,12 +202,18 @@ fn grace_of(kind: &Kind, object: &Value, options: &DeleteOptions) -> i64 {
     if !kind.is("", "Pod") {
         return 0;
     }
-    let is_bound = object["spec"]["nodeName"].as_str().is_some_and(|node| !node.is_empty());
-    let has_ended = ["Succeeded", "Failed"].iter().any(|phase| object["status"]["phase"] == *phase);
+    let is_bound = object["spec"]["nodeName"]
+        .as_str()
+        .is_some_and(|node| !node.is_empty());
+    let has_ended = ["Succeeded", "Failed"]
+        .iter()
+        .any(|phase| object["status"]["phase"] == *phase);
     if !is_bound || has_ended {
         return 0;
     }
-    let own = object["spec"]["terminationGracePeriodSeconds"].as_i64().unwrap_or(30);
+    let own = object["spec"]["terminationGracePeriodSeconds"]
+        .as_i64()
+        .unwrap_or(30);
     let wanted = options.grace_seconds.unwrap_or(own);
     if wanted < 0 { 1 } else { wanted }
 }
@@ -170,8 +224,14 @@ fn add_propagation_finalizer(object: &mut Value, propagation: Option<&str>) {
         Some("Foreground") => Some("foregroundDeletion"),
         _ => None,
     };
-    let Some(metadata) = object["metadata"].as_object_mut() else { return };
-    let mut finalizers = metadata.get("finalizers").and_then(Value::as_array).cloned().unwrap_or_default();
+    let Some(metadata) = object["metadata"].as_object_mut() else {
+        return;
+    };
+    let mut finalizers = metadata
+        .get("finalizers")
+        .and_then(Value::as_array)
+        .cloned()
+        .unwrap_or_default();
     let before = finalizers.clone();
     if propagation.is_some() {
         finalizers.retain(|name| name != "orphan" && name != "foregroundDeletion");
@@ -190,7 +250,10 @@ pub fn delete_collection(state: &mut State, request: &Request) -> Answer {
     let selected = reads::list(state, request)?;
     for item in selected["items"].as_array().into_iter().flatten() {
         let namespace = item["metadata"]["namespace"].as_str().unwrap_or_default();
-        let one = Request { namespace: namespace.to_owned(), ..request.clone() };
+        let one = Request {
+            namespace: namespace.to_owned(),
+            ..request.clone()
+        };
         match delete_named(state, &one, &name_of(item), &options) {
             Err(failure) if failure.reason != "NotFound" => return Err(failure),
             _ => {}
@@ -214,13 +277,39 @@ mod tests {
         let account = json!({ "metadata": { "name": "default" } });
         let pod = json!({ "metadata": { "name": "web" }, "spec": { "containers": [{ "name": "c", "image": "web:1" }] } });
         for (resource, object) in [("serviceaccounts", account), ("pods", pod)] {
-            assert!(server.call(&admin, &Method::POST, &server.path(resource, "default", ""), &object).await, "{resource}");
+            assert!(
+                server
+                    .call(
+                        &admin,
+                        &Method::POST,
+                        &server.path(resource, "default", ""),
+                        &object
+                    )
+                    .await,
+                "{resource}"
+            );
         }
-        assert!(server.call(&admin, &Method::DELETE, &server.path("pods", "default", "web"), &json!({})).await);
+        assert!(
+            server
+                .call(
+                    &admin,
+                    &Method::DELETE,
+                    &server.path("pods", "default", "web"),
+                    &json!({})
+                )
+                .await
+        );
         let state = server.0.lock();
-        let changes = state.store.since(0).ok().unwrap().filter(|change| change.key.resource == "pods");
+        let changes = state
+            .store
+            .since(0)
+            .ok()
+            .unwrap()
+            .filter(|change| change.key.resource == "pods");
         let is_ending = |object: &Arc<Value>| !object["metadata"]["deletionTimestamp"].is_null();
-        let seen: Vec<_> = changes.map(|change| change.after.as_ref().map(is_ending)).collect();
+        let seen: Vec<_> = changes
+            .map(|change| change.after.as_ref().map(is_ending))
+            .collect();
         assert_eq!(seen, [Some(false), Some(true), None]);
     }
 }

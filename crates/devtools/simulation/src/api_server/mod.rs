@@ -5,7 +5,8 @@
 //!                                              \-> writes: patch, defaults, validation, schema --> store --> watches
 //! ```
 //!
-//! `kinds` and `rules` say what differs between kinds; `state` contains everything that the server stores.
+//! `kinds` and `rules` say what differs between kinds; `state` contains everything that the server
+//! stores.
 
 mod access;
 mod apply;
@@ -73,11 +74,21 @@ pub struct User {
 impl User {
     /// A user who may do everything.
     pub fn administrator() -> Self {
-        Self { name: "admin".to_owned(), groups: vec!["system:masters".to_owned(), "system:authenticated".to_owned()] }
+        Self {
+            name: "admin".to_owned(),
+            groups: vec![
+                "system:masters".to_owned(),
+                "system:authenticated".to_owned(),
+            ],
+        }
     }
 
     pub fn service_account(namespace: &str, name: &str) -> Self {
-        let groups = ["system:serviceaccounts", &format!("system:serviceaccounts:{namespace}"), "system:authenticated"];
+        let groups = [
+            "system:serviceaccounts",
+            &format!("system:serviceaccounts:{namespace}"),
+            "system:authenticated",
+        ];
         Self {
             name: format!("system:serviceaccount:{namespace}:{name}"),
             groups: groups.iter().map(|group| (*group).to_owned()).collect(),
@@ -109,7 +120,9 @@ impl ApiServer {
     /// Another API server that begins with the objects of this one.
     #[must_use]
     pub fn copy(&self, seed: u64, clock: impl Fn() -> Timestamp + Send + 'static) -> Self {
-        Self(Arc::new(Mutex::new(self.0.lock().copy(seed, Box::new(clock)))))
+        Self(Arc::new(Mutex::new(
+            self.0.lock().copy(seed, Box::new(clock)),
+        )))
     }
 
     /// Calls admission webhooks with this from now on. Before, none is called.
@@ -117,8 +130,12 @@ impl ApiServer {
         self.0.lock().webhooks = Some(webhooks);
     }
 
-    /// Shows each change to `observer` from now on, when it is made: the object before and after it.
-    pub fn observe(&self, observer: impl FnMut(&Key, Option<&Value>, Option<&Value>) + Send + 'static) {
+    /// Shows each change to `observer` from now on, when it is made: the object before and after
+    /// it.
+    pub fn observe(
+        &self,
+        observer: impl FnMut(&Key, Option<&Value>, Option<&Value>) + Send + 'static,
+    ) {
         self.0.lock().set_observer(Box::new(observer));
     }
 
@@ -129,7 +146,10 @@ impl ApiServer {
 
     /// Answers a request over HTTP, whose bearer token says who asks.
     pub async fn answer_to_token(&self, request: http::Request<Body>) -> Response<Answered> {
-        let bearer = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
+        let bearer = request
+            .headers()
+            .get(header::AUTHORIZATION)
+            .and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
         let user = bearer.and_then(|token| reviews::user_of(&self.0.lock(), token));
         let Some(user) = user else {
             let failure = Failure::unauthorized();
@@ -146,7 +166,10 @@ impl ApiServer {
         if !user.groups.contains(&authenticated) {
             user.groups.push(authenticated);
         }
-        Connection { server: self.clone(), user }
+        Connection {
+            server: self.clone(),
+            user,
+        }
     }
 
     /// Forgets the history: whoever watches from an older version must list again.
@@ -166,7 +189,12 @@ impl ApiServer {
 
     /// All objects, in the order of resource, namespace and name.
     pub fn objects(&self) -> Vec<(Key, Arc<Value>)> {
-        self.0.lock().store.all().map(|(key, object)| (key.clone(), object.clone())).collect()
+        self.0
+            .lock()
+            .store
+            .all()
+            .map(|(key, object)| (key.clone(), object.clone()))
+            .collect()
     }
 
     /// Reads several objects at one moment.
@@ -184,7 +212,8 @@ impl ApiServer {
         self.0.lock().changed.clone()
     }
 
-    /// The path of an object or, without a name, of a collection. `resource` is the plural with its group.
+    /// The path of an object or, without a name, of a collection. `resource` is the plural with its
+    /// group.
     pub fn path(&self, resource: &str, namespace: &str, name: &str) -> String {
         let state = self.0.lock();
         let kind = state.kinds.iter().find(|kind| kind.resource() == resource);
@@ -192,44 +221,89 @@ impl ApiServer {
             "" => format!("/api/{}", kind.version),
             group => format!("/apis/{group}/{}", kind.version),
         });
-        let within = if namespace.is_empty() { String::new() } else { format!("/namespaces/{namespace}") };
+        let within = if namespace.is_empty() {
+            String::new()
+        } else {
+            format!("/namespaces/{namespace}")
+        };
         let plural = kind.map_or("", |kind| kind.plural.as_str());
-        let named = if name.is_empty() { String::new() } else { format!("/{name}") };
+        let named = if name.is_empty() {
+            String::new()
+        } else {
+            format!("/{name}")
+        };
         format!("{root}{within}/{plural}{named}")
     }
 
-    /// Lets somebody else write the object that a request is about, so that its version is another one. Returns false if there is none.
+    /// Lets somebody else write the object that a request is about, so that its version is another
+    /// one. Returns false if there is none.
     pub(crate) fn touch(&self, parts: &http::request::Parts) -> bool {
         let state = &mut *self.0.lock();
-        let Ok(request) = Request::parse(&state.kinds, parts, Vec::new()) else { return false };
-        let Some(object) = state.get(&request.kind, &request.namespace, &request.name) else { return false };
-        state.put(state::key(&request.kind, &request.namespace, &request.name), (*object).clone());
+        let Ok(request) = Request::parse(&state.kinds, parts, Vec::new()) else {
+            return false;
+        };
+        let Some(object) = state.get(&request.kind, &request.namespace, &request.name) else {
+            return false;
+        };
+        state.put(
+            state::key(&request.kind, &request.namespace, &request.name),
+            (*object).clone(),
+        );
         true
     }
 
     /// Makes a request. Returns whether it succeeded.
-    pub(crate) async fn call(&self, user: &User, method: &Method, path: &str, body: &Value) -> bool {
-        let request = http::Request::builder().method(method).uri(path).header(header::CONTENT_TYPE, "application/json");
-        let Ok((parts, ())) = request.body(()).map(http::Request::into_parts) else { return false };
-        self.admitted(user, &parts, body.to_string().into_bytes()).await.status().is_success()
+    pub(crate) async fn call(
+        &self,
+        user: &User,
+        method: &Method,
+        path: &str,
+        body: &Value,
+    ) -> bool {
+        let request = http::Request::builder()
+            .method(method)
+            .uri(path)
+            .header(header::CONTENT_TYPE, "application/json");
+        let Ok((parts, ())) = request.body(()).map(http::Request::into_parts) else {
+            return false;
+        };
+        self.admitted(user, &parts, body.to_string().into_bytes())
+            .await
+            .status()
+            .is_success()
     }
 
     /// The answer to a request, which webhooks may change before.
-    async fn admitted(&self, user: &User, parts: &http::request::Parts, mut body: Vec<u8>) -> Response<Answered> {
+    async fn admitted(
+        &self,
+        user: &User,
+        parts: &http::request::Parts,
+        mut body: Vec<u8>,
+    ) -> Response<Answered> {
         let (due, webhooks) = {
             let state = self.0.lock();
-            (webhooks::due(&state, user, parts, &body), state.webhooks.clone())
+            (
+                webhooks::due(&state, user, parts, &body),
+                state.webhooks.clone(),
+            )
         };
         if let Some(webhooks) = webhooks.filter(|_| !due.is_empty()) {
             match webhooks::admit(due, &webhooks).await {
-                Ok(changed) => body = changed.map_or(body, |object| object.to_string().into_bytes()),
+                Ok(changed) => {
+                    body = changed.map_or(body, |object| object.to_string().into_bytes());
+                }
                 Err(failure) => return json_answer(failure.code, &failure.status()),
             }
         }
         self.answer(user, parts, body)
     }
 
-    fn answer(&self, user: &User, parts: &http::request::Parts, body: Vec<u8>) -> Response<Answered> {
+    fn answer(
+        &self,
+        user: &User,
+        parts: &http::request::Parts,
+        body: Vec<u8>,
+    ) -> Response<Answered> {
         let state = &mut *self.0.lock();
         state.requests += 1;
         tracing::trace!(
@@ -240,7 +314,9 @@ impl ApiServer {
             Ok(request) => request,
             Err(failure) => return about(state, parts.uri.path(), failure),
         };
-        if let Err(failure) = access::check(state, user, &request).and_then(|()| options::check(&request)) {
+        if let Err(failure) =
+            access::check(state, user, &request).and_then(|()| options::check(&request))
+        {
             return json_answer(failure.code, &failure.status());
         }
         if request.verb == Verb::Watch {
@@ -256,9 +332,18 @@ impl ApiServer {
     }
 }
 
-fn serve(state: &mut State, user: &User, request: &Request) -> Result<(StatusCode, Arc<Value>), Failure> {
-    let is_review = ["TokenReview", "SelfSubjectAccessReview", "SelfSubjectReview", "SubjectAccessReview"]
-        .contains(&request.kind.kind.as_str());
+fn serve(
+    state: &mut State,
+    user: &User,
+    request: &Request,
+) -> Result<(StatusCode, Arc<Value>), Failure> {
+    let is_review = [
+        "TokenReview",
+        "SelfSubjectAccessReview",
+        "SelfSubjectReview",
+        "SubjectAccessReview",
+    ]
+    .contains(&request.kind.kind.as_str());
     if is_review && request.verb != Verb::Create {
         return Err(Failure::method_not_allowed());
     }
@@ -267,7 +352,9 @@ fn serve(state: &mut State, user: &User, request: &Request) -> Result<(StatusCod
     }
     let written = match request.verb {
         Verb::Get => return reads::get(state, request).map(|object| (StatusCode::OK, object)),
-        Verb::List | Verb::Watch => return reads::list(state, request).map(|object| (StatusCode::OK, Arc::new(object))),
+        Verb::List | Verb::Watch => {
+            return reads::list(state, request).map(|object| (StatusCode::OK, Arc::new(object)));
+        }
         Verb::Create => writes::create(state, user, request),
         Verb::Update => writes::update(state, user, request),
         Verb::Patch => writes::patch(state, user, request),
@@ -278,7 +365,14 @@ fn serve(state: &mut State, user: &User, request: &Request) -> Result<(StatusCod
     };
     let (code, object) = written?;
     let is_status = object["kind"] == "Status";
-    Ok((code, if is_status { object } else { reads::in_form(request, &object) }))
+    Ok((
+        code,
+        if is_status {
+            object
+        } else {
+            reads::in_form(request, &object)
+        },
+    ))
 }
 
 /// Answers what is no object: the version, and which kinds there are.
@@ -313,7 +407,10 @@ fn resources(state: &State, path: &str) -> Option<Value> {
         ["apis", group, version] => (*group, *version),
         _ => return None,
     };
-    let of_group = state.kinds.iter().filter(|kind| kind.group == group && kind.version == version);
+    let of_group = state
+        .kinds
+        .iter()
+        .filter(|kind| kind.group == group && kind.version == version);
     let resources: Vec<Value> = of_group
         .map(|kind| {
             json!({
@@ -323,7 +420,11 @@ fn resources(state: &State, path: &str) -> Option<Value> {
             })
         })
         .collect();
-    let group_version = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
+    let group_version = if group.is_empty() {
+        version.to_owned()
+    } else {
+        format!("{group}/{version}")
+    };
     state
         .kinds
         .has_group_version(group, version)
@@ -336,13 +437,23 @@ pub type Answered = BoxBody<Bytes, Infallible>;
 fn json_answer(code: StatusCode, object: &Value) -> Response<Answered> {
     let mut response = Response::new(Full::new(Bytes::from(object.to_string())).boxed());
     *response.status_mut() = code;
-    response.headers_mut().insert(header::CONTENT_TYPE, http::HeaderValue::from_static("application/json"));
+    response.headers_mut().insert(
+        header::CONTENT_TYPE,
+        http::HeaderValue::from_static("application/json"),
+    );
     response
 }
 
-fn stream_answer(frames: futures::stream::BoxStream<'static, Result<Frame<Bytes>, Infallible>>) -> Response<Answered> {
-    let mut response = Response::new(BodyExt::boxed(StreamBody::new(SyncStream(Mutex::new(frames)))));
-    response.headers_mut().insert(header::CONTENT_TYPE, http::HeaderValue::from_static("application/json"));
+fn stream_answer(
+    frames: futures::stream::BoxStream<'static, Result<Frame<Bytes>, Infallible>>,
+) -> Response<Answered> {
+    let mut response = Response::new(BodyExt::boxed(StreamBody::new(SyncStream(Mutex::new(
+        frames,
+    )))));
+    response.headers_mut().insert(
+        header::CONTENT_TYPE,
+        http::HeaderValue::from_static("application/json"),
+    );
     response
 }
 
@@ -352,7 +463,10 @@ struct SyncStream(Mutex<futures::stream::BoxStream<'static, Result<Frame<Bytes>,
 impl futures::Stream for SyncStream {
     type Item = Result<Frame<Bytes>, Infallible>;
 
-    fn poll_next(self: std::pin::Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+    fn poll_next(
+        self: std::pin::Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Self::Item>> {
         self.get_mut().0.get_mut().poll_next_unpin(context)
     }
 }
@@ -387,7 +501,9 @@ impl Service<http::Request<Body>> for Connection {
                 let failure = Failure::bad_request("the body of the request ended early");
                 return Ok(json_answer(failure.code, &failure.status()));
             };
-            Ok(server.admitted(&user, &parts, body.to_bytes().to_vec()).await)
+            Ok(server
+                .admitted(&user, &parts, body.to_bytes().to_vec())
+                .await)
         })
     }
 }

@@ -9,7 +9,11 @@ use super::{
 /// Refuses to apply fields without an owner.
 pub fn check(request: &Request) -> Result<(), Failure> {
     if request.patch_type == Some(PatchType::Apply) && request.parameter("fieldManager").is_none() {
-        return Err(Failure::invalid_options(&[Cause::plain(CauseKind::Required, "fieldManager", "")]));
+        return Err(Failure::invalid_options(&[Cause::plain(
+            CauseKind::Required,
+            "fieldManager",
+            "",
+        )]));
     }
     Ok(())
 }

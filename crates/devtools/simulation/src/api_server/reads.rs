@@ -54,19 +54,30 @@ pub fn as_requested(kind: &Kind, object: &Arc<Value>) -> Arc<Value> {
 }
 
 fn selector(request: &Request) -> Result<Selector, Failure> {
-    let selector = Selector::parse(request.parameter("labelSelector"), request.parameter("fieldSelector"))?;
+    let selector = Selector::parse(
+        request.parameter("labelSelector"),
+        request.parameter("fieldSelector"),
+    )?;
     selector.check(&request.kind)?;
-    Ok(if request.name.is_empty() { selector } else { selector.with_name(&request.name) })
+    Ok(if request.name.is_empty() {
+        selector
+    } else {
+        selector.with_name(&request.name)
+    })
 }
 
 fn version_of(text: &str) -> Result<u64, Failure> {
-    text.parse().map_err(|_| Failure::bad_request(format!("the resourceVersion {text} is no number")))
+    text.parse()
+        .map_err(|_| Failure::bad_request(format!("the resourceVersion {text} is no number")))
 }
 
 pub fn list(state: &State, request: &Request) -> Result<Value, Failure> {
     let selector = selector(request)?;
     let resource = request.kind.resource();
-    let continuation = request.parameter("continue").map(Continuation::parse).transpose()?;
+    let continuation = request
+        .parameter("continue")
+        .map(Continuation::parse)
+        .transpose()?;
     let version = match &continuation {
         Some(continuation) => continuation.version,
         None => listed_version(state, request)?,
@@ -74,11 +85,20 @@ pub fn list(state: &State, request: &Request) -> Result<Value, Failure> {
     let all = state.store.list_at(&resource, &request.namespace, version);
     let all = all.map_err(|_| Failure::expired(CONTINUATION_TOO_OLD))?;
     let begin = continuation.map(|continuation| continuation.after);
-    let rest: Vec<_> = all.into_iter().filter(|(key, _)| begin.as_ref().is_none_or(|begin| begin < key)).collect();
+    let rest: Vec<_> = all
+        .into_iter()
+        .filter(|(key, _)| begin.as_ref().is_none_or(|begin| begin < key))
+        .collect();
     let end = rest.last().map(|(key, _)| key.clone());
-    let mut selected: Vec<(Key, Arc<Value>)> = rest.into_iter().filter(|(_, object)| selector.matches(object)).collect();
+    let mut selected: Vec<(Key, Arc<Value>)> = rest
+        .into_iter()
+        .filter(|(_, object)| selector.matches(object))
+        .collect();
     let mut metadata = json!({ "resourceVersion": version.to_string() });
-    let limit = request.parameter("limit").and_then(|limit| limit.parse::<usize>().ok()).filter(|limit| *limit > 0);
+    let limit = request
+        .parameter("limit")
+        .and_then(|limit| limit.parse::<usize>().ok())
+        .filter(|limit| *limit > 0);
     // What may come from a cache comes as a whole.
     let limit = limit.filter(|_| request.parameter("resourceVersion") != Some("0"));
     // A full answer goes on if there is any other object, whether it is selected or not.
@@ -89,7 +109,13 @@ pub fn list(state: &State, request: &Request) -> Result<Value, Failure> {
         let remaining = selected.len() - limit;
         selected.truncate(limit);
         if let Some((after, _)) = selected.last() {
-            metadata["continue"] = json!(Continuation { version, after: after.clone() }.to_text());
+            metadata["continue"] = json!(
+                Continuation {
+                    version,
+                    after: after.clone()
+                }
+                .to_text()
+            );
         }
         if selector.is_empty() {
             metadata["remainingItemCount"] = json!(remaining);
@@ -99,7 +125,10 @@ pub fn list(state: &State, request: &Request) -> Result<Value, Failure> {
 }
 
 fn list_in_form(request: &Request, objects: &[(Key, Arc<Value>)], metadata: &Value) -> Value {
-    let items: Vec<Value> = objects.iter().map(|(_, object)| in_list(request, object)).collect();
+    let items: Vec<Value> = objects
+        .iter()
+        .map(|(_, object)| in_list(request, object))
+        .collect();
     match request.form {
         Form::Full => json!({
             "kind": format!("{}List", request.kind.kind), "apiVersion": request.kind.api_version(),
@@ -126,9 +155,17 @@ fn in_list(request: &Request, object: &Arc<Value>) -> Value {
 
 fn listed_version(state: &State, request: &Request) -> Result<u64, Failure> {
     let now = state.store.version();
-    let Some(text) = request.parameter("resourceVersion") else { return Ok(now) };
+    let Some(text) = request.parameter("resourceVersion") else {
+        return Ok(now);
+    };
     let wanted = version_of(text)?;
-    Ok(if request.parameter("resourceVersionMatch") == Some("Exact") { wanted } else { now })
+    Ok(
+        if request.parameter("resourceVersionMatch") == Some("Exact") {
+            wanted
+        } else {
+            now
+        },
+    )
 }
 
 /// Where a list goes on.
@@ -139,35 +176,71 @@ struct Continuation {
 
 impl Continuation {
     fn to_text(&self) -> String {
-        let Key { resource, namespace, name } = &self.after;
-        BASE64.encode(json!([self.version, resource, namespace, name]).to_string().as_bytes())
+        let Key {
+            resource,
+            namespace,
+            name,
+        } = &self.after;
+        BASE64.encode(
+            json!([self.version, resource, namespace, name])
+                .to_string()
+                .as_bytes(),
+        )
     }
 
     fn parse(text: &str) -> Result<Self, Failure> {
         let parse = || {
-            let (version, resource, namespace, name) = serde_json::from_slice(&BASE64.decode(text.as_bytes()).ok()?).ok()?;
-            Some(Self { version, after: Key { resource, namespace, name } })
+            let (version, resource, namespace, name) =
+                serde_json::from_slice(&BASE64.decode(text.as_bytes()).ok()?).ok()?;
+            Some(Self {
+                version,
+                after: Key {
+                    resource,
+                    namespace,
+                    name,
+                },
+            })
         };
-        parse().ok_or_else(|| Failure::bad_request("invalid continue token: continue key is not valid"))
+        parse().ok_or_else(|| {
+            Failure::bad_request("invalid continue token: continue key is not valid")
+        })
     }
 }
 
 /// Begins a watch. The stream has one JSON document a line.
-pub fn watch(state: &mut State, request: &Request) -> Result<impl Stream<Item = Bytes> + Send + use<>, Failure> {
+pub fn watch(
+    state: &mut State,
+    request: &Request,
+) -> Result<impl Stream<Item = Bytes> + Send + use<>, Failure> {
     let selector = selector(request)?;
     let (events, received) = mpsc::unbounded_channel();
     let (resource, namespace) = (request.kind.resource(), request.namespace.clone());
-    let watcher = Watcher { resource, namespace, selector, events };
+    let watcher = Watcher {
+        resource,
+        namespace,
+        selector,
+        events,
+    };
     let begins_now = matches!(request.parameter("resourceVersion"), None | Some("0"));
-    let is_unsaid = request.parameter("sendInitialEvents").is_none() && request.parameter("resourceVersionMatch").is_none();
-    let wants_initial = if is_unsaid { begins_now } else { request.flag("sendInitialEvents") };
-    let from = match request.parameter("resourceVersion").map(version_of).transpose()? {
+    let is_unsaid = request.parameter("sendInitialEvents").is_none()
+        && request.parameter("resourceVersionMatch").is_none();
+    let wants_initial = if is_unsaid {
+        begins_now
+    } else {
+        request.flag("sendInitialEvents")
+    };
+    let from = match request
+        .parameter("resourceVersion")
+        .map(version_of)
+        .transpose()?
+    {
         None | Some(0) => None,
         Some(_) if wants_initial => None,
         Some(version) => Some(version),
     };
     let begun = begin(state, &watcher, from);
-    let initial = begun.unwrap_or_else(|failure| vec![WatchEvent::new("ERROR", Arc::new(failure.status()))]);
+    let initial =
+        begun.unwrap_or_else(|failure| vec![WatchEvent::new("ERROR", Arc::new(failure.status()))]);
     let is_over = initial.iter().any(|event| event.kind == "ERROR");
     let mut lines: Vec<Bytes> = initial.iter().map(|event| line(request, event)).collect();
     let allows_bookmarks = request.flag("allowWatchBookmarks");
@@ -177,8 +250,12 @@ pub fn watch(state: &mut State, request: &Request) -> Result<impl Stream<Item = 
     if !is_over {
         state.watch(watcher);
     }
-    let seconds = request.parameter("timeoutSeconds").and_then(|seconds| seconds.parse().ok());
-    let timeout = seconds.filter(|seconds| *seconds > 0).map_or(WATCH_TIMEOUT, Duration::from_secs);
+    let seconds = request
+        .parameter("timeoutSeconds")
+        .and_then(|seconds| seconds.parse().ok());
+    let timeout = seconds
+        .filter(|seconds| *seconds > 0)
+        .map_or(WATCH_TIMEOUT, Duration::from_secs);
     let follow = Following {
         received: (!is_over).then_some(received),
         request: request.clone(),
@@ -194,10 +271,17 @@ fn begin(state: &State, watcher: &Watcher, from: Option<u64>) -> Result<Vec<Watc
     let Some(version) = from else {
         let all = state.store.list(&watcher.resource, &watcher.namespace);
         let selected = all.filter(|(_, object)| watcher.selector.matches(object));
-        return Ok(selected.map(|(_, object)| WatchEvent::new("ADDED", object.clone())).collect());
+        return Ok(selected
+            .map(|(_, object)| WatchEvent::new("ADDED", object.clone()))
+            .collect());
     };
-    let changes = state.store.since(version).map_err(|_| Failure::expired(TOO_OLD))?;
-    Ok(changes.filter_map(|change| watcher.event(change, &Arc::default())).collect())
+    let changes = state
+        .store
+        .since(version)
+        .map_err(|_| Failure::expired(TOO_OLD))?;
+    Ok(changes
+        .filter_map(|change| watcher.event(change, &Arc::default()))
+        .collect())
 }
 
 struct Following {
@@ -233,7 +317,8 @@ impl Following {
 
 fn line(request: &Request, event: &WatchEvent) -> Bytes {
     let WatchEvent { kind, object, text } = event;
-    let is_as_stored = *kind == "ERROR" || request.form == Form::Full && !request.kind.is_converted();
+    let is_as_stored =
+        *kind == "ERROR" || request.form == Form::Full && !request.kind.is_converted();
     if is_as_stored {
         event_line(kind, text.get_or_init(|| object.to_string()))
     } else {
@@ -248,7 +333,14 @@ fn event_line(kind: &str, object: &impl fmt::Display) -> Bytes {
 
 fn bookmark(request: &Request, version: u64, ends_initial: bool) -> Bytes {
     let mut object = json!({ "kind": request.kind.kind, "apiVersion": request.kind.api_version() });
-    for (field, value) in request.kind.lists.empty_object().as_object().into_iter().flatten() {
+    for (field, value) in request
+        .kind
+        .lists
+        .empty_object()
+        .as_object()
+        .into_iter()
+        .flatten()
+    {
         object[field] = value.clone();
     }
     object["metadata"] = json!({ "resourceVersion": version.to_string() });

@@ -1,4 +1,5 @@
-//! The rules for the objects of a kind, whether Kubernetes or a definition declares it: what is added, what is kept, what is refused.
+//! The rules for the objects of a kind, whether Kubernetes or a definition declares it: what is
+//! added, what is kept, what is refused.
 
 use std::net::Ipv4Addr;
 
@@ -13,7 +14,8 @@ use super::{
     validation,
 };
 
-/// The first of the addresses that services get: 10.96.0.10, so that the first ones stay free for the API server and the DNS.
+/// The first of the addresses that services get: 10.96.0.10, so that the first ones stay free for
+/// the API server and the DNS.
 const FIRST_SERVICE_ADDRESS: u32 = 0x0a60_000a;
 /// Services get addresses from 10.96.0.0/12.
 const SERVICE_MASK: u32 = 0xfff0_0000;
@@ -96,7 +98,12 @@ fn fill_in(object: &mut Value, uid: &str, now: &str) {
     metadata["uid"] = json!(uid);
     metadata["creationTimestamp"] = json!(now);
     if let Some(metadata) = metadata.as_object_mut() {
-        for field in ["resourceVersion", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"] {
+        for field in [
+            "resourceVersion",
+            "deletionTimestamp",
+            "deletionGracePeriodSeconds",
+            "selfLink",
+        ] {
             metadata.remove(field);
         }
     }
@@ -122,7 +129,10 @@ fn allocate(state: &mut State, service: &mut Value, old: Option<&Value>) -> Vec<
         }
         "" | "None" => {}
         given if old.is_none_or(|old| !needs_cluster_ip(old)) && !can_be_given(state, given) => {
-            return vec![Cause::invalid("spec.clusterIPs", "the address is used, or not in the range of this cluster")];
+            return vec![Cause::invalid(
+                "spec.clusterIPs",
+                "the address is used, or not in the range of this cluster",
+            )];
         }
         _ => {}
     }
@@ -137,23 +147,39 @@ fn allocate(state: &mut State, service: &mut Value, old: Option<&Value>) -> Vec<
 
 fn free_address(state: &State) -> String {
     let mut addresses = (FIRST_SERVICE_ADDRESS..).map(|bits| Ipv4Addr::from_bits(bits).to_string());
-    addresses.find(|address| !is_used(state, address)).unwrap_or_default()
+    addresses
+        .find(|address| !is_used(state, address))
+        .unwrap_or_default()
 }
 
 fn is_used(state: &State, address: &str) -> bool {
-    state.store.list("services", "").any(|(_, service)| service["spec"]["clusterIP"] == address)
+    state
+        .store
+        .list("services", "")
+        .any(|(_, service)| service["spec"]["clusterIP"] == address)
 }
 
 fn can_be_given(state: &State, address: &str) -> bool {
-    let is_in_range = |address: Ipv4Addr| address.to_bits() & SERVICE_MASK == FIRST_SERVICE_ADDRESS & SERVICE_MASK;
+    let is_in_range = |address: Ipv4Addr| {
+        address.to_bits() & SERVICE_MASK == FIRST_SERVICE_ADDRESS & SERVICE_MASK
+    };
     address.parse().is_ok_and(is_in_range) && !is_used(state, address)
 }
 
 fn free_node_port(state: &mut State) -> u64 {
     let ports = |service: &Value| -> Vec<u64> {
-        service["spec"]["ports"].as_array().into_iter().flatten().filter_map(|port| port["nodePort"].as_u64()).collect()
+        service["spec"]["ports"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|port| port["nodePort"].as_u64())
+            .collect()
     };
-    let used: Vec<u64> = state.store.list("services", "").flat_map(|(_, service)| ports(service)).collect();
+    let used: Vec<u64> = state
+        .store
+        .list("services", "")
+        .flat_map(|(_, service)| ports(service))
+        .collect();
     loop {
         let port = FIRST_NODE_PORT + state.draw() % NODE_PORTS;
         if !used.contains(&port) {
@@ -171,7 +197,8 @@ pub fn of_update(state: &mut State, kind: &Kind, old: &Value, new: &mut Value) -
             keep(old, new, "status");
         }
         let generation = old["metadata"]["generation"].as_i64().unwrap_or(1);
-        let is_same = without_metadata(old, kind.has_status()) == without_metadata(new, kind.has_status());
+        let is_same =
+            without_metadata(old, kind.has_status()) == without_metadata(new, kind.has_status());
         new["metadata"]["generation"] = json!(if is_same { generation } else { generation + 1 });
         let mut causes = validation::validate_update("", old, new);
         causes.extend(schema.validate(new, Some(old)));
@@ -191,11 +218,20 @@ pub fn of_update(state: &mut State, kind: &Kind, old: &Value, new: &mut Value) -
 }
 
 /// As [`of_update`], for a subresource that changes an object.
-pub fn of_subresource(kind: &Kind, subresource: &str, old: &Value, new: &mut Value, now: &str) -> Vec<Cause> {
+pub fn of_subresource(
+    kind: &Kind,
+    subresource: &str,
+    old: &Value,
+    new: &mut Value,
+    now: &str,
+) -> Vec<Cause> {
     let name = kind.kind.as_str();
     if let Some(schema) = &kind.schema {
         // A status update changes nothing else, not even metadata but the managers of fields.
-        let (status, managed) = (new["status"].take(), new["metadata"]["managedFields"].take());
+        let (status, managed) = (
+            new["status"].take(),
+            new["metadata"]["managedFields"].take(),
+        );
         *new = old.clone();
         put(new, "status", status);
         put(&mut new["metadata"], "managedFields", managed);
@@ -215,30 +251,57 @@ fn resize(old: &Value, new: &mut Value) -> Vec<Cause> {
     for list in ["containers", "initContainers"] {
         let count = |pod: &Value| pod["spec"][list].as_array().map_or(0, Vec::len);
         if count(old) != count(new) {
-            return vec![Cause::plain(CauseKind::Forbidden, format!("spec.{list}"), "a resize adds and removes no containers")];
+            return vec![Cause::plain(
+                CauseKind::Forbidden,
+                format!("spec.{list}"),
+                "a resize adds and removes no containers",
+            )];
         }
         let containers = resized["spec"].get_mut(list).and_then(Value::as_array_mut);
         for container in containers.into_iter().flatten() {
-            let given = new["spec"][list].as_array().into_iter().flatten().find(|given| given["name"] == container["name"]);
+            let given = new["spec"][list]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .find(|given| given["name"] == container["name"]);
             if let Some(given) = given {
                 put(container, "resources", given["resources"].clone());
                 put(container, "resizePolicy", given["resizePolicy"].clone());
             }
         }
     }
-    put(&mut resized["metadata"], "managedFields", new["metadata"]["managedFields"].take());
+    put(
+        &mut resized["metadata"],
+        "managedFields",
+        new["metadata"]["managedFields"].take(),
+    );
     if resized["spec"] != old["spec"] {
-        resized["metadata"]["generation"] = json!(old["metadata"]["generation"].as_i64().unwrap_or(0) + 1);
+        resized["metadata"]["generation"] =
+            json!(old["metadata"]["generation"].as_i64().unwrap_or(0) + 1);
     }
     *new = resized;
-    let (before, after) = (defaults::quality_of_service(old), defaults::quality_of_service(new));
+    let (before, after) = (
+        defaults::quality_of_service(old),
+        defaults::quality_of_service(new),
+    );
     let why = "Pod QOS Class may not change as a result of resizing";
-    if before == after { Vec::new() } else { vec![Cause::invalid("spec", why)] }
+    if before == after {
+        Vec::new()
+    } else {
+        vec![Cause::invalid("spec", why)]
+    }
 }
 
 fn keep_metadata(old: &Value, new: &mut Value) {
-    let has_uid = new["metadata"]["uid"].as_str().is_some_and(|uid| !uid.is_empty());
-    let kept = ["creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "uid"];
+    let has_uid = new["metadata"]["uid"]
+        .as_str()
+        .is_some_and(|uid| !uid.is_empty());
+    let kept = [
+        "creationTimestamp",
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+        "uid",
+    ];
     for field in kept.into_iter().take(if has_uid { 3 } else { 4 }) {
         let value = old["metadata"][field].clone();
         put(&mut new["metadata"], field, value);
@@ -251,7 +314,9 @@ fn keep(old: &Value, new: &mut Value, field: &str) {
 
 /// Sets a field; null removes it.
 pub fn put(object: &mut Value, field: &str, value: Value) {
-    let Some(fields) = object.as_object_mut() else { return };
+    let Some(fields) = object.as_object_mut() else {
+        return;
+    };
     if value.is_null() {
         fields.remove(field);
     } else {

@@ -15,12 +15,18 @@ pub struct Selector {
     fields: Vec<(String, bool, String)>,
 }
 
-/// Whether the selector in an object selects these labels. A missing selector selects nothing, an empty one everything.
+/// Whether the selector in an object selects these labels. A missing selector selects nothing, an
+/// empty one everything.
 pub fn selects(selector: &Value, labels: &Value) -> bool {
-    let expressions = selector["matchExpressions"].as_array().into_iter().flatten();
+    let expressions = selector["matchExpressions"]
+        .as_array()
+        .into_iter()
+        .flatten();
     selector.is_object()
         && has_labels(labels, &selector["matchLabels"])
-        && expressions.into_iter().all(|expression| fits(expression, labels))
+        && expressions
+            .into_iter()
+            .all(|expression| fits(expression, labels))
 }
 
 /// Whether a selector is empty.
@@ -35,19 +41,32 @@ pub fn selects_all(selector: &Value) -> bool {
 
 /// Whether all of these labels are there. `wanted` may be missing.
 pub fn has_labels(labels: &Value, wanted: &Value) -> bool {
-    wanted.as_object().into_iter().flatten().all(|(key, value)| labels[key] == *value)
+    wanted
+        .as_object()
+        .into_iter()
+        .flatten()
+        .all(|(key, value)| labels[key] == *value)
 }
 
 fn fits(expression: &Value, labels: &Value) -> bool {
-    matches(expression, labels[expression["key"].as_str().unwrap_or_default()].as_str())
+    matches(
+        expression,
+        labels[expression["key"].as_str().unwrap_or_default()].as_str(),
+    )
 }
 
 /// Whether the value of the label that an expression names fits.
 pub fn matches(expression: &Value, value: Option<&str>) -> bool {
-    let values = expression["values"].as_array().map_or(&[][..], Vec::as_slice);
+    let values = expression["values"]
+        .as_array()
+        .map_or(&[][..], Vec::as_slice);
     let is_listed = || value.is_some_and(|value| values.iter().any(|one| one == value));
     let compared = || {
-        let bound = values.first().and_then(Value::as_str)?.parse::<i64>().ok()?;
+        let bound = values
+            .first()
+            .and_then(Value::as_str)?
+            .parse::<i64>()
+            .ok()?;
         Some(value?.parse::<i64>().ok()?.cmp(&bound))
     };
     match expression["operator"].as_str().unwrap_or_default() {
@@ -73,23 +92,34 @@ impl Selector {
     }
 
     pub fn with_name(mut self, name: &str) -> Self {
-        self.fields.push(("metadata.name".to_owned(), true, name.to_owned()));
+        self.fields
+            .push(("metadata.name".to_owned(), true, name.to_owned()));
         self
     }
 
     /// An error names a field that this kind cannot be selected by.
     pub fn check(&self, kind: &Kind) -> Result<(), Failure> {
-        let unknown = self.fields.iter().find(|(field, _, _)| !fields_of(kind).contains(&field.as_str()));
+        let unknown = self
+            .fields
+            .iter()
+            .find(|(field, _, _)| !fields_of(kind).contains(&field.as_str()));
         match unknown {
-            Some((field, _, _)) => Err(Failure::bad_request(format!("field label not supported: {field}"))),
+            Some((field, _, _)) => Err(Failure::bad_request(format!(
+                "field label not supported: {field}"
+            ))),
             None => Ok(()),
         }
     }
 
     pub fn matches(&self, object: &Value) -> bool {
         let labels = &object["metadata"]["labels"];
-        self.labels.iter().all(|expression| fits(expression, labels))
-            && self.fields.iter().all(|(field, equal, value)| (field_of(object, field) == *value) == *equal)
+        self.labels
+            .iter()
+            .all(|expression| fits(expression, labels))
+            && self
+                .fields
+                .iter()
+                .all(|(field, equal, value)| (field_of(object, field) == *value) == *equal)
     }
 }
 
@@ -111,10 +141,17 @@ fn fields_of(kind: &Kind) -> &'static [&'static str] {
         ("", "Node") => &["metadata.name", "spec.unschedulable"],
         ("", "Namespace") => &["metadata.name", "status.phase"],
         ("", "Secret") => &["metadata.name", "metadata.namespace", "type"],
-        ("", "Service") => &["metadata.name", "metadata.namespace", "spec.clusterIP", "spec.type"],
+        ("", "Service") => &[
+            "metadata.name",
+            "metadata.namespace",
+            "spec.clusterIP",
+            "spec.type",
+        ],
         ("apps", "ReplicaSet") => &["metadata.name", "metadata.namespace", "status.replicas"],
         ("batch", "Job") => &["metadata.name", "metadata.namespace", "status.successful"],
-        ("certificates.k8s.io", "CertificateSigningRequest") => &["metadata.name", "spec.signerName"],
+        ("certificates.k8s.io", "CertificateSigningRequest") => {
+            &["metadata.name", "spec.signerName"]
+        }
         ("", "Event") => &[
             "metadata.name",
             "metadata.namespace",
@@ -144,7 +181,9 @@ fn field_of(object: &Value, field: &str) -> String {
         Value::String(text) => text.clone(),
         Value::Bool(flag) => flag.to_string(),
         Value::Number(number) => number.to_string(),
-        Value::Null if field == "spec.unschedulable" || field == "spec.hostNetwork" => "false".to_owned(),
+        Value::Null if field == "spec.unschedulable" || field == "spec.hostNetwork" => {
+            "false".to_owned()
+        }
         _ => String::new(),
     }
 }
@@ -176,10 +215,14 @@ fn parse_labels(text: &str) -> Result<Vec<Value>, Failure> {
 
 fn parse_label(text: &str) -> Result<Value, Failure> {
     let values = |list: &str| -> Vec<String> {
-        list.trim().trim_start_matches('(').trim_end_matches(')').split(',').map(|value| value.trim().to_owned()).collect()
+        list.trim()
+            .trim_start_matches('(')
+            .trim_end_matches(')')
+            .split(',')
+            .map(|value| value.trim().to_owned())
+            .collect()
     };
-    let expression =
-        |key: &str, operator: &str, values: Vec<String>| json!({ "key": key.trim(), "operator": operator, "values": values });
+    let expression = |key: &str, operator: &str, values: Vec<String>| json!({ "key": key.trim(), "operator": operator, "values": values });
     if let Some((key, list)) = text.split_once(" notin ") {
         return Ok(expression(key, "NotIn", values(list)));
     }
@@ -189,10 +232,14 @@ fn parse_label(text: &str) -> Result<Value, Failure> {
     for (sign, equal) in [("!=", false), ("==", true), ("=", true)] {
         if let Some((key, value)) = text.split_once(sign) {
             if let Some(word) = key.split_whitespace().nth(1) {
-                return Err(Failure::bad_request(format!("unable to parse requirement: unexpected {word}")));
+                return Err(Failure::bad_request(format!(
+                    "unable to parse requirement: unexpected {word}"
+                )));
             }
             if value.contains('=') {
-                return Err(Failure::bad_request(format!("unable to parse requirement: {text}")));
+                return Err(Failure::bad_request(format!(
+                    "unable to parse requirement: {text}"
+                )));
             }
             let values = vec![value.trim().to_owned()];
             return Ok(expression(key, if equal { "In" } else { "NotIn" }, values));
@@ -202,7 +249,9 @@ fn parse_label(text: &str) -> Result<Value, Failure> {
         return Ok(expression(key, "DoesNotExist", Vec::new()));
     }
     if text.contains(char::is_whitespace) || text.is_empty() {
-        return Err(Failure::bad_request(format!("unable to parse requirement: {text}")));
+        return Err(Failure::bad_request(format!(
+            "unable to parse requirement: {text}"
+        )));
     }
     Ok(expression(text, "Exists", Vec::new()))
 }
@@ -214,9 +263,14 @@ fn parse_fields(text: &str) -> Result<Vec<(String, bool, String)>, Failure> {
                 return Ok((field.trim().to_owned(), equal, value.trim().to_owned()));
             }
         }
-        Err(Failure::bad_request(format!("invalid selector: '{term}'; can't understand '{term}'")))
+        Err(Failure::bad_request(format!(
+            "invalid selector: '{term}'; can't understand '{term}'"
+        )))
     };
-    text.split(',').filter(|term| !term.trim().is_empty()).map(parse).collect()
+    text.split(',')
+        .filter(|term| !term.trim().is_empty())
+        .map(parse)
+        .collect()
 }
 
 #[cfg(test)]
@@ -224,9 +278,10 @@ mod tests {
     use super::*;
 
     fn is_selected(labels: &str, fields: &str) -> bool {
-        let object =
-            json!({ "metadata": { "name": "a", "labels": { "app": "web", "tier": "front" } }, "spec": { "nodeName": "n" } });
-        Selector::parse(Some(labels), Some(fields)).unwrap().matches(&object)
+        let object = json!({ "metadata": { "name": "a", "labels": { "app": "web", "tier": "front" } }, "spec": { "nodeName": "n" } });
+        Selector::parse(Some(labels), Some(fields))
+            .unwrap()
+            .matches(&object)
     }
 
     #[test]
@@ -251,11 +306,18 @@ mod tests {
         let expression = |operator: &str, values: Value| json!({ "matchLabels": { "app": "web" }, "matchExpressions": [{ "key": "tier", "operator": operator, "values": values }] });
         assert!(selects(&json!({}), &labels) && selects_all(&json!({})));
         assert!(!selects(&Value::Null, &labels) && !selects_all(&Value::Null));
-        assert!(selects(&expression("In", json!(["front"])), &labels) && selects(&expression("NotIn", json!(["back"])), &labels));
         assert!(
-            !selects(&expression("In", json!(["back"])), &labels) && !selects(&expression("DoesNotExist", json!([])), &labels)
+            selects(&expression("In", json!(["front"])), &labels)
+                && selects(&expression("NotIn", json!(["back"])), &labels)
         );
-        assert!(selects(&expression("Exists", Value::Null), &labels) && !selects_all(&expression("Exists", Value::Null)));
+        assert!(
+            !selects(&expression("In", json!(["back"])), &labels)
+                && !selects(&expression("DoesNotExist", json!([])), &labels)
+        );
+        assert!(
+            selects(&expression("Exists", Value::Null), &labels)
+                && !selects_all(&expression("Exists", Value::Null))
+        );
     }
 
     #[test]

@@ -15,7 +15,8 @@ use super::{
     webhook_call::Webhooks,
 };
 
-/// Resources whose changes need no look at the cluster, unless they come or go: a lease counts when it runs out, an event never.
+/// Resources whose changes need no look at the cluster, unless they come or go: a lease counts when
+/// it runs out, an event never.
 const UNWATCHED: [&str; 2] = ["leases.coordination.k8s.io", "events"];
 /// Random characters of generated names: no vowels, so that no words appear.
 const NAME_CHARACTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
@@ -53,26 +54,41 @@ pub struct WatchEvent {
 
 impl WatchEvent {
     pub fn new(kind: &'static str, object: Arc<Value>) -> Self {
-        Self { kind, object, text: Arc::default() }
+        Self {
+            kind,
+            object,
+            text: Arc::default(),
+        }
     }
 }
 
 impl Watcher {
-    /// The event of this watch for a change; `None` if it does not select the object. All watches of the change share `text`.
+    /// The event of this watch for a change; `None` if it does not select the object. All watches
+    /// of the change share `text`.
     pub fn event(&self, change: &Change, text: &Arc<OnceLock<String>>) -> Option<WatchEvent> {
-        let is_meant =
-            change.key.resource == self.resource && (self.namespace.is_empty() || change.key.namespace == self.namespace);
+        let is_meant = change.key.resource == self.resource
+            && (self.namespace.is_empty() || change.key.namespace == self.namespace);
         if !is_meant {
             return None;
         }
-        let selects = |object: &Option<Arc<Value>>| object.as_ref().is_some_and(|object| self.selector.matches(object));
-        let shared =
-            |kind: &'static str, object: &Arc<Value>| Some(WatchEvent { kind, object: object.clone(), text: text.clone() });
+        let selects = |object: &Option<Arc<Value>>| {
+            object
+                .as_ref()
+                .is_some_and(|object| self.selector.matches(object))
+        };
+        let shared = |kind: &'static str, object: &Arc<Value>| {
+            Some(WatchEvent {
+                kind,
+                object: object.clone(),
+                text: text.clone(),
+            })
+        };
         match (selects(&change.before), &change.after) {
             (false, Some(after)) if self.selector.matches(after) => shared("ADDED", after),
             (true, Some(after)) if self.selector.matches(after) => shared("MODIFIED", after),
             (true, Some(after)) => {
-                // It left the selection: the watcher gets its last selected state, with the version of the change.
+                // It left the selection: the watcher gets its last selected state, with the version
+                // of the change.
                 let mut last = change.before.as_deref().cloned().unwrap_or_default();
                 last["metadata"]["resourceVersion"] = after["metadata"]["resourceVersion"].clone();
                 Some(WatchEvent::new("DELETED", Arc::new(last)))
@@ -97,7 +113,12 @@ impl State {
         Self::with(self.kinds.clone(), self.store.copy(), seed, clock)
     }
 
-    fn with(kinds: Kinds, store: Store, seed: u64, clock: Box<dyn Fn() -> Timestamp + Send>) -> Self {
+    fn with(
+        kinds: Kinds,
+        store: Store,
+        seed: u64,
+        clock: Box<dyn Fn() -> Timestamp + Send>,
+    ) -> Self {
         Self {
             kinds,
             store,
@@ -121,7 +142,11 @@ impl State {
             "spec": { "finalizers": ["kubernetes"] },
             "status": { "phase": "Active" },
         });
-        let key = Key { resource: "namespaces".to_owned(), namespace: String::new(), name: name.to_owned() };
+        let key = Key {
+            resource: "namespaces".to_owned(),
+            namespace: String::new(),
+            name: name.to_owned(),
+        };
         self.put(key, namespace);
     }
 
@@ -196,20 +221,29 @@ impl State {
 
     fn tell(&mut self, change: &Change) {
         if let Some(observer) = &mut self.observer {
-            observer(&change.key, change.before.as_deref(), change.after.as_deref());
+            observer(
+                &change.key,
+                change.before.as_deref(),
+                change.after.as_deref(),
+            );
         }
         let is_renewed = change.before.is_some() && change.after.is_some();
         if !is_renewed || !UNWATCHED.contains(&change.key.resource.as_str()) {
             self.changed.notify_one();
         }
         let text = Arc::default();
-        self.watchers.retain(|watcher| match watcher.event(change, &text) {
-            Some(event) => watcher.events.send(event).is_ok(),
-            None => !watcher.events.is_closed(),
-        });
+        self.watchers
+            .retain(|watcher| match watcher.event(change, &text) {
+                Some(event) => watcher.events.send(event).is_ok(),
+                None => !watcher.events.is_closed(),
+            });
     }
 }
 
 pub fn key(kind: &Kind, namespace: &str, name: &str) -> Key {
-    Key { resource: kind.resource(), namespace: namespace.to_owned(), name: name.to_owned() }
+    Key {
+        resource: kind.resource(),
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+    }
 }

@@ -42,7 +42,8 @@ pub struct Store {
     compacted: u64,
     /// The version of the newest change that may make garbage, see [`concerns_owners`].
     ownership: u64,
-    /// The last end of a [`COMPACTION_INTERVAL`], and the version at that time: the next compaction goes up to it.
+    /// The last end of a [`COMPACTION_INTERVAL`], and the version at that time: the next compaction
+    /// goes up to it.
     interval: (Instant, u64),
 }
 
@@ -52,14 +53,23 @@ pub struct Compacted;
 impl Default for Store {
     fn default() -> Self {
         let interval = (Instant::now(), 0);
-        Self { objects: BTreeMap::new(), version: 0, history: VecDeque::new(), compacted: 0, ownership: 0, interval }
+        Self {
+            objects: BTreeMap::new(),
+            version: 0,
+            history: VecDeque::new(),
+            compacted: 0,
+            ownership: 0,
+            interval,
+        }
     }
 }
 
 impl Store {
     /// The same objects, without their history.
     pub fn copy(&self) -> Self {
-        let Self { objects, version, .. } = self;
+        let Self {
+            objects, version, ..
+        } = self;
         Self {
             objects: objects.clone(),
             version: *version,
@@ -85,7 +95,9 @@ impl Store {
     }
 
     fn compact_to(&mut self, version: u64) {
-        let forgotten = self.history.partition_point(|change| change.version <= version);
+        let forgotten = self
+            .history
+            .partition_point(|change| change.version <= version);
         self.history.drain(..forgotten);
         self.compacted = version;
     }
@@ -102,10 +114,12 @@ impl Store {
         due.max(self.compacted)
     }
 
-    /// Makes the compactions until now. Before each change, so that the version in between is known.
+    /// Makes the compactions until now. Before each change, so that the version in between is
+    /// known.
     fn catch_up(&mut self) {
         let (begin, _) = self.interval;
-        let intervals = u32::try_from(begin.elapsed().as_secs() / COMPACTION_INTERVAL.as_secs()).unwrap_or(u32::MAX);
+        let intervals = u32::try_from(begin.elapsed().as_secs() / COMPACTION_INTERVAL.as_secs())
+            .unwrap_or(u32::MAX);
         if intervals > 0 {
             self.compact_to(self.compacted_now());
             self.interval = (begin + COMPACTION_INTERVAL * intervals, self.version);
@@ -117,11 +131,21 @@ impl Store {
     }
 
     /// The objects of a resource, in the order of namespace and name. An empty namespace means all.
-    pub fn list<'a>(&'a self, resource: &'a str, namespace: &'a str) -> impl Iterator<Item = (&'a Key, &'a Arc<Value>)> {
-        let first = Key { resource: resource.to_owned(), namespace: namespace.to_owned(), name: String::new() };
+    pub fn list<'a>(
+        &'a self,
+        resource: &'a str,
+        namespace: &'a str,
+    ) -> impl Iterator<Item = (&'a Key, &'a Arc<Value>)> {
+        let first = Key {
+            resource: resource.to_owned(),
+            namespace: namespace.to_owned(),
+            name: String::new(),
+        };
         self.objects
             .range((Bound::Included(first), Bound::Unbounded))
-            .take_while(move |(key, _)| key.resource == resource && (namespace.is_empty() || key.namespace == namespace))
+            .take_while(move |(key, _)| {
+                key.resource == resource && (namespace.is_empty() || key.namespace == namespace)
+            })
     }
 
     /// The resources that have objects.
@@ -129,7 +153,11 @@ impl Store {
         let first = self.objects.keys().next();
         let next = |last: &&Key| {
             // The first key after all of this resource.
-            let after = Key { resource: format!("{}\0", last.resource), namespace: String::new(), name: String::new() };
+            let after = Key {
+                resource: format!("{}\0", last.resource),
+                namespace: String::new(),
+                name: String::new(),
+            };
             self.objects.range(after..).map(|(key, _)| key).next()
         };
         iter::successors(first, next).map(|key| key.resource.as_str())
@@ -140,14 +168,28 @@ impl Store {
     }
 
     /// The objects of a resource as they were.
-    pub fn list_at(&self, resource: &str, namespace: &str, version: u64) -> Result<Vec<(Key, Arc<Value>)>, Compacted> {
+    pub fn list_at(
+        &self,
+        resource: &str,
+        namespace: &str,
+        version: u64,
+    ) -> Result<Vec<(Key, Arc<Value>)>, Compacted> {
         if version < self.compacted_now() {
             return Err(Compacted);
         }
-        let now = self.list(resource, namespace).map(|(key, object)| (key.clone(), object.clone()));
+        let now = self
+            .list(resource, namespace)
+            .map(|(key, object)| (key.clone(), object.clone()));
         let mut objects: BTreeMap<Key, Arc<Value>> = now.collect();
-        for change in self.history.iter().rev().take_while(|change| change.version > version) {
-            if change.key.resource != resource || !(namespace.is_empty() || change.key.namespace == namespace) {
+        for change in self
+            .history
+            .iter()
+            .rev()
+            .take_while(|change| change.version > version)
+        {
+            if change.key.resource != resource
+                || !(namespace.is_empty() || change.key.namespace == namespace)
+            {
                 continue;
             }
             match &change.before {
@@ -163,7 +205,10 @@ impl Store {
         if version < self.compacted_now() {
             return Err(Compacted);
         }
-        Ok(self.history.iter().skip_while(move |change| change.version <= version))
+        Ok(self
+            .history
+            .iter()
+            .skip_while(move |change| change.version <= version))
     }
 
     /// Stores an object, and gives it the next version.
@@ -173,7 +218,13 @@ impl Store {
         object["metadata"]["resourceVersion"] = json!(self.version.to_string());
         let object = Arc::new(object);
         let before = self.objects.insert(key.clone(), object.clone());
-        self.record(Change { version: self.version, key, before, after: Some(object.clone()), last: object })
+        self.record(Change {
+            version: self.version,
+            key,
+            before,
+            after: Some(object.clone()),
+            last: object,
+        })
     }
 
     /// Removes an object. `last` is its last state.
@@ -182,7 +233,13 @@ impl Store {
         self.version += 1;
         last["metadata"]["resourceVersion"] = json!(self.version.to_string());
         let before = self.objects.remove(&key);
-        self.record(Change { version: self.version, key, before, after: None, last: Arc::new(last) })
+        self.record(Change {
+            version: self.version,
+            key,
+            before,
+            after: None,
+            last: Arc::new(last),
+        })
     }
 
     fn record(&mut self, change: Change) -> Change {
@@ -196,10 +253,17 @@ impl Store {
 
 /// Whether an object went, begins to end, or has other owners or finalizers.
 fn concerns_owners(change: &Change) -> bool {
-    let Some(after) = &change.after else { return true };
+    let Some(after) = &change.after else {
+        return true;
+    };
     let fields = ["ownerReferences", "finalizers", "deletionTimestamp"];
-    let before = change.before.as_ref().map_or(&Value::Null, |before| &before["metadata"]);
-    fields.iter().any(|field| before[*field] != after["metadata"][*field])
+    let before = change
+        .before
+        .as_ref()
+        .map_or(&Value::Null, |before| &before["metadata"]);
+    fields
+        .iter()
+        .any(|field| before[*field] != after["metadata"][*field])
 }
 
 #[cfg(test)]
@@ -207,7 +271,11 @@ mod tests {
     use super::*;
 
     fn key(name: &str) -> Key {
-        Key { resource: "configmaps".into(), namespace: "n".into(), name: name.into() }
+        Key {
+            resource: "configmaps".into(),
+            namespace: "n".into(),
+            name: name.into(),
+        }
     }
 
     fn names(objects: &[(Key, Arc<Value>)]) -> Vec<&str> {
@@ -229,10 +297,24 @@ mod tests {
     #[test]
     fn resources_are_told_once() {
         let mut store = Store::default();
-        for (resource, name) in [("pods", "a"), ("pods", "b"), ("jobs.batch", "a"), ("pods.example.com", "a")] {
-            store.put(Key { resource: resource.into(), ..key(name) }, json!({ "metadata": {} }));
+        for (resource, name) in [
+            ("pods", "a"),
+            ("pods", "b"),
+            ("jobs.batch", "a"),
+            ("pods.example.com", "a"),
+        ] {
+            store.put(
+                Key {
+                    resource: resource.into(),
+                    ..key(name)
+                },
+                json!({ "metadata": {} }),
+            );
         }
-        assert_eq!(store.resources().collect::<Vec<_>>(), ["jobs.batch", "pods", "pods.example.com"]);
+        assert_eq!(
+            store.resources().collect::<Vec<_>>(),
+            ["jobs.batch", "pods", "pods.example.com"]
+        );
     }
 
     #[test]
@@ -240,14 +322,25 @@ mod tests {
         let mut store = Store::default();
         let mut may_make_garbage = |metadata: Value| {
             let before = store.ownership();
-            store.put(key("a"), json!({ "metadata": metadata, "status": { "changed": before } }));
+            store.put(
+                key("a"),
+                json!({ "metadata": metadata, "status": { "changed": before } }),
+            );
             store.ownership() > before
         };
         assert!(!may_make_garbage(json!({})));
-        assert!(may_make_garbage(json!({ "ownerReferences": [{ "uid": "u" }] })));
-        assert!(!may_make_garbage(json!({ "ownerReferences": [{ "uid": "u" }], "labels": { "a": "b" } })));
-        assert!(may_make_garbage(json!({ "finalizers": ["foregroundDeletion"] })));
-        assert!(may_make_garbage(json!({ "finalizers": ["foregroundDeletion"], "deletionTimestamp": "now" })));
+        assert!(may_make_garbage(
+            json!({ "ownerReferences": [{ "uid": "u" }] })
+        ));
+        assert!(!may_make_garbage(
+            json!({ "ownerReferences": [{ "uid": "u" }], "labels": { "a": "b" } })
+        ));
+        assert!(may_make_garbage(
+            json!({ "finalizers": ["foregroundDeletion"] })
+        ));
+        assert!(may_make_garbage(
+            json!({ "finalizers": ["foregroundDeletion"], "deletionTimestamp": "now" })
+        ));
         assert!(may_make_garbage(json!({ "deletionTimestamp": "now" })));
         let before = store.ownership();
         store.remove(key("a"), json!({ "metadata": {} }));
@@ -274,7 +367,10 @@ mod tests {
         assert!(store.since(1).is_ok());
         tokio::time::sleep(Duration::from_secs(2)).await;
         store.put(key("c"), json!({ "metadata": {} }));
-        assert!(store.since(0).is_ok(), "the first compaction has nothing to forget");
+        assert!(
+            store.since(0).is_ok(),
+            "the first compaction has nothing to forget"
+        );
         tokio::time::sleep(Duration::from_mins(5)).await;
         assert!(store.since(1).is_err() && store.list_at("configmaps", "n", 1).is_err());
         assert_eq!(store.since(2).ok().unwrap().count(), 1);

@@ -22,7 +22,11 @@ pub fn act(state: &mut State, user: &User, request: &Request) -> Option<Answer> 
         return None;
     }
     if !request.subresource.is_empty()
-        && let Err(failure) = writes::namespace_is_open(state, request, &json!({ "metadata": { "name": request.name } }))
+        && let Err(failure) = writes::namespace_is_open(
+            state,
+            request,
+            &json!({ "metadata": { "name": request.name } }),
+        )
     {
         return Some(Err(failure));
     }
@@ -30,9 +34,10 @@ pub fn act(state: &mut State, user: &User, request: &Request) -> Option<Answer> 
         ("Pod", "binding") => Some(bind(state, request)),
         ("Pod", "eviction") => Some(evict(state, request)),
         ("ServiceAccount", "token") => Some(reviews::issue_token(state, request)),
-        ("SelfSubjectAccessReview" | "SelfSubjectReview" | "SubjectAccessReview" | "TokenReview", "") => {
-            Some(reviews::answer(state, user, request))
-        }
+        (
+            "SelfSubjectAccessReview" | "SelfSubjectReview" | "SubjectAccessReview" | "TokenReview",
+            "",
+        ) => Some(reviews::answer(state, user, request)),
         _ => None,
     }
 }
@@ -43,18 +48,34 @@ fn find(state: &State, request: &Request) -> Result<Arc<Value>, Failure> {
 }
 
 fn created() -> Arc<Value> {
-    Arc::new(json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201 }))
+    Arc::new(
+        json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201 }),
+    )
 }
 
 fn bind(state: &mut State, request: &Request) -> Answer {
     let binding = request.object()?;
     let mut pod = (*find(state, request)?).clone();
-    let node = binding["target"]["name"].as_str().unwrap_or_default().to_owned();
+    let node = binding["target"]["name"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned();
     let is_set = |value: &Value| value.as_str().is_some_and(|text| !text.is_empty());
     let obstacles = [
-        (!pod["metadata"]["deletionTimestamp"].is_null(), "the pod is being deleted"),
-        (is_set(&pod["spec"]["nodeName"]), "the pod already has a node"),
-        (pod["spec"]["schedulingGates"].as_array().is_some_and(|gates| !gates.is_empty()), "the pod has scheduling gates"),
+        (
+            !pod["metadata"]["deletionTimestamp"].is_null(),
+            "the pod is being deleted",
+        ),
+        (
+            is_set(&pod["spec"]["nodeName"]),
+            "the pod already has a node",
+        ),
+        (
+            pod["spec"]["schedulingGates"]
+                .as_array()
+                .is_some_and(|gates| !gates.is_empty()),
+            "the pod has scheduling gates",
+        ),
     ];
     if let Some((_, why)) = obstacles.iter().find(|(is_met, _)| *is_met) {
         return Err(Failure::conflict(&request.kind, &request.name, why));
@@ -63,11 +84,21 @@ fn bind(state: &mut State, request: &Request) -> Answer {
     let condition = json!({
         "type": "PodScheduled", "status": "True", "lastProbeTime": null, "lastTransitionTime": state.now_text(),
     });
-    for (key, value) in binding["metadata"]["annotations"].as_object().into_iter().flatten() {
+    for (key, value) in binding["metadata"]["annotations"]
+        .as_object()
+        .into_iter()
+        .flatten()
+    {
         pod["metadata"]["annotations"][key] = value.clone();
     }
-    let conditions = pod["status"]["conditions"].as_array().cloned().unwrap_or_default();
-    let mut conditions: Vec<Value> = conditions.into_iter().filter(|one| one["type"] != "PodScheduled").collect();
+    let conditions = pod["status"]["conditions"]
+        .as_array()
+        .cloned()
+        .unwrap_or_default();
+    let mut conditions: Vec<Value> = conditions
+        .into_iter()
+        .filter(|one| one["type"] != "PodScheduled")
+        .collect();
     conditions.push(condition);
     pod["status"]["conditions"] = json!(conditions);
     if request.parameter("dryRun").is_none() {
@@ -88,7 +119,9 @@ fn evict(state: &mut State, request: &Request) -> Answer {
         .collect();
     // Nobody misses a pod that does not run, or ends already.
     let is_missed = pod["metadata"]["deletionTimestamp"].is_null()
-        && !["Succeeded", "Failed", "Pending"].iter().any(|phase| pod["status"]["phase"] == *phase);
+        && !["Succeeded", "Failed", "Pending"]
+            .iter()
+            .any(|phase| pod["status"]["phase"] == *phase);
     if is_missed && budgets.len() > 1 {
         let why = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
         return Err(Failure::internal(why));
@@ -111,8 +144,17 @@ fn evict(state: &mut State, request: &Request) -> Answer {
         return Err(Failure::too_many_requests(why, 0, &causes));
     }
     let body = eviction["deleteOptions"].clone();
-    let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
-    let deletion = Request { verb: Verb::Delete, subresource: String::new(), body, ..request.clone() };
+    let body = if body.is_null() {
+        Vec::new()
+    } else {
+        body.to_string().into_bytes()
+    };
+    let deletion = Request {
+        verb: Verb::Delete,
+        subresource: String::new(),
+        body,
+        ..request.clone()
+    };
     let options = DeleteOptions::of(&deletion)?;
     if !options.is_dry_run {
         for budget in budgets.iter().filter(|_| is_missed) {
@@ -132,7 +174,10 @@ fn take_from_budget(state: &mut State, request: &Request, budget: &Value) {
     let allowed = budget["status"]["disruptionsAllowed"].as_i64().unwrap_or(0);
     budget["status"]["disruptionsAllowed"] = json!(allowed - 1);
     if let Some(kind) = state.kinds.get("policy", "v1", "poddisruptionbudgets") {
-        let name = budget["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        let name = budget["metadata"]["name"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned();
         state.put(key(&kind, &request.namespace, &name), budget);
     }
 }
@@ -143,8 +188,14 @@ fn announce_eviction(state: &mut State, request: &Request, pod: &Value) {
         "type": "DisruptionTarget", "status": "True", "lastProbeTime": null, "lastTransitionTime": state.now_text(),
         "reason": "EvictionByEvictionAPI", "message": "Eviction API: evicting",
     });
-    let mut conditions = pod["status"]["conditions"].as_array().cloned().unwrap_or_default();
-    if conditions.iter().any(|known| known["type"] == "DisruptionTarget") {
+    let mut conditions = pod["status"]["conditions"]
+        .as_array()
+        .cloned()
+        .unwrap_or_default();
+    if conditions
+        .iter()
+        .any(|known| known["type"] == "DisruptionTarget")
+    {
         return;
     }
     conditions.push(condition);
@@ -164,40 +215,80 @@ mod tests {
     /// The object of a resource with the name `web`.
     fn stored(server: &ApiServer, resource: &str) -> Value {
         let mut objects = server.objects().into_iter();
-        let (_, object) = objects.find(|(key, _)| key.resource == resource && key.name == "web").unwrap();
+        let (_, object) = objects
+            .find(|(key, _)| key.resource == resource && key.name == "web")
+            .unwrap();
         (*object).clone()
     }
 
     async fn call(server: &ApiServer, method: Method, path: String, body: &Value) {
-        assert!(server.call(&User::administrator(), &method, &path, body).await, "{method} {path}");
+        assert!(
+            server
+                .call(&User::administrator(), &method, &path, body)
+                .await,
+            "{method} {path}"
+        );
     }
 
     async fn create(server: &ApiServer, resource: &str, object: Value) {
-        call(server, Method::POST, server.path(resource, "default", ""), &object).await;
+        call(
+            server,
+            Method::POST,
+            server.path(resource, "default", ""),
+            &object,
+        )
+        .await;
     }
 
     async fn set_status(server: &ApiServer, resource: &str, status: Value) {
         let mut object = stored(server, resource);
         object["status"] = status;
-        call(server, Method::PUT, server.path(resource, "default", "web") + "/status", &object).await;
+        call(
+            server,
+            Method::PUT,
+            server.path(resource, "default", "web") + "/status",
+            &object,
+        )
+        .await;
     }
 
     /// Evicts the pod, and returns how many disruptions its budget allows then.
     async fn evict(server: &ApiServer, options: Value) -> Value {
         let eviction = json!({ "metadata": { "name": "web" }, "deleteOptions": options });
-        call(server, Method::POST, server.path("pods", "default", "web") + "/eviction", &eviction).await;
+        call(
+            server,
+            Method::POST,
+            server.path("pods", "default", "web") + "/eviction",
+            &eviction,
+        )
+        .await;
         stored(server, BUDGETS)["status"]["disruptionsAllowed"].clone()
     }
 
     #[tokio::test]
     async fn an_eviction_that_is_only_tried_takes_nothing_from_the_budget() {
         let server = ApiServer::new();
-        create(&server, "serviceaccounts", json!({ "metadata": { "name": "default" } })).await;
+        create(
+            &server,
+            "serviceaccounts",
+            json!({ "metadata": { "name": "default" } }),
+        )
+        .await;
         let metadata = json!({ "name": "web", "labels": { "app": "web" } });
         let container = json!({ "name": "c", "image": "web:1" });
-        create(&server, "pods", json!({ "metadata": metadata, "spec": { "nodeName": "n", "containers": [container] } })).await;
+        create(
+            &server,
+            "pods",
+            json!({ "metadata": metadata, "spec": { "nodeName": "n", "containers": [container] } }),
+        )
+        .await;
         let spec = json!({ "minAvailable": 0, "selector": { "matchLabels": { "app": "web" } } });
-        create(&server, BUDGETS, json!({ "metadata": metadata, "spec": spec })).await;
+        create(
+            &server,
+            BUDGETS,
+            json!({ "metadata": metadata, "spec": spec }),
+        )
+        .await;
         set_status(&server, "pods", json!({ "phase": "Running" })).await;
         let status = json!({ "disruptionsAllowed": 1, "currentHealthy": 1, "desiredHealthy": 0, "expectedPods": 1 });
         set_status(&server, BUDGETS, status).await;

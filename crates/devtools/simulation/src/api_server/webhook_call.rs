@@ -1,4 +1,5 @@
-//! How an API server calls a webhook: whoever makes the API server says it, because it depends on the network.
+//! How an API server calls a webhook: whoever makes the API server says it, because it depends on
+//! the network.
 
 use std::sync::Arc;
 
@@ -19,4 +20,5 @@ pub struct WebhookCall {
 }
 
 /// Calls webhooks. The answer is an `AdmissionReview`, or why there is none.
-pub type Webhooks = Arc<dyn Fn(WebhookCall) -> BoxFuture<'static, Result<Value, String>> + Send + Sync>;
+pub type Webhooks =
+    Arc<dyn Fn(WebhookCall) -> BoxFuture<'static, Result<Value, String>> + Send + Sync>;

@@ -9,7 +9,9 @@ use super::{
     User,
     apply::{self, Manager},
     cause::Cause,
-    decode::{check_kind, decode, decode_patched, differ_in_managers_only, forget_empty_lists, name_of},
+    decode::{
+        check_kind, decode, decode_patched, differ_in_managers_only, forget_empty_lists, name_of,
+    },
     defaults,
     failure::Failure,
     kinds::Kind,
@@ -43,7 +45,13 @@ pub fn create(state: &mut State, user: &User, request: &Request) -> Answer {
     create_decoded(state, user, request, object, "Update")
 }
 
-fn create_decoded(state: &mut State, user: &User, request: &Request, mut object: Value, operation: &str) -> Answer {
+fn create_decoded(
+    state: &mut State,
+    user: &User,
+    request: &Request,
+    mut object: Value,
+    operation: &str,
+) -> Answer {
     let kind = &request.kind;
     rules::complete(kind, &mut object);
     if operation == "Update" {
@@ -55,13 +63,17 @@ fn create_decoded(state: &mut State, user: &User, request: &Request, mut object:
         give_account(state, request, &mut object)?;
     }
     name_it(state, &mut object);
-    let version = object["metadata"]["resourceVersion"].as_str().and_then(|text| text.parse::<u64>().ok());
+    let version = object["metadata"]["resourceVersion"]
+        .as_str()
+        .and_then(|text| text.parse::<u64>().ok());
     let has_version = request.verb == Verb::Create && version.is_some_and(|version| version > 0);
     let causes = rules::of_creation(state, user, kind, &mut object);
     let name = name_of(&object);
     refuse(kind, &name, &causes)?;
     if operation == "Update" && has_version && request.parameter("dryRun").is_none() {
-        return Err(Failure::internal("resourceVersion should not be set on objects to be created"));
+        return Err(Failure::internal(
+            "resourceVersion should not be set on objects to be created",
+        ));
     }
     if let Some(other) = state.get(kind, &request.namespace, &name) {
         let is_ending = !other["metadata"]["deletionTimestamp"].is_null();
@@ -70,11 +82,17 @@ fn create_decoded(state: &mut State, user: &User, request: &Request, mut object:
     if request.parameter("dryRun").is_some() {
         return Ok((StatusCode::CREATED, Arc::new(object)));
     }
-    Ok((StatusCode::CREATED, state.put(key(kind, &request.namespace, &name), object)))
+    Ok((
+        StatusCode::CREATED,
+        state.put(key(kind, &request.namespace, &name), object),
+    ))
 }
 
 fn name_it(state: &mut State, object: &mut Value) {
-    let base = object["metadata"]["generateName"].as_str().unwrap_or_default().to_owned();
+    let base = object["metadata"]["generateName"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned();
     if name_of(object).is_empty() && !base.is_empty() {
         let base: String = base.chars().take(MAX_GENERATED_BASE).collect();
         object["metadata"]["name"] = json!(format!("{base}{}", state.suffix()));
@@ -86,22 +104,33 @@ pub fn namespace_is_open(state: &State, request: &Request, object: &Value) -> Re
     if !request.kind.namespaced {
         return Ok(());
     }
-    let namespaces = state.kinds.get("", "v1", "namespaces").ok_or_else(Failure::no_such_resource)?;
+    let namespaces = state
+        .kinds
+        .get("", "v1", "namespaces")
+        .ok_or_else(Failure::no_such_resource)?;
     let namespace = state.get(&namespaces, "", &request.namespace);
     let namespace = namespace.ok_or_else(|| Failure::not_found(&namespaces, &request.namespace))?;
     if namespace["metadata"]["deletionTimestamp"].is_null() {
         return Ok(());
     }
     let name = &request.namespace;
-    let why = format!("unable to create new content in namespace {name} because it is being terminated");
+    let why =
+        format!("unable to create new content in namespace {name} because it is being terminated");
     let cause = json!({ "reason": "NamespaceTerminating", "message": format!("namespace {name} is being terminated"), "field": "metadata.namespace" });
     Err(Failure::forbidden(&request.kind, admitted_name(object), &why).with_causes(&[cause]))
 }
 
 /// The name of an object in refusals that come before it gets a generated one.
 fn admitted_name(object: &Value) -> &str {
-    let known = [&object["metadata"]["name"], &object["metadata"]["generateName"]];
-    known.into_iter().filter_map(Value::as_str).find(|name| !name.is_empty()).unwrap_or("Unknown")
+    let known = [
+        &object["metadata"]["name"],
+        &object["metadata"]["generateName"],
+    ];
+    known
+        .into_iter()
+        .filter_map(Value::as_str)
+        .find(|name| !name.is_empty())
+        .unwrap_or("Unknown")
 }
 
 /// Gives a pod what its service account has.
@@ -115,12 +144,23 @@ fn give_account(state: &mut State, request: &Request, pod: &mut Value) -> Result
 
 /// The service account of a pod.
 fn account_of(state: &State, request: &Request, pod: &Value) -> Result<Arc<Value>, Failure> {
-    let accounts = state.kinds.get("", "v1", "serviceaccounts").ok_or_else(Failure::no_such_resource)?;
-    let name = pod["spec"]["serviceAccountName"].as_str().filter(|name| !name.is_empty()).unwrap_or("default");
-    state.get(&accounts, &request.namespace, name).ok_or_else(|| {
-        let why = format!("error looking up service account {}/{name}: serviceaccount \"{name}\" not found", request.namespace);
-        Failure::forbidden(&request.kind, admitted_name(pod), &why)
-    })
+    let accounts = state
+        .kinds
+        .get("", "v1", "serviceaccounts")
+        .ok_or_else(Failure::no_such_resource)?;
+    let name = pod["spec"]["serviceAccountName"]
+        .as_str()
+        .filter(|name| !name.is_empty())
+        .unwrap_or("default");
+    state
+        .get(&accounts, &request.namespace, name)
+        .ok_or_else(|| {
+            let why = format!(
+                "error looking up service account {}/{name}: serviceaccount \"{name}\" not found",
+                request.namespace
+            );
+            Failure::forbidden(&request.kind, admitted_name(pod), &why)
+        })
 }
 
 fn refuse(kind: &Kind, name: &str, causes: &[Cause]) -> Result<(), Failure> {
@@ -132,20 +172,36 @@ fn refuse(kind: &Kind, name: &str, causes: &[Cause]) -> Result<(), Failure> {
 
 /// Records whose fields these are: those that the request can change.
 pub fn track(state: &State, request: &Request, old: Option<&Value>, new: &mut Value) {
-    let (name, version, time) = (request.field_manager(), request.kind.api_version(), state.now_text());
-    let manager = Manager { name: &name, subresource: &request.subresource, api_version: &version, time: &time };
+    let (name, version, time) = (
+        request.field_manager(),
+        request.kind.api_version(),
+        state.now_text(),
+    );
+    let manager = Manager {
+        name: &name,
+        subresource: &request.subresource,
+        api_version: &version,
+        time: &time,
+    };
     let old = old.map(|old| rules::changeable(&request.kind, &request.subresource, old));
     let mut tracked = rules::changeable(&request.kind, &request.subresource, new);
     apply::track_update(&request.kind.lists, old.as_ref(), &mut tracked, &manager);
     if request.kind.kind == "Event" {
         forget_other_groups(&version, &mut tracked);
     }
-    rules::put(&mut new["metadata"], "managedFields", tracked["metadata"]["managedFields"].take());
+    rules::put(
+        &mut new["metadata"],
+        "managedFields",
+        tracked["metadata"]["managedFields"].take(),
+    );
 }
 
 /// Managers that wrote an event in the other group are lost.
 fn forget_other_groups(version: &str, event: &mut Value) {
-    if let Some(managers) = event["metadata"].get_mut("managedFields").and_then(Value::as_array_mut) {
+    if let Some(managers) = event["metadata"]
+        .get_mut("managedFields")
+        .and_then(Value::as_array_mut)
+    {
         managers.retain(|manager| manager["apiVersion"] == version);
     }
 }
@@ -156,9 +212,15 @@ pub fn update(state: &mut State, user: &User, request: &Request) -> Answer {
     let name = name_of(&object);
     if name.is_empty() || name != request.name {
         return Err(Failure::bad_request(if name.is_empty() {
-            format!("the name of the object ({} based on URL) was undeterminable: name must be provided", request.name)
+            format!(
+                "the name of the object ({} based on URL) was undeterminable: name must be provided",
+                request.name
+            )
         } else {
-            format!("the name of the object ({name}) does not match the name on the URL ({})", request.name)
+            format!(
+                "the name of the object ({name}) does not match the name on the URL ({})",
+                request.name
+            )
         }));
     }
     let Some(old) = state.get(&request.kind, &request.namespace, &request.name) else {
@@ -175,9 +237,13 @@ pub fn update(state: &mut State, user: &User, request: &Request) -> Answer {
 fn needs_version(kind: &Kind) -> bool {
     kind.is_custom()
         || kind.kind.ends_with("WebhookConfiguration")
-        || [("coordination.k8s.io", "Lease"), ("node.k8s.io", "RuntimeClass"), ("policy", "PodDisruptionBudget")]
-            .iter()
-            .any(|(group, name)| kind.is(group, name))
+        || [
+            ("coordination.k8s.io", "Lease"),
+            ("node.k8s.io", "RuntimeClass"),
+            ("policy", "PodDisruptionBudget"),
+        ]
+        .iter()
+        .any(|(group, name)| kind.is(group, name))
 }
 
 /// Checks the version and the uid that an update names.
@@ -202,12 +268,27 @@ fn check_preconditions(request: &Request, old: &Value, new: &Value) -> Result<()
 
 /// The uid that an update names must be that of the object, also if there is none.
 fn check_uid(request: &Request, before: &Value, after: &Value) -> Result<(), Failure> {
-    let Some(uid) = after["uid"].as_str().filter(|uid| !uid.is_empty() && before["uid"] != **uid) else { return Ok(()) };
-    Err(Failure::conflict(&request.kind, &request.name, &format!("the uid is not {uid}")))
+    let Some(uid) = after["uid"]
+        .as_str()
+        .filter(|uid| !uid.is_empty() && before["uid"] != **uid)
+    else {
+        return Ok(());
+    };
+    Err(Failure::conflict(
+        &request.kind,
+        &request.name,
+        &format!("the uid is not {uid}"),
+    ))
 }
 
 /// Stores the new state of an object that exists.
-fn replace(state: &mut State, request: &Request, old: &Arc<Value>, mut new: Value, operation: &str) -> Answer {
+fn replace(
+    state: &mut State,
+    request: &Request,
+    old: &Arc<Value>,
+    mut new: Value,
+    operation: &str,
+) -> Answer {
     let kind = &request.kind;
     check_preconditions(request, old, &new)?;
     let old = &reads::as_requested(kind, old);
@@ -227,9 +308,16 @@ fn replace(state: &mut State, request: &Request, old: &Arc<Value>, mut new: Valu
         account_of(state, request, &new)?;
     }
     new = stored_form(kind, new);
-    let old = &if kind.is_converted() { Arc::new(stored_form(kind, (**old).clone())) } else { old.clone() };
-    let is_same =
-        differ_in_managers_only(old, &new) && same_owners(&old["metadata"]["managedFields"], &new["metadata"]["managedFields"]);
+    let old = &if kind.is_converted() {
+        Arc::new(stored_form(kind, (**old).clone()))
+    } else {
+        old.clone()
+    };
+    let is_same = differ_in_managers_only(old, &new)
+        && same_owners(
+            &old["metadata"]["managedFields"],
+            &new["metadata"]["managedFields"],
+        );
     if is_same {
         return Ok((StatusCode::OK, old.clone()));
     }
@@ -259,7 +347,10 @@ fn stored_form(kind: &Kind, mut object: Value) -> Value {
 fn same_owners(before: &Value, after: &Value) -> bool {
     let timeless = |entries: &Value| -> Vec<Value> {
         let mut entries = entries.as_array().cloned().unwrap_or_default();
-        entries.iter_mut().filter_map(Value::as_object_mut).for_each(|entry| drop(entry.remove("time")));
+        entries
+            .iter_mut()
+            .filter_map(Value::as_object_mut)
+            .for_each(|entry| drop(entry.remove("time")));
         entries
     };
     timeless(before) == timeless(after)
@@ -274,8 +365,13 @@ fn is_released(kind: &Kind, object: &Value) -> bool {
 
 /// Whether something still has to be done before an object goes.
 pub fn has_finalizers(kind: &Kind, object: &Value) -> bool {
-    let has_some = |finalizers: &Value| finalizers.as_array().is_some_and(|finalizers| !finalizers.is_empty());
-    has_some(&object["metadata"]["finalizers"]) || kind.is("", "Namespace") && has_some(&object["spec"]["finalizers"])
+    let has_some = |finalizers: &Value| {
+        finalizers
+            .as_array()
+            .is_some_and(|finalizers| !finalizers.is_empty())
+    };
+    has_some(&object["metadata"]["finalizers"])
+        || kind.is("", "Namespace") && has_some(&object["spec"]["finalizers"])
 }
 
 /// Patches an object.
@@ -287,8 +383,12 @@ pub fn patch(state: &mut State, user: &User, request: &Request) -> Answer {
         return Err(Failure::not_found(&request.kind, &request.name));
     };
     let change = patch::change_of(request)?;
-    let new =
-        patch::patched(request.patch_type, &request.kind.lists, (*reads::as_requested(&request.kind, &old)).clone(), &change)?;
+    let new = patch::patched(
+        request.patch_type,
+        &request.kind.lists,
+        (*reads::as_requested(&request.kind, &old)).clone(),
+        &change,
+    )?;
     let new = decode_patched(request, new)?;
     if name_of(&new) != request.name {
         return Err(Failure::bad_request(format!(
@@ -304,7 +404,10 @@ pub fn patch(state: &mut State, user: &User, request: &Request) -> Answer {
 fn apply(state: &mut State, user: &User, request: &Request) -> Answer {
     let field_manager = request.parameter("fieldManager").unwrap_or_default();
     let configuration = request.object()?;
-    if configuration.as_object().is_some_and(serde_json::Map::is_empty) {
+    if configuration
+        .as_object()
+        .is_some_and(serde_json::Map::is_empty)
+    {
         return Err(Failure::bad_request("invalid object type: /, Kind="));
     }
     let live = state.get(&request.kind, &request.namespace, &request.name);
@@ -312,12 +415,26 @@ fn apply(state: &mut State, user: &User, request: &Request) -> Answer {
         return Err(Failure::not_found(&request.kind, &request.name));
     }
     let (version, time) = (request.kind.api_version(), state.now_text());
-    let manager = Manager { name: field_manager, subresource: &request.subresource, api_version: &version, time: &time };
+    let manager = Manager {
+        name: field_manager,
+        subresource: &request.subresource,
+        api_version: &version,
+        time: &time,
+    };
     check_kind(&request.kind, &configuration)?;
     let live = live.map(|live| reads::as_requested(&request.kind, &live));
     let untouched = rules::untouched(&request.kind, &request.subresource);
-    let how = apply::How { untouched, is_forced: request.flag("force") };
-    let applied = apply::apply(&request.kind.lists, live.as_deref(), &configuration, &manager, &how);
+    let how = apply::How {
+        untouched,
+        is_forced: request.flag("force"),
+    };
+    let applied = apply::apply(
+        &request.kind.lists,
+        live.as_deref(),
+        &configuration,
+        &manager,
+        &how,
+    );
     let applied = applied.map_err(|refusal| match refusal {
         apply::Refusal::Conflicts(conflicts) => Failure::apply_conflict(&conflicts),
         apply::Refusal::ManagedFields => Failure::bad_request("metadata.managedFields must be nil"),

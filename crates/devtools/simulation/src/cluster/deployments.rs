@@ -3,7 +3,9 @@
 use serde_json::{Value, json};
 
 use super::{
-    fields::{controller, created_at, drop_field, fingerprint, is_ending, name, namespace, text, uid},
+    fields::{
+        controller, created_at, drop_field, fingerprint, is_ending, name, namespace, text, uid,
+    },
     plan::Plan,
     pods::owner_reference,
     rollout::{Deployment, TEMPLATE_HASH, available, wanted},
@@ -16,7 +18,9 @@ const SETS: &str = "replicasets.apps";
 pub fn run(snapshot: &Snapshot, plan: &mut Plan) {
     let sets = snapshot.list(SETS);
     for deployment in snapshot.list("deployments.apps") {
-        let is_owned = |set: &&Value| controller(set).is_some_and(|owner| text(&owner["uid"]) == uid(&deployment));
+        let is_owned = |set: &&Value| {
+            controller(set).is_some_and(|owner| text(&owner["uid"]) == uid(&deployment))
+        };
         let mut owned: Vec<&Value> = sets.iter().map(|set| &**set).filter(is_owned).collect();
         owned.sort_by_key(|set| created_at(set));
         Deployment::new(&deployment, &owned).sync(snapshot, plan);
@@ -43,7 +47,11 @@ impl Deployment<'_> {
         let total: i64 = self.sets().map(wanted).sum();
         let room = (self.replicas + self.max_surge - total).max(0);
         let current = self.new.map_or(0, wanted);
-        let next = if current > self.replicas { self.replicas } else { current + room.min(self.replicas - current) };
+        let next = if current > self.replicas {
+            self.replicas
+        } else {
+            current + room.min(self.replicas - current)
+        };
         if self.ensure_new(snapshot, next, plan) {
             return;
         }
@@ -55,7 +63,10 @@ impl Deployment<'_> {
             let unhealthy = removable.max(0).min(wanted(set) - available(set));
             removable -= unhealthy;
             let all_available: i64 = self.sets().map(available).sum();
-            let spare = removable.min(all_available - min_available).min(available(set)).max(0);
+            let spare = removable
+                .min(all_available - min_available)
+                .min(available(set))
+                .max(0);
             let healthy = if unhealthy > 0 { 0 } else { spare };
             removable -= healthy;
             scale(set, wanted(set) - unhealthy - healthy, plan);
@@ -67,10 +78,20 @@ impl Deployment<'_> {
 
     /// Creates or scales the set with today's template. Returns false if there is nothing to do.
     fn ensure_new(&self, snapshot: &Snapshot, replicas: i64, plan: &mut Plan) -> bool {
-        let revision = self.old.iter().filter_map(|set| revision(set)).max().unwrap_or(0) + 1;
+        let revision = self
+            .old
+            .iter()
+            .filter_map(|set| revision(set))
+            .max()
+            .unwrap_or(0)
+            + 1;
         let Some(new) = self.new else {
             let set = self.new_set(replicas, revision);
-            if snapshot.objects.get(SETS, namespace(self.object), name(&set)).is_none() {
+            if snapshot
+                .objects
+                .get(SETS, namespace(self.object), name(&set))
+                .is_none()
+            {
                 plan.create(SETS, set);
             }
             return true;
@@ -111,14 +132,19 @@ impl Deployment<'_> {
         set["spec"]["selector"]["matchLabels"][TEMPLATE_HASH] = json!(digest);
         set["spec"]["template"]["metadata"]["labels"][TEMPLATE_HASH] = json!(digest);
         set["metadata"]["annotations"][REVISION] = json!(revision.to_string());
-        drop_field(&mut set["metadata"]["annotations"], "kubectl.kubernetes.io/last-applied-configuration");
+        drop_field(
+            &mut set["metadata"]["annotations"],
+            "kubectl.kubernetes.io/last-applied-configuration",
+        );
         set
     }
 }
 
 /// The revision of a Deployment or a `ReplicaSet`.
 fn revision(object: &Value) -> Option<i64> {
-    text(&object["metadata"]["annotations"][REVISION]).parse().ok()
+    text(&object["metadata"]["annotations"][REVISION])
+        .parse()
+        .ok()
 }
 
 fn scale(set: &Value, replicas: i64, plan: &mut Plan) {
@@ -154,7 +180,11 @@ mod tests {
     }
 
     fn images(cluster: &Cluster) -> Vec<String> {
-        cluster.pods().iter().map(|pod| text(&pod["spec"]["containers"][0]["image"]).to_owned()).collect()
+        cluster
+            .pods()
+            .iter()
+            .map(|pod| text(&pod["spec"]["containers"][0]["image"]).to_owned())
+            .collect()
     }
 
     fn set_image(cluster: &mut Cluster, image: &str) {
@@ -167,11 +197,21 @@ mod tests {
     fn a_deployment_of_three_comes_up() {
         let cluster = three(&json!({}));
         let web = cluster.object("deployments.apps", "web");
-        assert_eq!((cluster.ready(), web["status"]["availableReplicas"].as_i64()), (3, Some(3)), "{web:#}");
-        let addresses: std::collections::BTreeSet<String> =
-            cluster.pods().iter().map(|pod| text(&pod["status"]["podIP"]).to_owned()).collect();
+        assert_eq!(
+            (cluster.ready(), web["status"]["availableReplicas"].as_i64()),
+            (3, Some(3)),
+            "{web:#}"
+        );
+        let addresses: std::collections::BTreeSet<String> = cluster
+            .pods()
+            .iter()
+            .map(|pod| text(&pod["status"]["podIP"]).to_owned())
+            .collect();
         assert_eq!(addresses.len(), 3);
-        assert_eq!(web["status"]["observedGeneration"], web["metadata"]["generation"]);
+        assert_eq!(
+            web["status"]["observedGeneration"],
+            web["metadata"]["generation"]
+        );
         assert_eq!(web["metadata"]["annotations"][REVISION], "1");
         assert_eq!(condition(&web, "Available")["status"], "True");
     }
@@ -179,18 +219,37 @@ mod tests {
     #[test]
     fn a_rolling_update_never_goes_below() {
         for (strategy, least, most) in [
-            (json!({ "rollingUpdate": { "maxSurge": 1, "maxUnavailable": 0 } }), 3, 4),
-            (json!({ "rollingUpdate": { "maxSurge": 0, "maxUnavailable": 1 } }), 2, 3),
-            (json!({ "rollingUpdate": { "maxSurge": "100%", "maxUnavailable": "50%" } }), 2, 6),
+            (
+                json!({ "rollingUpdate": { "maxSurge": 1, "maxUnavailable": 0 } }),
+                3,
+                4,
+            ),
+            (
+                json!({ "rollingUpdate": { "maxSurge": 0, "maxUnavailable": 1 } }),
+                2,
+                3,
+            ),
+            (
+                json!({ "rollingUpdate": { "maxSurge": "100%", "maxUnavailable": "50%" } }),
+                2,
+                6,
+            ),
         ] {
             let mut cluster = three(&strategy);
             set_image(&mut cluster, "web:2");
             cluster.pass_and(60, |cluster| {
                 let active = cluster.pods().iter().filter(|pod| !is_ending(pod)).count();
-                assert!(cluster.ready() >= least && active <= most, "{strategy}: {} of {active}", cluster.ready());
+                assert!(
+                    cluster.ready() >= least && active <= most,
+                    "{strategy}: {} of {active}",
+                    cluster.ready()
+                );
             });
             assert_eq!(images(&cluster), ["web:2"; 3]);
-            assert_eq!(cluster.object("deployments.apps", "web")["metadata"]["annotations"][REVISION], "2");
+            assert_eq!(
+                cluster.object("deployments.apps", "web")["metadata"]["annotations"][REVISION],
+                "2"
+            );
         }
     }
 
@@ -198,15 +257,21 @@ mod tests {
     fn an_update_that_does_not_start_leaves_the_old_pods() {
         let mut cluster = three(&json!({}));
         cluster.change("deployments.apps", "web", |web| {
-            web["spec"]["template"]["metadata"]["annotations"] = json!({ "simulation.test/image-missing": "true" });
+            web["spec"]["template"]["metadata"]["annotations"] =
+                json!({ "simulation.test/image-missing": "true" });
         });
         cluster.pass(700);
         assert_eq!((cluster.ready(), cluster.pods().len()), (3, 4));
         // The template of the first revision is wanted again.
-        cluster.change("deployments.apps", "web", |web| web["spec"]["template"]["metadata"]["annotations"] = json!({}));
+        cluster.change("deployments.apps", "web", |web| {
+            web["spec"]["template"]["metadata"]["annotations"] = json!({});
+        });
         cluster.pass(10);
         assert_eq!((cluster.ready(), cluster.pods().len()), (3, 3));
-        assert_eq!(cluster.object("deployments.apps", "web")["metadata"]["annotations"][REVISION], "3");
+        assert_eq!(
+            cluster.object("deployments.apps", "web")["metadata"]["annotations"][REVISION],
+            "3"
+        );
     }
 
     #[test]
@@ -221,6 +286,10 @@ mod tests {
         cluster.delete("deployments.apps", "web", Some("Orphan"));
         cluster.pass(60);
         let sets = cluster.list_all("replicasets.apps");
-        assert!(sets.len() == 1 && items(&sets[0]["metadata"]["ownerReferences"]).is_empty() && cluster.ready() == 3);
+        assert!(
+            sets.len() == 1
+                && items(&sets[0]["metadata"]["ownerReferences"]).is_empty()
+                && cluster.ready() == 3
+        );
     }
 }

@@ -19,11 +19,23 @@ pub fn run(snapshot: &Snapshot, plan: &mut Plan) {
 }
 
 fn status(snapshot: &Snapshot, budget: &Value) -> Value {
-    let is_selected = |pod: &&Value| selects(&budget["spec"]["selector"], &pod["metadata"]["labels"]) && !is_finished(pod);
-    let pods: Vec<&Value> = snapshot.pods_in(namespace(budget)).filter(is_selected).collect();
-    let (least, most) = (&budget["spec"]["minAvailable"], &budget["spec"]["maxUnavailable"]);
+    let is_selected = |pod: &&Value| {
+        selects(&budget["spec"]["selector"], &pod["metadata"]["labels"]) && !is_finished(pod)
+    };
+    let pods: Vec<&Value> = snapshot
+        .pods_in(namespace(budget))
+        .filter(is_selected)
+        .collect();
+    let (least, most) = (
+        &budget["spec"]["minAvailable"],
+        &budget["spec"]["maxUnavailable"],
+    );
     // Only a number of available pods does not depend on how many there should be.
-    let expected = if least.is_number() { count(pods.iter()) } else { expected_pods(snapshot, &pods) };
+    let expected = if least.is_number() {
+        count(pods.iter())
+    } else {
+        expected_pods(snapshot, &pods)
+    };
     let desired = if most.is_null() {
         share(least, expected, true).unwrap_or(0)
     } else {
@@ -32,16 +44,27 @@ fn status(snapshot: &Snapshot, budget: &Value) -> Value {
     let healthy = count(pods.iter().filter(|pod| is_ready(pod) && !is_ending(pod)));
     let allowed = (healthy - desired).max(0);
     let mut status = budget["status"].clone();
-    for (field, number) in
-        [("currentHealthy", healthy), ("desiredHealthy", desired), ("disruptionsAllowed", allowed), ("expectedPods", expected)]
-    {
+    for (field, number) in [
+        ("currentHealthy", healthy),
+        ("desiredHealthy", desired),
+        ("disruptionsAllowed", allowed),
+        ("expectedPods", expected),
+    ] {
         status[field] = json!(number);
     }
     if !budget["metadata"]["generation"].is_null() {
         status["observedGeneration"] = budget["metadata"]["generation"].clone();
     }
-    let reason = if allowed > 0 { "SufficientPods" } else { "InsufficientPods" };
-    set_condition(&mut status, &new_condition("DisruptionAllowed", allowed > 0, reason, ""), snapshot.now);
+    let reason = if allowed > 0 {
+        "SufficientPods"
+    } else {
+        "InsufficientPods"
+    };
+    set_condition(
+        &mut status,
+        &new_condition("DisruptionAllowed", allowed > 0, reason, ""),
+        snapshot.now,
+    );
     // Unlike other conditions, those of budgets have a message even if it is empty.
     for condition in status["conditions"].as_array_mut().into_iter().flatten() {
         condition["message"] = json!("");
@@ -49,7 +72,8 @@ fn status(snapshot: &Snapshot, budget: &Value) -> Value {
     status
 }
 
-/// The replicas that the controllers of these pods want; pods without such a controller count themselves.
+/// The replicas that the controllers of these pods want; pods without such a controller count
+/// themselves.
 fn expected_pods(snapshot: &Snapshot, pods: &[&Value]) -> i64 {
     let mut seen: Vec<String> = Vec::new();
     let mut sum = 0;
@@ -76,7 +100,9 @@ fn scale_of(snapshot: &Snapshot, object: &Value) -> Option<std::sync::Arc<Value>
         "StatefulSet" => "statefulsets.apps",
         _ => return None,
     };
-    let found = snapshot.objects.get(resource, namespace(object), text(&owner["name"]))?;
+    let found = snapshot
+        .objects
+        .get(resource, namespace(object), text(&owner["name"]))?;
     let is_same = found["metadata"]["uid"] == owner["uid"];
     is_same.then(|| scale_of(snapshot, &found).unwrap_or(found))
 }
@@ -100,13 +126,24 @@ mod tests {
         ] {
             let mut cluster = Cluster::with_nodes(&["n1"]);
             let spec = workload("web", replicas, &json!({}));
-            cluster.add("deployments.apps", json!({ "metadata": { "name": "web" }, "spec": spec }));
+            cluster.add(
+                "deployments.apps",
+                json!({ "metadata": { "name": "web" }, "spec": spec }),
+            );
             let spec = json!({ "selector": { "matchLabels": { "app": "web" } }, field: value });
-            cluster.add(BUDGETS, json!({ "metadata": { "name": "web" }, "spec": spec }));
+            cluster.add(
+                BUDGETS,
+                json!({ "metadata": { "name": "web" }, "spec": spec }),
+            );
             cluster.pass(5);
             let status = cluster.object(BUDGETS, "web")["status"].clone();
-            let found =
-                ["currentHealthy", "desiredHealthy", "disruptionsAllowed", "expectedPods"].map(|field| status[field].as_i64());
+            let found = [
+                "currentHealthy",
+                "desiredHealthy",
+                "disruptionsAllowed",
+                "expectedPods",
+            ]
+            .map(|field| status[field].as_i64());
             assert_eq!(found, expected.map(Some), "{field} {value}");
             assert_eq!(status["observedGeneration"], 1);
         }
@@ -115,14 +152,27 @@ mod tests {
     #[test]
     fn a_rollout_does_not_change_how_many_pods_are_expected() {
         let mut cluster = Cluster::with_nodes(&["n1"]);
-        cluster.add("deployments.apps", json!({ "metadata": { "name": "web" }, "spec": workload("web", 3, &json!({})) }));
+        cluster.add(
+            "deployments.apps",
+            json!({ "metadata": { "name": "web" }, "spec": workload("web", 3, &json!({})) }),
+        );
         let spec = json!({ "selector": { "matchLabels": { "app": "web" } }, "maxUnavailable": 1 });
-        cluster.add(BUDGETS, json!({ "metadata": { "name": "web" }, "spec": spec }));
+        cluster.add(
+            BUDGETS,
+            json!({ "metadata": { "name": "web" }, "spec": spec }),
+        );
         cluster.pass(5);
         cluster.change("deployments.apps", "web", |web| {
-            web["spec"]["template"]["metadata"]["annotations"] = json!({ "simulation.test/image-missing": "true" });
+            web["spec"]["template"]["metadata"]["annotations"] =
+                json!({ "simulation.test/image-missing": "true" });
         });
         cluster.pass(5);
-        assert_eq!((cluster.pods().len(), cluster.object(BUDGETS, "web")["status"]["expectedPods"].as_i64()), (4, Some(3)));
+        assert_eq!(
+            (
+                cluster.pods().len(),
+                cluster.object(BUDGETS, "web")["status"]["expectedPods"].as_i64()
+            ),
+            (4, Some(3))
+        );
     }
 }

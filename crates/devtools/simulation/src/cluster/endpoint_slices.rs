@@ -17,7 +17,9 @@ pub fn run(snapshot: &Snapshot, plan: &mut Plan) {
     let services = snapshot.list("services");
     let slices = snapshot.list(SLICES);
     for service in services {
-        let has_selector = service["spec"]["selector"].as_object().is_some_and(|selector| !selector.is_empty());
+        let has_selector = service["spec"]["selector"]
+            .as_object()
+            .is_some_and(|selector| !selector.is_empty());
         if has_selector && !is_ending(&service) && service["spec"]["type"] != "ExternalName" {
             let is_own = |slice: &&std::sync::Arc<Value>| {
                 namespace(slice) == namespace(&service)
@@ -25,7 +27,12 @@ pub fn run(snapshot: &Snapshot, plan: &mut Plan) {
                     && label(slice, "endpointslice.kubernetes.io/managed-by") == MANAGER
                     && !is_ending(slice)
             };
-            sync(snapshot, &service, slices.iter().find(is_own).map(|slice| &**slice), plan);
+            sync(
+                snapshot,
+                &service,
+                slices.iter().find(is_own).map(|slice| &**slice),
+                plan,
+            );
         }
     }
 }
@@ -36,9 +43,18 @@ fn sync(snapshot: &Snapshot, service: &Value, slice: Option<&Value>, plan: &mut 
             && !text(&pod["status"]["podIP"]).is_empty()
             && !is_finished(pod)
     };
-    let pods: Vec<&Value> = snapshot.pods_in(namespace(service)).filter(is_endpoint).collect();
-    let endpoints: Vec<Value> = pods.iter().map(|pod| endpoint(snapshot, service, pod)).collect();
-    let ports: Vec<Value> = items(&service["spec"]["ports"]).iter().filter_map(|port| slice_port(port, &pods)).collect();
+    let pods: Vec<&Value> = snapshot
+        .pods_in(namespace(service))
+        .filter(is_endpoint)
+        .collect();
+    let endpoints: Vec<Value> = pods
+        .iter()
+        .map(|pod| endpoint(snapshot, service, pod))
+        .collect();
+    let ports: Vec<Value> = items(&service["spec"]["ports"])
+        .iter()
+        .filter_map(|port| slice_port(port, &pods))
+        .collect();
     let Some(old) = slice else {
         let slice = json!({
             "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
@@ -51,7 +67,10 @@ fn sync(snapshot: &Snapshot, service: &Value, slice: Option<&Value>, plan: &mut 
         return plan.create(SLICES, slice);
     };
     let labels = Value::Object(labels(service));
-    if old["metadata"]["labels"] == labels && items(&old["endpoints"]) == endpoints && items(&old["ports"]) == ports {
+    if old["metadata"]["labels"] == labels
+        && items(&old["endpoints"]) == endpoints
+        && items(&old["ports"]) == ports
+    {
         return;
     }
     let mut next = old.clone();
@@ -62,9 +81,18 @@ fn sync(snapshot: &Snapshot, service: &Value, slice: Option<&Value>, plan: &mut 
 }
 
 fn labels(service: &Value) -> Map<String, Value> {
-    let mut labels = service["metadata"]["labels"].as_object().cloned().unwrap_or_default();
-    labels.insert("kubernetes.io/service-name".to_owned(), json!(name(service)));
-    labels.insert("endpointslice.kubernetes.io/managed-by".to_owned(), json!(MANAGER));
+    let mut labels = service["metadata"]["labels"]
+        .as_object()
+        .cloned()
+        .unwrap_or_default();
+    labels.insert(
+        "kubernetes.io/service-name".to_owned(),
+        json!(name(service)),
+    );
+    labels.insert(
+        "endpointslice.kubernetes.io/managed-by".to_owned(),
+        json!(MANAGER),
+    );
     if service["spec"]["clusterIP"] == "None" {
         labels.insert("service.kubernetes.io/headless".to_owned(), json!(""));
     }
@@ -73,7 +101,8 @@ fn labels(service: &Value) -> Map<String, Value> {
 
 fn endpoint(snapshot: &Snapshot, service: &Value, pod: &Value) -> Value {
     let (is_serving, is_terminating) = (is_ready(pod), is_ending(pod));
-    let is_ready = service["spec"]["publishNotReadyAddresses"] == true || is_serving && !is_terminating;
+    let is_ready =
+        service["spec"]["publishNotReadyAddresses"] == true || is_serving && !is_terminating;
     let mut endpoint = json!({
         "addresses": [pod["status"]["podIP"]],
         "conditions": { "ready": is_ready, "serving": is_serving, "terminating": is_terminating },
@@ -83,14 +112,18 @@ fn endpoint(snapshot: &Snapshot, service: &Value, pod: &Value) -> Value {
     if pod["spec"]["subdomain"] == name(service) && !text(&pod["spec"]["hostname"]).is_empty() {
         endpoint["hostname"] = pod["spec"]["hostname"].clone();
     }
-    let zone = snapshot.node(node_of(pod)).map(|node| label(node, "topology.kubernetes.io/zone")).unwrap_or_default();
+    let zone = snapshot
+        .node(node_of(pod))
+        .map(|node| label(node, "topology.kubernetes.io/zone"))
+        .unwrap_or_default();
     if !zone.is_empty() {
         endpoint["zone"] = json!(zone);
     }
     endpoint
 }
 
-/// A port of a Service as the pods have it. `None`: there is no pod, or none has a port of that name.
+/// A port of a Service as the pods have it. `None`: there is no pod, or none has a port of that
+/// name.
 fn slice_port(port: &Value, pods: &[&Value]) -> Option<Value> {
     if pods.is_empty() {
         return None;
@@ -98,13 +131,21 @@ fn slice_port(port: &Value, pods: &[&Value]) -> Option<Value> {
     let number = match &port["targetPort"] {
         Value::Number(number) => Value::Number(number.clone()),
         Value::String(wanted) => {
-            let containers = pods.iter().flat_map(|pod| items(&pod["spec"]["containers"]));
-            let found = containers.flat_map(|one| items(&one["ports"])).find(|one| one["name"] == **wanted)?;
+            let containers = pods
+                .iter()
+                .flat_map(|pod| items(&pod["spec"]["containers"]));
+            let found = containers
+                .flat_map(|one| items(&one["ports"]))
+                .find(|one| one["name"] == **wanted)?;
             found["containerPort"].clone()
         }
         _ => port["port"].clone(),
     };
-    let protocol = if port["protocol"].is_null() { json!("TCP") } else { port["protocol"].clone() };
+    let protocol = if port["protocol"].is_null() {
+        json!("TCP")
+    } else {
+        port["protocol"].clone()
+    };
     let mut result = json!({ "name": text(&port["name"]), "port": number, "protocol": protocol });
     if !port["appProtocol"].is_null() {
         result["appProtocol"] = port["appProtocol"].clone();
@@ -135,7 +176,10 @@ mod tests {
         assert!(items(&slice(&cluster)["endpoints"]).is_empty());
         let containers = json!([{ "name": "c", "image": "web:1", "ports": [{ "name": "http", "containerPort": 8080 }] }]);
         let times = annotated(&[("ready-seconds", "5"), ("stop-seconds", "5")]);
-        cluster.add("pods", pod("web", &times, &json!({ "containers": containers })));
+        cluster.add(
+            "pods",
+            pod("web", &times, &json!({ "containers": containers })),
+        );
         let conditions = |cluster: &Cluster| {
             let conditions = slice(cluster)["endpoints"][0]["conditions"].clone();
             ["ready", "serving", "terminating"].map(|condition| conditions[condition] == true)
@@ -144,8 +188,14 @@ mod tests {
         assert_eq!(conditions(&cluster), [false, false, false]);
         cluster.pass(5);
         assert_eq!(conditions(&cluster), [true, true, false]);
-        let ports: Vec<i64> = items(&slice(&cluster)["ports"]).iter().filter_map(|port| port["port"].as_i64()).collect();
-        assert_eq!((ports, &slice(&cluster)["endpoints"][0]["addresses"][0]), (vec![8080, 9], &json!("10.244.0.2")));
+        let ports: Vec<i64> = items(&slice(&cluster)["ports"])
+            .iter()
+            .filter_map(|port| port["port"].as_i64())
+            .collect();
+        assert_eq!(
+            (ports, &slice(&cluster)["endpoints"][0]["addresses"][0]),
+            (vec![8080, 9], &json!("10.244.0.2"))
+        );
         cluster.delete("pods", "web", None);
         cluster.settle();
         assert_eq!(conditions(&cluster), [false, true, true]);

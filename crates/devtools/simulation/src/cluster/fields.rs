@@ -33,11 +33,15 @@ pub fn is_ending(object: &Value) -> bool {
 
 /// The owner that controls the object.
 pub fn controller(object: &Value) -> Option<&Value> {
-    items(&object["metadata"]["ownerReferences"]).iter().find(|owner| owner["controller"] == true)
+    items(&object["metadata"]["ownerReferences"])
+        .iter()
+        .find(|owner| owner["controller"] == true)
 }
 
 pub fn has_finalizer(object: &Value, finalizer: &str) -> bool {
-    items(&object["metadata"]["finalizers"]).iter().any(|one| one == finalizer)
+    items(&object["metadata"]["finalizers"])
+        .iter()
+        .any(|one| one == finalizer)
 }
 
 pub fn remove_finalizer(object: &mut Value, finalizer: &str) {
@@ -60,11 +64,15 @@ pub fn time_text(time: Timestamp) -> String {
 }
 
 pub fn after(time: Timestamp, seconds: i64) -> Timestamp {
-    time.checked_add(SignedDuration::from_secs(seconds)).unwrap_or(Timestamp::MAX)
+    time.checked_add(SignedDuration::from_secs(seconds))
+        .unwrap_or(Timestamp::MAX)
 }
 
 pub fn condition<'a>(object: &'a Value, kind: &str) -> &'a Value {
-    items(&object["status"]["conditions"]).iter().find(|condition| condition["type"] == kind).unwrap_or(&Value::Null)
+    items(&object["status"]["conditions"])
+        .iter()
+        .find(|condition| condition["type"] == kind)
+        .unwrap_or(&Value::Null)
 }
 
 pub fn is_true(object: &Value, kind: &str) -> bool {
@@ -77,13 +85,19 @@ pub fn new_condition(kind: &str, status: bool, reason: &str, message: &str) -> V
     json!({ "type": kind, "status": status, "reason": reason, "message": message })
 }
 
-/// Writes a condition into a status. The time of its transition stays if its status does. An empty reason is left out.
+/// Writes a condition into a status. The time of its transition stays if its status does. An empty
+/// reason is left out.
 pub fn set_condition(status: &mut Value, condition: &Value, now: Timestamp) {
     if !status["conditions"].is_array() {
         status["conditions"] = json!([]);
     }
-    let Some(conditions) = status["conditions"].as_array_mut() else { return };
-    let index = conditions.iter().position(|one| one["type"] == condition["type"]).unwrap_or(conditions.len());
+    let Some(conditions) = status["conditions"].as_array_mut() else {
+        return;
+    };
+    let index = conditions
+        .iter()
+        .position(|one| one["type"] == condition["type"])
+        .unwrap_or(conditions.len());
     if index == conditions.len() {
         conditions.push(json!({}));
     }
@@ -121,15 +135,23 @@ pub fn count<T>(items: impl Iterator<Item = T>) -> i64 {
 
 /// A number or a percentage of a total.
 pub fn share(value: &Value, total: i64, round_up: bool) -> Option<i64> {
-    let Some(text) = value.as_str() else { return value.as_i64() };
+    let Some(text) = value.as_str() else {
+        return value.as_i64();
+    };
     let percent: i64 = text.strip_suffix('%')?.parse().ok()?;
     let hundredths = percent.checked_mul(total)?;
-    Some(if round_up { (hundredths + 99).div_euclid(100) } else { hundredths.div_euclid(100) })
+    Some(if round_up {
+        (hundredths + 99).div_euclid(100)
+    } else {
+        hundredths.div_euclid(100)
+    })
 }
 
 /// FNV-1a: equal for equal bytes in every run.
 pub fn hash(text: &str) -> u32 {
-    text.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+    text.bytes().fold(0x811c_9dc5, |hash, byte| {
+        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+    })
 }
 
 /// A hash of an object that does not depend on the order of its fields.
@@ -140,7 +162,9 @@ pub fn fingerprint(value: &Value) -> String {
 fn sorted_text(value: &Value) -> String {
     match value {
         Value::Object(fields) => {
-            let parts = fields.iter().map(|(field, value)| format!("{field}:{}", sorted_text(value)));
+            let parts = fields
+                .iter()
+                .map(|(field, value)| format!("{field}:{}", sorted_text(value)));
             let mut parts: Vec<String> = parts.collect();
             parts.sort();
             format!("{{{}}}", parts.join(","))
@@ -154,5 +178,8 @@ fn sorted_text(value: &Value) -> String {
 fn safe_hash(text: &str) -> String {
     const CHARACTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
     let digits = hash(text).to_string();
-    digits.bytes().map(|digit| char::from(CHARACTERS[usize::from(digit - b'0')])).collect()
+    digits
+        .bytes()
+        .map(|digit| char::from(CHARACTERS[usize::from(digit - b'0')]))
+        .collect()
 }

@@ -58,10 +58,17 @@ enum Owner {
 
 impl<'a> Graph<'a> {
     fn of(snapshot: &'a Snapshot<'a>, all: &'a [(String, Vec<Arc<Value>>)]) -> Self {
-        let mut graph = Self { snapshot, resources: HashMap::new(), owned: Vec::new(), dependents: HashMap::new() };
+        let mut graph = Self {
+            snapshot,
+            resources: HashMap::new(),
+            owned: Vec::new(),
+            dependents: HashMap::new(),
+        };
         for (resource, objects) in all {
             if let Some(first) = objects.first() {
-                graph.resources.insert((text(&first["apiVersion"]), text(&first["kind"])), resource);
+                graph
+                    .resources
+                    .insert((text(&first["apiVersion"]), text(&first["kind"])), resource);
             }
             for object in objects {
                 let owners = items(&object["metadata"]["ownerReferences"]);
@@ -69,7 +76,11 @@ impl<'a> Graph<'a> {
                     graph.owned.push((resource, object));
                 }
                 for owner in owners {
-                    graph.dependents.entry(text(&owner["uid"])).or_default().push(object);
+                    graph
+                        .dependents
+                        .entry(text(&owner["uid"]))
+                        .or_default()
+                        .push(object);
                 }
             }
         }
@@ -81,7 +92,10 @@ impl<'a> Graph<'a> {
     }
 
     fn owner(&self, object: &Value, reference: &Value) -> Owner {
-        match self.named_by(object, reference).filter(|owner| uid(owner) == text(&reference["uid"])) {
+        match self
+            .named_by(object, reference)
+            .filter(|owner| uid(owner) == text(&reference["uid"]))
+        {
             None => Owner::Gone,
             Some(owner) if is_ending(&owner) && has_finalizer(&owner, FOREGROUND) => Owner::Waits,
             Some(owner) if is_ending(&owner) && has_finalizer(&owner, ORPHAN) => Owner::Leaves,
@@ -89,10 +103,17 @@ impl<'a> Graph<'a> {
         }
     }
 
-    /// The object that a reference names: in the same namespace, or in none. As in Kubernetes, one in another namespace does not count.
+    /// The object that a reference names: in the same namespace, or in none. As in Kubernetes, one
+    /// in another namespace does not count.
     fn named_by(&self, object: &Value, reference: &Value) -> Option<Arc<Value>> {
-        let resource = self.resources.get(&(text(&reference["apiVersion"]), text(&reference["kind"])))?;
-        let in_namespace = |namespace: &str| self.snapshot.objects.get(resource, namespace, text(&reference["name"]));
+        let resource = self
+            .resources
+            .get(&(text(&reference["apiVersion"]), text(&reference["kind"])))?;
+        let in_namespace = |namespace: &str| {
+            self.snapshot
+                .objects
+                .get(resource, namespace, text(&reference["name"]))
+        };
         in_namespace(namespace(object)).or_else(|| in_namespace(""))
     }
 
@@ -102,13 +123,19 @@ impl<'a> Graph<'a> {
         if references.is_empty() || is_ending(object) {
             return;
         }
-        let owners: Vec<Owner> = references.iter().map(|reference| self.owner(object, reference)).collect();
+        let owners: Vec<Owner> = references
+            .iter()
+            .map(|reference| self.owner(object, reference))
+            .collect();
         if owners.iter().all(|owner| *owner == Owner::Exists) {
             return;
         }
         if owners.contains(&Owner::Exists) || owners.contains(&Owner::Leaves) {
-            let kept =
-                references.iter().zip(&owners).filter(|(_, owner)| **owner == Owner::Exists).map(|(reference, _)| reference);
+            let kept = references
+                .iter()
+                .zip(&owners)
+                .filter(|(_, owner)| **owner == Owner::Exists)
+                .map(|(reference, _)| reference);
             let mut next = object.clone();
             next["metadata"]["ownerReferences"] = kept.cloned().collect();
             return plan.update(resource, object, next);
@@ -129,7 +156,10 @@ impl<'a> Graph<'a> {
         }
         let is_own = |reference: &&Value| text(&reference["uid"]) == uid(object);
         let blocks = |dependent: &&Value| {
-            items(&dependent["metadata"]["ownerReferences"]).iter().filter(is_own).any(|one| one["blockOwnerDeletion"] == true)
+            items(&dependent["metadata"]["ownerReferences"])
+                .iter()
+                .filter(is_own)
+                .any(|one| one["blockOwnerDeletion"] == true)
         };
         if has_finalizer(object, FOREGROUND) && !self.dependents(object).iter().any(blocks) {
             return release(resource, object, FOREGROUND, plan);
@@ -162,7 +192,10 @@ mod tests {
             })
         };
         let owners: Vec<Value> = owners.iter().map(reference).collect();
-        cluster.add("configmaps", json!({ "metadata": { "name": name, "ownerReferences": owners } }));
+        cluster.add(
+            "configmaps",
+            json!({ "metadata": { "name": name, "ownerReferences": owners } }),
+        );
     }
 
     fn map(cluster: &Cluster, name: &str) -> Value {
@@ -184,7 +217,10 @@ mod tests {
         add(&mut cluster, "of-node", &[&node]);
         cluster.delete("configmaps", "a", None);
         cluster.settle();
-        assert_eq!(items(&cluster.object("configmaps", "child")["metadata"]["ownerReferences"]).len(), 1);
+        assert_eq!(
+            items(&cluster.object("configmaps", "child")["metadata"]["ownerReferences"]).len(),
+            1
+        );
         cluster.delete("configmaps", "b", None);
         cluster.settle();
         assert!(!exists(&cluster, "child") && exists(&cluster, "of-node"));
@@ -197,9 +233,15 @@ mod tests {
     fn an_owner_in_another_namespace_does_not_count() {
         let mut cluster = Cluster::with_nodes(&[]);
         cluster.add_namespace("other");
-        cluster.add("configmaps", json!({ "metadata": { "name": "owner", "namespace": "other" } }));
+        cluster.add(
+            "configmaps",
+            json!({ "metadata": { "name": "owner", "namespace": "other" } }),
+        );
         let all = cluster.list_all("configmaps");
-        let owner = all.iter().find(|map| map["metadata"]["name"] == "owner").unwrap();
+        let owner = all
+            .iter()
+            .find(|map| map["metadata"]["name"] == "owner")
+            .unwrap();
         add(&mut cluster, "child", &[owner]);
         cluster.settle();
         assert!(!exists(&cluster, "child"));
@@ -213,13 +255,25 @@ mod tests {
         add(&mut cluster, "child", &[&owner]);
         let child = map(&cluster, "child");
         add(&mut cluster, "grandchild", &[&child]);
-        cluster.change("configmaps", "grandchild", |object| object["metadata"]["finalizers"] = json!(["example.com/hold"]));
+        cluster.change("configmaps", "grandchild", |object| {
+            object["metadata"]["finalizers"] = json!(["example.com/hold"]);
+        });
         cluster.delete("configmaps", "owner", Some("Foreground"));
         cluster.settle();
-        assert!(["owner", "child", "grandchild"].iter().all(|name| exists(&cluster, name)));
-        cluster.change("configmaps", "grandchild", |object| object["metadata"]["finalizers"] = json!([]));
+        assert!(
+            ["owner", "child", "grandchild"]
+                .iter()
+                .all(|name| exists(&cluster, name))
+        );
+        cluster.change("configmaps", "grandchild", |object| {
+            object["metadata"]["finalizers"] = json!([]);
+        });
         cluster.settle();
-        assert!(!["owner", "child", "grandchild"].iter().any(|name| exists(&cluster, name)));
+        assert!(
+            !["owner", "child", "grandchild"]
+                .iter()
+                .any(|name| exists(&cluster, name))
+        );
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Jobs: pods that run to their end.
 //!
-//! A pod that ended is counted in three steps, as in Kubernetes, so that it counts once whatever fails in between: its uid
-//! is written to `uncountedTerminatedPods`, its finalizer is removed, its uid moves into the count.
+//! A pod that ended is counted in three steps, as in Kubernetes, so that it counts once whatever
+//! fails in between: its uid is written to `uncountedTerminatedPods`, its finalizer is removed, its
+//! uid moves into the count.
 
 use std::collections::HashSet;
 
@@ -10,8 +11,8 @@ use serde_json::{Value, json};
 
 use super::{
     fields::{
-        after, condition, controller, count, has_finalizer, is_ending, is_true, items, name, new_condition, remove_finalizer,
-        set_condition, set_count, text, time, time_text, uid,
+        after, condition, controller, count, has_finalizer, is_ending, is_true, items, name,
+        new_condition, remove_finalizer, set_condition, set_count, text, time, time_text, uid,
     },
     plan::Plan,
     pods::{finished_at, from_template, is_active, is_finished, is_ready},
@@ -31,7 +32,11 @@ pub fn run(snapshot: &Snapshot, plan: &mut Plan) {
         Job::read(snapshot, job).sync(plan);
     }
     let uids: HashSet<&str> = jobs.iter().map(|job| uid(job)).collect();
-    for pod in snapshot.pods.iter().filter(|pod| has_finalizer(pod, TRACKING)) {
+    for pod in snapshot
+        .pods
+        .iter()
+        .filter(|pod| has_finalizer(pod, TRACKING))
+    {
         if !controller(pod).is_some_and(|owner| uids.contains(text(&owner["uid"]))) {
             release(pod, plan);
         }
@@ -76,7 +81,12 @@ const ENDS: [&str; 2] = ["succeeded", "failed"];
 
 impl<'a> Job<'a> {
     fn read(snapshot: &'a Snapshot, object: &'a Value) -> Self {
-        let uncounted = ENDS.map(|end| items(&object["status"]["uncountedTerminatedPods"][end]).iter().map(text).collect());
+        let uncounted = ENDS.map(|end| {
+            items(&object["status"]["uncountedTerminatedPods"][end])
+                .iter()
+                .map(text)
+                .collect()
+        });
         let mut job = Self {
             object,
             pods: snapshot.pods_of(uid(object)).collect(),
@@ -87,14 +97,24 @@ impl<'a> Job<'a> {
             parallelism: object["spec"]["parallelism"].as_i64().unwrap_or(1),
             completions: object["spec"]["completions"].as_i64().unwrap_or(1),
         };
-        let tracked: Vec<&Value> = job.pods.iter().copied().filter(|pod| has_finalizer(pod, TRACKING)).collect();
+        let tracked: Vec<&Value> = job
+            .pods
+            .iter()
+            .copied()
+            .filter(|pod| has_finalizer(pod, TRACKING))
+            .collect();
         let mut counts = ENDS.map(|end| object["status"][end].as_i64().unwrap_or(0));
         for (index, end) in [End::Succeeded, End::Failed].into_iter().enumerate() {
             let before = job.uncounted[index].len();
             job.uncounted[index].retain(|one| tracked.iter().any(|pod| uid(pod) == *one));
             counts[index] += i64::try_from(before - job.uncounted[index].len()).unwrap_or(0);
-            let ended = tracked.iter().filter(|pod| end_of(pod) == Some(end)).map(|pod| uid(pod));
-            let new: Vec<&str> = ended.filter(|one| !job.uncounted.iter().flatten().any(|other| other == one)).collect();
+            let ended = tracked
+                .iter()
+                .filter(|pod| end_of(pod) == Some(end))
+                .map(|pod| uid(pod));
+            let new: Vec<&str> = ended
+                .filter(|one| !job.uncounted.iter().flatten().any(|other| other == one))
+                .collect();
             job.uncounted[index].extend(new);
             counts[index] += count(job.uncounted[index].iter());
         }
@@ -103,11 +123,19 @@ impl<'a> Job<'a> {
     }
 
     fn active(&self) -> Vec<&'a Value> {
-        self.pods.iter().copied().filter(|pod| is_active(pod)).collect()
+        self.pods
+            .iter()
+            .copied()
+            .filter(|pod| is_active(pod))
+            .collect()
     }
 
     fn terminating(&self) -> i64 {
-        count(self.pods.iter().filter(|pod| is_ending(pod) && !is_finished(pod)))
+        count(
+            self.pods
+                .iter()
+                .filter(|pod| is_ending(pod) && !is_finished(pod)),
+        )
     }
 
     fn is_over(&self) -> bool {
@@ -124,26 +152,38 @@ impl<'a> Job<'a> {
         }
         let outcome = self.outcome(plan);
         if outcome.is_some() {
-            self.active().iter().for_each(|pod| plan.delete("pods", pod));
+            self.active()
+                .iter()
+                .for_each(|pod| plan.delete("pods", pod));
         } else {
             self.fill(plan);
         }
         plan.update_status(JOBS, self.object, self.status(outcome.as_ref()));
     }
 
-    /// Removes the finalizer of pods whose uid was written down, and of all pods of a Job that is over.
+    /// Removes the finalizer of pods whose uid was written down, and of all pods of a Job that is
+    /// over.
     fn release_counted(&self, plan: &mut Plan) {
         let lists = &self.object["status"]["uncountedTerminatedPods"];
-        let is_written = |pod: &Value| ENDS.iter().any(|end| items(&lists[*end]).iter().any(|one| one == uid(pod)));
+        let is_written = |pod: &Value| {
+            ENDS.iter()
+                .any(|end| items(&lists[*end]).iter().any(|one| one == uid(pod)))
+        };
         let all_go = is_ending(self.object) || self.is_over();
         let goes = |pod: &Value| all_go || is_written(pod);
-        self.pods.iter().filter(|pod| has_finalizer(pod, TRACKING) && goes(pod)).for_each(|pod| release(pod, plan));
+        self.pods
+            .iter()
+            .filter(|pod| has_finalizer(pod, TRACKING) && goes(pod))
+            .for_each(|pod| release(pod, plan));
     }
 
     fn delete_after_ttl(&self, plan: &mut Plan) {
-        let end = ["Complete", "Failed"].into_iter().find(|kind| is_true(self.object, kind));
+        let end = ["Complete", "Failed"]
+            .into_iter()
+            .find(|kind| is_true(self.object, kind));
         let end = end.and_then(|kind| time(&condition(self.object, kind)["lastTransitionTime"]));
-        if let (Some(end), Some(seconds)) = (end, self.object["spec"]["ttlSecondsAfterFinished"].as_i64())
+        if let (Some(end), Some(seconds)) =
+            (end, self.object["spec"]["ttlSecondsAfterFinished"].as_i64())
             && plan.is_due(after(end, seconds))
         {
             plan.delete_with(JOBS, self.object, None, Some("Foreground"));
@@ -157,19 +197,30 @@ impl<'a> Job<'a> {
                 return Some(condition(self.object, kind).clone());
             }
         }
-        let failure = |reason: &str, message: &str| Some(new_condition("FailureTarget", true, reason, message));
+        let failure = |reason: &str, message: &str| {
+            Some(new_condition("FailureTarget", true, reason, message))
+        };
         let limit = self.object["spec"]["backoffLimit"].as_i64().unwrap_or(6);
         let start = time(&self.object["status"]["startTime"]);
-        let deadline =
-            self.object["spec"]["activeDeadlineSeconds"].as_i64().zip(start).map(|(seconds, start)| after(start, seconds));
+        let deadline = self.object["spec"]["activeDeadlineSeconds"]
+            .as_i64()
+            .zip(start)
+            .map(|(seconds, start)| after(start, seconds));
         if self.failed > limit || self.has_restarted_beyond(limit) {
-            return failure("BackoffLimitExceeded", "Job has reached the specified backoff limit");
+            return failure(
+                "BackoffLimitExceeded",
+                "Job has reached the specified backoff limit",
+            );
         }
         if deadline.is_some_and(|deadline| plan.is_due(deadline)) {
-            return failure("DeadlineExceeded", "Job was active longer than specified deadline");
+            return failure(
+                "DeadlineExceeded",
+                "Job was active longer than specified deadline",
+            );
         }
         let message = "Reached expected number of succeeded pods";
-        (self.succeeded >= self.completions).then(|| new_condition("SuccessCriteriaMet", true, "CompletionsReached", message))
+        (self.succeeded >= self.completions)
+            .then(|| new_condition("SuccessCriteriaMet", true, "CompletionsReached", message))
     }
 
     /// With the restart policy `OnFailure`, restarts count as failures.
@@ -178,8 +229,12 @@ impl<'a> Job<'a> {
             return false;
         }
         let active = self.active();
-        let statuses = active.iter().flat_map(|pod| items(&pod["status"]["containerStatuses"]));
-        let restarts: i64 = statuses.filter_map(|status| status["restartCount"].as_i64()).sum();
+        let statuses = active
+            .iter()
+            .flat_map(|pod| items(&pod["status"]["containerStatuses"]));
+        let restarts: i64 = statuses
+            .filter_map(|status| status["restartCount"].as_i64())
+            .sum();
         restarts > 0 && restarts >= limit
     }
 
@@ -199,13 +254,26 @@ impl<'a> Job<'a> {
 
     /// When a pod may be created after the last failures.
     fn backoff_ends(&self) -> Option<Timestamp> {
-        let last_success =
-            self.pods.iter().filter(|pod| pod["status"]["phase"] == "Succeeded").filter_map(|pod| finished_at(pod)).max();
-        let failed = self.pods.iter().filter(|pod| !is_active(pod) && pod["status"]["phase"] != "Succeeded");
+        let last_success = self
+            .pods
+            .iter()
+            .filter(|pod| pod["status"]["phase"] == "Succeeded")
+            .filter_map(|pod| finished_at(pod))
+            .max();
+        let failed = self
+            .pods
+            .iter()
+            .filter(|pod| !is_active(pod) && pod["status"]["phase"] != "Succeeded");
         let is_later = |end: &Timestamp| last_success.is_none_or(|success| *end > success);
-        let failures: Vec<Timestamp> = failed.filter_map(|pod| finished_at(pod)).filter(is_later).collect();
+        let failures: Vec<Timestamp> = failed
+            .filter_map(|pod| finished_at(pod))
+            .filter(is_later)
+            .collect();
         let doublings = u32::try_from(failures.len()).ok()?.checked_sub(1)?.min(10);
-        Some(after(failures.into_iter().max()?, (BACKOFF.0 << doublings).min(BACKOFF.1)))
+        Some(after(
+            failures.into_iter().max()?,
+            (BACKOFF.0 << doublings).min(BACKOFF.1),
+        ))
     }
 
     fn new_pod(&self) -> Value {
@@ -217,7 +285,10 @@ impl<'a> Job<'a> {
             ("job-name", own),
         ];
         let mut pod = from_template(self.object, "batch/v1", "Job", &labels);
-        let mut finalizers = pod["metadata"]["finalizers"].as_array().cloned().unwrap_or_default();
+        let mut finalizers = pod["metadata"]["finalizers"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default();
         finalizers.push(json!(TRACKING));
         pod["metadata"]["finalizers"] = Value::Array(finalizers);
         pod
@@ -243,7 +314,11 @@ impl<'a> Job<'a> {
         }
         if let Some(outcome) = outcome {
             set_condition(&mut status, outcome, self.now);
-            self.end(&mut status, outcome, active.is_empty() && uncounted == [0, 0]);
+            self.end(
+                &mut status,
+                outcome,
+                active.is_empty() && uncounted == [0, 0],
+            );
         }
         status
     }
@@ -255,7 +330,16 @@ impl<'a> Job<'a> {
         }
         let is_success = outcome["type"] == "SuccessCriteriaMet";
         let kind = if is_success { "Complete" } else { "Failed" };
-        set_condition(status, &new_condition(kind, true, text(&outcome["reason"]), text(&outcome["message"])), self.now);
+        set_condition(
+            status,
+            &new_condition(
+                kind,
+                true,
+                text(&outcome["reason"]),
+                text(&outcome["message"]),
+            ),
+            self.now,
+        );
         if is_success {
             status["completionTime"] = json!(time_text(self.now));
         }
@@ -271,7 +355,8 @@ mod tests {
         let mut cluster = Cluster::with_nodes(&["n1"]);
         let mut annotations = annotations.clone();
         annotations["simulation.test/run-seconds"] = json!("10");
-        let spec = json!({ "restartPolicy": "Never", "containers": [{ "name": "c", "image": "work:1" }] });
+        let spec =
+            json!({ "restartPolicy": "Never", "containers": [{ "name": "c", "image": "work:1" }] });
         let mut job = json!({
             "apiVersion": "batch/v1", "kind": "Job", "metadata": { "name": "work" },
             "spec": { "completions": 1, "template": { "metadata": { "annotations": annotations }, "spec": spec } },
@@ -298,26 +383,54 @@ mod tests {
         assert_eq!(status(&cluster)["active"], 1);
         cluster.pass(60);
         let (job, pods) = (cluster.object(JOBS, "work"), cluster.pods());
-        assert!(pods.len() == 1 && pods[0]["status"]["phase"] == "Succeeded" && !has_finalizer(&pods[0], TRACKING));
-        assert!(is_true(&job, "Complete") && is_true(&job, "SuccessCriteriaMet"), "{job:#}");
-        assert_eq!((&job["status"]["succeeded"], &job["status"]["uncountedTerminatedPods"]), (&json!(1), &json!({})));
+        assert!(
+            pods.len() == 1
+                && pods[0]["status"]["phase"] == "Succeeded"
+                && !has_finalizer(&pods[0], TRACKING)
+        );
+        assert!(
+            is_true(&job, "Complete") && is_true(&job, "SuccessCriteriaMet"),
+            "{job:#}"
+        );
+        assert_eq!(
+            (
+                &job["status"]["succeeded"],
+                &job["status"]["uncountedTerminatedPods"]
+            ),
+            (&json!(1), &json!({}))
+        );
     }
 
     #[test]
     fn as_many_pods_run_at_once_as_may() {
         let mut cluster = with_job(&json!({}), &json!({ "parallelism": 2, "completions": 5 }));
         cluster.pass_and(60, |cluster| assert!(running(cluster) <= 2));
-        assert_eq!((status(&cluster)["succeeded"].as_i64(), cluster.pods().len()), (Some(5), 5));
+        assert_eq!(
+            (status(&cluster)["succeeded"].as_i64(), cluster.pods().len()),
+            (Some(5), 5)
+        );
     }
 
     #[test]
     fn failures_are_counted_up_to_the_limit() {
-        let mut cluster = with_job(&json!({ "simulation.test/exit-code": "3" }), &json!({ "backoffLimit": 1 }));
+        let mut cluster = with_job(
+            &json!({ "simulation.test/exit-code": "3" }),
+            &json!({ "backoffLimit": 1 }),
+        );
         cluster.pass(15);
-        assert_eq!((status(&cluster)["failed"].as_i64(), running(&cluster)), (Some(1), 0));
+        assert_eq!(
+            (status(&cluster)["failed"].as_i64(), running(&cluster)),
+            (Some(1), 0)
+        );
         cluster.pass(60);
         let job = cluster.object(JOBS, "work");
-        assert_eq!((condition(&job, "Failed")["reason"].as_str(), cluster.pods().len()), (Some("BackoffLimitExceeded"), 2));
+        assert_eq!(
+            (
+                condition(&job, "Failed")["reason"].as_str(),
+                cluster.pods().len()
+            ),
+            (Some("BackoffLimitExceeded"), 2)
+        );
         assert_eq!(job["status"]["failed"], 2);
     }
 
@@ -328,9 +441,15 @@ mod tests {
         let first = cluster.pod_names()[0].clone();
         cluster.delete("pods", &first, None);
         cluster.pass(12);
-        assert_eq!((status(&cluster)["failed"].as_i64(), cluster.pods().len()), (Some(1), 2));
+        assert_eq!(
+            (status(&cluster)["failed"].as_i64(), cluster.pods().len()),
+            (Some(1), 2)
+        );
         cluster.pass(60);
-        assert_eq!(["succeeded", "failed"].map(|end| status(&cluster)[end].as_i64()), [Some(1), Some(1)]);
+        assert_eq!(
+            ["succeeded", "failed"].map(|end| status(&cluster)[end].as_i64()),
+            [Some(1), Some(1)]
+        );
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Kubelets: they run the pods of nodes with the label `simulation.test/kubelet: "true"`, and keep the nodes' leases.
+//! Kubelets: they run the pods of nodes with the label `simulation.test/kubelet: "true"`, and keep
+//! the nodes' leases.
 
 #[cfg(test)]
 mod tests;
@@ -9,8 +10,8 @@ use super::{
     addresses::{self, Addresses},
     containers::{self, Behaviour},
     fields::{
-        after, condition, drop_field, is_ending, is_true, items, label, name, new_condition, set_condition, text, time,
-        time_text, uid,
+        after, condition, drop_field, is_ending, is_true, items, label, name, new_condition,
+        set_condition, text, time, time_text, uid,
     },
     plan::Plan,
     pods::is_finished,
@@ -41,7 +42,10 @@ pub fn run(snapshot: &Snapshot, plan: &mut Plan) {
 fn renew_lease(snapshot: &Snapshot, node: &Value, plan: &mut Plan) {
     let namespace = "kube-node-lease";
     let renewed = snapshot.now.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string();
-    let Some(lease) = snapshot.objects.get("leases.coordination.k8s.io", namespace, name(node)) else {
+    let Some(lease) = snapshot
+        .objects
+        .get("leases.coordination.k8s.io", namespace, name(node))
+    else {
         let lease = json!({
             "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
             "metadata": {
@@ -52,7 +56,8 @@ fn renew_lease(snapshot: &Snapshot, node: &Value, plan: &mut Plan) {
         });
         return plan.create("leases.coordination.k8s.io", lease);
     };
-    if time(&lease["spec"]["renewTime"]).is_none_or(|last| plan.is_due(after(last, RENEW_SECONDS))) {
+    if time(&lease["spec"]["renewTime"]).is_none_or(|last| plan.is_due(after(last, RENEW_SECONDS)))
+    {
         let mut next = (*lease).clone();
         next["spec"]["renewTime"] = json!(renewed);
         plan.update("leases.coordination.k8s.io", &lease, next);
@@ -64,13 +69,26 @@ fn report_ready(snapshot: &Snapshot, node: &Value, plan: &mut Plan) {
         return;
     }
     let mut status = node["status"].clone();
-    set_condition(&mut status, &new_condition("Ready", true, "KubeletReady", "kubelet is posting ready status"), snapshot.now);
+    set_condition(
+        &mut status,
+        &new_condition(
+            "Ready",
+            true,
+            "KubeletReady",
+            "kubelet is posting ready status",
+        ),
+        snapshot.now,
+    );
     for (kind, reason) in [
         ("MemoryPressure", "KubeletHasSufficientMemory"),
         ("DiskPressure", "KubeletHasNoDiskPressure"),
         ("PIDPressure", "KubeletHasSufficientPID"),
     ] {
-        set_condition(&mut status, &new_condition(kind, false, reason, ""), snapshot.now);
+        set_condition(
+            &mut status,
+            &new_condition(kind, false, reason, ""),
+            snapshot.now,
+        );
     }
     plan.update_status("nodes", node, status);
 }
@@ -100,7 +118,8 @@ fn sync_pod(kubelet: &Kubelet, pod: &Value, addresses: &mut Addresses, plan: &mu
     plan.update_status("pods", pod, status);
 }
 
-/// Whether a pod stays as it is until somebody changes it. This saves most of the work of a cluster at rest.
+/// Whether a pod stays as it is until somebody changes it. This saves most of the work of a cluster
+/// at rest.
 fn is_steady(pod: &Value) -> bool {
     is_true(pod, "Ready")
         && !is_ending(pod)
@@ -128,10 +147,18 @@ fn accepted(kubelet: &Kubelet, pod: &Value) -> Value {
         status["hostIPs"] = json!([{ "ip": host }]);
     }
     let inits = items(&pod["spec"]["initContainers"]);
-    let reason = if inits.is_empty() { "ContainerCreating" } else { "PodInitializing" };
-    status["containerStatuses"] = statuses(pod, "containers", |one, _| containers::waiting(pod, one, reason, ""));
+    let reason = if inits.is_empty() {
+        "ContainerCreating"
+    } else {
+        "PodInitializing"
+    };
+    status["containerStatuses"] = statuses(pod, "containers", |one, _| {
+        containers::waiting(pod, one, reason, "")
+    });
     if !inits.is_empty() {
-        status["initContainerStatuses"] = statuses(pod, "initContainers", |one, _| containers::waiting(pod, one, reason, ""));
+        status["initContainerStatuses"] = statuses(pod, "initContainers", |one, _| {
+            containers::waiting(pod, one, reason, "")
+        });
     }
     report(&mut status, pod, false, inits.is_empty(), kubelet);
     status
@@ -139,9 +166,20 @@ fn accepted(kubelet: &Kubelet, pod: &Value) -> Value {
 
 /// One status for each container, made from the container and its status until now.
 fn statuses(pod: &Value, which: &str, mut next: impl FnMut(&Value, &Value) -> Value) -> Value {
-    let field = if which == "containers" { "containerStatuses" } else { "initContainerStatuses" };
-    let old = |container: &Value| items(&pod["status"][field]).iter().find(|status| status["name"] == container["name"]);
-    items(&pod["spec"][which]).iter().map(|container| next(container, old(container).unwrap_or(&Value::Null))).collect()
+    let field = if which == "containers" {
+        "containerStatuses"
+    } else {
+        "initContainerStatuses"
+    };
+    let old = |container: &Value| {
+        items(&pod["status"][field])
+            .iter()
+            .find(|status| status["name"] == container["name"])
+    };
+    items(&pod["spec"][which])
+        .iter()
+        .map(|container| next(container, old(container).unwrap_or(&Value::Null)))
+        .collect()
 }
 
 /// The status of a pod that starts or runs.
@@ -150,7 +188,8 @@ fn running(kubelet: &Kubelet, pod: &Value, addresses: &mut Addresses, plan: &mut
     let mut status = pod["status"].clone();
     let has_sandbox = is_true(pod, "PodReadyToStartContainers");
     if !has_sandbox {
-        let begin = time(&pod["status"]["startTime"]).map_or(now, |start| after(start, Behaviour::of(pod).start_seconds));
+        let begin = time(&pod["status"]["startTime"])
+            .map_or(now, |start| after(start, Behaviour::of(pod).start_seconds));
         if !plan.is_due(begin)
             || snapshot.settings.has_no_pod_network
             || containers::missing_volume(pod, snapshot).is_some()
@@ -159,10 +198,16 @@ fn running(kubelet: &Kubelet, pod: &Value, addresses: &mut Addresses, plan: &mut
             return status;
         }
     }
-    if !items(&pod["spec"]["initContainers"]).is_empty() && condition(pod, "Initialized")["status"] != "True" {
-        status["initContainerStatuses"] = statuses(pod, "initContainers", |one, _| containers::initialized(pod, one, now));
+    if !items(&pod["spec"]["initContainers"]).is_empty()
+        && condition(pod, "Initialized")["status"] != "True"
+    {
+        status["initContainerStatuses"] = statuses(pod, "initContainers", |one, _| {
+            containers::initialized(pod, one, now)
+        });
     }
-    let next = |container: &Value, old: &Value| containers::next_status(pod, container, old, snapshot, plan);
+    let next = |container: &Value, old: &Value| {
+        containers::next_status(pod, container, old, snapshot, plan)
+    };
     status["containerStatuses"] = statuses(pod, "containers", next);
     status["phase"] = json!(phase(pod, &status));
     let is_over = status["phase"] == "Succeeded" || status["phase"] == "Failed";
@@ -171,11 +216,18 @@ fn running(kubelet: &Kubelet, pod: &Value, addresses: &mut Addresses, plan: &mut
 }
 
 /// Gives a pod its address. Returns false if none is free.
-fn set_address(kubelet: &Kubelet, pod: &Value, status: &mut Value, addresses: &mut Addresses) -> bool {
+fn set_address(
+    kubelet: &Kubelet,
+    pod: &Value,
+    status: &mut Value,
+    addresses: &mut Addresses,
+) -> bool {
     let address = if pod["spec"]["hostNetwork"] == true {
         Some(addresses::of_node(kubelet.node).to_owned())
     } else {
-        addresses.take(kubelet.snapshot, kubelet.node).map(|address| address.to_string())
+        addresses
+            .take(kubelet.snapshot, kubelet.node)
+            .map(|address| address.to_string())
     };
     if let Some(address) = &address {
         status["podIP"] = json!(address);
@@ -191,37 +243,72 @@ fn phase(pod: &Value, status: &Value) -> &'static str {
         !ended.is_null() && (is_ending(pod) || !containers::starts_again(pod, ended))
     };
     if !all.is_empty() && all.iter().all(has_ended) {
-        let is_success = all.iter().all(|one| one["state"]["terminated"]["exitCode"] == 0);
+        let is_success = all
+            .iter()
+            .all(|one| one["state"]["terminated"]["exitCode"] == 0);
         return if is_success { "Succeeded" } else { "Failed" };
     }
     let has_started = |one: &Value| {
-        !one["state"]["running"].is_null() || !one["state"]["terminated"].is_null() || !one["lastState"]["terminated"].is_null()
+        !one["state"]["running"].is_null()
+            || !one["state"]["terminated"].is_null()
+            || !one["lastState"]["terminated"].is_null()
     };
-    if all.iter().all(has_started) { "Running" } else { "Pending" }
+    if all.iter().all(has_started) {
+        "Running"
+    } else {
+        "Pending"
+    }
 }
 
 /// Writes the conditions that follow from the containers.
-fn report(status: &mut Value, pod: &Value, has_sandbox: bool, is_initialized: bool, kubelet: &Kubelet) {
+fn report(
+    status: &mut Value,
+    pod: &Value,
+    has_sandbox: bool,
+    is_initialized: bool,
+    kubelet: &Kubelet,
+) {
     let now = kubelet.snapshot.now;
     let is_over = status["phase"] == "Succeeded" || status["phase"] == "Failed";
-    let unready = items(&status["containerStatuses"]).iter().filter(|one| one["ready"] != true);
+    let unready = items(&status["containerStatuses"])
+        .iter()
+        .filter(|one| one["ready"] != true);
     let unready: Vec<&str> = unready.map(|one| text(&one["name"])).collect();
-    let message =
-        if unready.is_empty() { String::new() } else { format!("containers with unready status: [{}]", unready.join(" ")) };
+    let message = if unready.is_empty() {
+        String::new()
+    } else {
+        format!("containers with unready status: [{}]", unready.join(" "))
+    };
     let (is_ready, reason) = match (is_over, unready.is_empty()) {
-        (true, _) => (false, if status["phase"] == "Succeeded" { "PodCompleted" } else { "PodFailed" }),
+        (true, _) => (
+            false,
+            if status["phase"] == "Succeeded" {
+                "PodCompleted"
+            } else {
+                "PodFailed"
+            },
+        ),
         (false, false) => (false, "ContainersNotReady"),
         (false, true) => (true, ""),
     };
     let message = if is_over { "" } else { &message };
     let gates = items(&pod["spec"]["readinessGates"]);
-    let has_gates = gates.iter().all(|gate| is_true(pod, text(&gate["conditionType"])));
+    let has_gates = gates
+        .iter()
+        .all(|gate| is_true(pod, text(&gate["conditionType"])));
     let (ready_reason, ready_message) = if is_ready && !has_gates {
-        ("ReadinessGatesNotReady", "the status of pod readiness gate is not \"True\"")
+        (
+            "ReadinessGatesNotReady",
+            "the status of pod readiness gate is not \"True\"",
+        )
     } else {
         (reason, message)
     };
-    let init_reason = if is_initialized { "" } else { "ContainersNotInitialized" };
+    let init_reason = if is_initialized {
+        ""
+    } else {
+        "ContainersNotInitialized"
+    };
     for condition in [
         new_condition("PodReadyToStartContainers", has_sandbox, "", ""),
         new_condition("Initialized", is_initialized, init_reason, ""),
@@ -248,18 +335,31 @@ fn expired(kubelet: &Kubelet, pod: &Value, plan: &mut Plan) -> Option<Value> {
     Some(status)
 }
 
-/// The status of a pod that ends: its containers stop by themselves, or are killed at the end of the grace period.
+/// The status of a pod that ends: its containers stop by themselves, or are killed at the end of
+/// the grace period.
 fn stopping(kubelet: &Kubelet, pod: &Value, plan: &mut Plan) -> Value {
     let now = kubelet.snapshot.now;
-    let grace = pod["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0);
+    let grace = pod["metadata"]["deletionGracePeriodSeconds"]
+        .as_i64()
+        .unwrap_or(0);
     let behaviour = Behaviour::of(pod);
     let wanted = behaviour.stop_seconds;
     let begin = time(&pod["metadata"]["deletionTimestamp"]).map_or(now, |end| after(end, -grace));
-    let has_started = items(&pod["status"]["containerStatuses"]).iter().any(|one| !one["state"]["running"].is_null());
+    let has_started = items(&pod["status"]["containerStatuses"])
+        .iter()
+        .any(|one| !one["state"]["running"].is_null());
     if has_started && !plan.is_due(after(begin, wanted.min(grace))) {
         return pod["status"].clone();
     }
-    let mut status = stopped(kubelet, pod, if wanted <= grace { behaviour.stop_code() } else { 137 });
+    let mut status = stopped(
+        kubelet,
+        pod,
+        if wanted <= grace {
+            behaviour.stop_code()
+        } else {
+            137
+        },
+    );
     status["phase"] = json!(phase(pod, &status));
     report(&mut status, pod, false, true, kubelet);
     status
@@ -268,9 +368,14 @@ fn stopping(kubelet: &Kubelet, pod: &Value, plan: &mut Plan) -> Value {
 fn stopped(kubelet: &Kubelet, pod: &Value, code: i64) -> Value {
     let now = kubelet.snapshot.now;
     let mut status = pod["status"].clone();
-    for (which, field) in [("containers", "containerStatuses"), ("initContainers", "initContainerStatuses")] {
+    for (which, field) in [
+        ("containers", "containerStatuses"),
+        ("initContainers", "initContainerStatuses"),
+    ] {
         if !items(&pod["spec"][which]).is_empty() {
-            status[field] = statuses(pod, which, |one, old| containers::stopped(pod, one, old, code, now));
+            status[field] = statuses(pod, which, |one, old| {
+                containers::stopped(pod, one, old, code, now)
+            });
         }
     }
     drop_field(&mut status, "resize");

@@ -1,16 +1,21 @@
-//! The parts that make a cluster of an API server: Kubernetes' controllers, a scheduler and kubelets, as small as they can be.
+//! The parts that make a cluster of an API server: Kubernetes' controllers, a scheduler and
+//! kubelets, as small as they can be.
 //! ```text
 //!   Objects (as they are now) + time --> decide --> writes, and the time of the next look
 //! ```
-//! All parts are pure. As in Kubernetes, objects contain what they need to know later; only [`Memory`] is not an
-//! object. Harsher than Kubernetes: the address of a pod that is gone is free at once. Left out:
+//! All parts are pure. As in Kubernetes, objects contain what they need to know later; only
+//! [`Memory`] is not an object. Harsher than Kubernetes: the address of a pod that is gone is free
+//! at once. Left out:
 //! - sets: adoption and release by selector, `ControllerRevisions`, `DaemonSets`
-//! - Deployments: pausing, `Recreate`, the condition `Progressing`, the end of old sets, proportional scaling
+//! - Deployments: pausing, `Recreate`, the condition `Progressing`, the end of old sets,
+//!   proportional scaling
 //! - stateful sets: partitions, `OnDelete`, `maxUnavailable`, other first ordinals
-//! - Jobs: indexed, suspended, or without `completions`; policies of failures and replacements; `CronJobs`
+//! - Jobs: indexed, suspended, or without `completions`; policies of failures and replacements;
+//!   `CronJobs`
 //! - scheduler: preemption, spreading, pod affinity, preferred anti-affinity, host ports
 //! - nodes: Kubernetes' halt of evictions when most nodes are down, pressure, reboots
-//! - kubelets: failing init containers, probes, ephemeral containers, changes of running pods, volumes of claims
+//! - kubelets: failing init containers, probes, ephemeral containers, changes of running pods,
+//!   volumes of claims
 //! - Events, except those of kubelets about pulled images; Endpoints, conditions of namespaces
 
 mod addresses;
@@ -49,7 +54,8 @@ use serde_json::Value;
 
 use self::{plan::Plan, snapshot::Snapshot};
 
-/// The objects of a cluster as they are now. Resources are plural with their group: `pods`, `deployments.apps`.
+/// The objects of a cluster as they are now. Resources are plural with their group: `pods`,
+/// `deployments.apps`.
 pub trait Objects {
     /// In the order of namespace and name. An empty namespace means all.
     fn list(&self, resource: &str, namespace: &str) -> Vec<Arc<Value>>;
@@ -83,9 +89,7 @@ pub enum Write {
         object: Value,
     },
     /// `PUT namespaces/NAME/finalize`.
-    Finalize {
-        object: Value,
-    },
+    Finalize { object: Value },
     Bind {
         namespace: String,
         pod: String,
@@ -105,7 +109,8 @@ pub enum Write {
 /// How a cluster differs from others.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// First address and prefix length of the pods' addresses. A node with a `podCIDR` uses that instead.
+    /// First address and prefix length of the pods' addresses. A node with a `podCIDR` uses that
+    /// instead.
     pub pod_addresses: (Ipv4Addr, u8),
     /// Nodes whose kubelet does nothing.
     pub nodes_without_power: BTreeSet<String>,
@@ -113,7 +118,8 @@ pub struct Settings {
     pub node_grace_seconds: i64,
     /// Images that no node can pull.
     pub missing_images: BTreeSet<String>,
-    /// Images of which kubelets tell in events, and how many seconds their pulls take; 0 for one that is there already.
+    /// Images of which kubelets tell in events, and how many seconds their pulls take; 0 for one
+    /// that is there already.
     pub image_pulls: BTreeMap<String, i64>,
     /// Whether no node can make the network of a new pod.
     pub has_no_pod_network: bool,
@@ -139,7 +145,8 @@ pub type MissingNodes = BTreeMap<String, Timestamp>;
 #[derive(Debug, Default)]
 pub struct Memory {
     missing_nodes: MissingNodes,
-    /// The [`Objects::ownership`] with which there was no garbage. To look for some costs more than all else.
+    /// The [`Objects::ownership`] with which there was no garbage. To look for some costs more than
+    /// all else.
     without_garbage: Option<u64>,
 }
 
@@ -157,9 +164,11 @@ const CONTROLLERS: [fn(&Snapshot, &mut Plan); 10] = [
     quotas::run,
 ];
 
-/// Returns what the controllers do next, and when to ask again although nothing changed. `None`: only after a change.
+/// Returns what the controllers do next, and when to ask again although nothing changed. `None`:
+/// only after a change.
 ///
-/// A write that fails is returned again by the next call. The caller must not call again only because a write failed.
+/// A write that fails is returned again by the next call. The caller must not call again only
+/// because a write failed.
 pub fn decide(
     objects: &dyn Objects,
     now: Timestamp,
@@ -202,7 +211,9 @@ mod tests {
         match cluster.draw(7) {
             0 => {
                 let replicas = cluster.draw(6);
-                cluster.change(resource, app, |object| object["spec"]["replicas"] = json!(replicas));
+                cluster.change(resource, app, |object| {
+                    object["spec"]["replicas"] = json!(replicas);
+                });
             }
             1 => {
                 let image = format!("web:{}", cluster.draw(3));
@@ -214,7 +225,9 @@ mod tests {
             3 => cluster.settings.nodes_without_power.clear(),
             4 => {
                 let is_cordoned = cluster.draw(2) == 0;
-                cluster.change("nodes", &node, |object| object["spec"]["unschedulable"] = json!(is_cordoned));
+                cluster.change("nodes", &node, |object| {
+                    object["spec"]["unschedulable"] = json!(is_cordoned);
+                });
             }
             _ => {
                 let pods = cluster.pods();
@@ -228,16 +241,30 @@ mod tests {
 
     /// Whether everything runs as it should, with today's templates.
     fn is_well(cluster: &Cluster) -> bool {
-        let wanted = |resource: &str, app: &str| cluster.object(resource, app)["spec"]["replicas"].as_u64().unwrap_or(0);
-        let (web, db) = (wanted("deployments.apps", "web"), wanted("statefulsets.apps", "db"));
+        let wanted = |resource: &str, app: &str| {
+            cluster.object(resource, app)["spec"]["replicas"]
+                .as_u64()
+                .unwrap_or(0)
+        };
+        let (web, db) = (
+            wanted("deployments.apps", "web"),
+            wanted("statefulsets.apps", "db"),
+        );
         let is_current = |(resource, app): &(&str, &str)| {
-            let image = &cluster.object(resource, app)["spec"]["template"]["spec"]["containers"][0]["image"];
+            let image = &cluster.object(resource, app)["spec"]["template"]["spec"]["containers"][0]
+                ["image"];
             let pods = cluster.pods();
-            let mut own = pods.iter().filter(|pod| pod["metadata"]["labels"]["app"] == *app);
+            let mut own = pods
+                .iter()
+                .filter(|pod| pod["metadata"]["labels"]["app"] == *app);
             own.all(|pod| pod["spec"]["containers"][0]["image"] == *image)
         };
         let expected = usize::try_from(web + db).unwrap();
-        let remaining = cluster.pods().iter().filter(|pod| !is_finished(pod)).count();
+        let remaining = cluster
+            .pods()
+            .iter()
+            .filter(|pod| !is_finished(pod))
+            .count();
         cluster.ready() == expected && remaining == expected && KINDS.iter().all(is_current)
     }
 
@@ -248,13 +275,19 @@ mod tests {
             (cluster.draws, cluster.failures) = (seed, 20);
             for (resource, app) in KINDS {
                 let times = annotated(&[("ready-seconds", "2"), ("stop-seconds", "3")]);
-                cluster.add(resource, json!({ "metadata": { "name": app }, "spec": workload(app, 3, &times) }));
+                cluster.add(
+                    resource,
+                    json!({ "metadata": { "name": app }, "spec": workload(app, 3, &times) }),
+                );
             }
             let work = json!({ "completions": 15, "parallelism": 2, "backoffLimit": 100, "template": {
                 "metadata": { "annotations": annotated(&[("run-seconds", "40")]) },
                 "spec": { "restartPolicy": "Never", "containers": [{ "name": "c", "image": "work:1" }] },
             } });
-            cluster.add("jobs.batch", json!({ "metadata": { "name": "work" }, "spec": work }));
+            cluster.add(
+                "jobs.batch",
+                json!({ "metadata": { "name": "work" }, "spec": work }),
+            );
             for _ in 0..30 {
                 disturb(&mut cluster);
                 let seconds = i64::try_from(cluster.draw(60)).unwrap();
@@ -262,10 +295,16 @@ mod tests {
             }
             cluster.settings.nodes_without_power.clear();
             for node in ["n1", "n2", "n3"] {
-                cluster.change("nodes", node, |object| object["spec"]["unschedulable"] = json!(false));
+                cluster.change("nodes", node, |object| {
+                    object["spec"]["unschedulable"] = json!(false);
+                });
             }
             cluster.pass(1500);
-            assert_eq!(cluster.object("jobs.batch", "work")["status"]["succeeded"], 15, "seed {seed}");
+            assert_eq!(
+                cluster.object("jobs.batch", "work")["status"]["succeeded"],
+                15,
+                "seed {seed}"
+            );
             assert!(is_well(&cluster), "seed {seed}: {:#?}", cluster.pods());
         }
     }

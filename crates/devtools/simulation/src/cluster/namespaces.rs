@@ -23,12 +23,20 @@ pub fn run(snapshot: &Snapshot, plan: &mut Plan) {
 
 fn furnish(snapshot: &Snapshot, namespace: &str, plan: &mut Plan) {
     let metadata = |name: &str| json!({ "name": name, "namespace": namespace });
-    if snapshot.objects.get("configmaps", namespace, "kube-root-ca.crt").is_none() {
+    if snapshot
+        .objects
+        .get("configmaps", namespace, "kube-root-ca.crt")
+        .is_none()
+    {
         let data = json!({ "ca.crt": "-----BEGIN CERTIFICATE-----\nc2ltdWxhdGlvbg==\n-----END CERTIFICATE-----\n" });
         let object = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata("kube-root-ca.crt"), "data": data });
         plan.create("configmaps", object);
     }
-    if snapshot.objects.get("serviceaccounts", namespace, "default").is_none() {
+    if snapshot
+        .objects
+        .get("serviceaccounts", namespace, "default")
+        .is_none()
+    {
         let account = json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata("default") });
         plan.create("serviceaccounts", account);
     }
@@ -48,7 +56,11 @@ fn empty(snapshot: &Snapshot, namespace: &Value, resources: &[String], plan: &mu
     let finalizers = items(&namespace["spec"]["finalizers"]);
     if is_empty && finalizers.iter().any(|finalizer| finalizer == "kubernetes") {
         let mut object = namespace.clone();
-        object["spec"]["finalizers"] = finalizers.iter().filter(|finalizer| *finalizer != "kubernetes").cloned().collect();
+        object["spec"]["finalizers"] = finalizers
+            .iter()
+            .filter(|finalizer| *finalizer != "kubernetes")
+            .cloned()
+            .collect();
         plan.push(Write::Finalize { object });
     }
 }
@@ -66,22 +78,48 @@ mod tests {
     #[test]
     fn a_namespace_has_its_account_from_the_beginning() {
         let cluster = Cluster::with_nodes(&[]);
-        assert!(cluster.get("serviceaccounts", "default", "default").is_some());
-        assert!(cluster.get("configmaps", "default", "kube-root-ca.crt").is_some());
+        assert!(
+            cluster
+                .get("serviceaccounts", "default", "default")
+                .is_some()
+        );
+        assert!(
+            cluster
+                .get("configmaps", "default", "kube-root-ca.crt")
+                .is_some()
+        );
     }
 
     #[test]
     fn a_namespace_ends_when_its_content_has() {
         let mut cluster = Cluster::with_nodes(&["n1"]);
-        cluster.add("pods", pod("slow", &json!({ "simulation.test/stop-seconds": "20" }), &json!({})));
-        cluster.add("configmaps", json!({ "metadata": { "name": "held", "finalizers": ["example.com/hold"] } }));
+        cluster.add(
+            "pods",
+            pod(
+                "slow",
+                &json!({ "simulation.test/stop-seconds": "20" }),
+                &json!({}),
+            ),
+        );
+        cluster.add(
+            "configmaps",
+            json!({ "metadata": { "name": "held", "finalizers": ["example.com/hold"] } }),
+        );
         cluster.pass(5);
         cluster.delete("namespaces", "default", None);
         cluster.pass(10);
-        assert_eq!((cluster.pods().len(), cluster.list("configmaps", "default").len()), (1, 1));
+        assert_eq!(
+            (
+                cluster.pods().len(),
+                cluster.list("configmaps", "default").len()
+            ),
+            (1, 1)
+        );
         cluster.pass(20);
         assert!(cluster.pods().is_empty() && !cluster.object("namespaces", "default").is_null());
-        cluster.change("configmaps", "held", |held| held["metadata"]["finalizers"] = json!([]));
+        cluster.change("configmaps", "held", |held| {
+            held["metadata"]["finalizers"] = json!([]);
+        });
         cluster.settle();
         assert!(cluster.object("namespaces", "default").is_null());
     }

@@ -16,7 +16,11 @@ pub struct Plan {
 
 impl Plan {
     pub fn at(now: Timestamp) -> Self {
-        Self { now, writes: Vec::new(), next: None }
+        Self {
+            now,
+            writes: Vec::new(),
+            next: None,
+        }
     }
 
     pub fn finish(self) -> (Vec<Write>, Option<Timestamp>) {
@@ -47,14 +51,23 @@ impl Plan {
 
     pub fn create(&mut self, resource: &str, object: Value) {
         let namespace = namespace(&object).to_owned();
-        self.push(Write::Create { resource: resource.to_owned(), namespace, object });
+        self.push(Write::Create {
+            resource: resource.to_owned(),
+            namespace,
+            object,
+        });
     }
 
     /// Writes nothing if nothing changed.
     pub fn update(&mut self, resource: &str, old: &Value, object: Value) {
         if *old != object {
             let (namespace, name) = (namespace(old).to_owned(), name(old).to_owned());
-            self.push(Write::Update { resource: resource.to_owned(), namespace, name, object });
+            self.push(Write::Update {
+                resource: resource.to_owned(),
+                namespace,
+                name,
+                object,
+            });
         }
     }
 
@@ -64,7 +77,12 @@ impl Plan {
             let mut object = old.clone();
             object["status"] = status;
             let (namespace, name) = (namespace(old).to_owned(), name(old).to_owned());
-            self.push(Write::UpdateStatus { resource: resource.to_owned(), namespace, name, object });
+            self.push(Write::UpdateStatus {
+                resource: resource.to_owned(),
+                namespace,
+                name,
+                object,
+            });
         }
     }
 
@@ -73,9 +91,22 @@ impl Plan {
         self.delete_with(resource, object, None, None);
     }
 
-    pub fn delete_with(&mut self, resource: &str, object: &Value, grace: Option<i64>, propagation: Option<&'static str>) {
+    pub fn delete_with(
+        &mut self,
+        resource: &str,
+        object: &Value,
+        grace: Option<i64>,
+        propagation: Option<&'static str>,
+    ) {
         let (resource, uid) = (resource.to_owned(), uid(object).to_owned());
         let (namespace, name) = (namespace(object).to_owned(), name(object).to_owned());
-        self.push(Write::Delete { resource, namespace, name, uid, grace_seconds: grace, propagation });
+        self.push(Write::Delete {
+            resource,
+            namespace,
+            name,
+            uid,
+            grace_seconds: grace,
+            propagation,
+        });
     }
 }

@@ -5,7 +5,10 @@ use liqo_quantity::{Quantity, ResourceList};
 use serde_json::{Value, json};
 
 use super::{
-    fields::{after, condition, is_ending, is_true, items, name, namespace, new_condition, set_condition, text, time, uid},
+    fields::{
+        after, condition, is_ending, is_true, items, name, namespace, new_condition, set_condition,
+        text, time, uid,
+    },
     plan::Plan,
 };
 
@@ -25,7 +28,10 @@ pub fn is_ready(pod: &Value) -> bool {
 /// Whether a pod has been ready for long enough. Asks for a look at the time when it will.
 pub fn is_available(pod: &Value, min_ready_seconds: i64, plan: &mut Plan) -> bool {
     let ready = condition(pod, "Ready");
-    let mut is_due = || time(&ready["lastTransitionTime"]).is_none_or(|since| plan.is_due(after(since, min_ready_seconds)));
+    let mut is_due = || {
+        time(&ready["lastTransitionTime"])
+            .is_none_or(|since| plan.is_due(after(since, min_ready_seconds)))
+    };
     ready["status"] == "True" && (min_ready_seconds == 0 || is_due())
 }
 
@@ -36,22 +42,34 @@ pub fn min_ready_seconds(object: &Value) -> i64 {
 /// When the last container of a pod ended, or else when its deletion began.
 pub fn finished_at(pod: &Value) -> Option<Timestamp> {
     let ends = items(&pod["status"]["containerStatuses"]).iter();
-    let last = ends.filter_map(|status| time(&status["state"]["terminated"]["finishedAt"])).max();
-    let grace = pod["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0);
+    let last = ends
+        .filter_map(|status| time(&status["state"]["terminated"]["finishedAt"]))
+        .max();
+    let grace = pod["metadata"]["deletionGracePeriodSeconds"]
+        .as_i64()
+        .unwrap_or(0);
     let deleted = time(&pod["metadata"]["deletionTimestamp"]).map(|end| after(end, -grace));
-    last.or(deleted).or_else(|| time(&condition(pod, "Ready")["lastTransitionTime"]))
+    last.or(deleted)
+        .or_else(|| time(&condition(pod, "Ready")["lastTransitionTime"]))
 }
 
 /// What a list of resources in an object amounts to.
 pub fn amounts(list: &Value) -> ResourceList {
     let parsed = list.as_object().into_iter().flatten();
-    parsed.filter_map(|(name, amount)| Some((name.as_str(), amount.as_str()?.parse::<Quantity>().ok()?))).collect()
+    parsed
+        .filter_map(|(name, amount)| {
+            Some((name.as_str(), amount.as_str()?.parse::<Quantity>().ok()?))
+        })
+        .collect()
 }
 
 /// What a pod needs of a node. `which` is `requests` or `limits`.
 pub fn needs(pod: &Value, which: &str) -> ResourceList {
-    let mut sum: ResourceList =
-        items(&pod["spec"]["containers"]).iter().fold(ResourceList::new(), |sum, one| sum + &amounts(&one["resources"][which]));
+    let mut sum: ResourceList = items(&pod["spec"]["containers"])
+        .iter()
+        .fold(ResourceList::new(), |sum, one| {
+            sum + &amounts(&one["resources"][which])
+        });
     let (mut sidecars, mut peak) = (ResourceList::new(), ResourceList::new());
     for container in items(&pod["spec"]["initContainers"]) {
         let own = amounts(&container["resources"][which]);
@@ -75,7 +93,12 @@ pub fn owner_reference(owner: &Value, api_version: &str, kind: &str) -> Value {
 }
 
 /// A pod as the owner's template describes it, with more labels, and with a generated name.
-pub fn from_template(owner: &Value, api_version: &str, kind: &str, labels: &[(&str, &str)]) -> Value {
+pub fn from_template(
+    owner: &Value,
+    api_version: &str,
+    kind: &str,
+    labels: &[(&str, &str)],
+) -> Value {
     let template = &owner["spec"]["template"];
     let mut pod = json!({
         "apiVersion": "v1", "kind": "Pod",
@@ -107,7 +130,11 @@ pub fn set_name(pod: &mut Value, name: &str) {
 /// The status of a pod with the condition that tells who ended it.
 pub fn disruption(pod: &Value, reason: &str, message: &str, now: Timestamp) -> Value {
     let mut status = pod["status"].clone();
-    set_condition(&mut status, &new_condition("DisruptionTarget", true, reason, message), now);
+    set_condition(
+        &mut status,
+        &new_condition("DisruptionTarget", true, reason, message),
+        now,
+    );
     status
 }
 

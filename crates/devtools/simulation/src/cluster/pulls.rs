@@ -9,16 +9,28 @@ use super::{
     snapshot::Snapshot,
 };
 
-/// Whether a container may start, because its image is there; a pull begins at `begin`. Other images than those in the settings always
-/// are there, and no event says so.
-pub fn has_image(pod: &Value, container: &Value, begin: Timestamp, snapshot: &Snapshot, plan: &mut Plan) -> bool {
+/// Whether a container may start, because its image is there; a pull begins at `begin`. Other
+/// images than those in the settings always are there, and no event says so.
+pub fn has_image(
+    pod: &Value,
+    container: &Value,
+    begin: Timestamp,
+    snapshot: &Snapshot,
+    plan: &mut Plan,
+) -> bool {
     let image = text(&container["image"]);
-    let Some(seconds) = snapshot.settings.image_pulls.get(image) else { return true };
+    let Some(seconds) = snapshot.settings.image_pulls.get(image) else {
+        return true;
+    };
     let end = after(begin, *seconds);
     let is_there = plan.is_due(end);
     let mut tell = |reason: &str, at: Timestamp, message: &str| {
         let event = event(pod, container, reason, at, message);
-        if snapshot.objects.get("events", namespace(pod), name(&event)).is_none() {
+        if snapshot
+            .objects
+            .get("events", namespace(pod), name(&event))
+            .is_none()
+        {
             plan.create("events", event);
         }
     };
@@ -37,10 +49,18 @@ pub fn has_image(pod: &Value, container: &Value, begin: Timestamp, snapshot: &Sn
     is_there
 }
 
-/// Its name ends with the time, as those of kubelets do. Events of the same time are one nanosecond apart.
+/// Its name ends with the time, as those of kubelets do. Events of the same time are one nanosecond
+/// apart.
 fn event(pod: &Value, container: &Value, reason: &str, at: Timestamp, message: &str) -> Value {
-    let order = ["Pulling", "Pulled", "Created", "Started"].iter().position(|one| *one == reason).unwrap_or_default();
-    let first = at.checked_add(SignedDuration::from_nanos(i64::try_from(order).unwrap_or_default())).unwrap_or(at);
+    let order = ["Pulling", "Pulled", "Created", "Started"]
+        .iter()
+        .position(|one| *one == reason)
+        .unwrap_or_default();
+    let first = at
+        .checked_add(SignedDuration::from_nanos(
+            i64::try_from(order).unwrap_or_default(),
+        ))
+        .unwrap_or(at);
     let (container, namespace, pod_name) = (text(&container["name"]), namespace(pod), name(pod));
     json!({
         "apiVersion": "v1", "kind": "Event",

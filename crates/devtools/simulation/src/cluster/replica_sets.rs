@@ -5,7 +5,9 @@ use std::{cmp::Reverse, collections::HashMap};
 use serde_json::{Value, json};
 
 use super::{
-    fields::{condition, count, created_at, drop_field, is_ending, items, set_count, text, time, uid},
+    fields::{
+        condition, count, created_at, drop_field, is_ending, items, set_count, text, time, uid,
+    },
     plan::Plan,
     pods::{from_template, is_active, is_available, is_ready, min_ready_seconds, node_of},
     selectors::has_labels,
@@ -19,7 +21,10 @@ pub fn run(snapshot: &Snapshot, plan: &mut Plan) {
 }
 
 fn sync(snapshot: &Snapshot, set: &Value, plan: &mut Plan) {
-    let pods: Vec<&Value> = snapshot.pods_of(uid(set)).filter(|pod| is_active(pod)).collect();
+    let pods: Vec<&Value> = snapshot
+        .pods_of(uid(set))
+        .filter(|pod| is_active(pod))
+        .collect();
     let wanted = usize::try_from(set["spec"]["replicas"].as_i64().unwrap_or(1)).unwrap_or(0);
     if !is_ending(set) {
         for _ in pods.len()..wanted {
@@ -42,15 +47,26 @@ pub fn first_to_go<'a>(pods: &[&'a Value], surplus: usize) -> Vec<&'a Value> {
     for pod in pods {
         *neighbours.entry(node_of(pod)).or_default() += 1;
     }
-    let phase_rank = |pod: &Value| ["Pending", "Unknown", "Running"].iter().position(|phase| pod["status"]["phase"] == *phase);
-    let cost = |pod: &Value| {
-        text(&pod["metadata"]["annotations"]["controller.kubernetes.io/pod-deletion-cost"]).parse().unwrap_or(0_i32)
+    let phase_rank = |pod: &Value| {
+        ["Pending", "Unknown", "Running"]
+            .iter()
+            .position(|phase| pod["status"]["phase"] == *phase)
     };
-    let restarts =
-        |pod: &Value| items(&pod["status"]["containerStatuses"]).iter().filter_map(|one| one["restartCount"].as_i64()).max();
+    let cost = |pod: &Value| {
+        text(&pod["metadata"]["annotations"]["controller.kubernetes.io/pod-deletion-cost"])
+            .parse()
+            .unwrap_or(0_i32)
+    };
+    let restarts = |pod: &Value| {
+        items(&pod["status"]["containerStatuses"])
+            .iter()
+            .filter_map(|one| one["restartCount"].as_i64())
+            .max()
+    };
     let mut sorted = pods.to_vec();
     sorted.sort_by_cached_key(|pod| {
-        let ready_since = time(&condition(pod, "Ready")["lastTransitionTime"]).filter(|_| is_ready(pod));
+        let ready_since =
+            time(&condition(pod, "Ready")["lastTransitionTime"]).filter(|_| is_ready(pod));
         (
             !node_of(pod).is_empty(),
             phase_rank(pod),
@@ -73,11 +89,22 @@ fn status(set: &Value, pods: &[&Value], plan: &mut Plan) -> Value {
     set_count(
         &mut status,
         "fullyLabeledReplicas",
-        count(pods.iter().filter(|pod| has_labels(&pod["metadata"]["labels"], labels))),
+        count(
+            pods.iter()
+                .filter(|pod| has_labels(&pod["metadata"]["labels"], labels)),
+        ),
     );
-    set_count(&mut status, "readyReplicas", count(pods.iter().filter(|pod| is_ready(pod))));
+    set_count(
+        &mut status,
+        "readyReplicas",
+        count(pods.iter().filter(|pod| is_ready(pod))),
+    );
     let seconds = min_ready_seconds(set);
-    set_count(&mut status, "availableReplicas", count(pods.iter().filter(|pod| is_available(pod, seconds, plan))));
+    set_count(
+        &mut status,
+        "availableReplicas",
+        count(pods.iter().filter(|pod| is_available(pod, seconds, plan))),
+    );
     status["observedGeneration"] = set["metadata"]["generation"].clone();
     if status["observedGeneration"].is_null() {
         drop_field(&mut status, "observedGeneration");
@@ -113,7 +140,10 @@ mod tests {
         cluster.delete("pods", &first, None);
         cluster.settle();
         assert_eq!(
-            (cluster.pods().len(), cluster.object("replicasets.apps", "web")["status"]["replicas"].as_i64()),
+            (
+                cluster.pods().len(),
+                cluster.object("replicasets.apps", "web")["status"]["replicas"].as_i64()
+            ),
             (4, Some(3))
         );
         cluster.pass(5);
@@ -129,7 +159,9 @@ mod tests {
         });
         cluster.settle();
         assert_eq!(cluster.ready(), 2);
-        cluster.change("replicasets.apps", "web", |set| set["spec"]["replicas"] = json!(2));
+        cluster.change("replicasets.apps", "web", |set| {
+            set["spec"]["replicas"] = json!(2);
+        });
         cluster.pass(5);
         assert_eq!(cluster.ready(), 2);
         let mut pods = cluster.pods();
@@ -140,10 +172,15 @@ mod tests {
     #[test]
     fn a_pod_counts_as_available_after_min_ready_seconds() {
         let mut cluster = three();
-        cluster.change("replicasets.apps", "web", |set| set["spec"]["minReadySeconds"] = json!(30));
+        cluster.change("replicasets.apps", "web", |set| {
+            set["spec"]["minReadySeconds"] = json!(30);
+        });
         cluster.pass(10);
         assert!(cluster.object("replicasets.apps", "web")["status"]["availableReplicas"].is_null());
         cluster.pass(20);
-        assert_eq!(cluster.object("replicasets.apps", "web")["status"]["availableReplicas"], 3);
+        assert_eq!(
+            cluster.object("replicasets.apps", "web")["status"]["availableReplicas"],
+            3
+        );
     }
 }

@@ -15,17 +15,34 @@ use super::{
 };
 
 pub fn run(snapshot: &Snapshot, plan: &mut Plan) {
-    let mut waiting: Vec<&Value> = snapshot.pods.iter().map(|pod| &**pod).filter(|pod| is_waiting(pod)).collect();
+    let mut waiting: Vec<&Value> = snapshot
+        .pods
+        .iter()
+        .map(|pod| &**pod)
+        .filter(|pod| is_waiting(pod))
+        .collect();
     if waiting.is_empty() {
         return;
     }
-    waiting.sort_by_key(|pod| (Reverse(pod["spec"]["priority"].as_i64().unwrap_or(0)), created_at(pod)));
+    waiting.sort_by_key(|pod| {
+        (
+            Reverse(pod["spec"]["priority"].as_i64().unwrap_or(0)),
+            created_at(pod),
+        )
+    });
     let mut rooms = NodeRoom::all(snapshot);
     for pod in waiting {
         match choose(pod, &rooms) {
             Ok(index) => {
-                let (namespace, node) = (namespace(pod).to_owned(), name(rooms[index].node).to_owned());
-                plan.push(Write::Bind { namespace, pod: name(pod).to_owned(), node });
+                let (namespace, node) = (
+                    namespace(pod).to_owned(),
+                    name(rooms[index].node).to_owned(),
+                );
+                plan.push(Write::Bind {
+                    namespace,
+                    pod: name(pod).to_owned(),
+                    node,
+                });
                 rooms[index].add(pod);
             }
             Err(message) => refuse(snapshot, pod, &message, plan),
@@ -61,27 +78,45 @@ fn choose(pod: &Value, rooms: &[NodeRoom]) -> Result<usize, String> {
             *reasons.entry(reason).or_default() += 1;
         }
     }
-    best.map(|(_, index)| index).ok_or_else(|| explain(&reasons, rooms.len()))
+    best.map(|(_, index)| index)
+        .ok_or_else(|| explain(&reasons, rooms.len()))
 }
 
 /// Higher is better. Of equal nodes the first by name wins.
 fn score(pod: &Value, room: &NodeRoom) -> (Reverse<usize>, i64, i128, Reverse<usize>) {
-    let avoided =
-        taints(room.node).filter(|taint| taint["effect"] == "PreferNoSchedule" && tolerations(pod, taint).next().is_none());
-    let preferred = &pod["spec"]["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"];
-    let matching = items(preferred).iter().filter(|term| term_matches(&term["preference"], room.node));
+    let avoided = taints(room.node).filter(|taint| {
+        taint["effect"] == "PreferNoSchedule" && tolerations(pod, taint).next().is_none()
+    });
+    let preferred =
+        &pod["spec"]["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"];
+    let matching = items(preferred)
+        .iter()
+        .filter(|term| term_matches(&term["preference"], room.node));
     let weight = matching.filter_map(|term| term["weight"].as_i64()).sum();
-    (Reverse(avoided.count()), weight, room.free_share(pod), Reverse(room.pods.len()))
+    (
+        Reverse(avoided.count()),
+        weight,
+        room.free_share(pod),
+        Reverse(room.pods.len()),
+    )
 }
 
 fn explain(reasons: &BTreeMap<String, usize>, nodes: usize) -> String {
     if nodes == 0 {
         return "no nodes available to schedule pods".to_owned();
     }
-    let mut counts: Vec<String> = reasons.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
+    let mut counts: Vec<String> = reasons
+        .iter()
+        .map(|(reason, count)| format!("{count} {reason}"))
+        .collect();
     counts.sort();
-    let no_help = format!("preemption: 0/{nodes} nodes are available: {nodes} Preemption is not helpful for scheduling.");
-    format!("0/{nodes} nodes are available: {}. {no_help}", counts.join(", "))
+    let no_help = format!(
+        "preemption: 0/{nodes} nodes are available: {nodes} Preemption is not helpful for scheduling."
+    );
+    format!(
+        "0/{nodes} nodes are available: {}. {no_help}",
+        counts.join(", ")
+    )
 }
 
 fn refuse(snapshot: &Snapshot, pod: &Value, message: &str, plan: &mut Plan) {
@@ -134,17 +169,30 @@ mod tests {
     fn pods_of_one_decision_share_the_room() {
         let mut cluster = Cluster::with_nodes(&["n1"]);
         for name in ["a", "b"] {
-            cluster.add("pods", pod(name, &json!({}), &json!({ "containers": container(&json!({ "cpu": "3" })) })));
+            cluster.add(
+                "pods",
+                pod(
+                    name,
+                    &json!({}),
+                    &json!({ "containers": container(&json!({ "cpu": "3" })) }),
+                ),
+            );
         }
         cluster.settle();
-        assert!(cluster.object("pods", "a")["spec"]["nodeName"] == "n1" && reason(&cluster, "b").contains("Insufficient cpu"));
+        assert!(
+            cluster.object("pods", "a")["spec"]["nodeName"] == "n1"
+                && reason(&cluster, "b").contains("Insufficient cpu")
+        );
     }
 
     #[test]
     fn the_largest_init_container_counts() {
         let mut cluster = Cluster::with_nodes(&["n1"]);
         let init = json!([{ "name": "i", "resources": { "requests": { "memory": "9Gi" } } }]);
-        assert_eq!(place(&mut cluster, "a", &json!({ "initContainers": init })), "");
+        assert_eq!(
+            place(&mut cluster, "a", &json!({ "initContainers": init })),
+            ""
+        );
         assert!(reason(&cluster, "a").contains("1 Insufficient memory"));
     }
 
@@ -162,12 +210,22 @@ mod tests {
             "preferredDuringSchedulingIgnoredDuringExecution": preferred,
         } });
         for name in ["a", "b"] {
-            assert_eq!(place(&mut cluster, name, &json!({ "affinity": affinity })), "n3");
+            assert_eq!(
+                place(&mut cluster, name, &json!({ "affinity": affinity })),
+                "n3"
+            );
         }
-        assert_eq!(place(&mut cluster, "c", &json!({ "nodeSelector": { "host": "n4" } })), "");
-        assert!(
-            reason(&cluster, "c").starts_with("0/3 nodes are available: 3 node(s) didn't match Pod's node affinity/selector.")
+        assert_eq!(
+            place(
+                &mut cluster,
+                "c",
+                &json!({ "nodeSelector": { "host": "n4" } })
+            ),
+            ""
         );
+        assert!(reason(&cluster, "c").starts_with(
+            "0/3 nodes are available: 3 node(s) didn't match Pod's node affinity/selector."
+        ));
     }
 
     #[test]
@@ -175,17 +233,25 @@ mod tests {
         let mut cluster = Cluster::with_nodes(&["n1", "n2"]);
         let taints = json!([{ "key": "k", "value": "v", "effect": "NoSchedule" }]);
         cluster.change("nodes", "n1", |node| node["spec"]["taints"] = taints);
-        cluster.change("nodes", "n2", |node| node["spec"]["unschedulable"] = json!(true));
+        cluster.change("nodes", "n2", |node| {
+            node["spec"]["unschedulable"] = json!(true);
+        });
         assert_eq!(place(&mut cluster, "a", &json!({})), "");
         assert!(
             reason(&cluster, "a")
                 .starts_with("0/2 nodes are available: 1 node(s) had untolerated taint {k: v}, 1 node(s) were unschedulable.")
         );
         assert_eq!(
-            place(&mut cluster, "b", &json!({ "tolerations": [{ "key": "k", "operator": "Equal", "value": "v" }] })),
+            place(
+                &mut cluster,
+                "b",
+                &json!({ "tolerations": [{ "key": "k", "operator": "Equal", "value": "v" }] })
+            ),
             "n1"
         );
-        cluster.change("nodes", "n2", |node| node["spec"]["unschedulable"] = json!(false));
+        cluster.change("nodes", "n2", |node| {
+            node["spec"]["unschedulable"] = json!(false);
+        });
         cluster.settle();
         assert_eq!(cluster.object("pods", "a")["spec"]["nodeName"], "n2");
     }
@@ -193,19 +259,28 @@ mod tests {
     #[test]
     fn pods_that_repel_each_other_are_apart() {
         let mut cluster = Cluster::with_nodes(&["n1", "n2"]);
-        let term =
-            json!({ "topologyKey": "host", "labelSelector": { "matchExpressions": [{ "key": "app", "operator": "Exists" }] } });
+        let term = json!({ "topologyKey": "host", "labelSelector": { "matchExpressions": [{ "key": "app", "operator": "Exists" }] } });
         let apart = json!({ "affinity": { "podAntiAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": [term] } } });
         assert_eq!(place(&mut cluster, "a", &apart), "n1");
         assert_eq!(place(&mut cluster, "b", &json!({})), "n2");
         assert_eq!(place(&mut cluster, "c", &apart), "");
-        assert_eq!(place(&mut cluster, "d", &json!({ "nodeSelector": { "host": "n1" } })), "");
+        assert_eq!(
+            place(
+                &mut cluster,
+                "d",
+                &json!({ "nodeSelector": { "host": "n1" } })
+            ),
+            ""
+        );
     }
 
     #[test]
     fn pods_of_others_and_pods_with_gates_are_left_alone() {
         let mut cluster = Cluster::with_nodes(&["n1"]);
-        for spec in [json!({ "schedulerName": "other" }), json!({ "schedulingGates": [{ "name": "g" }] })] {
+        for spec in [
+            json!({ "schedulerName": "other" }),
+            json!({ "schedulingGates": [{ "name": "g" }] }),
+        ] {
             let name = format!("p{}", cluster.pods().len());
             assert_eq!(place(&mut cluster, &name, &spec), "");
             assert!(condition(&cluster.object("pods", &name), "PodScheduled").is_null());

@@ -37,12 +37,24 @@ impl<'a> Snapshot<'a> {
             pods_by_node: HashMap::new(),
         };
         for (index, pod) in pods.iter().enumerate() {
-            snapshot.pods_by_namespace.entry(namespace(pod).to_owned()).or_default().push(index);
+            snapshot
+                .pods_by_namespace
+                .entry(namespace(pod).to_owned())
+                .or_default()
+                .push(index);
             if let Some(owner) = controller(pod) {
-                snapshot.pods_by_controller.entry(text(&owner["uid"]).to_owned()).or_default().push(index);
+                snapshot
+                    .pods_by_controller
+                    .entry(text(&owner["uid"]).to_owned())
+                    .or_default()
+                    .push(index);
             }
             if !text(&pod["spec"]["nodeName"]).is_empty() {
-                snapshot.pods_by_node.entry(text(&pod["spec"]["nodeName"]).to_owned()).or_default().push(index);
+                snapshot
+                    .pods_by_node
+                    .entry(text(&pod["spec"]["nodeName"]).to_owned())
+                    .or_default()
+                    .push(index);
             }
         }
         snapshot.pods = pods;
@@ -54,7 +66,10 @@ impl<'a> Snapshot<'a> {
     }
 
     pub fn node(&self, wanted: &str) -> Option<&Value> {
-        self.nodes.iter().map(|node| &**node).find(|node| name(node) == wanted)
+        self.nodes
+            .iter()
+            .map(|node| &**node)
+            .find(|node| name(node) == wanted)
     }
 
     pub fn pods_of(&self, controller_uid: &str) -> impl Iterator<Item = &Value> {
@@ -70,6 +85,10 @@ impl<'a> Snapshot<'a> {
     }
 
     fn select<'s>(&'s self, indexes: Option<&'s Vec<usize>>) -> impl Iterator<Item = &'s Value> {
-        indexes.into_iter().flatten().filter_map(|index| self.pods.get(*index)).map(|pod| &**pod)
+        indexes
+            .into_iter()
+            .flatten()
+            .filter_map(|index| self.pods.get(*index))
+            .map(|pod| &**pod)
     }
 }

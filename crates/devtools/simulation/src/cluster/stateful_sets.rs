@@ -29,13 +29,19 @@ struct StatefulSet<'a> {
 impl<'a> StatefulSet<'a> {
     fn read(snapshot: &'a Snapshot, object: &'a Value) -> Self {
         let prefix = format!("{}-", name(object));
-        let ordinal = |pod: &'a Value| Some((name(pod).strip_prefix(&prefix)?.parse::<i64>().ok()?, pod));
-        let mut pods: Vec<(i64, &Value)> = snapshot.pods_of(uid(object)).filter_map(ordinal).collect();
+        let ordinal =
+            |pod: &'a Value| Some((name(pod).strip_prefix(&prefix)?.parse::<i64>().ok()?, pod));
+        let mut pods: Vec<(i64, &Value)> =
+            snapshot.pods_of(uid(object)).filter_map(ordinal).collect();
         pods.sort_by_key(|(ordinal, _)| *ordinal);
         Self {
             object,
             pods,
-            revision: format!("{}-{}", name(object), fingerprint(&object["spec"]["template"])),
+            revision: format!(
+                "{}-{}",
+                name(object),
+                fingerprint(&object["spec"]["template"])
+            ),
             replicas: object["spec"]["replicas"].as_i64().unwrap_or(1),
             is_parallel: object["spec"]["podManagementPolicy"] == "Parallel",
         }
@@ -50,7 +56,10 @@ impl<'a> StatefulSet<'a> {
     }
 
     fn pod(&self, ordinal: i64) -> Option<&'a Value> {
-        self.pods.iter().find(|(of_pod, _)| *of_pod == ordinal).map(|(_, pod)| *pod)
+        self.pods
+            .iter()
+            .find(|(of_pod, _)| *of_pod == ordinal)
+            .map(|(_, pod)| *pod)
     }
 
     fn is_healthy(&self, pod: &Value, plan: &mut Plan) -> bool {
@@ -77,9 +86,16 @@ impl<'a> StatefulSet<'a> {
     }
 
     fn create(&self, snapshot: &Snapshot, ordinal: i64, plan: &mut Plan) {
-        let (own, index) = (format!("{}-{ordinal}", name(self.object)), ordinal.to_string());
+        let (own, index) = (
+            format!("{}-{ordinal}", name(self.object)),
+            ordinal.to_string(),
+        );
         // A pod of that name that belongs to somebody else must go first.
-        if snapshot.objects.get("pods", namespace(self.object), &own).is_some() {
+        if snapshot
+            .objects
+            .get("pods", namespace(self.object), &own)
+            .is_some()
+        {
             return;
         }
         let labels = [
@@ -98,10 +114,19 @@ impl<'a> StatefulSet<'a> {
 
     /// Deletes what is too much, the highest first. Returns true if nothing is.
     fn shrink(&self, plan: &mut Plan) -> bool {
-        let condemned: Vec<&Value> =
-            self.pods.iter().rev().filter(|(ordinal, _)| *ordinal >= self.replicas).map(|(_, pod)| *pod).collect();
+        let condemned: Vec<&Value> = self
+            .pods
+            .iter()
+            .rev()
+            .filter(|(ordinal, _)| *ordinal >= self.replicas)
+            .map(|(_, pod)| *pod)
+            .collect();
         let at_once = if self.is_parallel { condemned.len() } else { 1 };
-        condemned.iter().take(at_once).filter(|pod| !is_ending(pod)).for_each(|pod| plan.delete("pods", pod));
+        condemned
+            .iter()
+            .take(at_once)
+            .filter(|pod| !is_ending(pod))
+            .for_each(|pod| plan.delete("pods", pod));
         condemned.is_empty()
     }
 
@@ -119,10 +144,16 @@ impl<'a> StatefulSet<'a> {
 
     fn status(&self, plan: &mut Plan) -> Value {
         let mut status = self.object["status"].clone();
-        let pods = || self.pods.iter().map(|(_, pod)| *pod).filter(|pod| !is_finished(pod));
+        let pods = || {
+            self.pods
+                .iter()
+                .map(|(_, pod)| *pod)
+                .filter(|pod| !is_finished(pod))
+        };
         let seconds = min_ready_seconds(self.object);
         let (all, ready) = (count(pods()), count(pods().filter(|pod| is_ready(pod))));
-        let updated = count(pods().filter(|pod| label(pod, REVISION) == self.revision && !is_ending(pod)));
+        let updated =
+            count(pods().filter(|pod| label(pod, REVISION) == self.revision && !is_ending(pod)));
         let is_settled = updated == self.replicas && ready == self.replicas && all == self.replicas;
         if is_settled || text(&status["currentRevision"]).is_empty() {
             status["currentRevision"] = json!(self.revision);
@@ -130,11 +161,16 @@ impl<'a> StatefulSet<'a> {
         let current = text(&status["currentRevision"]).to_owned();
         status["updateRevision"] = json!(self.revision);
         status["replicas"] = json!(all);
-        status["availableReplicas"] = json!(count(pods().filter(|pod| is_available(pod, seconds, plan))));
+        status["availableReplicas"] =
+            json!(count(pods().filter(|pod| is_available(pod, seconds, plan))));
         set_count(&mut status, "readyReplicas", ready);
         set_count(&mut status, "updatedReplicas", updated);
         let is_current = |pod: &&Value| label(pod, REVISION) == current && !is_ending(pod);
-        set_count(&mut status, "currentReplicas", count(pods().filter(is_current)));
+        set_count(
+            &mut status,
+            "currentReplicas",
+            count(pods().filter(is_current)),
+        );
         status["collisionCount"] = json!(0);
         if !self.object["metadata"]["generation"].is_null() {
             status["observedGeneration"] = self.object["metadata"]["generation"].clone();
@@ -164,13 +200,18 @@ mod tests {
 
     fn ready_names(cluster: &Cluster) -> Vec<String> {
         let pods = cluster.pods();
-        pods.iter().filter(|pod| is_ready(pod) && !is_ending(pod)).map(|pod| name(pod).to_owned()).collect()
+        pods.iter()
+            .filter(|pod| is_ready(pod) && !is_ending(pod))
+            .map(|pod| name(pod).to_owned())
+            .collect()
     }
 
     #[test]
     fn pods_come_up_one_after_the_other_or_all_at_once() {
         let mut cluster = three("OrderedReady");
-        cluster.pass_and(10, |cluster| assert!(cluster.pods().len() <= cluster.ready() + 1));
+        cluster.pass_and(10, |cluster| {
+            assert!(cluster.pods().len() <= cluster.ready() + 1);
+        });
         assert_eq!(ready_names(&cluster), ["db-0", "db-1", "db-2"]);
         let mut cluster = three("Parallel");
         cluster.settle();
@@ -181,7 +222,10 @@ mod tests {
     fn a_drained_set_comes_back_in_order() {
         let mut cluster = three("OrderedReady");
         cluster.pass(10);
-        cluster.pod_names().iter().for_each(|pod| cluster.delete("pods", pod, None));
+        cluster
+            .pod_names()
+            .iter()
+            .for_each(|pod| cluster.delete("pods", pod, None));
         let mut seen = Vec::new();
         cluster.pass_and(30, |cluster| {
             let ready = ready_names(cluster);
@@ -189,7 +233,15 @@ mod tests {
                 seen.push(ready);
             }
         });
-        assert_eq!(seen, [vec![], vec!["db-0"], vec!["db-0", "db-1"], vec!["db-0", "db-1", "db-2"]]);
+        assert_eq!(
+            seen,
+            [
+                vec![],
+                vec!["db-0"],
+                vec!["db-0", "db-1"],
+                vec!["db-0", "db-1", "db-2"]
+            ]
+        );
     }
 
     #[test]
@@ -200,20 +252,30 @@ mod tests {
             set["spec"]["template"]["spec"]["containers"][0]["image"] = json!("web:2");
         });
         cluster.pass_and(30, |cluster| {
-            let is_updated = |name: &str| cluster.object("pods", name)["spec"]["containers"][0]["image"] == "web:2";
+            let is_updated = |name: &str| {
+                cluster.object("pods", name)["spec"]["containers"][0]["image"] == "web:2"
+            };
             assert!(cluster.ready() >= 2 && (is_updated("db-2") || !is_updated("db-1")));
         });
         let pods = cluster.pods();
-        assert!(pods.iter().all(|pod| pod["spec"]["containers"][0]["image"] == "web:2"));
+        assert!(
+            pods.iter()
+                .all(|pod| pod["spec"]["containers"][0]["image"] == "web:2")
+        );
         let status = &cluster.object("statefulsets.apps", "db")["status"];
-        assert_eq!((&status["updatedReplicas"], &status["currentRevision"]), (&json!(3), &status["updateRevision"]));
+        assert_eq!(
+            (&status["updatedReplicas"], &status["currentRevision"]),
+            (&json!(3), &status["updateRevision"])
+        );
     }
 
     #[test]
     fn the_highest_goes_first() {
         let mut cluster = three("OrderedReady");
         cluster.pass(10);
-        cluster.change("statefulsets.apps", "db", |set| set["spec"]["replicas"] = json!(1));
+        cluster.change("statefulsets.apps", "db", |set| {
+            set["spec"]["replicas"] = json!(1);
+        });
         cluster.settle();
         assert_eq!(ready_names(&cluster), ["db-0", "db-1"]);
         cluster.pass(10);

@@ -31,12 +31,20 @@ pub struct Cluster {
 impl Objects for Cluster {
     fn list(&self, resource: &str, namespace: &str) -> Vec<Arc<Value>> {
         let first = (resource.to_owned(), namespace.to_owned(), String::new());
-        let following = self.objects.range(first..).take_while(|(key, _)| key.0 == resource);
-        following.filter(|(key, _)| namespace.is_empty() || key.1 == namespace).map(|(_, object)| object.clone()).collect()
+        let following = self
+            .objects
+            .range(first..)
+            .take_while(|(key, _)| key.0 == resource);
+        following
+            .filter(|(key, _)| namespace.is_empty() || key.1 == namespace)
+            .map(|(_, object)| object.clone())
+            .collect()
     }
 
     fn get(&self, resource: &str, namespace: &str, name: &str) -> Option<Arc<Value>> {
-        self.objects.get(&(resource.to_owned(), namespace.to_owned(), name.to_owned())).cloned()
+        self.objects
+            .get(&(resource.to_owned(), namespace.to_owned(), name.to_owned()))
+            .cloned()
     }
 
     fn resources(&self) -> Vec<String> {
@@ -87,7 +95,8 @@ impl Cluster {
         self.add("namespaces", json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name }, "spec": spec }));
     }
 
-    /// Creates an object, in the namespace `default` if it is of a namespaced kind and names no other.
+    /// Creates an object, in the namespace `default` if it is of a namespaced kind and names no
+    /// other.
     pub fn add(&mut self, resource: &str, mut object: Value) {
         let metadata = &mut object["metadata"];
         if !["namespaces", "nodes"].contains(&resource) && metadata["namespace"].is_null() {
@@ -95,13 +104,24 @@ impl Cluster {
         }
         self.counter += 1;
         if metadata["name"].is_null() {
-            metadata["name"] = json!(format!("{}{}", text(&metadata["generateName"]), self.counter));
+            metadata["name"] = json!(format!(
+                "{}{}",
+                text(&metadata["generateName"]),
+                self.counter
+            ));
         }
         metadata["uid"] = json!(format!("uid-{}", self.counter));
         metadata["creationTimestamp"] = json!(time_text(self.now));
         metadata["generation"] = json!(1);
-        let key = (resource.to_owned(), text(&metadata["namespace"]).to_owned(), text(&metadata["name"]).to_owned());
-        if let Some(kind) = Kinds::built_in().iter().find(|kind| kind.resource() == resource) {
+        let key = (
+            resource.to_owned(),
+            text(&metadata["namespace"]).to_owned(),
+            text(&metadata["name"]).to_owned(),
+        );
+        if let Some(kind) = Kinds::built_in()
+            .iter()
+            .find(|kind| kind.resource() == resource)
+        {
             (object["apiVersion"], object["kind"]) = (json!(kind.api_version()), json!(kind.kind));
         }
         assert!(!self.objects.contains_key(&key), "{key:?} exists already");
@@ -116,7 +136,10 @@ impl Cluster {
         object["metadata"]["resourceVersion"] = json!(self.counter.to_string());
         let is_held = !items(&object["metadata"]["finalizers"]).is_empty()
             || key.0 == "namespaces" && !items(&object["spec"]["finalizers"]).is_empty()
-            || object["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0) > 0;
+            || object["metadata"]["deletionGracePeriodSeconds"]
+                .as_i64()
+                .unwrap_or(0)
+                > 0;
         if is_ending(&object) && !is_held {
             self.objects.remove(&key);
         } else {
@@ -125,8 +148,14 @@ impl Cluster {
     }
 
     pub fn object(&self, resource: &str, name: &str) -> Value {
-        let namespace = if ["namespaces", "nodes"].contains(&resource) { "" } else { "default" };
-        self.get(resource, namespace, name).map(|object| (*object).clone()).unwrap_or_default()
+        let namespace = if ["namespaces", "nodes"].contains(&resource) {
+            ""
+        } else {
+            "default"
+        };
+        self.get(resource, namespace, name)
+            .map(|object| (*object).clone())
+            .unwrap_or_default()
     }
 
     /// Changes an object as its user would.
@@ -134,8 +163,16 @@ impl Cluster {
         let mut object = self.object(resource, name);
         assert!(!object.is_null(), "{resource} {name} does not exist");
         change(&mut object);
-        object["metadata"]["generation"] = json!(object["metadata"]["generation"].as_i64().unwrap() + 1);
-        self.put((resource.to_owned(), text(&object["metadata"]["namespace"]).to_owned(), name.to_owned()), object);
+        object["metadata"]["generation"] =
+            json!(object["metadata"]["generation"].as_i64().unwrap() + 1);
+        self.put(
+            (
+                resource.to_owned(),
+                text(&object["metadata"]["namespace"]).to_owned(),
+                name.to_owned(),
+            ),
+            object,
+        );
     }
 
     pub fn delete(&mut self, resource: &str, name: &str, propagation: Option<&str>) {
@@ -143,18 +180,35 @@ impl Cluster {
         self.remove(resource, &object, None, propagation);
     }
 
-    fn remove(&mut self, resource: &str, object: &Value, grace: Option<i64>, propagation: Option<&str>) {
+    fn remove(
+        &mut self,
+        resource: &str,
+        object: &Value,
+        grace: Option<i64>,
+        propagation: Option<&str>,
+    ) {
         let mut object = object.clone();
-        let is_running = resource == "pods" && !object["spec"]["nodeName"].is_null() && !is_finished(&object);
-        let own = object["spec"]["terminationGracePeriodSeconds"].as_i64().unwrap_or(30);
+        let is_running =
+            resource == "pods" && !object["spec"]["nodeName"].is_null() && !is_finished(&object);
+        let own = object["spec"]["terminationGracePeriodSeconds"]
+            .as_i64()
+            .unwrap_or(30);
         let grace = if is_running { grace.unwrap_or(own) } else { 0 };
         let finalizer = [("Foreground", "foregroundDeletion"), ("Orphan", "orphan")];
-        if let Some((_, finalizer)) = finalizer.into_iter().find(|(name, _)| Some(*name) == propagation) {
+        if let Some((_, finalizer)) = finalizer
+            .into_iter()
+            .find(|(name, _)| Some(*name) == propagation)
+        {
             let mut finalizers = items(&object["metadata"]["finalizers"]).to_vec();
             finalizers.push(json!(finalizer));
             object["metadata"]["finalizers"] = json!(finalizers);
         }
-        if !is_ending(&object) || grace < object["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0) {
+        if !is_ending(&object)
+            || grace
+                < object["metadata"]["deletionGracePeriodSeconds"]
+                    .as_i64()
+                    .unwrap_or(0)
+        {
             object["metadata"]["deletionTimestamp"] = json!(time_text(after(self.now, grace)));
             object["metadata"]["deletionGracePeriodSeconds"] = json!(grace);
         }
@@ -168,7 +222,10 @@ impl Cluster {
 
     /// The next number below the bound, of a sequence that `draws` began.
     pub fn draw(&mut self, bound: u64) -> u64 {
-        self.draws = self.draws.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.draws = self
+            .draws
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         (self.draws >> 33) % bound
     }
 
@@ -178,44 +235,88 @@ impl Cluster {
             return;
         }
         match write {
-            Write::Create { resource, namespace, object } => {
+            Write::Create {
+                resource,
+                namespace,
+                object,
+            } => {
                 assert_eq!(text(&object["metadata"]["namespace"]), namespace);
                 let of_namespace = self.get("namespaces", "", &namespace);
-                let is_open = namespace.is_empty() || of_namespace.is_some_and(|one| !is_ending(&one));
+                let is_open =
+                    namespace.is_empty() || of_namespace.is_some_and(|one| !is_ending(&one));
                 if is_open {
                     self.add(&resource, object);
                 }
             }
-            Write::Update { resource, namespace, name, object } => self.replace(resource, namespace, name, object, false),
-            Write::UpdateStatus { resource, namespace, name, object } => self.replace(resource, namespace, name, object, true),
+            Write::Update {
+                resource,
+                namespace,
+                name,
+                object,
+            } => self.replace(resource, namespace, name, object, false),
+            Write::UpdateStatus {
+                resource,
+                namespace,
+                name,
+                object,
+            } => self.replace(resource, namespace, name, object, true),
             Write::Finalize { object } => {
                 let name = text(&object["metadata"]["name"]).to_owned();
                 self.replace("namespaces".to_owned(), String::new(), name, object, false);
             }
-            Write::Bind { namespace, pod, node } => {
+            Write::Bind {
+                namespace,
+                pod,
+                node,
+            } => {
                 let mut bound = (*self.get("pods", &namespace, &pod).unwrap()).clone();
-                assert!(bound["spec"]["nodeName"].is_null(), "{pod} is bound already");
+                assert!(
+                    bound["spec"]["nodeName"].is_null(),
+                    "{pod} is bound already"
+                );
                 bound["spec"]["nodeName"] = json!(node);
                 let condition = super::fields::new_condition("PodScheduled", true, "", "");
                 super::fields::set_condition(&mut bound["status"], &condition, self.now);
                 self.put(("pods".to_owned(), namespace, pod), bound);
             }
-            Write::Delete { resource, namespace, name, uid, grace_seconds, propagation } => {
-                if let Some(object) = self.get(&resource, &namespace, &name).filter(|object| object["metadata"]["uid"] == uid) {
+            Write::Delete {
+                resource,
+                namespace,
+                name,
+                uid,
+                grace_seconds,
+                propagation,
+            } => {
+                if let Some(object) = self
+                    .get(&resource, &namespace, &name)
+                    .filter(|object| object["metadata"]["uid"] == uid)
+                {
                     self.remove(&resource, &object, grace_seconds, propagation);
                 }
             }
         }
     }
 
-    fn replace(&mut self, resource: String, namespace: String, name: String, new: Value, is_status: bool) {
-        let Some(old) = self.get(&resource, &namespace, &name) else { return };
+    fn replace(
+        &mut self,
+        resource: String,
+        namespace: String,
+        name: String,
+        new: Value,
+        is_status: bool,
+    ) {
+        let Some(old) = self.get(&resource, &namespace, &name) else {
+            return;
+        };
         if old["metadata"]["resourceVersion"] != new["metadata"]["resourceVersion"] {
             return;
         }
         let mut object = (*old).clone();
         if is_status {
-            assert_ne!(old["status"], new["status"], "a status of {resource} {name} that changes nothing");
+            assert_ne!(
+                old["status"], new["status"],
+                "a status of {resource} {name} that changes nothing"
+            );
             object["status"] = new["status"].clone();
         } else {
             let status = object["status"].take();
@@ -223,7 +324,8 @@ impl Cluster {
             object = new;
             object["status"] = status;
             if is_new_spec {
-                object["metadata"]["generation"] = json!(object["metadata"]["generation"].as_i64().unwrap() + 1);
+                object["metadata"]["generation"] =
+                    json!(object["metadata"]["generation"].as_i64().unwrap() + 1);
             }
         }
         self.put((resource, namespace, name), object);
@@ -284,11 +386,17 @@ impl Cluster {
 
     /// Pods that are ready and do not end.
     pub fn ready(&self) -> usize {
-        self.pods().iter().filter(|pod| super::pods::is_ready(pod) && !is_ending(pod)).count()
+        self.pods()
+            .iter()
+            .filter(|pod| super::pods::is_ready(pod) && !is_ending(pod))
+            .count()
     }
 
     pub fn pod_names(&self) -> Vec<String> {
-        self.pods().iter().map(|pod| text(&pod["metadata"]["name"]).to_owned()).collect()
+        self.pods()
+            .iter()
+            .map(|pod| text(&pod["metadata"]["name"]).to_owned())
+            .collect()
     }
 }
 
@@ -305,7 +413,10 @@ pub fn workload(app: &str, replicas: i64, annotations: &Value) -> Value {
 
 /// The annotations that choose a pod's behaviour.
 pub fn annotated(behaviour: &[(&str, &str)]) -> Value {
-    behaviour.iter().map(|(name, value)| (format!("simulation.test/{name}"), *value)).collect()
+    behaviour
+        .iter()
+        .map(|(name, value)| (format!("simulation.test/{name}"), *value))
+        .collect()
 }
 
 /// A pod with one container.

@@ -23,7 +23,8 @@ impl Answer {
     }
 
     pub fn new(code: u16, headers: &HeaderMap, body: &Value) -> Self {
-        let text = |value: &http::HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
+        let text =
+            |value: &http::HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
         let content_type = headers.get("content-type").map(text).unwrap_or_default();
         let value = json!({ "code": code, "contentType": content_type, "body": body });
         Self { value }

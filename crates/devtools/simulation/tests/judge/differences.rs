@@ -35,7 +35,9 @@ static USED: [AtomicUsize; DIFFERENCES.len()] = [const { AtomicUsize::new(0) }; 
 /// Whether a difference is on the list; counts it.
 pub fn is_expected(resource: &str, path: &str, real: &str) -> bool {
     let matches = |exception: &Exception| {
-        resource.starts_with(exception.resource) && real.contains(exception.contains) && path == exception.path
+        resource.starts_with(exception.resource)
+            && real.contains(exception.contains)
+            && path == exception.path
     };
     let found = DIFFERENCES.iter().position(matches);
     if let Some(index) = found {
@@ -46,6 +48,15 @@ pub fn is_expected(resource: &str, path: &str, real: &str) -> bool {
 
 /// How often each exception was needed, with its pattern.
 pub fn used() -> Vec<(String, usize)> {
-    let pattern = |exception: &Exception| format!("{} {} {:?}", exception.resource, exception.path, exception.contains);
-    DIFFERENCES.iter().zip(&USED).map(|(exception, used)| (pattern(exception), used.load(Ordering::Relaxed))).collect()
+    let pattern = |exception: &Exception| {
+        format!(
+            "{} {} {:?}",
+            exception.resource, exception.path, exception.contains
+        )
+    };
+    DIFFERENCES
+        .iter()
+        .zip(&USED)
+        .map(|(exception, used)| (pattern(exception), used.load(Ordering::Relaxed)))
+        .collect()
 }

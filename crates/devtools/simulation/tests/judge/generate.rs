@@ -1,4 +1,5 @@
-//! Chooses the next request of a sequence. The same seed and the same answers give the same requests.
+//! Chooses the next request of a sequence. The same seed and the same answers give the same
+//! requests.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -63,19 +64,31 @@ impl<'a> Generator<'a> {
         };
         let namespaces = kinds.of_resource("namespaces");
         for name in ["a", "b"] {
-            let place = Place { kind: namespaces, namespace: String::new(), name: format!("{}-{name}", generator.prefix) };
+            let place = Place {
+                kind: namespaces,
+                namespace: String::new(),
+                name: format!("{}-{name}", generator.prefix),
+            };
             let body = generator.with_identity(json!({}), &place);
             let request = Request::new("POST", "create", namespaces.resource(), place.collection());
-            generator.queue.push_back(request.json(body).key(&place.path()));
+            generator
+                .queue
+                .push_back(request.json(body).key(&place.path()));
         }
         // Without it there are no pods.
         let accounts = kinds.of_resource("serviceaccounts");
         for name in ["a", "b"] {
             let namespace = format!("{}-{name}", generator.prefix);
-            let place = Place { kind: accounts, namespace, name: "default".to_owned() };
+            let place = Place {
+                kind: accounts,
+                namespace,
+                name: "default".to_owned(),
+            };
             let body = generator.with_identity(json!({}), &place);
             let request = Request::new("POST", "create", accounts.resource(), place.collection());
-            generator.queue.push_back(request.json(body).key(&place.path()));
+            generator
+                .queue
+                .push_back(request.json(body).key(&place.path()));
         }
         generator.open_live_watches();
         generator
@@ -84,7 +97,10 @@ impl<'a> Generator<'a> {
     /// Every pair comes up once in a while, by the number of the sequence.
     pub fn add_tour(&mut self, seed: u64, length: usize) {
         let all = pairs::all();
-        let start = usize::try_from(seed).unwrap_or_default().wrapping_mul(length) % all.len();
+        let start = usize::try_from(seed)
+            .unwrap_or_default()
+            .wrapping_mul(length)
+            % all.len();
         for pair in all.iter().cycle().skip(start).take(length) {
             self.prepare(*pair);
         }
@@ -120,11 +136,19 @@ impl<'a> Generator<'a> {
     /// A request of another user, who has only the rights that roles give.
     fn ordinary(&mut self) -> Request {
         let request = self.usual();
-        Request { is_ordinary: true, waits_for_caches: true, key: String::new(), name_slot: None, ..request }
+        Request {
+            is_ordinary: true,
+            waits_for_caches: true,
+            key: String::new(),
+            name_slot: None,
+            ..request
+        }
     }
 
     fn usual(&mut self) -> Request {
-        let kind = &self.kinds.kinds[self.rng.weighted(self.kinds.kinds.iter().map(|kind| kind.weight))];
+        let kind = &self.kinds.kinds[self
+            .rng
+            .weighted(self.kinds.kinds.iter().map(|kind| kind.weight))];
         let place = self.place(kind);
         if kind.review {
             return self.create(&place);
@@ -138,10 +162,23 @@ impl<'a> Generator<'a> {
             let verb = self.verb_of(kind, &subresource);
             return self.request(verb, &place, &subresource);
         }
-        let verbs = ["create", "get", "list", "watch", "update", "patch", "delete", "deletecollection"];
+        let verbs = [
+            "create",
+            "get",
+            "list",
+            "watch",
+            "update",
+            "patch",
+            "delete",
+            "deletecollection",
+        ];
         let weights = [17, 9, 12, 4, 14, 30, 9, 2];
         let verb = verbs[self.rng.weighted(weights.into_iter())];
-        let place = if verb == "create" && self.rng.chance(70) { self.new_place(kind) } else { place };
+        let place = if verb == "create" && self.rng.chance(70) {
+            self.new_place(kind)
+        } else {
+            place
+        };
         self.request(verb, &place, "")
     }
 
@@ -182,15 +219,29 @@ impl<'a> Generator<'a> {
         let prefix = &self.prefix;
         let name = *self.rng.pick(&NAMES);
         if kind.cluster {
-            return Place { kind, namespace: String::new(), name: format!("{prefix}-{name}") };
+            return Place {
+                kind,
+                namespace: String::new(),
+                name: format!("{prefix}-{name}"),
+            };
         }
-        let namespace = *self.rng.pick(&["a", "a", "a", "b", "b", "three", "b", "a", "a", "a", "b", "a"]);
-        Place { kind, namespace: format!("{prefix}-{namespace}"), name: name.to_owned() }
+        let namespace = *self.rng.pick(&[
+            "a", "a", "a", "b", "b", "three", "b", "a", "a", "a", "b", "a",
+        ]);
+        Place {
+            kind,
+            namespace: format!("{prefix}-{namespace}"),
+            name: name.to_owned(),
+        }
     }
 
     /// Any object of a kind.
     pub fn same_kind(&mut self, kind: &Kind) -> Option<Place<'a>> {
-        let all: Vec<&Place> = self.objects.values().filter(|place| std::ptr::eq(place.kind, kind)).collect();
+        let all: Vec<&Place> = self
+            .objects
+            .values()
+            .filter(|place| std::ptr::eq(place.kind, kind))
+            .collect();
         self.rng.pick_any(&all).map(|place| (*place).clone())
     }
 
@@ -207,10 +258,15 @@ impl<'a> Generator<'a> {
 
     /// Fills in what an object's content refers to.
     pub fn fill(&self, value: &Value, place: &Place) -> Value {
-        let namespace = if place.kind.cluster { format!("{}-a", self.prefix) } else { place.namespace.clone() };
+        let namespace = if place.kind.cluster {
+            format!("{}-a", self.prefix)
+        } else {
+            place.namespace.clone()
+        };
         let replace = |text: &str| {
             let text = text.replace("@seed@", &self.prefix).replace("@csr@", CSR);
-            text.replace("@ns@", &namespace).replace("@name@", &place.name)
+            text.replace("@ns@", &namespace)
+                .replace("@name@", &place.name)
         };
         map_texts(value, &replace)
     }
@@ -240,55 +296,92 @@ impl<'a> Generator<'a> {
         }
         let mut parts = request.key.rsplit('/');
         let name = parts.next().unwrap_or_default().to_owned();
-        let namespace = if kind.cluster { String::new() } else { parts.nth(1).unwrap_or_default().to_owned() };
-        self.objects.insert(request.key.clone(), Place { kind, namespace, name });
+        let namespace = if kind.cluster {
+            String::new()
+        } else {
+            parts.nth(1).unwrap_or_default().to_owned()
+        };
+        self.objects.insert(
+            request.key.clone(),
+            Place {
+                kind,
+                namespace,
+                name,
+            },
+        );
     }
 
     fn open_live_watches(&mut self) {
         for _ in 0..4 {
-            let kind = &self.kinds.kinds[self.rng.weighted(self.kinds.kinds.iter().map(|kind| kind.weight.pow(2)))];
+            let kind = &self.kinds.kinds[self
+                .rng
+                .weighted(self.kinds.kinds.iter().map(|kind| kind.weight.pow(2)))];
             if !kind.review {
                 let place = self.new_place(kind);
                 let request = self.watch_of(&place);
-                self.queue.push_back(Request { watching: Watching::Live, ..request });
+                self.queue.push_back(Request {
+                    watching: Watching::Live,
+                    ..request
+                });
             }
         }
     }
 
-    /// A quota that counts, in a namespace of its own: the real server's plugin needs a moment to see it.
+    /// A quota that counts, in a namespace of its own: the real server's plugin needs a moment to
+    /// see it.
     fn quota_story(&mut self) -> Request {
         self.quota += 1;
         let namespace = format!("{}-quota-{}", self.prefix, self.quota);
         let quotas = self.kinds.of_resource("resourcequotas");
         let pods = self.kinds.of_resource("pods");
         let namespaces = self.kinds.of_resource("namespaces");
-        let at = |kind, name: &str| Place { kind, namespace: namespace.clone(), name: name.to_owned() };
+        let at = |kind, name: &str| Place {
+            kind,
+            namespace: namespace.clone(),
+            name: name.to_owned(),
+        };
         let create = |generator: &Self, place: &Place, body: Value| {
             let body = generator.with_identity(body, place);
-            Request::new("POST", "create", place.kind.resource(), place.collection()).json(body).key(&place.path())
+            Request::new("POST", "create", place.kind.resource(), place.collection())
+                .json(body)
+                .key(&place.path())
         };
         let hard = json!({ "pods": "1", "requests.cpu": "1" });
         let quota = at(quotas, "one");
-        let status = json!({ "status": { "hard": hard, "used": { "pods": "0", "requests.cpu": "0" } } });
+        let status =
+            json!({ "status": { "hard": hard, "used": { "pods": "0", "requests.cpu": "0" } } });
         let patch_path = format!("{}/status", quota.path());
-        let container =
-            |resources: Value| json!({ "spec": { "containers": [{ "name": "main", "image": "x", "resources": resources }] } });
+        let container = |resources: Value| json!({ "spec": { "containers": [{ "name": "main", "image": "x", "resources": resources }] } });
         let small = container(json!({ "requests": { "cpu": "500m" } }));
         let steps = [
             create(self, &quota, json!({ "spec": { "hard": hard } })),
-            Request::new("PATCH", "patch", "resourcequotas/status".to_owned(), patch_path)
-                .json(status)
-                .content("application/merge-patch+json")
-                .key(&quota.path())
-                .settles(true),
+            Request::new(
+                "PATCH",
+                "patch",
+                "resourcequotas/status".to_owned(),
+                patch_path,
+            )
+            .json(status)
+            .content("application/merge-patch+json")
+            .key(&quota.path())
+            .settles(true),
             create(self, &at(pods, "one"), container(json!({}))),
-            create(self, &at(pods, "one"), container(json!({ "requests": { "cpu": "2" } }))),
+            create(
+                self,
+                &at(pods, "one"),
+                container(json!({ "requests": { "cpu": "2" } })),
+            ),
             create(self, &at(pods, "one"), small.clone()),
-            Request::new("GET", "get", "resourcequotas".to_owned(), quota.path()).key(&quota.path()),
+            Request::new("GET", "get", "resourcequotas".to_owned(), quota.path())
+                .key(&quota.path()),
             create(self, &at(pods, "two"), small),
         ];
         self.queue.extend(steps);
-        let place = Place { kind: namespaces, namespace: String::new(), name: namespace.clone() };
+        let place = Place {
+            kind: namespaces,
+            namespace: String::new(),
+            name: namespace.clone(),
+        };
         create(self, &place, json!({}))
     }
 }
@@ -302,7 +395,9 @@ pub fn split_resource(resource: &str) -> (String, String) {
 /// Whether the answer to a deletion means that nothing is left.
 fn is_gone(body: &Value) -> bool {
     let metadata = &body["metadata"];
-    let waits = metadata["deletionGracePeriodSeconds"].as_u64().is_some_and(|seconds| seconds > 0);
+    let waits = metadata["deletionGracePeriodSeconds"]
+        .as_u64()
+        .is_some_and(|seconds| seconds > 0);
     let is_finalized = |list: &Value| list.as_array().is_some_and(|items| !items.is_empty());
     !waits && !is_finalized(&metadata["finalizers"]) && !is_finalized(&body["spec"]["finalizers"])
 }
@@ -312,7 +407,9 @@ pub fn map_texts(value: &Value, map: &impl Fn(&str) -> String) -> Value {
         Value::String(text) => map(text).into(),
         Value::Array(items) => items.iter().map(|item| map_texts(item, map)).collect(),
         Value::Object(fields) => {
-            let mapped = fields.iter().map(|(key, value)| (key.clone(), map_texts(value, map)));
+            let mapped = fields
+                .iter()
+                .map(|(key, value)| (key.clone(), map_texts(value, map)));
             Value::Object(mapped.collect())
         }
         other => other.clone(),

@@ -68,13 +68,18 @@ impl Kinds {
 
     /// The kind of a resource such as `deployments.apps`.
     pub fn of_resource(&self, resource: &str) -> &Kind {
-        self.kinds.iter().find(|kind| kind.resource() == resource).unwrap_or_else(|| panic!("kinds.yaml lacks {resource}"))
+        self.kinds
+            .iter()
+            .find(|kind| kind.resource() == resource)
+            .unwrap_or_else(|| panic!("kinds.yaml lacks {resource}"))
     }
 }
 
 impl Kind {
     fn group(&self) -> &str {
-        self.api_version.split_once('/').map_or("", |(group, _)| group)
+        self.api_version
+            .split_once('/')
+            .map_or("", |(group, _)| group)
     }
 
     /// `pods`, `deployments.apps`.
@@ -87,8 +92,15 @@ impl Kind {
 
     /// The path of all objects, or of those in a namespace.
     pub fn collection(&self, namespace: Option<&str>) -> String {
-        let root = if self.group().is_empty() { "/api" } else { "/apis" };
-        let scope = namespace.filter(|_| !self.cluster).map(|name| format!("/namespaces/{name}")).unwrap_or_default();
+        let root = if self.group().is_empty() {
+            "/api"
+        } else {
+            "/apis"
+        };
+        let scope = namespace
+            .filter(|_| !self.cluster)
+            .map(|name| format!("/namespaces/{name}"))
+            .unwrap_or_default();
         format!("{root}/{}{scope}/{}", self.api_version, self.plural)
     }
 }

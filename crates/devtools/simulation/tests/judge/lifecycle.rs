@@ -31,7 +31,10 @@ impl<'a> Generator<'a> {
     pub fn create_plainly(&mut self, place: &Place<'a>) -> Request {
         let body = self.with_identity(body_of(place, 0), place);
         let request = Request::new("POST", "create", place.kind.resource(), place.collection());
-        request.json(body).key(&place.path()).settles(place.kind.settle)
+        request
+            .json(body)
+            .key(&place.path())
+            .settles(place.kind.settle)
     }
 
     pub fn new_body(&mut self, place: &Place<'a>) -> Value {
@@ -46,22 +49,37 @@ impl<'a> Generator<'a> {
     pub fn create(&mut self, place: &Place<'a>) -> Request {
         let mut body = self.new_body(place);
         let metadata = &mut body["metadata"];
-        let mut request = Request::new("POST", "create", place.kind.resource(), place.collection()).key(&place.path());
+        let mut request = Request::new("POST", "create", place.kind.resource(), place.collection())
+            .key(&place.path());
         if place.kind.review {
             body.as_object_mut().map(|object| object.remove("metadata"));
             return with_body(request, Body::Json(body)).key("");
         }
         if self.rng.chance(20) {
             let slot = self.new_slot();
-            let prefix = if place.kind.cluster { format!("{}-", self.prefix) } else { String::new() };
+            let prefix = if place.kind.cluster {
+                format!("{}-", self.prefix)
+            } else {
+                String::new()
+            };
             // The prefix differs each time, so that lists have the same order at both servers.
             metadata["generateName"] = format!("{prefix}g{slot:03}-").into();
-            metadata.as_object_mut().map(|metadata| metadata.remove("name"));
-            let generated = Place { name: format!("@{slot}@"), ..place.clone() };
-            request = Request { name_slot: Some(slot), ..request.key(&generated.path()) };
+            metadata
+                .as_object_mut()
+                .map(|metadata| metadata.remove("name"));
+            let generated = Place {
+                name: format!("@{slot}@"),
+                ..place.clone()
+            };
+            request = Request {
+                name_slot: Some(slot),
+                ..request.key(&generated.path())
+            };
         }
         if self.rng.chance(30) {
-            metadata.as_object_mut().map(|metadata| metadata.remove("namespace"));
+            metadata
+                .as_object_mut()
+                .map(|metadata| metadata.remove("namespace"));
         }
         if self.rng.chance(10)
             && let Some(owner) = self.owner()
@@ -77,7 +95,8 @@ impl<'a> Generator<'a> {
         let place = self.any_object()?;
         let (api_version, kind) = (&place.kind.api_version, &place.kind.kind);
         let uid = format!("${{uid:{}}}", place.path());
-        let mut owner = json!({ "apiVersion": api_version, "kind": kind, "name": place.name, "uid": uid });
+        let mut owner =
+            json!({ "apiVersion": api_version, "kind": kind, "name": place.name, "uid": uid });
         if self.rng.chance(40) {
             owner["controller"] = true.into();
         }
@@ -93,7 +112,10 @@ impl<'a> Generator<'a> {
             4..10 => request.parameter("fieldValidation", "Strict"),
             10..13 => request.parameter("fieldValidation", "Ignore"),
             13..18 => request.parameter("fieldManager", *self.rng.pick(&["left", "right"])),
-            18..21 => Request { accept: PARTIAL, ..request },
+            18..21 => Request {
+                accept: PARTIAL,
+                ..request
+            },
             _ => request,
         }
     }
@@ -103,26 +125,47 @@ impl<'a> Generator<'a> {
         let body = self.rng.pick(creates).clone();
         let body = self.fill(&body, place);
         let resource = format!("{}/{subresource}", place.kind.resource());
-        let request = Request::new("POST", "create", resource, format!("{}/{subresource}", place.path())).json(body);
-        if self.rng.chance(5) { request.parameter("dryRun", "All") } else { request }
+        let request = Request::new(
+            "POST",
+            "create",
+            resource,
+            format!("{}/{subresource}", place.path()),
+        )
+        .json(body);
+        if self.rng.chance(5) {
+            request.parameter("dryRun", "All")
+        } else {
+            request
+        }
     }
 
     pub fn get(&mut self, place: &Place<'a>, subresource: &str) -> Request {
         let (resource, path, key) = target(place, subresource);
         let request = Request::new("GET", "get", resource, path).key(&key);
         match self.rng.below(100) {
-            0..5 => Request { waits_for_caches: true, ..request.parameter("resourceVersion", "0") },
-            5..12 => Request { accept: PARTIAL, ..request },
+            0..5 => Request {
+                waits_for_caches: true,
+                ..request.parameter("resourceVersion", "0")
+            },
+            5..12 => Request {
+                accept: PARTIAL,
+                ..request
+            },
             12..15 => {
-                let request = request.parameter("resourceVersion", format!("${{rv:{}}}", place.path()));
-                Request { waits_for_caches: true, ..request }
+                let request =
+                    request.parameter("resourceVersion", format!("${{rv:{}}}", place.path()));
+                Request {
+                    waits_for_caches: true,
+                    ..request
+                }
             }
             _ => request,
         }
     }
 
     pub fn delete(&mut self, place: &Place<'a>) -> Request {
-        let request = Request::new("DELETE", "delete", place.kind.resource(), place.path()).key(&place.path());
+        let request = Request::new("DELETE", "delete", place.kind.resource(), place.path())
+            .key(&place.path());
         let request = request.settles(place.kind.settle);
         if self.rng.chance(30) {
             return request;
@@ -143,11 +186,19 @@ impl<'a> Generator<'a> {
         let path = place.path();
         match self.rng.below(9) {
             0 => options["preconditions"] = json!({ "uid": format!("${{uid:{path}}}") }),
-            1 => options["preconditions"] = json!({ "uid": "11111111-2222-3333-4444-555555555555" }),
+            1 => {
+                options["preconditions"] = json!({ "uid": "11111111-2222-3333-4444-555555555555" })
+            }
             2 => options["preconditions"] = json!({ "resourceVersion": format!("${{rv:{path}}}") }),
-            3 => options["preconditions"] = json!({ "resourceVersion": format!("${{oldrv:{path}}}") }),
+            3 => {
+                options["preconditions"] =
+                    json!({ "resourceVersion": format!("${{oldrv:{path}}}") })
+            }
             4 => options["gracePeriodSeconds"] = (*self.rng.pick(&[0, 0, 5, 60])).into(),
-            5 => options["propagationPolicy"] = (*self.rng.pick(&["Foreground", "Background", "Orphan"])).into(),
+            5 => {
+                options["propagationPolicy"] =
+                    (*self.rng.pick(&["Foreground", "Background", "Orphan"])).into()
+            }
             6 => options["dryRun"] = json!(["All"]),
             _ => {}
         }
@@ -156,14 +207,20 @@ impl<'a> Generator<'a> {
 
     pub fn update(&mut self, place: &Place<'a>, subresource: &str) -> Request {
         let (resource, path, key) = target(place, subresource);
-        let mut request = Request::new("PUT", "update", resource, path).key(&key).settles(place.kind.settle);
+        let mut request = Request::new("PUT", "update", resource, path)
+            .key(&key)
+            .settles(place.kind.settle);
         let changes = vec![self.change_by(place, subresource)];
         let version = match self.rng.below(100) {
             0..70 => Version::Current,
             70..88 => Version::None,
             _ => Version::Old,
         };
-        request.body = Body::Seen { key, changes, version };
+        request.body = Body::Seen {
+            key,
+            changes,
+            version,
+        };
         if subresource.is_empty() && self.rng.chance(25) {
             let mut body = self.new_body(place);
             if self.rng.chance(60) {
@@ -180,7 +237,15 @@ pub fn target(place: &Place, subresource: &str) -> (String, String, String) {
     let (resource, path) = (place.kind.resource(), place.path());
     match subresource {
         "" => (resource, path.clone(), path),
-        "scale" => (format!("{resource}/scale"), format!("{path}/scale"), format!("{path}/scale")),
-        _ => (format!("{resource}/{subresource}"), format!("{path}/{subresource}"), path),
+        "scale" => (
+            format!("{resource}/scale"),
+            format!("{path}/scale"),
+            format!("{path}/scale"),
+        ),
+        _ => (
+            format!("{resource}/{subresource}"),
+            format!("{path}/{subresource}"),
+            path,
+        ),
     }
 }

@@ -43,7 +43,11 @@ impl<'a> Generator<'a> {
 
     fn field_selector(&mut self, place: &Place<'a>) -> String {
         let fields = &place.kind.fields;
-        let special = self.rng.pick_any(fields).filter(|_| !fields.is_empty()).cloned();
+        let special = self
+            .rng
+            .pick_any(fields)
+            .filter(|_| !fields.is_empty())
+            .cloned();
         match special {
             Some(selector) if self.rng.chance(60) => {
                 let selector = self.fill(&selector.into(), place);
@@ -51,8 +55,13 @@ impl<'a> Generator<'a> {
             }
             _ => match self.rng.below(4) {
                 0 => format!("metadata.name!={}", place.name),
-                1 if !place.namespace.is_empty() => format!("metadata.namespace={}", place.namespace),
-                2 => format!("metadata.name={},metadata.namespace={}", place.name, place.namespace),
+                1 if !place.namespace.is_empty() => {
+                    format!("metadata.namespace={}", place.namespace)
+                }
+                2 => format!(
+                    "metadata.name={},metadata.namespace={}",
+                    place.name, place.namespace
+                ),
                 _ => format!("metadata.name={}", place.name),
             },
         }
@@ -61,13 +70,19 @@ impl<'a> Generator<'a> {
     fn many(&mut self, method: &'static str, verb: &'static str, place: &Place<'a>) -> Request {
         let is_everywhere = verb != "deletecollection" && self.rng.chance(15);
         let namespace = Some(place.namespace.as_str()).filter(|_| !is_everywhere);
-        let request = Request::new(method, verb, place.kind.resource(), place.kind.collection(namespace));
+        let request = Request::new(
+            method,
+            verb,
+            place.kind.resource(),
+            place.kind.collection(namespace),
+        );
         self.selection(request, place, is_everywhere)
     }
 
     pub fn list(&mut self, place: &Place<'a>) -> Request {
         let mut request = self.many("GET", "list", place);
-        // Whether a page of the whole cluster is the last one depends on the objects of other sequences.
+        // Whether a page of the whole cluster is the last one depends on the objects of other
+        // sequences.
         if request.path.contains("/namespaces/") && self.rng.chance(40) {
             let slot = self.new_slot();
             request.list_slot = Some(slot);
@@ -76,19 +91,31 @@ impl<'a> Generator<'a> {
         }
         match self.rng.below(100) {
             0..10 => request.accept = PARTIAL_LIST,
-            15..22 => request = Request { waits_for_caches: true, ..request.parameter("resourceVersion", "0") },
+            15..22 => {
+                request = Request {
+                    waits_for_caches: true,
+                    ..request.parameter("resourceVersion", "0")
+                }
+            }
             22..30 => request = self.at_version(request, place),
             _ => {}
         }
         request
     }
 
-    /// At the version of an object of the kind: the caches of the real server know no others in time.
+    /// At the version of an object of the kind: the caches of the real server know no others in
+    /// time.
     fn at_version(&mut self, request: Request, place: &Place<'a>) -> Request {
-        let Some(place) = self.same_kind(place.kind) else { return request };
+        let Some(place) = self.same_kind(place.kind) else {
+            return request;
+        };
         let which = *self.rng.pick(&["rv", "oldrv"]);
-        let request = request.parameter("resourceVersion", format!("${{{which}:{}}}", place.path()));
-        let request = Request { waits_for_caches: true, ..request };
+        let request =
+            request.parameter("resourceVersion", format!("${{{which}:{}}}", place.path()));
+        let request = Request {
+            waits_for_caches: true,
+            ..request
+        };
         match self.rng.below(4) {
             0 => request.parameter("resourceVersionMatch", "Exact"),
             1 => request.parameter("resourceVersionMatch", "NotOlderThan"),
@@ -102,7 +129,12 @@ impl<'a> Generator<'a> {
             return;
         }
         let mut next = request.clone();
-        next.query.retain(|(name, _)| !matches!(*name, "continue" | "resourceVersion" | "resourceVersionMatch"));
+        next.query.retain(|(name, _)| {
+            !matches!(
+                *name,
+                "continue" | "resourceVersion" | "resourceVersionMatch"
+            )
+        });
         let next = next.parameter("continue", format!("${{token:{slot}}}"));
         if self.rng.chance(50)
             && let Some(place) = self.any_object()
@@ -117,7 +149,14 @@ impl<'a> Generator<'a> {
     pub fn watch_of(&mut self, place: &Place<'a>) -> Request {
         let mut request = self.many("GET", "watch", place).parameter("watch", "true");
         request.query.retain(|(name, _)| *name != "fieldSelector");
-        if self.rng.chance(20) { Request { accept: PARTIAL, ..request } } else { request }
+        if self.rng.chance(20) {
+            Request {
+                accept: PARTIAL,
+                ..request
+            }
+        } else {
+            request
+        }
     }
 
     pub fn watch(&mut self, place: &Place<'a>) -> Request {
@@ -131,7 +170,9 @@ impl<'a> Generator<'a> {
         }
         match (self.rng.below(10), self.any_object()) {
             // Where the history of a custom kind begins is the real server's choice.
-            (0, _) if !place.kind.api_version.contains("liqo.io") => request = request.parameter("resourceVersion", "1"),
+            (0, _) if !place.kind.api_version.contains("liqo.io") => {
+                request = request.parameter("resourceVersion", "1")
+            }
             (1, _) => request = request.parameter("resourceVersion", "0"),
             (2 | 3, _) => request = initial_events(request),
             (0 | 4, _) => {}
@@ -139,29 +180,51 @@ impl<'a> Generator<'a> {
                 let beginning = format!("${{rv:/api/v1/namespaces/{}-a}}", self.prefix);
                 request = request.parameter("resourceVersion", beginning);
             }
-            (_, Some(object)) => request = request.parameter("resourceVersion", format!("${{oldrv:{}}}", object.path())),
+            (_, Some(object)) => {
+                request =
+                    request.parameter("resourceVersion", format!("${{oldrv:{}}}", object.path()))
+            }
             _ => {}
         }
         request.waits_for_caches = true;
         if self.rng.chance(8) {
-            request = Request { watching: Watching::UntilTimeout, ..request.parameter("timeoutSeconds", "1") };
+            request = Request {
+                watching: Watching::UntilTimeout,
+                ..request.parameter("timeoutSeconds", "1")
+            };
         }
         request
     }
 
     pub fn delete_collection(&mut self, place: &Place<'a>) -> Request {
-        let request = self.many("DELETE", "deletecollection", place).settles(place.kind.settle);
+        let request = self
+            .many("DELETE", "deletecollection", place)
+            .settles(place.kind.settle);
         match self.rng.below(4) {
-            0 => request.parameter("propagationPolicy", *self.rng.pick(&["Foreground", "Background", "Orphan"])),
+            0 => request.parameter(
+                "propagationPolicy",
+                *self.rng.pick(&["Foreground", "Background", "Orphan"]),
+            ),
             1 => request.parameter("gracePeriodSeconds", "0"),
-            2 => request.content(JSON).json(serde_json::json!({ "gracePeriodSeconds": 0 })),
+            2 => request
+                .content(JSON)
+                .json(serde_json::json!({ "gracePeriodSeconds": 0 })),
             _ => request,
         }
     }
 }
 
 fn initial_events(request: Request) -> Request {
-    let request = request.parameter("sendInitialEvents", "true").parameter("resourceVersionMatch", "NotOlderThan");
-    let has_bookmarks = request.query.iter().any(|(name, _)| *name == "allowWatchBookmarks");
-    if has_bookmarks { request } else { request.parameter("allowWatchBookmarks", "true") }
+    let request = request
+        .parameter("sendInitialEvents", "true")
+        .parameter("resourceVersionMatch", "NotOlderThan");
+    let has_bookmarks = request
+        .query
+        .iter()
+        .any(|(name, _)| *name == "allowWatchBookmarks");
+    if has_bookmarks {
+        request
+    } else {
+        request.parameter("allowWatchBookmarks", "true")
+    }
 }

@@ -1,4 +1,5 @@
-//! Judges the simulated API server: it gets the same random requests as a real kube-apiserver, and must give the same answers.
+//! Judges the simulated API server: it gets the same random requests as a real kube-apiserver, and
+//! must give the same answers.
 //!
 //! ```text
 //! cargo test -p liqo-simulation --test judge               # 10,000 requests in sequences of 200, until the first difference
@@ -9,13 +10,21 @@
 //! LIQO_JUDGE_SELF=1 cargo test ...                         # compares two real servers: there must be no difference
 //! ```
 //!
-//! `kinds.yaml` contains the kinds and the content of their objects, `pairs.rs` the verbs that must occur, and
-//! `differences.rs` what may differ. Each sequence has its own namespaces (`s7-a`, `s7-b`). The names of its cluster-scoped
-//! objects begin with `s7-`, and all its objects have the label `judge=s7`.
+//! `kinds.yaml` contains the kinds and the content of their objects, `pairs.rs` the verbs that must
+//! occur, and `differences.rs` what may differ. Each sequence has its own namespaces (`s7-a`,
+//! `s7-b`). The names of its cluster-scoped objects begin with `s7-`, and all its objects have the
+//! label `judge=s7`.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a failed step fails the test")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a failed step fails the test"
+)]
 #![allow(clippy::struct_field_names, reason = "kinds have a field of this name")]
-#![allow(clippy::explicit_auto_deref, reason = "the compiler does not infer the type without it")]
+#![allow(
+    clippy::explicit_auto_deref,
+    reason = "the compiler does not infer the type without it"
+)]
 
 mod answer;
 mod compare;
@@ -70,17 +79,32 @@ struct Plan {
 
 impl Plan {
     fn from_environment() -> Self {
-        let number =
-            |name: &str| env::var(name).ok().map(|text| text.parse::<u64>().unwrap_or_else(|_| panic!("{name}: {text}")));
+        let number = |name: &str| {
+            env::var(name).ok().map(|text| {
+                text.parse::<u64>()
+                    .unwrap_or_else(|_| panic!("{name}: {text}"))
+            })
+        };
         let is_all_wanted = env::var_os("LIQO_JUDGE_ALL").is_some();
-        let requests = number("LIQO_JUDGE_REQUESTS").map(|requests| usize::try_from(requests).unwrap());
+        let requests =
+            number("LIQO_JUDGE_REQUESTS").map(|requests| usize::try_from(requests).unwrap());
         if let Some(seed) = number("LIQO_JUDGE_SEED") {
             let length = requests.unwrap_or(SEQUENCE_LENGTH);
-            return Self { seeds: vec![seed], length, is_all_wanted, is_complete: false };
+            return Self {
+                seeds: vec![seed],
+                length,
+                is_all_wanted,
+                is_complete: false,
+            };
         }
         let requests = requests.unwrap_or(DEFAULT_REQUESTS);
         let seeds = (1..=requests.div_ceil(SEQUENCE_LENGTH) as u64).collect();
-        Self { seeds, length: SEQUENCE_LENGTH, is_all_wanted, is_complete: requests >= DEFAULT_REQUESTS }
+        Self {
+            seeds,
+            length: SEQUENCE_LENGTH,
+            is_all_wanted,
+            is_complete: requests >= DEFAULT_REQUESTS,
+        }
     }
 }
 
@@ -112,19 +136,29 @@ enum Other {
 
 async fn start_other() -> Other {
     match env::var_os("LIQO_JUDGE_SELF") {
-        Some(_) => Other::Real(RealServer::start().await.expect("a second real API server starts")),
+        Some(_) => Other::Real(
+            RealServer::start()
+                .await
+                .expect("a second real API server starts"),
+        ),
         None => Other::Simulated(ApiServer::new()),
     }
 }
 
 impl Other {
     fn clients(&self) -> Server {
-        let user = |name: &str, group: &str| User { name: name.to_owned(), groups: vec![group.to_owned()] };
+        let user = |name: &str, group: &str| User {
+            name: name.to_owned(),
+            groups: vec![group.to_owned()],
+        };
         match self {
             Self::Real(server) => server.clients().unwrap(),
             Self::Simulated(server) => {
                 let (admin, ordinary) = (user("admin", "system:masters"), user("alice", "devs"));
-                Server { admin: server.client(admin), ordinary: server.client(ordinary) }
+                Server {
+                    admin: server.client(admin),
+                    ordinary: server.client(ordinary),
+                }
             }
         }
     }
@@ -135,7 +169,9 @@ async fn install_crds(client: &Client) {
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
     for text in CRDS {
         let crd: CustomResourceDefinition = serde_saphyr::from_str(text).expect("a CRD is valid");
-        api.create(&PostParams::default(), &crd).await.expect("a CRD can be created");
+        api.create(&PostParams::default(), &crd)
+            .await
+            .expect("a CRD can be created");
         let (group, plural) = (&crd.spec.group, &crd.spec.names.plural);
         let path = format!("/apis/{group}/{}/{plural}", crd.spec.versions[0].name);
         let began = Instant::now();
@@ -143,27 +179,57 @@ async fn install_crds(client: &Client) {
             let request = http::Request::get(&path).body(Vec::new()).unwrap();
             match client.request_text(request).await {
                 Ok(_) => break,
-                Err(error) => assert!(began.elapsed() < Duration::from_mins(1), "{path} is not served: {error}"),
+                Err(error) => assert!(
+                    began.elapsed() < Duration::from_mins(1),
+                    "{path} is not served: {error}"
+                ),
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }
 }
 
-async fn run_all(plan: &Plan, kinds: &'static Kinds, real: &Server, simulated: &Server) -> Vec<Outcome> {
+async fn run_all(
+    plan: &Plan,
+    kinds: &'static Kinds,
+    real: &Server,
+    simulated: &Server,
+) -> Vec<Outcome> {
     let start = |seed: &u64| {
         let (real, simulated) = (real.clone(), simulated.clone());
-        let run = sequence::run(kinds, *seed, plan.length, plan.is_all_wanted, real, simulated, Pace::Usual);
+        let run = sequence::run(
+            kinds,
+            *seed,
+            plan.length,
+            plan.is_all_wanted,
+            real,
+            simulated,
+            Pace::Usual,
+        );
         async { tokio::spawn(run).await.expect("a sequence ends") }
     };
-    let running = futures::stream::iter(&plan.seeds).map(start).buffer_unordered(CONCURRENT);
+    let running = futures::stream::iter(&plan.seeds)
+        .map(start)
+        .buffer_unordered(CONCURRENT);
     let mut outcomes: Vec<Outcome> = running.collect().await;
     if !plan.is_all_wanted {
         // One that differs again is enough for a failure.
-        for outcome in outcomes.iter_mut().filter(|outcome| !outcome.findings.is_empty()) {
+        for outcome in outcomes
+            .iter_mut()
+            .filter(|outcome| !outcome.findings.is_empty())
+        {
             let seed = outcome.findings[0].seed;
             let (real, simulated) = (real.clone(), simulated.clone());
-            let again = sequence::run(kinds, seed, plan.length, false, real, simulated, Pace::Patient).await;
+            let again = sequence::run(
+                kinds,
+                seed,
+                plan.length,
+                false,
+                real,
+                simulated,
+                Pace::Patient,
+            )
+            .await;
             outcome.findings = again.findings;
             if !outcome.findings.is_empty() {
                 break;
@@ -175,9 +241,15 @@ async fn run_all(plan: &Plan, kinds: &'static Kinds, real: &Server, simulated: &
 }
 
 fn missing(outcomes: &[Outcome]) -> Vec<pairs::Pair> {
-    let occurred: BTreeSet<(&str, &str)> =
-        outcomes.iter().flat_map(|outcome| &outcome.pairs).map(|(verb, resource)| (verb.as_str(), resource.as_str())).collect();
-    pairs::all().into_iter().filter(|pair| !occurred.contains(pair)).collect()
+    let occurred: BTreeSet<(&str, &str)> = outcomes
+        .iter()
+        .flat_map(|outcome| &outcome.pairs)
+        .map(|(verb, resource)| (verb.as_str(), resource.as_str()))
+        .collect();
+    pairs::all()
+        .into_iter()
+        .filter(|pair| !occurred.contains(pair))
+        .collect()
 }
 
 fn check(plan: &Plan, outcomes: &[Outcome]) {
@@ -191,9 +263,19 @@ fn check(plan: &Plan, outcomes: &[Outcome]) {
         panic!("the servers differ\n{}", report::describe(finding));
     }
     if plan.is_complete {
-        assert!(missing(outcomes).is_empty(), "these pairs of the table did not occur: {:?}", missing(outcomes));
+        assert!(
+            missing(outcomes).is_empty(),
+            "these pairs of the table did not occur: {:?}",
+            missing(outcomes)
+        );
         let is_real = env::var_os("LIQO_JUDGE_SELF").is_some();
-        let unused: Vec<_> = differences::used().into_iter().filter(|(_, count)| *count == 0).collect();
-        assert!(is_real || unused.is_empty(), "these expected differences can go: {unused:?}");
+        let unused: Vec<_> = differences::used()
+            .into_iter()
+            .filter(|(_, count)| *count == 0)
+            .collect();
+        assert!(
+            is_real || unused.is_empty(),
+            "these expected differences can go: {unused:?}"
+        );
     }
 }

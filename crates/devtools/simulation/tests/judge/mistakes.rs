@@ -12,7 +12,11 @@ const BAD_NAMES: &[&str] = &["UPPER", "under_score", "-dash", "dot.", "slash/ed"
 impl<'a> Generator<'a> {
     pub fn mistake(&mut self) -> Request {
         let kinds = self.kinds;
-        let with_objects: Vec<_> = kinds.kinds.iter().filter(|kind| !kind.review && kind.weight > 0).collect();
+        let with_objects: Vec<_> = kinds
+            .kinds
+            .iter()
+            .filter(|kind| !kind.review && kind.weight > 0)
+            .collect();
         let kind = *self.rng.pick(&with_objects);
         let place = self.place(kind);
         match self.rng.below(5) {
@@ -34,7 +38,11 @@ impl<'a> Generator<'a> {
         let path = self.rng.pick(&paths).clone();
         let method = *self.rng.pick(&["GET", "GET", "POST", "DELETE"]);
         let request = Request::new(method, "get", "mistakes".to_owned(), path);
-        if method == "POST" { request.json(json!({})) } else { request }
+        if method == "POST" {
+            request.json(json!({}))
+        } else {
+            request
+        }
     }
 
     fn wrong_identity(&mut self, place: &Place<'a>) -> Request {
@@ -42,13 +50,20 @@ impl<'a> Generator<'a> {
         let metadata = &mut body["metadata"];
         match self.rng.below(5) {
             0 => metadata["namespace"] = "other".into(),
-            1 => drop(metadata.as_object_mut().map(|metadata| metadata.remove("name"))),
+            1 => drop(
+                metadata
+                    .as_object_mut()
+                    .map(|metadata| metadata.remove("name")),
+            ),
             2 => metadata["name"] = (*self.rng.pick(BAD_NAMES)).into(),
             3 => metadata["name"] = "x".repeat(*self.rng.pick(&[64, 254])).into(),
             _ => metadata["resourceVersion"] = "1".into(),
         }
-        let (method, verb, path) =
-            if self.rng.chance(60) { ("POST", "create", place.collection()) } else { ("PUT", "update", place.path()) };
+        let (method, verb, path) = if self.rng.chance(60) {
+            ("POST", "create", place.collection())
+        } else {
+            ("PUT", "update", place.path())
+        };
         Request::new(method, verb, place.kind.resource(), path).json(body)
     }
 
@@ -63,13 +78,21 @@ impl<'a> Generator<'a> {
         let create = Request::new("POST", "create", place.kind.resource(), place.collection());
         let update = Request::new("PUT", "update", place.kind.resource(), place.path());
         let request = if self.rng.chance(60) { create } else { update };
-        let request = request.json(body).key(&place.path()).settles(place.kind.settle);
-        if self.rng.chance(80) { request.parameter("fieldValidation", how) } else { request }
+        let request = request
+            .json(body)
+            .key(&place.path())
+            .settles(place.kind.settle);
+        if self.rng.chance(80) {
+            request.parameter("fieldValidation", how)
+        } else {
+            request
+        }
     }
 
     /// Without an owner, or with an object that was read instead of the wanted fields.
     fn wrong_apply(&mut self, place: &Place<'a>) -> Request {
-        let request = Request::new("PATCH", "patch", place.kind.resource(), place.path()).key(&place.path());
+        let request =
+            Request::new("PATCH", "patch", place.kind.resource(), place.path()).key(&place.path());
         let request = request.content("application/apply-patch+yaml");
         let mut body = self.new_body(place);
         if self.rng.chance(50) {

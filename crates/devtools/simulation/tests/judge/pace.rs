@@ -6,7 +6,8 @@ use std::time::Duration;
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Pace {
     Usual,
-    /// For a sequence that found a difference, and runs once more, alone: a busy machine may have been late.
+    /// For a sequence that found a difference, and runs once more, alone: a busy machine may have
+    /// been late.
     Patient,
 }
 

@@ -1,8 +1,9 @@
 //! Which verbs Liqo uses on which resources.
 //!
-//! A first approximation: the rights in deploy/liqo/rbac-manager.yaml, rbac-bound.yaml and rbac-fabric.yaml; what liqoctl
-//! writes; and what the programs of a cluster do to the same objects in the scenarios (binding, eviction, finalize, scale,
-//! approval). Four of Liqo's sixteen kinds stand for all.
+//! A first approximation: the rights in deploy/liqo/rbac-manager.yaml, rbac-bound.yaml and
+//! rbac-fabric.yaml; what liqoctl writes; and what the programs of a cluster do to the same objects
+//! in the scenarios (binding, eviction, finalize, scale, approval). Four of Liqo's sixteen kinds
+//! stand for all.
 
 const ALL: &str = "get list watch create update patch delete deletecollection";
 const STATUS: &str = "get patch update";
@@ -49,9 +50,18 @@ const TABLE: &[(&str, &str)] = &[
     ("poddisruptionbudgets.policy/status", STATUS),
     ("runtimeclasses.node.k8s.io", ALL),
     ("certificatesigningrequests.certificates.k8s.io", ALL),
-    ("certificatesigningrequests.certificates.k8s.io/approval", "get update patch"),
-    ("certificatesigningrequests.certificates.k8s.io/status", STATUS),
-    ("mutatingwebhookconfigurations.admissionregistration.k8s.io", "get list watch create update patch delete"),
+    (
+        "certificatesigningrequests.certificates.k8s.io/approval",
+        "get update patch",
+    ),
+    (
+        "certificatesigningrequests.certificates.k8s.io/status",
+        STATUS,
+    ),
+    (
+        "mutatingwebhookconfigurations.admissionregistration.k8s.io",
+        "get list watch create update patch delete",
+    ),
     ("subjectaccessreviews.authorization.k8s.io", "create"),
     ("selfsubjectaccessreviews.authorization.k8s.io", "create"),
     ("tokenreviews.authentication.k8s.io", "create"),
@@ -70,5 +80,8 @@ const TABLE: &[(&str, &str)] = &[
 pub type Pair = (&'static str, &'static str);
 
 pub fn all() -> Vec<Pair> {
-    TABLE.iter().flat_map(|(resource, verbs)| verbs.split(' ').map(move |verb| (verb, *resource))).collect()
+    TABLE
+        .iter()
+        .flat_map(|(resource, verbs)| verbs.split(' ').map(move |verb| (verb, *resource)))
+        .collect()
 }

@@ -24,7 +24,11 @@ impl<'a> Generator<'a> {
             (false, true) => &common.patches,
             (false, false) => &kind.patches,
         };
-        let change = self.rng.pick_any(list).cloned().unwrap_or_else(|| json!({}));
+        let change = self
+            .rng
+            .pick_any(list)
+            .cloned()
+            .unwrap_or_else(|| json!({}));
         let mut change = self.fill(&change, place);
         if self.rng.chance(3)
             && let Some(owner) = self.owner()
@@ -39,19 +43,27 @@ impl<'a> Generator<'a> {
         if subresource.is_empty() || self.rng.chance(8) {
             return self.change(place, 15);
         }
-        let change = self.rng.pick(&place.kind.subresources[subresource].patches).clone();
+        let change = self
+            .rng
+            .pick(&place.kind.subresources[subresource].patches)
+            .clone();
         self.fill(&change, place)
     }
 
     pub fn patch(&mut self, place: &Place<'a>, subresource: &str) -> Request {
         let (resource, path, key) = target(place, subresource);
-        let request = Request::new("PATCH", "patch", resource, path).key(&key).settles(place.kind.settle);
+        let request = Request::new("PATCH", "patch", resource, path)
+            .key(&key)
+            .settles(place.kind.settle);
         let request = match self.rng.below(100) {
             0..25 => self.merge_patch(request, place, subresource),
             25..45 => self.json_patch(request, place, subresource),
             45..60 => self.strategic_patch(request, place, subresource),
-            // Nobody applies events, and the real server loses their managers when it converts them.
-            60.. if place.kind.api_version == "events.k8s.io/v1" => self.merge_patch(request, place, subresource),
+            // Nobody applies events, and the real server loses their managers when it converts
+            // them.
+            60.. if place.kind.api_version == "events.k8s.io/v1" => {
+                self.merge_patch(request, place, subresource)
+            }
             _ => return self.apply(request, place, subresource),
         };
         self.with_write_options(request)
@@ -66,10 +78,21 @@ impl<'a> Generator<'a> {
         request.content(MERGE).json(change)
     }
 
-    fn strategic_patch(&mut self, request: Request, place: &Place<'a>, subresource: &str) -> Request {
-        let special = if self.rng.chance(60) { &place.kind.strategic } else { &self.kinds.common.strategic };
+    fn strategic_patch(
+        &mut self,
+        request: Request,
+        place: &Place<'a>,
+        subresource: &str,
+    ) -> Request {
+        let special = if self.rng.chance(60) {
+            &place.kind.strategic
+        } else {
+            &self.kinds.common.strategic
+        };
         let change = match self.rng.pick_any(special) {
-            Some(change) if subresource.is_empty() && self.rng.chance(40) => self.fill(&change.clone(), place),
+            Some(change) if subresource.is_empty() && self.rng.chance(40) => {
+                self.fill(&change.clone(), place)
+            }
             _ => self.change_by(place, subresource),
         };
         request.content(STRATEGIC).json(change)
@@ -98,10 +121,16 @@ impl<'a> Generator<'a> {
         if self.rng.chance(60) {
             json_patch::merge(&mut body, &self.change_by(place, subresource));
         }
-        let mut body = if subresource == "scale" { body } else { self.with_identity(body, place) };
+        let mut body = if subresource == "scale" {
+            body
+        } else {
+            self.with_identity(body, place)
+        };
         if self.rng.chance(40) {
             // The other manager does not own the label that all objects have.
-            body["metadata"]["labels"].as_object_mut().map(|labels| labels.remove("judge"));
+            body["metadata"]["labels"]
+                .as_object_mut()
+                .map(|labels| labels.remove("judge"));
         }
         let manager = *self.rng.pick(&["left", "right"]);
         let mut request = request.content(APPLY).parameter("fieldManager", manager);
@@ -118,10 +147,13 @@ impl<'a> Generator<'a> {
 
 /// The operations that have the effect of a merge patch, if all parents exist.
 fn add_operations(operations: &mut Vec<Value>, path: &str, change: &Value, is_replace: bool) {
-    let Some(fields) = change.as_object() else { return };
+    let Some(fields) = change.as_object() else {
+        return;
+    };
     for (name, value) in fields {
         let path = format!("{path}/{}", name.replace('~', "~0").replace('/', "~1"));
-        let goes_deeper = path.matches('/').count() < 3 && value.as_object().is_some_and(|fields| !fields.is_empty());
+        let goes_deeper = path.matches('/').count() < 3
+            && value.as_object().is_some_and(|fields| !fields.is_empty());
         if value.is_null() {
             operations.push(json!({ "op": "remove", "path": path }));
         } else if goes_deeper && (is_replace || path != "/status") {

@@ -50,17 +50,30 @@ impl RealServer {
     async fn start_once() -> anyhow::Result<Self> {
         static STARTED: AtomicUsize = AtomicUsize::new(0);
         let number = STARTED.fetch_add(1, Ordering::Relaxed);
-        let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("judge-{}-{number}", std::process::id()));
+        let directory = Path::new(env!("CARGO_TARGET_TMPDIR"))
+            .join(format!("judge-{}-{number}", std::process::id()));
         // A former test with this number of a process may have been killed.
         let _ = fs::remove_dir_all(&directory);
         fs::create_dir(&directory)?;
         let [client_port, peer_port, port] = free_ports()?;
         let url = format!("https://127.0.0.1:{port}");
-        let mut server = Self { directory, children: Vec::new(), url };
+        let mut server = Self {
+            directory,
+            children: Vec::new(),
+            url,
+        };
         let etcd = liqo_playground::etcd(&Silent).await?;
         let api_server = liqo_playground::kube_apiserver(&Silent).await?;
-        server.run(&etcd, "etcd", &etcd_flags(&server.directory, client_port, peer_port))?;
-        server.run(&api_server, "kube-apiserver", &api_server_flags(&server.directory, client_port, port)?)?;
+        server.run(
+            &etcd,
+            "etcd",
+            &etcd_flags(&server.directory, client_port, peer_port),
+        )?;
+        server.run(
+            &api_server,
+            "kube-apiserver",
+            &api_server_flags(&server.directory, client_port, port)?,
+        )?;
         server.wait_until_ready().await?;
         Ok(server)
     }
@@ -83,7 +96,10 @@ impl RealServer {
     }
 
     pub fn clients(&self) -> anyhow::Result<Server> {
-        Ok(Server { admin: self.client("admin-token")?, ordinary: self.client("alice-token")? })
+        Ok(Server {
+            admin: self.client("admin-token")?,
+            ordinary: self.client("alice-token")?,
+        })
     }
 
     fn client(&self, token: &str) -> anyhow::Result<Client> {
@@ -99,7 +115,11 @@ impl RealServer {
         let began = Instant::now();
         while began.elapsed() < START_TIMEOUT {
             let request = http::Request::get("/readyz").body(Vec::new())?;
-            if client.request_text(request).await.is_ok_and(|text| text == "ok") {
+            if client
+                .request_text(request)
+                .await
+                .is_ok_and(|text| text == "ok")
+            {
                 return Ok(());
             }
             for child in &mut self.children {
@@ -109,18 +129,27 @@ impl RealServer {
             }
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
-        bail!("the real server is not ready after {START_TIMEOUT:?}: {}", self.last_lines())
+        bail!(
+            "the real server is not ready after {START_TIMEOUT:?}: {}",
+            self.last_lines()
+        )
     }
 
     fn last_lines(&self) -> String {
-        let read = |name: &str| fs::read_to_string(self.directory.join(format!("{name}.log"))).unwrap_or_default();
+        let read = |name: &str| {
+            fs::read_to_string(self.directory.join(format!("{name}.log"))).unwrap_or_default()
+        };
         let tail = |text: String| text.lines().rev().take(5).collect::<Vec<_>>().join("\n");
         format!("\n{}\n{}", tail(read("etcd")), tail(read("kube-apiserver")))
     }
 }
 
 fn free_ports() -> anyhow::Result<[u16; 3]> {
-    let listeners = [TcpListener::bind("127.0.0.1:0")?, TcpListener::bind("127.0.0.1:0")?, TcpListener::bind("127.0.0.1:0")?];
+    let listeners = [
+        TcpListener::bind("127.0.0.1:0")?,
+        TcpListener::bind("127.0.0.1:0")?,
+        TcpListener::bind("127.0.0.1:0")?,
+    ];
     let mut ports = [0; 3];
     for (port, listener) in ports.iter_mut().zip(&listeners) {
         *port = listener.local_addr()?.port();
@@ -129,7 +158,10 @@ fn free_ports() -> anyhow::Result<[u16; 3]> {
 }
 
 fn etcd_flags(directory: &Path, client_port: u16, peer_port: u16) -> Vec<String> {
-    let (client, peer) = (format!("http://127.0.0.1:{client_port}"), format!("http://127.0.0.1:{peer_port}"));
+    let (client, peer) = (
+        format!("http://127.0.0.1:{client_port}"),
+        format!("http://127.0.0.1:{peer_port}"),
+    );
     vec![
         format!("--data-dir={}", directory.join("etcd").display()),
         "--name=default".to_owned(),
@@ -145,7 +177,10 @@ fn etcd_flags(directory: &Path, client_port: u16, peer_port: u16) -> Vec<String>
 
 fn api_server_flags(directory: &Path, etcd_port: u16, port: u16) -> anyhow::Result<Vec<String>> {
     let tokens = directory.join("tokens.csv");
-    fs::write(&tokens, "admin-token,admin,,\"system:masters\"\nalice-token,alice,,\"devs\"\n")?;
+    fs::write(
+        &tokens,
+        "admin-token,admin,,\"system:masters\"\nalice-token,alice,,\"devs\"\n",
+    )?;
     // The server generates this key with its certificate, before it reads keys for tokens.
     let key = directory.join("certificates/apiserver.key");
     Ok(vec![

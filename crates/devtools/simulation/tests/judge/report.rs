@@ -15,11 +15,29 @@ const MAX_VALUE: usize = 600;
 
 /// The seed, the request, both answers and how they differ.
 pub fn describe(finding: &Finding) -> String {
-    let Finding { seed, number, request, resolved, answers, differences } = finding;
-    let mut text = format!("seed {seed}, request {number}: {} {}\n\n", request.verb, request.resource);
+    let Finding {
+        seed,
+        number,
+        request,
+        resolved,
+        answers,
+        differences,
+    } = finding;
+    let mut text = format!(
+        "seed {seed}, request {number}: {} {}\n\n",
+        request.verb, request.resource
+    );
     for (server, resolved) in ["real", "simulated"].iter().zip(resolved) {
-        let user = if request.is_ordinary { "alice" } else { "admin" };
-        let _ = write!(text, "{server}: curl -u {user} -X {} '{}'", request.method, resolved.path_and_query);
+        let user = if request.is_ordinary {
+            "alice"
+        } else {
+            "admin"
+        };
+        let _ = write!(
+            text,
+            "{server}: curl -u {user} -X {} '{}'",
+            request.method, resolved.path_and_query
+        );
         let _ = write!(text, " -H 'Accept: {}'", request.accept);
         if !request.content_type.is_empty() {
             let _ = write!(text, " -H 'Content-Type: {}'", request.content_type);
@@ -30,13 +48,21 @@ pub fn describe(finding: &Finding) -> String {
         text.push('\n');
     }
     for (server, answer) in ["real", "simulated"].iter().zip(answers) {
-        let _ = writeln!(text, "\nanswer of the {server} one: {}", shorten(&pretty(&answer.value), MAX_ANSWER));
+        let _ = writeln!(
+            text,
+            "\nanswer of the {server} one: {}",
+            shorten(&pretty(&answer.value), MAX_ANSWER)
+        );
     }
     text.push_str("\ndifferences:\n");
     for difference in differences {
         let value = |value: &Option<Value>| one_line(value.as_ref(), MAX_VALUE);
         let (real, simulated) = (value(&difference.real), value(&difference.simulated));
-        let _ = writeln!(text, "  {} {}\n    real:      {real}\n    simulated: {simulated}", difference.path, difference.note);
+        let _ = writeln!(
+            text,
+            "  {} {}\n    real:      {real}\n    simulated: {simulated}",
+            difference.path, difference.note
+        );
     }
     let _ = writeln!(text, "\nagain: {}", command(*seed));
     text
@@ -47,7 +73,10 @@ pub fn command(seed: u64) -> String {
 }
 
 fn one_line(value: Option<&Value>, length: usize) -> String {
-    value.map_or_else(|| "-".to_owned(), |value| shorten(&value.to_string(), length))
+    value.map_or_else(
+        || "-".to_owned(),
+        |value| shorten(&value.to_string(), length),
+    )
 }
 
 fn pretty(value: &Value) -> String {
@@ -61,7 +90,8 @@ fn shorten(text: &str, length: usize) -> String {
     }
 }
 
-/// How often a place differs, and in how many sequences nothing differed before: later differences are often consequences.
+/// How often a place differs, and in how many sequences nothing differed before: later differences
+/// are often consequences.
 #[derive(Default)]
 struct Group<'a> {
     count: usize,
@@ -76,7 +106,11 @@ pub fn summarize(outcomes: &[Outcome]) -> String {
         for (order, finding) in outcome.findings.iter().enumerate() {
             for (index, difference) in finding.differences.iter().enumerate() {
                 let request = &finding.request;
-                let key = (request.verb.to_owned(), request.resource.clone(), difference.path.clone());
+                let key = (
+                    request.verb.to_owned(),
+                    request.resource.clone(),
+                    difference.path.clone(),
+                );
                 let group = groups.entry(key).or_default();
                 group.count += 1;
                 group.first += usize::from(order == 0);
@@ -86,9 +120,16 @@ pub fn summarize(outcomes: &[Outcome]) -> String {
     }
     let mut sorted: Vec<_> = groups.into_iter().collect();
     sorted.sort_by_key(|(_, group)| std::cmp::Reverse((group.first, group.count)));
-    let mut text = format!("{} kinds of differences; first in its sequence / all:\n", sorted.len());
+    let mut text = format!(
+        "{} kinds of differences; first in its sequence / all:\n",
+        sorted.len()
+    );
     for ((verb, resource, path), group) in sorted {
-        let _ = writeln!(text, "{:4} /{:5}  {verb} {resource} {path}", group.first, group.count);
+        let _ = writeln!(
+            text,
+            "{:4} /{:5}  {verb} {resource} {path}",
+            group.first, group.count
+        );
         if let Some((finding, index)) = group.example {
             text.push_str(&example(finding, index));
         }
@@ -100,7 +141,10 @@ fn example(finding: &Finding, index: usize) -> String {
     let difference = &finding.differences[index];
     let value = |value: &Option<Value>| one_line(value.as_ref(), MAX_VALUE / 2);
     let resolved = &finding.resolved[0];
-    let (request, codes) = (&finding.request, [finding.answers[0].code(), finding.answers[1].code()]);
+    let (request, codes) = (
+        &finding.request,
+        [finding.answers[0].code(), finding.answers[1].code()],
+    );
     format!(
         "        seed {} request {}: {} {} ({}) {}\n        codes {codes:?} real: {} simulated: {} {}\n",
         finding.seed,
@@ -123,8 +167,14 @@ pub fn totals(outcomes: &[Outcome]) -> String {
     for code in outcomes.iter().flat_map(|outcome| &outcome.codes) {
         *codes.entry(*code).or_default() += 1;
     }
-    let codes: Vec<String> = codes.iter().map(|(code, count)| format!("{count} of {code}")).collect();
-    let mut text = format!("{requests} requests and {events} events of watches compared; answers: {}\n", codes.join(", "));
+    let codes: Vec<String> = codes
+        .iter()
+        .map(|(code, count)| format!("{count} of {code}"))
+        .collect();
+    let mut text = format!(
+        "{requests} requests and {events} events of watches compared; answers: {}\n",
+        codes.join(", ")
+    );
     for (pattern, count) in differences::used() {
         let _ = writeln!(text, "expected difference, {count} times: {pattern}");
     }

@@ -1,7 +1,9 @@
-//! A request before it is sent: texts contain placeholders for what the two servers chose differently.
+//! A request before it is sent: texts contain placeholders for what the two servers chose
+//! differently.
 //!
-//! `@3@` is the name that the server generated for the third object without a name. `${uid:KEY}` and `${rv:KEY}` are fields of
-//! the object that was last seen at the path KEY, `${oldrv:KEY}` of an earlier state. `${token:3}` continues list 3.
+//! `@3@` is the name that the server generated for the third object without a name. `${uid:KEY}`
+//! and `${rv:KEY}` are fields of the object that was last seen at the path KEY, `${oldrv:KEY}` of
+//! an earlier state. `${token:3}` continues list 3.
 
 use serde_json::Value;
 
@@ -72,7 +74,11 @@ impl Request {
             path,
             query: Vec::new(),
             accept: JSON,
-            content_type: if matches!(method, "POST" | "PUT") { JSON } else { "" },
+            content_type: if matches!(method, "POST" | "PUT") {
+                JSON
+            } else {
+                ""
+            },
             body: Body::None,
             verb,
             resource,
@@ -86,15 +92,24 @@ impl Request {
     }
 
     pub fn json(self, body: Value) -> Self {
-        Self { body: Body::Json(body), ..self }
+        Self {
+            body: Body::Json(body),
+            ..self
+        }
     }
 
     pub fn content(self, content_type: &'static str) -> Self {
-        Self { content_type, ..self }
+        Self {
+            content_type,
+            ..self
+        }
     }
 
     pub fn key(self, key: &str) -> Self {
-        Self { key: key.to_owned(), ..self }
+        Self {
+            key: key.to_owned(),
+            ..self
+        }
     }
 
     pub fn settles(self, settles: bool) -> Self {
@@ -114,6 +129,10 @@ impl Request {
     /// A list of everything as it is now.
     pub fn is_fresh_list(&self) -> bool {
         let is_list = self.verb == "list" && self.watching == Watching::No;
-        is_list && !self.query.iter().any(|(name, _)| matches!(*name, "continue" | "resourceVersion"))
+        is_list
+            && !self
+                .query
+                .iter()
+                .any(|(name, _)| matches!(*name, "continue" | "resourceVersion"))
     }
 }

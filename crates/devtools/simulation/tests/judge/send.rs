@@ -64,18 +64,29 @@ pub async fn send(side: &Side, request: &Request, resolved: &Resolved) -> Reply 
     let attempt = tokio::time::timeout(TIMEOUT, try_send(side, request, resolved)).await;
     match attempt {
         Ok(Ok(reply)) => reply,
-        Ok(Err(error)) => Reply::Whole(Answer { value: json!({ "code": 0, "failed": format!("{error:#}") }) }),
-        Err(_) => Reply::Whole(Answer { value: json!({ "code": 0, "failed": "no answer" }) }),
+        Ok(Err(error)) => Reply::Whole(Answer {
+            value: json!({ "code": 0, "failed": format!("{error:#}") }),
+        }),
+        Err(_) => Reply::Whole(Answer {
+            value: json!({ "code": 0, "failed": "no answer" }),
+        }),
     }
 }
 
 async fn try_send(side: &Side, request: &Request, resolved: &Resolved) -> anyhow::Result<Reply> {
-    let mut builder = http::Request::builder().method(request.method).uri(&resolved.path_and_query);
-    builder = builder.header("accept", request.accept).header("user-agent", "judge/1");
+    let mut builder = http::Request::builder()
+        .method(request.method)
+        .uri(&resolved.path_and_query);
+    builder = builder
+        .header("accept", request.accept)
+        .header("user-agent", "judge/1");
     if !request.content_type.is_empty() {
         builder = builder.header("content-type", request.content_type);
     }
-    let response = side.client(request).send(builder.body(HttpBody::from(resolved.body.clone().into_bytes()))?).await?;
+    let response = side
+        .client(request)
+        .send(builder.body(HttpBody::from(resolved.body.clone().into_bytes()))?)
+        .await?;
     let (parts, body) = response.into_parts();
     let code = parts.status.as_u16();
     if request.watching != Watching::No && code == 200 {
@@ -83,16 +94,25 @@ async fn try_send(side: &Side, request: &Request, resolved: &Resolved) -> anyhow
         return Ok(Reply::Watch(Watch::open(head, body)));
     }
     let bytes = body.collect().await?.to_bytes();
-    let body = serde_json::from_slice(&bytes).unwrap_or_else(|_| String::from_utf8_lossy(&bytes).into_owned().into());
+    let body = serde_json::from_slice(&bytes)
+        .unwrap_or_else(|_| String::from_utf8_lossy(&bytes).into_owned().into());
     Ok(Reply::Whole(Answer::new(code, &parts.headers, &body)))
 }
 
 impl Watch {
     fn open(head: Answer, body: HttpBody) -> Self {
-        let received = Received { events: Vec::new(), last: Instant::now(), ended: false };
+        let received = Received {
+            events: Vec::new(),
+            last: Instant::now(),
+            ended: false,
+        };
         let received = Arc::new(Mutex::new(received));
         let task = tokio::spawn(read_events(body, Arc::clone(&received)));
-        Self { head, received, task }
+        Self {
+            head,
+            received,
+            task,
+        }
     }
 
     fn count(&self) -> usize {
@@ -119,8 +139,14 @@ impl Watch {
     }
 }
 
-/// Waits until both watches have as many events as the other and are quiet, or one does not catch up.
-pub async fn finish(real: &Watch, simulated: &Watch, watching: Watching, pace: Pace) -> (Answer, Answer) {
+/// Waits until both watches have as many events as the other and are quiet, or one does not catch
+/// up.
+pub async fn finish(
+    real: &Watch,
+    simulated: &Watch,
+    watching: Watching,
+    pace: Pace,
+) -> (Answer, Answer) {
     let began = Instant::now();
     let waits_for_end = watching == Watching::UntilTimeout;
     loop {
@@ -141,7 +167,8 @@ async fn read_events(body: HttpBody, received: Arc<Mutex<Received>>) {
         buffer.extend_from_slice(&chunk);
         while let Some(end) = buffer.iter().position(|byte| *byte == b'\n') {
             let line: Vec<u8> = buffer.drain(..=end).collect();
-            let event = serde_json::from_slice(&line).unwrap_or_else(|_| String::from_utf8_lossy(&line).into_owned().into());
+            let event = serde_json::from_slice(&line)
+                .unwrap_or_else(|_| String::from_utf8_lossy(&line).into_owned().into());
             if !is_plain_bookmark(&event) {
                 let mut received = received.lock();
                 received.events.push(event);
@@ -154,5 +181,8 @@ async fn read_events(body: HttpBody, received: Arc<Mutex<Received>>) {
 
 /// Servers send bookmarks when they like, but for the one after the initial events.
 fn is_plain_bookmark(event: &Value) -> bool {
-    event["type"] == "BOOKMARK" && event["object"]["metadata"]["annotations"].get("k8s.io/initial-events-end").is_none()
+    event["type"] == "BOOKMARK"
+        && event["object"]["metadata"]["annotations"]
+            .get("k8s.io/initial-events-end")
+            .is_none()
 }

@@ -35,11 +35,21 @@ pub struct Resolved {
 impl Side {
     pub fn new(server: Server) -> Self {
         let (seen, names, tokens) = (HashMap::new(), BTreeMap::new(), BTreeMap::new());
-        Self { server, seen, names, tokens, newest: 0 }
+        Self {
+            server,
+            seen,
+            names,
+            tokens,
+            newest: 0,
+        }
     }
 
     pub fn client(&self, request: &Request) -> Client {
-        if request.is_ordinary { self.server.ordinary.clone() } else { self.server.admin.clone() }
+        if request.is_ordinary {
+            self.server.ordinary.clone()
+        } else {
+            self.server.admin.clone()
+        }
     }
 
     pub fn seen(&self, key: &str) -> Option<&Value> {
@@ -53,14 +63,21 @@ impl Side {
         }
         let query = query.finish();
         let separator = if query.is_empty() { "" } else { "?" };
-        Resolved { path_and_query: format!("{}{separator}{query}", self.fill(&request.path)), body: self.body(&request.body) }
+        Resolved {
+            path_and_query: format!("{}{separator}{query}", self.fill(&request.path)),
+            body: self.body(&request.body),
+        }
     }
 
     fn body(&self, body: &Body) -> String {
         match body {
             Body::None => String::new(),
             Body::Json(value) => self.fill_value(value).to_string(),
-            Body::Seen { key, changes, version } => self.changed(key, changes, *version).to_string(),
+            Body::Seen {
+                key,
+                changes,
+                version,
+            } => self.changed(key, changes, *version).to_string(),
         }
     }
 
@@ -73,7 +90,9 @@ impl Side {
             match version {
                 Version::Current => {}
                 Version::None => drop(metadata.remove("resourceVersion")),
-                Version::Old => drop(metadata.insert("resourceVersion".to_owned(), self.version(key, 1).into())),
+                Version::Old => {
+                    drop(metadata.insert("resourceVersion".to_owned(), self.version(key, 1).into()))
+                }
             }
         }
         object
@@ -90,9 +109,12 @@ impl Side {
         match value {
             Value::String(text) => self.fill(text).into(),
             Value::Array(items) => items.iter().map(|item| self.fill_value(item)).collect(),
-            Value::Object(fields) => {
-                Value::Object(fields.iter().map(|(key, value)| (key.clone(), self.fill_value(value))).collect())
-            }
+            Value::Object(fields) => Value::Object(
+                fields
+                    .iter()
+                    .map(|(key, value)| (key.clone(), self.fill_value(value)))
+                    .collect(),
+            ),
             other => other.clone(),
         }
     }
@@ -100,7 +122,9 @@ impl Side {
     fn fill(&self, text: &str) -> String {
         let (mut filled, mut rest) = (String::new(), text);
         while let Some((before, after)) = rest.split_once("${") {
-            let Some((placeholder, after)) = after.split_once('}') else { break };
+            let Some((placeholder, after)) = after.split_once('}') else {
+                break;
+            };
             filled.push_str(before);
             filled.push_str(&self.value(placeholder));
             rest = after;
@@ -113,12 +137,19 @@ impl Side {
     }
 
     fn value(&self, placeholder: &str) -> String {
-        let Some((what, key)) = placeholder.split_once(':') else { return String::new() };
+        let Some((what, key)) = placeholder.split_once(':') else {
+            return String::new();
+        };
         match what {
-            "uid" => text_at(self.seen(key), "uid").unwrap_or_else(|| "11111111-2222-3333-4444-000000000000".to_owned()),
+            "uid" => text_at(self.seen(key), "uid")
+                .unwrap_or_else(|| "11111111-2222-3333-4444-000000000000".to_owned()),
             "rv" => self.version(key, 0),
             "oldrv" => self.version(key, 3),
-            "token" => key.parse().ok().and_then(|slot: usize| self.tokens.get(&slot).cloned()).unwrap_or_default(),
+            "token" => key
+                .parse()
+                .ok()
+                .and_then(|slot: usize| self.tokens.get(&slot).cloned())
+                .unwrap_or_default(),
             _ => String::new(),
         }
     }
@@ -134,15 +165,25 @@ impl Side {
         if let (Some(slot), Some(name)) = (request.name_slot, text_at(Some(body), "name")) {
             self.names.insert(slot, name);
         }
-        let version = text_at(Some(body), "resourceVersion").and_then(|version| version.parse::<u64>().ok());
-        let is_object = !matches!(body["kind"].as_str(), Some("Status" | "PartialObjectMetadata"));
+        let version =
+            text_at(Some(body), "resourceVersion").and_then(|version| version.parse::<u64>().ok());
+        let is_object = !matches!(
+            body["kind"].as_str(),
+            Some("Status" | "PartialObjectMetadata")
+        );
         if let (Some(version), true, false) = (version, is_object, request.key.is_empty()) {
             self.newest = self.newest.max(version);
-            self.seen.entry(request.key.clone()).or_default().push(body.clone());
+            self.seen
+                .entry(request.key.clone())
+                .or_default()
+                .push(body.clone());
         }
     }
 }
 
 fn text_at(object: Option<&Value>, field: &str) -> Option<String> {
-    object?["metadata"][field].as_str().filter(|text| !text.is_empty()).map(str::to_owned)
+    object?["metadata"][field]
+        .as_str()
+        .filter(|text| !text.is_empty())
+        .map(str::to_owned)
 }

@@ -1,4 +1,5 @@
-//! The HTTPS endpoint of a simulated API server, which other clusters call with a token; and its calls to webhooks.
+//! The HTTPS endpoint of a simulated API server, which other clusters call with a token; and its
+//! calls to webhooks.
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -36,17 +37,31 @@ pub struct Certificate {
 
 impl Certificate {
     pub fn new(address: &str) -> Self {
-        let (ca_key, key) = (KeyPair::generate_for(&PKCS_ED25519).unwrap(), KeyPair::generate_for(&PKCS_ED25519).unwrap());
+        let (ca_key, key) = (
+            KeyPair::generate_for(&PKCS_ED25519).unwrap(),
+            KeyPair::generate_for(&PKCS_ED25519).unwrap(),
+        );
         let mut parameters = CertificateParams::new([]).unwrap();
         parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let ca = parameters.self_signed(&ca_key).unwrap();
         let issuer = Issuer::new(parameters, ca_key);
-        let certificate = CertificateParams::new([address.to_owned()]).unwrap().signed_by(&key, &issuer).unwrap();
+        let certificate = CertificateParams::new([address.to_owned()])
+            .unwrap()
+            .signed_by(&key, &issuer)
+            .unwrap();
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        let config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap();
         let private = PrivatePkcs8KeyDer::from(key.serialize_der()).into();
-        let tls = config.with_no_client_auth().with_single_cert(vec![certificate.der().clone()], private).unwrap();
-        Self { ca: ca.pem(), tls: Arc::new(tls) }
+        let tls = config
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate.der().clone()], private)
+            .unwrap();
+        Self {
+            ca: ca.pem(),
+            tls: Arc::new(tls),
+        }
     }
 
     pub fn tls(&self) -> Arc<ServerConfig> {
@@ -57,21 +72,33 @@ impl Certificate {
 /// Answers until the process that listens has ended.
 pub async fn serve(server: ApiServer, listener: Box<dyn Listener>, tls: Arc<ServerConfig>) {
     while let Ok((stream, _)) = listener.accept().await {
-        tokio::spawn(connection(server.clone(), stream, TlsAcceptor::from(tls.clone())));
+        tokio::spawn(connection(
+            server.clone(),
+            stream,
+            TlsAcceptor::from(tls.clone()),
+        ));
     }
 }
 
 async fn connection(server: ApiServer, stream: BoxStream, acceptor: TlsAcceptor) {
-    let Ok(stream) = acceptor.accept(stream).await else { return };
+    let Ok(stream) = acceptor.accept(stream).await else {
+        return;
+    };
     let service = service_fn(move |request: hyper::Request<Incoming>| {
         let server = server.clone();
         async move {
             let (parts, body) = request.into_parts();
             let body = body.collect().await?.to_bytes();
-            Ok::<_, hyper::Error>(server.answer_to_token(hyper::Request::from_parts(parts, Body::from(body))).await)
+            Ok::<_, hyper::Error>(
+                server
+                    .answer_to_token(hyper::Request::from_parts(parts, Body::from(body)))
+                    .await,
+            )
         }
     });
-    let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+    let _ = http1::Builder::new()
+        .serve_connection(TokioIo::new(stream), service)
+        .await;
 }
 
 /// The time by which a cluster judges certificates.
@@ -80,29 +107,56 @@ struct At(Timestamp);
 
 impl TimeProvider for At {
     fn current_time(&self) -> Option<UnixTime> {
-        Some(UnixTime::since_unix_epoch(self.0.duration_since(Timestamp::UNIX_EPOCH).try_into().ok()?))
+        Some(UnixTime::since_unix_epoch(
+            self.0
+                .duration_since(Timestamp::UNIX_EPOCH)
+                .try_into()
+                .ok()?,
+        ))
     }
 }
 
 /// Calls a webhook at the address of its Service.
-pub async fn call_webhook(from: Host, service: SocketAddr, now: Timestamp, call: WebhookCall) -> Result<Value, String> {
+pub async fn call_webhook(
+    from: Host,
+    service: SocketAddr,
+    now: Timestamp,
+    call: WebhookCall,
+) -> Result<Value, String> {
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(call.ca.as_bytes()) {
-        roots.add(certificate.map_err(|error| error.to_string())?).map_err(|error| error.to_string())?;
+        roots
+            .add(certificate.map_err(|error| error.to_string())?)
+            .map_err(|error| error.to_string())?;
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = ClientConfig::builder_with_details(provider, Arc::new(At(now))).with_safe_default_protocol_versions().unwrap();
+    let config = ClientConfig::builder_with_details(provider, Arc::new(At(now)))
+        .with_safe_default_protocol_versions()
+        .unwrap();
     let config = Arc::new(config.with_root_certificates(roots).with_no_client_auth());
     let name = format!("{}.{}.svc", call.service, call.namespace);
-    let connected = from.connect(&service.ip().to_string(), service.port(), |_| true).await;
+    let connected = from
+        .connect(&service.ip().to_string(), service.port(), |_| true)
+        .await;
     let (stream, _) = connected.map_err(|error| error.to_string())?;
-    let stream = TlsConnector::from(config).connect(name.clone().try_into().unwrap(), stream).await;
+    let stream = TlsConnector::from(config)
+        .connect(name.clone().try_into().unwrap(), stream)
+        .await;
     let stream = stream.map_err(|error| error.to_string())?;
-    let request = http::Request::post(&call.path).header("host", name).header("content-type", "application/json");
-    let request = request.body(call.review.to_string().into_bytes()).map_err(|error| error.to_string())?;
-    let (status, body) = exchange(stream, request, MAX_REVIEW_LEN).await.map_err(|error| error.to_string())?;
+    let request = http::Request::post(&call.path)
+        .header("host", name)
+        .header("content-type", "application/json");
+    let request = request
+        .body(call.review.to_string().into_bytes())
+        .map_err(|error| error.to_string())?;
+    let (status, body) = exchange(stream, request, MAX_REVIEW_LEN)
+        .await
+        .map_err(|error| error.to_string())?;
     if !status.is_success() {
-        return Err(format!("status {status}: {}", String::from_utf8_lossy(&body)));
+        return Err(format!(
+            "status {status}: {}",
+            String::from_utf8_lossy(&body)
+        ));
     }
     serde_json::from_slice(&body).map_err(|error| error.to_string())
 }

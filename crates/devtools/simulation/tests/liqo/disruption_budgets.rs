@@ -34,14 +34,23 @@ async fn protect(cluster: &Cluster, least: usize) {
     let budget: PodDisruptionBudget = object(json!({
         "metadata": { "name": "web" }, "spec": { "minAvailable": least, "selector": { "matchLabels": { "app": "web" } } },
     }));
-    cluster.api::<PodDisruptionBudget>("demo").create(&PostParams::default(), &budget).await.unwrap();
+    cluster
+        .api::<PodDisruptionBudget>("demo")
+        .create(&PostParams::default(), &budget)
+        .await
+        .unwrap();
 }
 
-/// How many pods of the consumer's budget must stay healthy at a provider; 0 without a budget there.
+/// How many pods of the consumer's budget must stay healthy at a provider; 0 without a budget
+/// there.
 fn least_at(provider: &Cluster) -> i64 {
     let objects = provider.server.objects().into_iter();
-    let mut budgets = objects.filter(|(key, _)| key.resource == "poddisruptionbudgets.policy" && key.name == "web");
-    budgets.next().and_then(|(_, budget)| budget["spec"]["minAvailable"].as_i64()).unwrap_or_default()
+    let mut budgets = objects
+        .filter(|(key, _)| key.resource == "poddisruptionbudgets.policy" && key.name == "web");
+    budgets
+        .next()
+        .and_then(|(_, budget)| budget["spec"]["minAvailable"].as_i64())
+        .unwrap_or_default()
 }
 
 /// Creates a Deployment whose pods take half a minute to end.
@@ -54,26 +63,41 @@ async fn deploy(cluster: &Cluster, replicas: u8) {
             "template": template("web", &environment, "Always"),
         },
     }));
-    cluster.api::<Deployment>("demo").create(&PostParams::default(), &deployment).await.unwrap();
+    cluster
+        .api::<Deployment>("demo")
+        .create(&PostParams::default(), &deployment)
+        .await
+        .unwrap();
 }
 
 /// The fewest healthy pods since, counted where they really run: a pod that ends is not healthy.
 fn fewest_healthy(world: &World) -> Arc<AtomicUsize> {
     let fewest = Arc::new(AtomicUsize::new(usize::MAX));
-    let servers: Vec<_> = world.clusters.iter().map(|cluster| (cluster.name.clone(), cluster.server.clone())).collect();
+    let servers: Vec<_> = world
+        .clusters
+        .iter()
+        .map(|cluster| (cluster.name.clone(), cluster.server.clone()))
+        .collect();
     let seen = fewest.clone();
     tokio::spawn(async move {
         loop {
             let is_healthy = |name: &str, pod: &Value| {
                 let mut conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
-                let runs_here = pod["spec"]["nodeName"].as_str().is_some_and(|node| node.starts_with(&format!("{name}-")));
+                let runs_here = pod["spec"]["nodeName"]
+                    .as_str()
+                    .is_some_and(|node| node.starts_with(&format!("{name}-")));
                 runs_here
                     && pod["metadata"]["labels"]["app"] == "web"
                     && pod["metadata"]["deletionTimestamp"].is_null()
-                    && conditions.any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
+                    && conditions.any(|condition| {
+                        condition["type"] == "Ready" && condition["status"] == "True"
+                    })
             };
             let healthy = |(name, server): &(String, ApiServer)| {
-                let pods = server.objects().into_iter().filter(|(key, _)| key.resource == "pods");
+                let pods = server
+                    .objects()
+                    .into_iter()
+                    .filter(|(key, _)| key.resource == "pods");
                 pods.filter(|(_, pod)| is_healthy(name, pod)).count()
             };
             seen.fetch_min(servers.iter().map(healthy).sum(), Ordering::Relaxed);
@@ -85,10 +109,16 @@ fn fewest_healthy(world: &World) -> Arc<AtomicUsize> {
 
 /// The pods on a node, by namespace and name.
 fn pods_on(cluster: &Cluster, node: &str) -> Vec<Pod> {
-    cluster.pods_of("web").into_iter().filter(|pod| pod["spec"]["nodeName"] == node).map(object).collect()
+    cluster
+        .pods_of("web")
+        .into_iter()
+        .filter(|pod| pod["spec"]["nodeName"] == node)
+        .map(object)
+        .collect()
 }
 
-/// Drains a node as `kubectl drain` does: evicts what is there again and again. Returns how long that took; `None` if it takes too long.
+/// Drains a node as `kubectl drain` does: evicts what is there again and again. Returns how long
+/// that took; `None` if it takes too long.
 async fn drain_patiently(cluster: &Cluster, node: &str, limit: Duration) -> Option<Duration> {
     let started = Instant::now();
     while started.elapsed() < limit {
@@ -119,30 +149,81 @@ async fn a_drain_at_the_provider_waits_for_what_home_allows() {
     world.offload(0, "demo", "LocalAndRemote").await;
     open_only(rome, &["milan"]).await;
     deploy(rome, 3).await;
-    world.until("three pods run at milan", SOON, async || rome.ready_pods("demo").await.len() == 3).await;
+    world
+        .until("three pods run at milan", SOON, async || {
+            rome.ready_pods("demo").await.len() == 3
+        })
+        .await;
     open_only(rome, &["rome-1"]).await;
     rome.scale("demo", "web", 4).await;
-    world.until("one pod runs at home", SOON, async || rome.ready_pods("demo").await.len() == 4).await;
+    world
+        .until("one pod runs at home", SOON, async || {
+            rome.ready_pods("demo").await.len() == 4
+        })
+        .await;
     protect(rome, 3).await;
-    world.until("two of three must stay healthy at milan", SOON, async || least_at(milan) == 2).await;
+    world
+        .until(
+            "two of three must stay healthy at milan",
+            SOON,
+            async || least_at(milan) == 2,
+        )
+        .await;
 
-    rome.settings.send_modify(|settings| _ = settings.nodes_without_power.insert("rome-1".to_owned()));
-    world.until("all three must stay healthy at milan", SOON, async || least_at(milan) == 3).await;
-    let node = ["milan-1", "milan-2"].into_iter().max_by_key(|node| pods_on(milan, node).len()).unwrap();
+    rome.settings
+        .send_modify(|settings| _ = settings.nodes_without_power.insert("rome-1".to_owned()));
+    world
+        .until("all three must stay healthy at milan", SOON, async || {
+            least_at(milan) == 3
+        })
+        .await;
+    let node = ["milan-1", "milan-2"]
+        .into_iter()
+        .max_by_key(|node| pods_on(milan, node).len())
+        .unwrap();
     let before: Vec<_> = pods_on(milan, node).iter().map(ResourceExt::uid).collect();
     assert!(before.len() > 1);
-    assert_eq!(drain_patiently(milan, node, SOON).await, None, "home allows no disruption");
-    assert_eq!(pods_on(milan, node).iter().map(ResourceExt::uid).collect::<Vec<_>>(), before);
+    assert_eq!(
+        drain_patiently(milan, node, SOON).await,
+        None,
+        "home allows no disruption"
+    );
+    assert_eq!(
+        pods_on(milan, node)
+            .iter()
+            .map(ResourceExt::uid)
+            .collect::<Vec<_>>(),
+        before
+    );
 
-    rome.settings.send_modify(|settings| settings.nodes_without_power.clear());
-    world.until("four pods are healthy", SOON, async || rome.ready_pods("demo").await.len() == 4).await;
+    rome.settings
+        .send_modify(|settings| settings.nodes_without_power.clear());
+    world
+        .until("four pods are healthy", SOON, async || {
+            rome.ready_pods("demo").await.len() == 4
+        })
+        .await;
     let fewest = fewest_healthy(&world);
-    assert!(drain_patiently(milan, node, SOON).await.is_some(), "home allows one disruption at a time");
-    world.until("four pods are healthy", SOON, async || rome.ready_pods("demo").await.len() == 4).await;
+    assert!(
+        drain_patiently(milan, node, SOON).await.is_some(),
+        "home allows one disruption at a time"
+    );
+    world
+        .until("four pods are healthy", SOON, async || {
+            rome.ready_pods("demo").await.len() == 4
+        })
+        .await;
     assert_eq!(fewest.load(Ordering::Relaxed), 3);
 
-    rome.api::<PodDisruptionBudget>("demo").delete("web", &DeleteParams::default()).await.unwrap();
-    world.until("the budget is gone at milan", SOON, async || least_at(milan) == 0).await;
+    rome.api::<PodDisruptionBudget>("demo")
+        .delete("web", &DeleteParams::default())
+        .await
+        .unwrap();
+    world
+        .until("the budget is gone at milan", SOON, async || {
+            least_at(milan) == 0
+        })
+        .await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -153,20 +234,48 @@ async fn a_budget_that_allows_nothing_holds_as_long_as_the_notice_of_the_provide
     provide(milan, json!({ "noticeSeconds": NOTICE.as_secs() })).await;
     world.offload(0, "demo", "Remote").await;
     rome.deploy("demo", "web", 3).await;
-    world.until("three pods run", SOON, async || rome.ready_pods("demo").await.len() == 3).await;
+    world
+        .until("three pods run", SOON, async || {
+            rome.ready_pods("demo").await.len() == 3
+        })
+        .await;
     protect(rome, 3).await;
-    world.until("all must stay healthy at milan", SOON, async || least_at(milan) == 3).await;
-    let node = ["milan-1", "milan-2"].into_iter().max_by_key(|node| pods_on(milan, node).len()).unwrap();
-    let took = drain_patiently(milan, node, 3 * NOTICE).await.unwrap_or_else(|| panic!("{}", world.to_text()));
-    assert!(took > NOTICE && took < NOTICE + Duration::from_secs(40), "{took:?}");
-    let events = rome.api::<Event>("demo").list(&ListParams::default()).await.unwrap().items;
+    world
+        .until("all must stay healthy at milan", SOON, async || {
+            least_at(milan) == 3
+        })
+        .await;
+    let node = ["milan-1", "milan-2"]
+        .into_iter()
+        .max_by_key(|node| pods_on(milan, node).len())
+        .unwrap();
+    let took = drain_patiently(milan, node, 3 * NOTICE)
+        .await
+        .unwrap_or_else(|| panic!("{}", world.to_text()));
+    assert!(
+        took > NOTICE && took < NOTICE + Duration::from_secs(40),
+        "{took:?}"
+    );
+    let events = rome
+        .api::<Event>("demo")
+        .list(&ListParams::default())
+        .await
+        .unwrap()
+        .items;
     let tells = |event: &Event| {
         event.involved_object.kind.as_deref() == Some("PodDisruptionBudget")
-            && event.message.as_deref().is_some_and(|message| message.contains("NoticeOver") && message.contains(node))
+            && event
+                .message
+                .as_deref()
+                .is_some_and(|message| message.contains("NoticeOver") && message.contains(node))
     };
     assert!(events.iter().any(tells), "{events:?}");
     milan.uncordon(node).await;
-    world.until("all must stay healthy at milan again", SOON, async || least_at(milan) == 3).await;
+    world
+        .until("all must stay healthy at milan again", SOON, async || {
+            least_at(milan) == 3
+        })
+        .await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -179,19 +288,48 @@ async fn drains_at_two_providers_do_not_use_twice_what_home_allows() {
     world.offload(0, "demo", "LocalAndRemote").await;
     open_only(rome, &["milan"]).await;
     deploy(rome, 4).await;
-    world.until("four pods run", SOON, async || rome.ready_pods("demo").await.len() == 4).await;
+    world
+        .until("four pods run", SOON, async || {
+            rome.ready_pods("demo").await.len() == 4
+        })
+        .await;
     open_only(rome, &["turin"]).await;
     rome.scale("demo", "web", 8).await;
-    world.until("eight pods run", SOON, async || rome.ready_pods("demo").await.len() == 8).await;
+    world
+        .until("eight pods run", SOON, async || {
+            rome.ready_pods("demo").await.len() == 8
+        })
+        .await;
     protect(rome, 7).await;
-    world.until("no provider may end a pod unasked", SOON, async || providers.map(least_at) == [4, 4]).await;
+    world
+        .until("no provider may end a pod unasked", SOON, async || {
+            providers.map(least_at) == [4, 4]
+        })
+        .await;
     let fewest = fewest_healthy(&world);
-    let drains = providers
-        .map(|provider| drain_patiently(provider, if provider.name == "milan" { "milan-1" } else { "turin-1" }, 5 * SOON));
+    let drains = providers.map(|provider| {
+        drain_patiently(
+            provider,
+            if provider.name == "milan" {
+                "milan-1"
+            } else {
+                "turin-1"
+            },
+            5 * SOON,
+        )
+    });
     let [one, other] = drains;
     let (one, other) = tokio::join!(one, other);
-    assert!(one.is_some() && other.is_some(), "{one:?} {other:?} {}", world.to_text());
-    world.until("eight pods are healthy", SOON, async || rome.ready_pods("demo").await.len() == 8).await;
+    assert!(
+        one.is_some() && other.is_some(),
+        "{one:?} {other:?} {}",
+        world.to_text()
+    );
+    world
+        .until("eight pods are healthy", SOON, async || {
+            rome.ready_pods("demo").await.len() == 8
+        })
+        .await;
     assert_eq!(fewest.load(Ordering::Relaxed), 7);
 }
 
@@ -203,30 +341,57 @@ async fn the_budget_of_a_customer_counts_when_its_broker_leaves_a_provider() {
     for provider in [2, 3] {
         world.peer_and_wait(1, provider).await;
     }
-    provide(milan, json!({ "percentage": 100, "source": { "offers": {} } })).await;
+    provide(
+        milan,
+        json!({ "percentage": 100, "source": { "offers": {} } }),
+    )
+    .await;
     world.peer_and_wait(0, 1).await;
     world.offload(0, "demo", "Remote").await;
     deploy(rome, 6).await;
-    world.until("six pods run", SOON, async || rome.ready_pods("demo").await.len() == 6).await;
+    world
+        .until("six pods run", SOON, async || {
+            rome.ready_pods("demo").await.len() == 6
+        })
+        .await;
     protect(rome, 5).await;
-    world.until("one of the six may go", SOON, async || least_at(milan) == 5).await;
-    let node = ["turin", "genoa"].into_iter().max_by_key(|node| pods_on(milan, node).len()).unwrap();
+    world
+        .until("one of the six may go", SOON, async || least_at(milan) == 5)
+        .await;
+    let node = ["turin", "genoa"]
+        .into_iter()
+        .max_by_key(|node| pods_on(milan, node).len())
+        .unwrap();
     assert!(pods_on(milan, node).len() > 1);
     let fewest = fewest_healthy(&world);
-    assert!(drain_patiently(milan, node, 10 * SOON).await.is_some(), "{}", world.to_text());
+    assert!(
+        drain_patiently(milan, node, 10 * SOON).await.is_some(),
+        "{}",
+        world.to_text()
+    );
     milan.unpeer(node).await;
-    world.until("six pods run at the other one", SOON, async || rome.ready_pods("demo").await.len() == 6).await;
+    world
+        .until("six pods run at the other one", SOON, async || {
+            rome.ready_pods("demo").await.len() == 6
+        })
+        .await;
     assert_eq!(fewest.load(Ordering::Relaxed), 5);
 }
 
 /// Waits until all pods have moved, and checks that this was before the end of a notice of 300 s.
 async fn move_within_the_notice(world: &World, have_moved: impl AsyncFn() -> bool) {
-    let took = world.until("all have moved", Duration::from_secs(400), have_moved).await;
+    let took = world
+        .until("all have moved", Duration::from_secs(400), have_moved)
+        .await;
     println!("all have moved {} s after the change", took.as_secs());
-    assert!(took < Duration::from_secs(290), "they were moved by the end of the notice only");
+    assert!(
+        took < Duration::from_secs(290),
+        "they were moved by the end of the notice only"
+    );
 }
 
-/// The provider says which pods will end, and home moves them as the budget allows: else they would all end at once.
+/// The provider says which pods will end, and home moves them as the budget allows: else they would
+/// all end at once.
 #[tokio::test(start_paused = true)]
 async fn the_budget_of_a_customer_counts_when_its_provider_becomes_a_broker_and_ends_it() {
     let world = World::start(&["rome", "milan", "turin"], Start::default()).await;
@@ -237,7 +402,11 @@ async fn the_budget_of_a_customer_counts_when_its_provider_becomes_a_broker_and_
     world.offload(0, "demo", "Remote").await;
     protect(rome, 3).await;
     deploy(rome, 4).await;
-    world.until("four pods run at milan", SOON, async || rome.ready_pods("demo").await.len() == 4).await;
+    world
+        .until("four pods run at milan", SOON, async || {
+            rome.ready_pods("demo").await.len() == 4
+        })
+        .await;
     let fewest = fewest_healthy(&world);
     tokio::time::sleep(Duration::from_secs(5)).await;
     for source in [json!({ "offers": {} }), Value::Null] {
@@ -251,7 +420,11 @@ async fn the_budget_of_a_customer_counts_when_its_provider_becomes_a_broker_and_
         };
         move_within_the_notice(&world, all_have_moved).await;
     }
-    assert_eq!(fewest.load(Ordering::Relaxed), 3, "never more than one of them is away");
+    assert_eq!(
+        fewest.load(Ordering::Relaxed),
+        3,
+        "never more than one of them is away"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -263,13 +436,22 @@ async fn the_budget_of_a_customer_counts_when_its_provider_lends_less() {
     world.offload(0, "demo", "Remote").await;
     protect(rome, 3).await;
     deploy(rome, 4).await;
-    world.until("four pods run at milan", SOON, async || rome.ready_pods("demo").await.len() == 4).await;
+    world
+        .until("four pods run at milan", SOON, async || {
+            rome.ready_pods("demo").await.len() == 4
+        })
+        .await;
     world.peer_and_wait(0, 2).await;
     let fewest = fewest_healthy(&world);
     provide(milan, json!({ "percentage": 0 })).await;
-    let all_have_moved = async || rome.ready_pods("demo").await.len() == 4 && turin.pods_of("web").len() == 4;
+    let all_have_moved =
+        async || rome.ready_pods("demo").await.len() == 4 && turin.pods_of("web").len() == 4;
     move_within_the_notice(&world, all_have_moved).await;
-    assert_eq!(fewest.load(Ordering::Relaxed), 3, "never more than one of them is away");
+    assert_eq!(
+        fewest.load(Ordering::Relaxed),
+        3,
+        "never more than one of them is away"
+    );
     assert!(milan.pods_of("web").is_empty());
 }
 
@@ -277,21 +459,39 @@ async fn the_budget_of_a_customer_counts_when_its_provider_lends_less() {
 #[tokio::test(start_paused = true)]
 async fn the_budget_of_a_customer_counts_when_a_cluster_behind_its_broker_lends_less() {
     let world = World::start(&["rome", "milan", "turin", "genoa"], Start::default()).await;
-    let (rome, milan, turin, genoa) = (&world.clusters[0], &world.clusters[1], &world.clusters[2], &world.clusters[3]);
+    let (rome, milan, turin, genoa) = (
+        &world.clusters[0],
+        &world.clusters[1],
+        &world.clusters[2],
+        &world.clusters[3],
+    );
     provide(turin, json!({ "percentage": 50, "noticeSeconds": 300 })).await;
     world.peer_and_wait(1, 2).await;
-    provide(milan, json!({ "percentage": 100, "source": { "offers": {} } })).await;
+    provide(
+        milan,
+        json!({ "percentage": 100, "source": { "offers": {} } }),
+    )
+    .await;
     world.peer_and_wait(0, 1).await;
     world.offload(0, "demo", "Remote").await;
     protect(rome, 3).await;
     deploy(rome, 4).await;
-    world.until("four pods run at turin", SOON, async || rome.ready_pods("demo").await.len() == 4).await;
+    world
+        .until("four pods run at turin", SOON, async || {
+            rome.ready_pods("demo").await.len() == 4
+        })
+        .await;
     world.peer_and_wait(1, 3).await;
     let fewest = fewest_healthy(&world);
     provide(turin, json!({ "percentage": 0 })).await;
-    let all_have_moved = async || rome.ready_pods("demo").await.len() == 4 && genoa.pods_of("web").len() == 4;
+    let all_have_moved =
+        async || rome.ready_pods("demo").await.len() == 4 && genoa.pods_of("web").len() == 4;
     move_within_the_notice(&world, all_have_moved).await;
-    assert_eq!(fewest.load(Ordering::Relaxed), 3, "never more than one of them is away");
+    assert_eq!(
+        fewest.load(Ordering::Relaxed),
+        3,
+        "never more than one of them is away"
+    );
     assert!(turin.pods_of("web").is_empty());
 }
 
@@ -302,35 +502,62 @@ async fn pods_behind_a_broker_have_the_notice_of_the_cluster_that_runs_them() {
     let (rome, milan, turin) = (&world.clusters[0], &world.clusters[1], &world.clusters[2]);
     provide(turin, json!({ "percentage": 50, "noticeSeconds": 60 })).await;
     world.peer_and_wait(1, 2).await;
-    provide(milan, json!({ "percentage": 100, "noticeSeconds": 4, "source": { "offers": {} } })).await;
+    provide(
+        milan,
+        json!({ "percentage": 100, "noticeSeconds": 4, "source": { "offers": {} } }),
+    )
+    .await;
     world.peer_and_wait(0, 1).await;
     world.offload(0, "demo", "Remote").await;
     rome.run_job("demo", "work", 4, 100_000, 6).await;
     let at_turin = || turin.pods_of("work").len();
-    world.until("four pods run at turin", SOON, async || rome.ready_pods("demo").await.len() == 4).await;
+    world
+        .until("four pods run at turin", SOON, async || {
+            rome.ready_pods("demo").await.len() == 4
+        })
+        .await;
     provide(turin, json!({ "percentage": 0 })).await;
     tokio::time::sleep(Duration::from_secs(50)).await;
-    assert_eq!((at_turin(), rome.ready_pods("demo").await.len()), (4, 4), "they run on until their notice is over");
-    world.until("they have ended", SOON, async || at_turin() == 0).await;
+    assert_eq!(
+        (at_turin(), rome.ready_pods("demo").await.len()),
+        (4, 4),
+        "they run on until their notice is over"
+    );
+    world
+        .until("they have ended", SOON, async || at_turin() == 0)
+        .await;
 }
 
-/// A Deployment's pods are evicted only where another one finds a place, and the broker tells soon enough that there is none.
+/// A Deployment's pods are evicted only where another one finds a place, and the broker tells soon
+/// enough that there is none.
 #[tokio::test(start_paused = true)]
 async fn pods_behind_a_broker_for_which_nobody_has_room_run_until_the_notice_is_over() {
     let world = World::start(&["rome", "milan", "turin"], Start::default()).await;
     let (rome, milan, turin) = (&world.clusters[0], &world.clusters[1], &world.clusters[2]);
     provide(turin, json!({ "percentage": 50, "noticeSeconds": 60 })).await;
     world.peer_and_wait(1, 2).await;
-    provide(milan, json!({ "percentage": 100, "source": { "offers": {} } })).await;
+    provide(
+        milan,
+        json!({ "percentage": 100, "source": { "offers": {} } }),
+    )
+    .await;
     world.peer_and_wait(0, 1).await;
     world.offload(0, "demo", "Remote").await;
     deploy(rome, 4).await;
-    world.until("four pods run at turin", SOON, async || rome.ready_pods("demo").await.len() == 4).await;
+    world
+        .until("four pods run at turin", SOON, async || {
+            rome.ready_pods("demo").await.len() == 4
+        })
+        .await;
     let fewest = fewest_healthy(&world);
     provide(turin, json!({ "percentage": 0 })).await;
     tokio::time::sleep(Duration::from_secs(55)).await;
     assert_eq!(fewest.load(Ordering::Relaxed), 4);
-    world.until("they have ended", SOON, async || turin.pods_of("web").is_empty()).await;
+    world
+        .until("they have ended", SOON, async || {
+            turin.pods_of("web").is_empty()
+        })
+        .await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -339,14 +566,26 @@ async fn two_budgets_of_a_consumer_for_one_pod_do_not_stop_a_drain() {
     let (rome, milan) = (&world.clusters[0], &world.clusters[1]);
     world.offload(0, "demo", "Remote").await;
     rome.deploy("demo", "web", 3).await;
-    world.until("three pods run", SOON, async || rome.ready_pods("demo").await.len() == 3).await;
+    world
+        .until("three pods run", SOON, async || {
+            rome.ready_pods("demo").await.len() == 3
+        })
+        .await;
     protect(rome, 2).await;
     let everything: PodDisruptionBudget = object(json!({
         "metadata": { "name": "everything" }, "spec": { "minAvailable": 2, "selector": {} },
     }));
-    rome.api::<PodDisruptionBudget>("demo").create(&PostParams::default(), &everything).await.unwrap();
-    world.until("one of three may go", SOON, async || least_at(milan) == 2).await;
-    let node = ["milan-1", "milan-2"].into_iter().max_by_key(|node| pods_on(milan, node).len()).unwrap();
+    rome.api::<PodDisruptionBudget>("demo")
+        .create(&PostParams::default(), &everything)
+        .await
+        .unwrap();
+    world
+        .until("one of three may go", SOON, async || least_at(milan) == 2)
+        .await;
+    let node = ["milan-1", "milan-2"]
+        .into_iter()
+        .max_by_key(|node| pods_on(milan, node).len())
+        .unwrap();
     assert!(drain_patiently(milan, node, SOON).await.is_some());
 }
 
@@ -358,12 +597,27 @@ async fn what_a_provider_takes_back_ends_whatever_the_budgets_of_its_consumer_sa
     provide(milan, json!({ "noticeSeconds": NOTICE })).await;
     world.offload(0, "demo", "Remote").await;
     rome.deploy("demo", "web", 2).await;
-    world.until("two pods run", SOON, async || rome.ready_pods("demo").await.len() == 2).await;
+    world
+        .until("two pods run", SOON, async || {
+            rome.ready_pods("demo").await.len() == 2
+        })
+        .await;
     protect(rome, 2).await;
-    world.until("both must stay healthy at milan", SOON, async || least_at(milan) == 2).await;
+    world
+        .until("both must stay healthy at milan", SOON, async || {
+            least_at(milan) == 2
+        })
+        .await;
     let pods: Api<Pod> = rome.api("demo");
     let name = rome.ready_pods("demo").await[0].name_any();
-    assert!(pods.evict(&name, &EvictParams::default()).await.is_err(), "home allows nothing");
+    assert!(
+        pods.evict(&name, &EvictParams::default()).await.is_err(),
+        "home allows nothing"
+    );
     provide(milan, json!({ "percentage": 0 })).await;
-    world.until("no pod is left at milan", SOON, async || milan.pods_of("web").is_empty()).await;
+    world
+        .until("no pod is left at milan", SOON, async || {
+            milan.pods_of("web").is_empty()
+        })
+        .await;
 }

@@ -1,4 +1,5 @@
-//! Clusters in which Liqo is installed, and nothing runs yet. Each is made once, and copied for every world.
+//! Clusters in which Liqo is installed, and nothing runs yet. Each is made once, and copied for
+//! every world.
 
 use std::{
     collections::BTreeMap,
@@ -45,7 +46,8 @@ pub struct Installed {
 }
 
 impl Installed {
-    /// The cluster of this plan. The first who asks waits until it is made; time does not pass meanwhile.
+    /// The cluster of this plan. The first who asks waits until it is made; time does not pass
+    /// meanwhile.
     pub fn get(plan: &Plan) -> Arc<Self> {
         static ALL: LazyLock<Mutex<BTreeMap<Plan, Arc<Installed>>>> = LazyLock::new(Mutex::default);
         let mut all = ALL.lock().unwrap();
@@ -53,15 +55,26 @@ impl Installed {
             return installed.clone();
         }
         let installed = thread::scope(|scope| scope.spawn(|| Self::make(plan)).join().unwrap());
-        all.entry(plan.clone()).or_insert(Arc::new(installed)).clone()
+        all.entry(plan.clone())
+            .or_insert(Arc::new(installed))
+            .clone()
     }
 
     fn make(plan: &Plan) -> Self {
         let certificate = Certificate::new(&plan.address(0).to_string());
         let server = ApiServer::seeded(0, || Timestamp::from_second(1_800_000_000).unwrap());
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async { plan.install(&server.client(User::administrator()), &certificate.ca).await });
-        Self { server, certificate }
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            plan.install(&server.client(User::administrator()), &certificate.ca)
+                .await;
+        });
+        Self {
+            server,
+            certificate,
+        }
     }
 }
 
@@ -79,7 +92,10 @@ impl Plan {
     async fn install(&self, user: &Client, ca: &str) {
         let nodes = Api::<Node>::all(user.clone());
         for number in 1..=self.nodes {
-            nodes.create(&PostParams::default(), &self.node(number)).await.unwrap();
+            nodes
+                .create(&PostParams::default(), &self.node(number))
+                .await
+                .unwrap();
         }
         let values = Values::resolve(&Installation::default(), &Present::default(), &self.name);
         for mut object in manifests::render(&values).unwrap() {
@@ -87,9 +103,9 @@ impl Plan {
                 "Deployment" | "DaemonSet" => continue,
                 "PeeringPolicy" if object.name_any() == manifests::AUTO_PEERING => continue,
                 "ClusterConfig" => {
-                    object.data["spec"]["apiServer"] =
-                        json!({ "address": format!("https://{}:{API_PORT}", self.address(0)), "ca": ca });
-                    object.data["spec"]["authentication"] = json!({ "address": format!("https://{}", self.service(AUTH_PORT)) });
+                    object.data["spec"]["apiServer"] = json!({ "address": format!("https://{}:{API_PORT}", self.address(0)), "ca": ca });
+                    object.data["spec"]["authentication"] =
+                        json!({ "address": format!("https://{}", self.service(AUTH_PORT)) });
                     object.data["spec"]["lendWithoutNetworkPolicies"] = json!(true);
                     object.data["spec"]["peering"]["consumerExpirySeconds"] = json!(EXPIRY_SECONDS);
                     object.data["spec"]["network"] = json!({ "enabled": false });
@@ -121,7 +137,11 @@ async fn add(user: &Client, object: &DynamicObject) {
     match apply(user, object).await {
         Ok(_) => {}
         Err(error) if format!("{error:#}").contains("could not find the requested resource") => {
-            println!("left out: {} {}", manifests::kind(object), object.name_any());
+            println!(
+                "left out: {} {}",
+                manifests::kind(object),
+                object.name_any()
+            );
         }
         Err(error) => panic!("{error:#}"),
     }

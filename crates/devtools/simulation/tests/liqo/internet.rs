@@ -40,10 +40,12 @@ struct Listening {
     ended: CancellationToken,
 }
 
-/// Faults between clusters. Chances are in thousandths of the messages; one is often a request, an answer or an event.
+/// Faults between clusters. Chances are in thousandths of the messages; one is often a request, an
+/// answer or an event.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WireFaults {
-    /// It gets lost, and both ends see that the connection is closed. The sender of a request cannot know whether it arrived.
+    /// It gets lost, and both ends see that the connection is closed. The sender of a request
+    /// cannot know whether it arrived.
     pub broken: u32,
     /// It arrives after less than `lateness`, and so does all that follows.
     pub late: u32,
@@ -72,7 +74,11 @@ impl Wire {
             return None;
         }
         let is_late = self.strikes("message late", self.faults.late);
-        Some(if is_late { self.draws.up_to(self.faults.lateness) } else { Duration::ZERO })
+        Some(if is_late {
+            self.draws.up_to(self.faults.lateness)
+        } else {
+            Duration::ZERO
+        })
     }
 }
 
@@ -93,7 +99,11 @@ struct Shared {
 
 impl Internet {
     pub fn new(latency: Duration, seed: u64) -> Self {
-        let wire = Wire { faults: WireFaults::default(), draws: Draws::new(seed), counts: BTreeMap::new() };
+        let wire = Wire {
+            faults: WireFaults::default(),
+            draws: Draws::new(seed),
+            counts: BTreeMap::new(),
+        };
         Self(Arc::new(Shared {
             listeners: Mutex::default(),
             services: Mutex::default(),
@@ -105,7 +115,11 @@ impl Internet {
 
     /// A process at this address.
     pub fn host(&self, address: IpAddr) -> Host {
-        Host { internet: self.clone(), address, ended: CancellationToken::new() }
+        Host {
+            internet: self.clone(),
+            address,
+            ended: CancellationToken::new(),
+        }
     }
 
     /// The first of these processes that listens answers at the address of the Service.
@@ -115,8 +129,16 @@ impl Internet {
 
     fn process_at(&self, address: SocketAddr) -> SocketAddr {
         let (services, listeners) = (self.0.services.lock(), self.0.listeners.lock());
-        let listens = |process: &&SocketAddr| listeners.get(*process).is_some_and(|open| !open.arrivals.is_closed());
-        services.get(&address).and_then(|processes| processes.iter().find(listens)).copied().unwrap_or(address)
+        let listens = |process: &&SocketAddr| {
+            listeners
+                .get(*process)
+                .is_some_and(|open| !open.arrivals.is_closed())
+        };
+        services
+            .get(&address)
+            .and_then(|processes| processes.iter().find(listens))
+            .copied()
+            .unwrap_or(address)
     }
 
     /// From now on nothing reaches `to` from `from`, until [`Internet::heal`].
@@ -141,7 +163,12 @@ impl Internet {
 
     async fn opened(&self, from: IpAddr, to: IpAddr) {
         // The sender lives as long as this.
-        let _ = self.0.cuts.subscribe().wait_for(|cuts| !cuts.contains(&(from, to))).await;
+        let _ = self
+            .0
+            .cuts
+            .subscribe()
+            .wait_for(|cuts| !cuts.contains(&(from, to)))
+            .await;
     }
 
     /// Carries bytes in one direction until either end has gone, or the connection breaks.
@@ -154,8 +181,14 @@ impl Internet {
     ) {
         let mut buffer = vec![0; 16 * 1024];
         while let Ok(len @ 1..) = source.read(&mut buffer).await {
-            let delay = if is_of_another_cluster(from, to) { self.0.wire.lock().delay() } else { Some(Duration::ZERO) };
-            let Some(delay) = delay else { return broken.cancel() };
+            let delay = if is_of_another_cluster(from, to) {
+                self.0.wire.lock().delay()
+            } else {
+                Some(Duration::ZERO)
+            };
+            let Some(delay) = delay else {
+                return broken.cancel();
+            };
             tokio::time::sleep(self.0.latency + delay).await;
             self.opened(from, to).await;
             if sink.write_all(&buffer[..len]).await.is_err() {
@@ -192,7 +225,11 @@ impl Host {
     /// Ends all connections, and what listens.
     pub fn end(&self) {
         self.ended.cancel();
-        self.internet.0.listeners.lock().retain(|address, _| address.ip() != self.address);
+        self.internet
+            .0
+            .listeners
+            .lock()
+            .retain(|address, _| address.ip() != self.address);
     }
 
     async fn call(self, to: SocketAddr) -> io::Result<(BoxStream, SocketAddr)> {
@@ -203,7 +240,12 @@ impl Host {
         internet.opened(to.ip(), from).await;
         let found = internet.0.listeners.lock().get(&to).cloned();
         let Some(listening) = found else {
-            let is_known = internet.0.listeners.lock().keys().any(|address| address.ip() == to.ip());
+            let is_known = internet
+                .0
+                .listeners
+                .lock()
+                .keys()
+                .any(|address| address.ip() == to.ip());
             if !is_known {
                 tokio::time::sleep(NOBODY_ANSWERS).await;
             }
@@ -212,22 +254,35 @@ impl Host {
         let ((near, near_wire), (far, far_wire)) = (duplex(WIRE_LEN), duplex(WIRE_LEN));
         let ((from_near, to_near), (from_far, to_far)) = (split(near_wire), split(far_wire));
         let broken = CancellationToken::new();
-        let there = internet.clone().carry((from, to.ip()), from_near, to_far, broken.clone());
-        let back = internet.clone().carry((to.ip(), from), from_far, to_near, broken.clone());
+        let there = internet
+            .clone()
+            .carry((from, to.ip()), from_near, to_far, broken.clone());
+        let back = internet
+            .clone()
+            .carry((to.ip(), from), from_far, to_near, broken.clone());
         let wires = broken.run_until_cancelled_owned(async move { tokio::join!(there, back) });
         let (ended, there_ended) = (self.ended.clone(), listening.ended);
         tokio::spawn(ended.run_until_cancelled_owned(there_ended.run_until_cancelled_owned(wires)));
         let caller = SocketAddr::new(from, 0);
-        listening.arrivals.send((Box::new(far), caller)).map_err(|_| io::ErrorKind::ConnectionRefused)?;
+        listening
+            .arrivals
+            .send((Box::new(far), caller))
+            .map_err(|_| io::ErrorKind::ConnectionRefused)?;
         Ok((Box::new(near), to))
     }
 }
 
 impl Network for Host {
-    fn connect(&self, host: &str, port: u16, _: Allowed) -> BoxFuture<'static, io::Result<(BoxStream, SocketAddr)>> {
+    fn connect(
+        &self,
+        host: &str,
+        port: u16,
+        _: Allowed,
+    ) -> BoxFuture<'static, io::Result<(BoxStream, SocketAddr)>> {
         let (this, address) = (self.clone(), host.parse());
         Box::pin(async move {
-            let address = address.map_err(|_| io::Error::new(io::ErrorKind::NotFound, "no such name"))?;
+            let address =
+                address.map_err(|_| io::Error::new(io::ErrorKind::NotFound, "no such name"))?;
             this.call(SocketAddr::new(address, port)).await
         })
     }
@@ -238,11 +293,23 @@ impl Network for Host {
         let (internet, ended) = (self.internet.clone(), self.ended.clone());
         Box::pin(async move {
             let mut listeners = internet.0.listeners.lock();
-            if listeners.get(&address).is_some_and(|open| !open.arrivals.is_closed()) {
+            if listeners
+                .get(&address)
+                .is_some_and(|open| !open.arrivals.is_closed())
+            {
                 return Err(io::ErrorKind::AddrInUse.into());
             }
-            listeners.insert(address, Listening { arrivals: sender, ended: ended.clone() });
-            Ok(Box::new(Door { arrivals: tokio::sync::Mutex::new(arrivals), ended }) as Box<dyn Listener>)
+            listeners.insert(
+                address,
+                Listening {
+                    arrivals: sender,
+                    ended: ended.clone(),
+                },
+            );
+            Ok(Box::new(Door {
+                arrivals: tokio::sync::Mutex::new(arrivals),
+                ended,
+            }) as Box<dyn Listener>)
         })
     }
 }
@@ -256,7 +323,12 @@ impl Listener for Door {
     fn accept(&self) -> BoxFuture<'_, io::Result<(BoxStream, SocketAddr)>> {
         Box::pin(async move {
             let mut arrivals = self.arrivals.lock().await;
-            match self.ended.run_until_cancelled(arrivals.recv()).await.flatten() {
+            match self
+                .ended
+                .run_until_cancelled(arrivals.recv())
+                .await
+                .flatten()
+            {
                 Some(arrived) => Ok(arrived),
                 None => std::future::pending().await,
             }

@@ -1,4 +1,5 @@
-//! A namespace, its `NamespaceOffloading` and its pods, applied in one go: what the file says holds from the first pod on.
+//! A namespace, its `NamespaceOffloading` and its pods, applied in one go: what the file says holds
+//! from the first pod on.
 
 use std::{
     collections::BTreeMap,
@@ -41,18 +42,42 @@ struct File {
 
 impl File {
     fn new(number: u32, labels: Value) -> Self {
-        let order = if number.is_multiple_of(2) { Order::AsWritten } else { Order::KindsOfHelm };
-        let strategy = if number % 4 < 2 { PodOffloadingStrategy::Remote } else { PodOffloadingStrategy::Local };
-        Self { namespace: format!("one-file-{number}"), order, strategy, labels }
+        let order = if number.is_multiple_of(2) {
+            Order::AsWritten
+        } else {
+            Order::KindsOfHelm
+        };
+        let strategy = if number % 4 < 2 {
+            PodOffloadingStrategy::Remote
+        } else {
+            PodOffloadingStrategy::Local
+        };
+        Self {
+            namespace: format!("one-file-{number}"),
+            order,
+            strategy,
+            labels,
+        }
     }
 
-    /// Applies the file, again and again until all of it is there. `pause` passes before the `NamespaceOffloading` comes last.
+    /// Applies the file, again and again until all of it is there. `pause` passes before the
+    /// `NamespaceOffloading` comes last.
     async fn apply(&self, cluster: &Cluster, pause: Duration) {
         let metadata = json!({ "name": self.namespace, "labels": self.labels });
         let new: Namespace = object(json!({ "metadata": metadata }));
-        cluster.all::<Namespace>().create(&PostParams::default(), &new).await.unwrap();
+        cluster
+            .all::<Namespace>()
+            .create(&PostParams::default(), &new)
+            .await
+            .unwrap();
         // A real API server waits for the account of a new pod.
-        while cluster.api::<ServiceAccount>(&self.namespace).get_opt("default").await.unwrap().is_none() {
+        while cluster
+            .api::<ServiceAccount>(&self.namespace)
+            .get_opt("default")
+            .await
+            .unwrap()
+            .is_none()
+        {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         if self.order == Order::AsWritten {
@@ -62,7 +87,10 @@ impl File {
             "metadata": { "generateName": "alone-" },
             "spec": { "containers": [{ "name": "main", "image": "example.com/main:1" }] },
         }));
-        let created = cluster.api::<Pod>(&self.namespace).create(&PostParams::default(), &pod).await;
+        let created = cluster
+            .api::<Pod>(&self.namespace)
+            .create(&PostParams::default(), &pod)
+            .await;
         created.unwrap_or_else(|error| panic!("{self:?}: {error}"));
         cluster.deploy(&self.namespace, "web", 1).await;
         if self.order == Order::KindsOfHelm {
@@ -76,7 +104,11 @@ impl File {
             "apiVersion": "offloading.liqo.io/v1alpha1", "kind": "NamespaceOffloading",
             "metadata": { "name": NAMESPACE_OFFLOADING }, "spec": { "podOffloadingStrategy": self.strategy },
         }));
-        cluster.api::<NamespaceOffloading>(&self.namespace).create(&PostParams::default(), &offloading).await.unwrap();
+        cluster
+            .api::<NamespaceOffloading>(&self.namespace)
+            .create(&PostParams::default(), &offloading)
+            .await
+            .unwrap();
     }
 
     fn is_allowed(&self, node: &str) -> bool {
@@ -89,21 +121,35 @@ fn watch_nodes(cluster: &Cluster) -> Arc<Mutex<BTreeMap<(String, String), String
     let nodes: Arc<Mutex<BTreeMap<(String, String), String>>> = Arc::default();
     let seen = nodes.clone();
     cluster.server.observe(move |key, _, after| {
-        let node = after.and_then(|pod| pod["spec"]["nodeName"].as_str()).unwrap_or_default();
+        let node = after
+            .and_then(|pod| pod["spec"]["nodeName"].as_str())
+            .unwrap_or_default();
         if key.resource == "pods" && !node.is_empty() {
-            seen.lock().unwrap().insert((key.namespace.clone(), key.name.clone()), node.to_owned());
+            seen.lock()
+                .unwrap()
+                .insert((key.namespace.clone(), key.name.clone()), node.to_owned());
         }
     });
     nodes
 }
 
 async fn pods(cluster: &Cluster, namespace: &str) -> Vec<Pod> {
-    let pods = cluster.api::<Pod>(namespace).list(&ListParams::default()).await.unwrap();
-    pods.items.into_iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()).collect()
+    let pods = cluster
+        .api::<Pod>(namespace)
+        .list(&ListParams::default())
+        .await
+        .unwrap();
+    pods.items
+        .into_iter()
+        .filter(|pod| pod.metadata.deletion_timestamp.is_none())
+        .collect()
 }
 
 fn node(pod: &Pod) -> &str {
-    pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).unwrap_or_default()
+    pod.spec
+        .as_ref()
+        .and_then(|spec| spec.node_name.as_deref())
+        .unwrap_or_default()
 }
 
 #[tokio::test(start_paused = true)]
@@ -111,7 +157,9 @@ async fn in_a_namespace_with_the_label_no_pod_ever_gets_a_node_that_its_strategy
     const TRIES: u32 = 100;
     let mut world = World::peered(Start::default()).await;
     let nodes = watch_nodes(&world.clusters[0]);
-    let files: Vec<File> = (0..TRIES).map(|number| File::new(number, json!({ labels::SCHEDULING_ENABLED: "true" }))).collect();
+    let files: Vec<File> = (0..TRIES)
+        .map(|number| File::new(number, json!({ labels::SCHEDULING_ENABLED: "true" })))
+        .collect();
     for (number, file) in (0..).zip(&files) {
         // Nobody serves the webhook for a while.
         if number % 25 == 20 {
@@ -130,8 +178,11 @@ async fn in_a_namespace_with_the_label_no_pod_ever_gets_a_node_that_its_strategy
         }
     }
     let rome = &world.clusters[0];
-    let complete: Vec<&File> =
-        (0..).zip(&files).filter(|(number, _)| !matches!(number % 25, 20 | 21)).map(|(_, file)| file).collect();
+    let complete: Vec<&File> = (0..)
+        .zip(&files)
+        .filter(|(number, _)| !matches!(number % 25, 20 | 21))
+        .map(|(_, file)| file)
+        .collect();
     let all_placed = async || {
         for file in &complete {
             let pods = pods(rome, &file.namespace).await;
@@ -141,10 +192,15 @@ async fn in_a_namespace_with_the_label_no_pod_ever_gets_a_node_that_its_strategy
         }
         true
     };
-    world.until("all pods have a node", SOON * 3, all_placed).await;
+    world
+        .until("all pods have a node", SOON * 3, all_placed)
+        .await;
     let nodes = nodes.lock().unwrap();
     for file in &files {
-        for ((_, pod), node) in nodes.iter().filter(|((namespace, _), _)| *namespace == file.namespace) {
+        for ((_, pod), node) in nodes
+            .iter()
+            .filter(|((namespace, _), _)| *namespace == file.namespace)
+        {
             assert!(file.is_allowed(node), "{pod} got node {node}: {file:?}");
         }
     }
@@ -154,20 +210,36 @@ async fn in_a_namespace_with_the_label_no_pod_ever_gets_a_node_that_its_strategy
 async fn without_the_label_pods_of_a_controller_move_and_others_say_why_they_do_not() {
     let world = World::peered(Start::default()).await;
     let rome = &world.clusters[0];
-    let files: Vec<File> = (0..20).map(|number| File::new(number * 4, json!({}))).collect();
+    let files: Vec<File> = (0..20)
+        .map(|number| File::new(number * 4, json!({})))
+        .collect();
     // The manager says too late which namespaces the webhook is to see.
     let link = &rome.manager(1).link;
-    link.set_faults(Faults { delay: Duration::from_millis(500), ..Faults::default() });
+    link.set_faults(Faults {
+        delay: Duration::from_millis(500),
+        ..Faults::default()
+    });
     for file in &files {
         file.apply(rome, Duration::ZERO).await;
     }
     let is_here = |pod: &Pod| node(pod).starts_with("rome");
-    world.until("pods run here", SOON, async || pods(rome, &files[0].namespace).await.iter().all(is_here)).await;
+    world
+        .until("pods run here", SOON, async || {
+            pods(rome, &files[0].namespace).await.iter().all(is_here)
+        })
+        .await;
     link.set_faults(Faults::default());
     let message = async |pod: &Pod| {
-        let about = ListParams::default().fields(&format!("involvedObject.name={}", pod.name_any()));
-        let events = rome.api::<Event>(&pod.namespace().unwrap()).list(&about).await.unwrap();
-        events.into_iter().any(|event| event.reason.as_deref() == Some("NotPlaced"))
+        let about =
+            ListParams::default().fields(&format!("involvedObject.name={}", pod.name_any()));
+        let events = rome
+            .api::<Event>(&pod.namespace().unwrap())
+            .list(&about)
+            .await
+            .unwrap();
+        events
+            .into_iter()
+            .any(|event| event.reason.as_deref() == Some("NotPlaced"))
     };
     let is_settled = async |file: &File| {
         let mut is_settled = true;
@@ -185,7 +257,9 @@ async fn without_the_label_pods_of_a_controller_move_and_others_say_why_they_do_
         }
         true
     };
-    world.until("what can be at milan is there", SOON, all_settled).await;
+    world
+        .until("what can be at milan is there", SOON, all_settled)
+        .await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -196,15 +270,27 @@ async fn pods_that_were_here_before_the_strategy_became_narrower_stay_here() {
     assert!(rome.drain("milan").await);
     world.offload(0, "demo", "LocalAndRemote").await;
     rome.deploy("demo", "before", 2).await;
-    world.until("two pods run here", SOON, async || rome.ready_pods("demo").await.len() == 2).await;
+    world
+        .until("two pods run here", SOON, async || {
+            rome.ready_pods("demo").await.len() == 2
+        })
+        .await;
     rome.uncordon("milan").await;
     tokio::time::sleep(SOON).await;
     let before = pods(rome, "demo").await;
     let offloadings: Api<NamespaceOffloading> = rome.api("demo");
     let remote = Patch::Merge(json!({ "spec": { "podOffloadingStrategy": "Remote" } }));
-    offloadings.patch(NAMESPACE_OFFLOADING, &PatchParams::default(), &remote).await.unwrap();
+    offloadings
+        .patch(NAMESPACE_OFFLOADING, &PatchParams::default(), &remote)
+        .await
+        .unwrap();
     rome.deploy("demo", "after", 2).await;
-    let after = async || pods(rome, "demo").await.into_iter().filter(|pod| pod.name_any().starts_with("after"));
+    let after = async || {
+        pods(rome, "demo")
+            .await
+            .into_iter()
+            .filter(|pod| pod.name_any().starts_with("after"))
+    };
     world
         .until("new pods run at milan", SOON, async || {
             let after: Vec<Pod> = after().await.collect();

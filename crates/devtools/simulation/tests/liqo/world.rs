@@ -41,7 +41,8 @@ use crate::{
 
 const WEBHOOK_PORT: u16 = 9443;
 const LEASE_SECONDS: u64 = 7;
-/// So that what goes wrong between clusters does not follow from the same numbers as the steps of a story.
+/// So that what goes wrong between clusters does not follow from the same numbers as the steps of a
+/// story.
 const WIRE_SEED: u64 = 0x5eed_0000_0000_0000;
 
 /// What every cluster starts with.
@@ -57,7 +58,12 @@ pub struct Start {
 
 impl Default for Start {
     fn default() -> Self {
-        Self { seed: 1, nodes: 2, replicas: 1, skew_seconds: 0 }
+        Self {
+            seed: 1,
+            nodes: 2,
+            replicas: 1,
+            skew_seconds: 0,
+        }
     }
 }
 
@@ -71,10 +77,15 @@ impl World {
     /// Clusters of these names, with running managers. `RUST_LOG` says what they log.
     pub async fn start(names: &[&str], start: Start) -> Self {
         if std::env::var_os("RUST_LOG").is_some() {
-            let _ = tracing_subscriber::fmt().with_env_filter(tracing_subscriber::EnvFilter::from_default_env()).try_init();
+            let _ = tracing_subscriber::fmt()
+                .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
+                .try_init();
         }
         let internet = Internet::new(Duration::from_millis(5), start.seed ^ WIRE_SEED);
-        let base = (Timestamp::from_second(1_800_000_000).unwrap(), Instant::now());
+        let base = (
+            Timestamp::from_second(1_800_000_000).unwrap(),
+            Instant::now(),
+        );
         let mut clusters = Vec::new();
         for (number, name) in (1..).zip(names) {
             clusters.push(Cluster::start(&internet, number, name, base, start).await);
@@ -83,7 +94,12 @@ impl World {
     }
 
     /// Lets time pass until a condition holds, and returns how long that took.
-    pub async fn until(&self, what: &str, limit: Duration, mut holds: impl AsyncFnMut() -> bool) -> Duration {
+    pub async fn until(
+        &self,
+        what: &str,
+        limit: Duration,
+        mut holds: impl AsyncFnMut() -> bool,
+    ) -> Duration {
         let started = Instant::now();
         while started.elapsed() < limit {
             if holds().await {
@@ -101,15 +117,26 @@ impl World {
             for (key, object) in cluster.server.objects() {
                 let (metadata, status) = (&object["metadata"], &object["status"]);
                 let about = match key.resource.as_str() {
-                    "pods" => json!([object["spec"]["nodeName"], metadata["annotations"], status["phase"], status["conditions"]]),
-                    "shadowpods.virtualkubelet.liqo.io" => json!([status["phase"], status["pod"]["phase"]]),
+                    "pods" => json!([
+                        object["spec"]["nodeName"],
+                        metadata["annotations"],
+                        status["phase"],
+                        status["conditions"]
+                    ]),
+                    "shadowpods.virtualkubelet.liqo.io" => {
+                        json!([status["phase"], status["pod"]["phase"]])
+                    }
                     "foreignclusters.discovery.liqo.io" => status["conditions"].clone(),
                     "nodes" | "namespaces" => status["phase"].clone(),
                     _ => continue,
                 };
                 let ends = &metadata["deletionTimestamp"];
                 let place = format!("{} {}/{}", cluster.name, key.namespace, key.name);
-                let _ = writeln!(text, "{place} ends={ends} {}: {about}", metadata["finalizers"]);
+                let _ = writeln!(
+                    text,
+                    "{place} ends={ends} {}: {about}",
+                    metadata["finalizers"]
+                );
             }
         }
         text
@@ -137,16 +164,33 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    async fn start(internet: &Internet, number: u8, name: &str, (base, started): (Timestamp, Instant), start: Start) -> Self {
-        let seed = start.seed.wrapping_mul(1000).wrapping_add(u64::from(number));
+    async fn start(
+        internet: &Internet,
+        number: u8,
+        name: &str,
+        (base, started): (Timestamp, Instant),
+        start: Start,
+    ) -> Self {
+        let seed = start
+            .seed
+            .wrapping_mul(1000)
+            .wrapping_add(u64::from(number));
         let offset = SignedDuration::from_secs(start.skew_seconds * i64::from(number - 1));
         let clock = Clock::simulated(base, started, offset);
-        let plan = Plan { name: name.to_owned(), number, nodes: start.nodes };
+        let plan = Plan {
+            name: name.to_owned(),
+            number,
+            nodes: start.nodes,
+        };
         let installed = Installed::get(&plan);
         let server = installed.server.copy(seed, move || clock.now());
         let user = server.client(User::administrator());
         let (settings, read) = watch::channel(Settings::default());
-        tokio::spawn(liqo_simulation::run(server.clone(), read, CancellationToken::new()));
+        tokio::spawn(liqo_simulation::run(
+            server.clone(),
+            read,
+            CancellationToken::new(),
+        ));
         let identity = identity(seed);
         let mut cluster = Self {
             name: name.to_owned(),
@@ -163,15 +207,32 @@ impl Cluster {
             starts: 0,
         };
         cluster.identify(&identity).await;
-        let listener = internet.host(cluster.address(0)).listen((cluster.address(0), API_PORT).into()).await.unwrap();
-        tokio::spawn(api_endpoint::serve(cluster.server.clone(), listener, installed.certificate.tls()));
-        let at = |port: u16| (1..=start.replicas).map(|replica| (cluster.address(replica), port).into()).collect();
+        let listener = internet
+            .host(cluster.address(0))
+            .listen((cluster.address(0), API_PORT).into())
+            .await
+            .unwrap();
+        tokio::spawn(api_endpoint::serve(
+            cluster.server.clone(),
+            listener,
+            installed.certificate.tls(),
+        ));
+        let at = |port: u16| {
+            (1..=start.replicas)
+                .map(|replica| (cluster.address(replica), port).into())
+                .collect()
+        };
         internet.add_service(cluster.service(AUTH_PORT), at(AUTH_PORT));
         internet.add_service(cluster.service(443), at(WEBHOOK_PORT));
         let (host, webhook) = (internet.host(cluster.address(0)), cluster.service(443));
-        cluster
-            .server
-            .set_webhooks(Arc::new(move |call| Box::pin(api_endpoint::call_webhook(host.clone(), webhook, clock.now(), call))));
+        cluster.server.set_webhooks(Arc::new(move |call| {
+            Box::pin(api_endpoint::call_webhook(
+                host.clone(),
+                webhook,
+                clock.now(),
+                call,
+            ))
+        }));
         for replica in 1..=start.replicas {
             cluster.start_manager(replica, Faults::default());
         }
@@ -185,7 +246,10 @@ impl Cluster {
             "data": { liqo_peering::identity::PRIVATE_KEY: k8s_openapi::ByteString(identity.pkcs8().to_vec()) },
             "immutable": true,
         }));
-        self.api::<Secret>(manifests::NAMESPACE).create(&PostParams::default(), &secret).await.unwrap();
+        self.api::<Secret>(manifests::NAMESPACE)
+            .create(&PostParams::default(), &secret)
+            .await
+            .unwrap();
     }
 
     /// What invariants are judged by.
@@ -194,7 +258,12 @@ impl Cluster {
         for (key, object) in self.server.objects() {
             objects.entry(key.resource).or_default().push(object);
         }
-        Snapshot { id: self.id.clone(), name: self.name.clone(), now: self.server.now(), objects }
+        Snapshot {
+            id: self.id.clone(),
+            name: self.name.clone(),
+            now: self.server.now(),
+            objects,
+        }
     }
 
     /// The address of the API server (0) or of a replica of the manager (from 1).
@@ -215,10 +284,16 @@ impl Cluster {
 
     fn new_manager(&mut self, number: u8, faults: Faults) -> Manager {
         self.starts += 1;
-        let link = Link::new(self.seed.wrapping_mul(1000).wrapping_add(self.starts), faults);
+        let link = Link::new(
+            self.seed.wrapping_mul(1000).wrapping_add(self.starts),
+            faults,
+        );
         let host = self.internet.host(self.address(number));
         let replica = Replica {
-            client: link.client(&self.server, User::service_account(manifests::NAMESPACE, manifests::MANAGER)),
+            client: link.client(
+                &self.server,
+                User::service_account(manifests::NAMESPACE, manifests::MANAGER),
+            ),
             clock: self.clock,
             network: Arc::new(host.clone()),
             namespace: manifests::NAMESPACE.to_owned(),
@@ -230,11 +305,26 @@ impl Cluster {
             lease_seconds: LEASE_SECONDS,
         };
         let stop = CancellationToken::new();
-        let manager = Manager { link, host, stop: stop.clone(), killed: CancellationToken::new() };
-        let (process, running) =
-            (manager.clone(), Box::pin(liqo_controller_manager::run(replica, Readiness::waiting("starting"), stop)));
+        let manager = Manager {
+            link,
+            host,
+            stop: stop.clone(),
+            killed: CancellationToken::new(),
+        };
+        let (process, running) = (
+            manager.clone(),
+            Box::pin(liqo_controller_manager::run(
+                replica,
+                Readiness::waiting("starting"),
+                stop,
+            )),
+        );
         tokio::spawn(async move {
-            let _ = process.killed.clone().run_until_cancelled_owned(running).await;
+            let _ = process
+                .killed
+                .clone()
+                .run_until_cancelled_owned(running)
+                .await;
             // With the process ends everything that it started.
             process.kill();
         });
@@ -243,8 +333,17 @@ impl Cluster {
 
     /// The number of the replica that leads.
     async fn leader(&self) -> Option<usize> {
-        let lease = self.api::<Lease>(manifests::NAMESPACE).get_opt(manifests::MANAGER).await.unwrap()?;
-        lease.spec?.holder_identity?.strip_prefix("manager-")?.parse().ok()
+        let lease = self
+            .api::<Lease>(manifests::NAMESPACE)
+            .get_opt(manifests::MANAGER)
+            .await
+            .unwrap()?;
+        lease
+            .spec?
+            .holder_identity?
+            .strip_prefix("manager-")?
+            .parse()
+            .ok()
     }
 
     /// Ends the leader without any order. Its container is not started again.
@@ -308,7 +407,10 @@ fn identity(seed: u64) -> ClusterIdentity {
     private[..8].copy_from_slice(&seed.to_le_bytes());
     let public = Ed25519KeyPair::from_seed_unchecked(&private).unwrap();
     // PKCS#8, second version (RFC 5958), of an Ed25519 key.
-    let head = [0x30, 0x53, 0x02, 0x01, 0x01, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20];
+    let head = [
+        0x30, 0x53, 0x02, 0x01, 0x01, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04,
+        0x20,
+    ];
     let middle = [0xa1, 0x23, 0x03, 0x21, 0x00];
     let der = [&head[..], &private, &middle, public.public_key().as_ref()].concat();
     ClusterIdentity::from_pkcs8(&der).unwrap()

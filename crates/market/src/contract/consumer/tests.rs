@@ -1,4 +1,7 @@
-use liqo_api::{BreachKind, Contract, ContractEnd, EarlierTerms, OfferContract, ProposedTerms, ResourceOfferSpec, Time};
+use liqo_api::{
+    BreachKind, Contract, ContractEnd, EarlierTerms, OfferContract, ProposedTerms,
+    ResourceOfferSpec, Time,
+};
 
 use super::*;
 use crate::{
@@ -61,15 +64,20 @@ impl World {
     /// The provider puts the amendment in force at this second.
     fn promote(&mut self, seconds: i64) {
         let amendment = self.contract().spec.pending.take().unwrap();
-        (self.contract().spec.document, self.contract().spec.terms) = (amendment.document, amendment.terms);
+        (self.contract().spec.document, self.contract().spec.terms) =
+            (amendment.document, amendment.terms);
         self.contract().spec.countersignature = self.status().pending_signature;
         self.contract().spec.in_force_since = Some(Time(at(seconds)));
     }
 
-    /// The provider takes the consumer's signature over, and says that the contract is in force since this second.
+    /// The provider takes the consumer's signature over, and says that the contract is in force
+    /// since this second.
     fn take_signature(&mut self, seconds: i64) {
         let contract = self.contract();
-        contract.spec.countersignature = contract.status.as_ref().and_then(|status| status.signature.clone());
+        contract.spec.countersignature = contract
+            .status
+            .as_ref()
+            .and_then(|status| status.signature.clone());
         contract.spec.in_force_since = Some(Time(at(seconds)));
     }
 
@@ -78,9 +86,22 @@ impl World {
     }
 
     fn judge(&mut self, seconds: i64) -> ContractJudgement {
-        let contracts = self.contracts.iter().map(|(name, contract)| (name.clone(), at_provider(contract))).collect();
-        let copies = self.copies.iter().map(|(name, contract)| (name.clone(), copy(contract))).collect();
-        let offers = self.offers.iter().map(|(pool, offer)| (pool.clone(), Arc::new(Claimed::new(ResourceOffer::clone(offer)))));
+        let contracts = self
+            .contracts
+            .iter()
+            .map(|(name, contract)| (name.clone(), at_provider(contract)))
+            .collect();
+        let copies = self
+            .copies
+            .iter()
+            .map(|(name, contract)| (name.clone(), copy(contract)))
+            .collect();
+        let offers = self.offers.iter().map(|(pool, offer)| {
+            (
+                pool.clone(),
+                Arc::new(Claimed::new(ResourceOffer::clone(offer))),
+            )
+        });
         let offers = offers.collect();
         let view = ContractView {
             identity: &self.parties.consumer,
@@ -110,9 +131,13 @@ impl World {
                     copy.status = status;
                     self.copies.insert(name, copy);
                 }
-                ContractAction::AnswerCopy(name, status) => self.copies.get_mut(&name).unwrap().status = Some(status),
+                ContractAction::AnswerCopy(name, status) => {
+                    self.copies.get_mut(&name).unwrap().status = Some(status);
+                }
                 ContractAction::DeleteCopy { name, .. } => drop(self.copies.remove(&name)),
-                ContractAction::Answer(name, status) => self.contracts.get_mut(&name).unwrap().status = Some(status),
+                ContractAction::Answer(name, status) => {
+                    self.contracts.get_mut(&name).unwrap().status = Some(status);
+                }
             }
         }
         self.offer_copies = self.offers.clone();
@@ -124,7 +149,11 @@ impl World {
     }
 
     fn breaches(&self) -> Vec<(BreachKind, bool)> {
-        self.status().breaches.iter().map(|breach| (breach.kind, breach.until.is_none())).collect()
+        self.status()
+            .breaches
+            .iter()
+            .map(|breach| (breach.kind, breach.until.is_none()))
+            .collect()
     }
 
     fn is_settled(&mut self, seconds: i64) -> bool {
@@ -132,29 +161,62 @@ impl World {
     }
 
     fn amend(&mut self, change: impl FnOnce(&mut ContractTerms)) {
-        let current = at_provider(&self.contracts[NAME]).current.clone().unwrap().document;
-        let mut next = ContractTerms { version: current.terms.version + 1, previous: Some(current.digest), ..current.terms };
+        let current = at_provider(&self.contracts[NAME])
+            .current
+            .clone()
+            .unwrap()
+            .document;
+        let mut next = ContractTerms {
+            version: current.terms.version + 1,
+            previous: Some(current.digest),
+            ..current.terms
+        };
         change(&mut next);
         let document = Document::compose(&self.parties.provider, &next).unwrap();
         let proposed = Time(at(2000));
-        self.contract().spec.pending =
-            Some(ProposedTerms { document, terms: next, proposed, countersignature: None, signed: None });
+        self.contract().spec.pending = Some(ProposedTerms {
+            document,
+            terms: next,
+            proposed,
+            countersignature: None,
+            signed: None,
+        });
     }
 
     fn offers(&mut self, change: impl FnOnce(&mut ResourceOfferSpec)) {
         let mut spec = offer_of(3, "cpu=4, memory=8Gi, pods=10");
-        spec.contract = Some(OfferContract { name: NAME.to_owned(), version: 1, in_force: true });
+        spec.contract = Some(OfferContract {
+            name: NAME.to_owned(),
+            version: 1,
+            in_force: true,
+        });
         change(&mut spec);
-        self.offers.insert("default".to_owned(), Arc::new(ResourceOffer::new("default", spec)));
+        self.offers.insert(
+            "default".to_owned(),
+            Arc::new(ResourceOffer::new("default", spec)),
+        );
     }
 }
 
 fn ended_at(seconds: i64, cause: EndCause) -> ContractEnd {
-    ContractEnd { by: Party::Provider, cause, announced: Time(at(2000)), at: Time(at(seconds)), reason: "r".to_owned() }
+    ContractEnd {
+        by: Party::Provider,
+        cause,
+        announced: Time(at(2000)),
+        at: Time(at(seconds)),
+        reason: "r".to_owned(),
+    }
 }
 
 fn decision(decision: ContractAnswer) -> BTreeMap<String, ContractDecision> {
-    BTreeMap::from([(NAME.to_owned(), ContractDecision { decision, terms: None, reason: None })])
+    BTreeMap::from([(
+        NAME.to_owned(),
+        ContractDecision {
+            decision,
+            terms: None,
+            reason: None,
+        },
+    )])
 }
 
 #[test]
@@ -173,13 +235,27 @@ fn a_person_decides_where_the_policy_says_so_on_the_terms_that_it_saw() {
     let mut world = World::proposed();
     world.consume.contract.accept = AcceptContract::Manual;
     let asks = world.step(1500);
-    assert!(matches!(&asks.stances[NAME], Stance::Asks(why) if why.contains("`liqoctl offer accept milan`")));
-    assert_eq!((world.status().phase, world.status().signature), (ContractPhase::AwaitingDecision, None));
+    assert!(
+        matches!(&asks.stances[NAME], Stance::Asks(why) if why.contains("`liqoctl offer accept milan`"))
+    );
+    assert_eq!(
+        (world.status().phase, world.status().signature),
+        (ContractPhase::AwaitingDecision, None)
+    );
     world.decisions = decision(ContractAnswer::Accept);
     world.decisions.get_mut(NAME).unwrap().terms = Some("f".repeat(64));
     world.step(1600);
-    assert_eq!(world.status().phase, ContractPhase::AwaitingDecision, "it saw other terms");
-    let digest = at_provider(&world.contracts[NAME]).current.clone().unwrap().document.digest;
+    assert_eq!(
+        world.status().phase,
+        ContractPhase::AwaitingDecision,
+        "it saw other terms"
+    );
+    let digest = at_provider(&world.contracts[NAME])
+        .current
+        .clone()
+        .unwrap()
+        .document
+        .digest;
     world.decisions.get_mut(NAME).unwrap().terms = Some(digest);
     world.step(1700);
     assert_eq!(world.status().phase, ContractPhase::InForce);
@@ -187,7 +263,10 @@ fn a_person_decides_where_the_policy_says_so_on_the_terms_that_it_saw() {
 
 fn price(terms: &mut ContractTerms, rate: &str, currency: &str) {
     let prices = serde_json::json!({ "currency": currency, "rates": { "cpu": rate } });
-    terms.prices = BTreeMap::from([("default".to_owned(), serde_json::from_value(prices).unwrap())]);
+    terms.prices = BTreeMap::from([(
+        "default".to_owned(),
+        serde_json::from_value(prices).unwrap(),
+    )]);
 }
 
 #[test]
@@ -200,31 +279,56 @@ fn terms_beyond_the_limits_of_the_policy_are_refused_with_the_limit() {
         });
         change(&mut world.consume);
         world.step(1500);
-        (world.status().phase, world.status().message.unwrap_or_default())
+        (
+            world.status().phase,
+            world.status().message.unwrap_or_default(),
+        )
     };
     let limited = |consume: &mut Consume| consume.contract.max_period_seconds = Some(3600);
     let (phase, message) = refused(limited, |_| ());
     assert_eq!(phase, ContractPhase::Refused);
     assert!(message.contains("no end"), "{message}");
-    assert!(refused(limited, |terms| terms.end = Some(Time(at(4601)))).1.contains("lasts 3601 s"));
-    assert_eq!(refused(limited, |terms| terms.end = Some(Time(at(4600)))).0, ContractPhase::InForce);
+    assert!(
+        refused(limited, |terms| terms.end = Some(Time(at(4601))))
+            .1
+            .contains("lasts 3601 s")
+    );
+    assert_eq!(
+        refused(limited, |terms| terms.end = Some(Time(at(4600)))).0,
+        ContractPhase::InForce
+    );
     let few = |consume: &mut Consume| consume.contract.max_resources = list("cpu=2");
     let (_, message) = refused(few, |terms| terms.commitment = Commitment::Guaranteed);
     assert!(message.contains("guarantees 4 of cpu"), "{message}");
-    assert_eq!(refused(few, |_| ()).0, ContractPhase::InForce, "best effort promises no amounts");
+    assert_eq!(
+        refused(few, |_| ()).0,
+        ContractPhase::InForce,
+        "best effort promises no amounts"
+    );
     let cheap = |consume: &mut Consume| {
-        consume.max_prices =
-            serde_json::from_value(serde_json::json!({ "currency": "EUR", "rates": { "cpu": "0.05" } })).unwrap();
+        consume.max_prices = serde_json::from_value(
+            serde_json::json!({ "currency": "EUR", "rates": { "cpu": "0.05" } }),
+        )
+        .unwrap();
     };
     let (phase, message) = refused(cheap, |terms| price(terms, "0.06", "EUR"));
     assert_eq!(phase, ContractPhase::Refused);
     assert!(message.contains("cpu costs 0.06 EUR"), "{message}");
-    assert_eq!(refused(cheap, |terms| price(terms, "0.05", "EUR")).0, ContractPhase::InForce);
-    assert_eq!(refused(cheap, |terms| price(terms, "0.01", "USD")).0, ContractPhase::Refused);
+    assert_eq!(
+        refused(cheap, |terms| price(terms, "0.05", "EUR")).0,
+        ContractPhase::InForce
+    );
+    assert_eq!(
+        refused(cheap, |terms| price(terms, "0.01", "USD")).0,
+        ContractPhase::Refused
+    );
 }
 
 /// Limits of the consumer's policy.
-#[allow(clippy::needless_pass_by_value, reason = "JSON literals are written in place")]
+#[allow(
+    clippy::needless_pass_by_value,
+    reason = "JSON literals are written in place"
+)]
 fn limits(rates: serde_json::Value) -> Option<PriceList> {
     serde_json::from_value(serde_json::json!({ "currency": "EUR", "rates": rates })).unwrap()
 }
@@ -233,16 +337,31 @@ fn limits(rates: serde_json::Value) -> Option<PriceList> {
 fn what_costs_something_without_a_limit_waits_for_a_person() {
     let proposed = |rates: serde_json::Value, max_prices: Option<PriceList>| {
         let mut world = World::with(|parties| {
-            let prices = serde_json::from_value(serde_json::json!({ "currency": "EUR", "rates": rates })).unwrap();
-            parties.proposal(&ContractTerms { prices: BTreeMap::from([("default".to_owned(), prices)]), ..terms(parties) })
+            let prices =
+                serde_json::from_value(serde_json::json!({ "currency": "EUR", "rates": rates }))
+                    .unwrap();
+            parties.proposal(&ContractTerms {
+                prices: BTreeMap::from([("default".to_owned(), prices)]),
+                ..terms(parties)
+            })
         });
         world.consume.max_prices = max_prices;
         world.step(1500);
         world
     };
-    let asks = |world: &World| world.status().phase == ContractPhase::AwaitingDecision && world.status().signature.is_none();
+    let asks = |world: &World| {
+        world.status().phase == ContractPhase::AwaitingDecision
+            && world.status().signature.is_none()
+    };
     let mut dear = proposed(serde_json::json!({ "cpu": "1000000" }), None);
-    assert!(asks(&dear) && dear.status().message.unwrap().contains("cpu of pool default costs 1000000 EUR, and"));
+    assert!(
+        asks(&dear)
+            && dear
+                .status()
+                .message
+                .unwrap()
+                .contains("cpu of pool default costs 1000000 EUR, and")
+    );
     dear.decisions = decision(ContractAnswer::Accept);
     dear.step(1600);
     assert_eq!(dear.status().phase, ContractPhase::InForce);
@@ -250,8 +369,12 @@ fn what_costs_something_without_a_limit_waits_for_a_person() {
         serde_json::json!({ "cpu": "0.04", "pods": "1000000" }),
         limits(serde_json::json!({ "cpu": "0.05" }))
     )));
-    let signed = |rates, max_prices| proposed(rates, max_prices).status().phase == ContractPhase::InForce;
-    assert!(signed(serde_json::json!({ "cpu": "0.04", "pods": "0" }), limits(serde_json::json!({ "cpu": "0.05" }))));
+    let signed =
+        |rates, max_prices| proposed(rates, max_prices).status().phase == ContractPhase::InForce;
+    assert!(signed(
+        serde_json::json!({ "cpu": "0.04", "pods": "0" }),
+        limits(serde_json::json!({ "cpu": "0.05" }))
+    ));
     assert!(signed(serde_json::json!({ "cpu": "0" }), None) && signed(serde_json::json!({}), None));
 }
 
@@ -274,7 +397,10 @@ fn amended(max_prices: Option<PriceList>, change: impl FnOnce(&mut ContractTerms
 /// What the consumer says about the amendment; nothing if it signed it.
 fn answer(world: &World) -> String {
     let status = world.status();
-    assert_eq!((status.phase, status.message.is_none()), (ContractPhase::InForce, status.pending_signature.is_some()));
+    assert_eq!(
+        (status.phase, status.message.is_none()),
+        (ContractPhase::InForce, status.pending_signature.is_some())
+    );
     status.message.unwrap_or_default()
 }
 
@@ -290,17 +416,27 @@ fn an_amendment_that_costs_more_is_signed_only_within_a_limit_and_counts_after_t
     assert!(answer(&amended(None, to("1000000", Some(300)))).contains("no limit for it"));
     assert!(answer(&amended(cpu(), to("0.06", Some(300)))).contains("at most 0.05"));
     let at_once = answer(&amended(cpu(), to("0.05", None)));
-    assert!(at_once.contains("it counts after 0 s, and the notice is 300 s"), "{at_once}");
+    assert!(
+        at_once.contains("it counts after 0 s, and the notice is 300 s"),
+        "{at_once}"
+    );
     assert_ne!(answer(&amended(cpu(), to("0.05", Some(299)))), "");
     assert_eq!(answer(&amended(cpu(), to("0.05", Some(300)))), "");
     // What a person accepted once goes on, and becomes cheaper, without another question.
     assert_eq!(answer(&amended(None, to("0.03", None))), "");
-    assert_eq!(answer(&amended(None, |terms| terms.limits.max_services = 7)), "");
+    assert_eq!(
+        answer(&amended(None, |terms| terms.limits.max_services = 7)),
+        ""
+    );
 }
 
 #[test]
 fn an_amendment_that_charges_other_amounts_waits_for_a_person() {
-    let all = || limits(serde_json::json!({ "cpu": "0.05", "memory": "1", "pods": "1", "ephemeral-storage": "1" }));
+    let all = || {
+        limits(
+            serde_json::json!({ "cpu": "0.05", "memory": "1", "pods": "1", "ephemeral-storage": "1" }),
+        )
+    };
     let to_limits = |terms: &mut ContractTerms| {
         terms.limits.charge = liqo_api::Charge::Limits;
         terms.counts_after_seconds = Some(300);
@@ -330,7 +466,10 @@ fn an_amendment_that_was_signed_stays_signed_until_it_counts() {
     world.promote(2100);
     world.step(2101);
     let copy = &world.copies[NAME].spec;
-    assert_eq!((copy.terms.version, copy.in_force_since.clone()), (2, Some(Time(at(2300)))));
+    assert_eq!(
+        (copy.terms.version, copy.in_force_since.clone()),
+        (2, Some(Time(at(2300))))
+    );
 }
 
 #[test]
@@ -342,10 +481,17 @@ fn what_was_signed_stays_signed_when_the_policy_changes() {
 
 #[test]
 fn nothing_is_signed_for_another_cluster() {
-    let mut world =
-        World::with(|parties| parties.proposal(&ContractTerms { consumer: parties.provider.id().clone(), ..terms(parties) }));
+    let mut world = World::with(|parties| {
+        parties.proposal(&ContractTerms {
+            consumer: parties.provider.id().clone(),
+            ..terms(parties)
+        })
+    });
     world.step(1500);
-    assert_eq!((world.status().phase, world.status().signature), (ContractPhase::Refused, None));
+    assert_eq!(
+        (world.status().phase, world.status().signature),
+        (ContractPhase::Refused, None)
+    );
 }
 
 /// Why a contract that the provider brings into an empty cluster is not signed.
@@ -366,11 +512,21 @@ fn a_contract_of_an_earlier_peering_does_not_come_back() {
     world.copies.clear();
     world.peering = "another".to_owned();
     assert_eq!(refusal(&mut world, old.clone()), "it is of another peering");
-    assert_eq!((world.status().signature, world.copies[NAME].spec.in_force_since.clone()), (None, None));
-    // Not even if the provider shows the answer of that time, or a person accepted these terms then.
+    assert_eq!(
+        (
+            world.status().signature,
+            world.copies[NAME].spec.in_force_since.clone()
+        ),
+        (None, None)
+    );
+    // Not even if the provider shows the answer of that time, or a person accepted these terms
+    // then.
     world.decisions = decision(ContractAnswer::Accept);
     assert_eq!(refusal(&mut world, old), "it is of another peering");
-    let unnamed = world.parties.in_force(&ContractTerms { peering: None, ..terms(&world.parties) });
+    let unnamed = world.parties.in_force(&ContractTerms {
+        peering: None,
+        ..terms(&world.parties)
+    });
     assert!(refusal(&mut world, unnamed).contains("names no peering"));
 }
 
@@ -392,7 +548,13 @@ fn a_signature_that_only_the_provider_shows_does_not_count() {
     world.contracts.insert(NAME.to_owned(), first);
     world.step(2003);
     let copy = &world.copies[NAME];
-    assert_eq!((copy.spec.terms.version, at_provider(copy).signed().is_some()), (2, true));
+    assert_eq!(
+        (
+            copy.spec.terms.version,
+            at_provider(copy).signed().is_some()
+        ),
+        (2, true)
+    );
     assert_eq!(world.breaches(), [(BreachKind::TermsNotSigned, true)]);
 }
 
@@ -400,19 +562,32 @@ fn a_signature_that_only_the_provider_shows_does_not_count() {
 fn a_contract_whose_copy_is_gone_does_not_come_back() {
     let mut world = World::signed(|_| ());
     let old = world.contracts.remove(NAME).unwrap();
-    let newer = ContractTerms { contract: "f".repeat(32), start: Time(at(1600)), ..terms(&world.parties) };
+    let newer = ContractTerms {
+        contract: "f".repeat(32),
+        start: Time(at(1600)),
+        ..terms(&world.parties)
+    };
     let mut newer = world.parties.in_force(&newer);
     newer.spec.ended = Some(ended_at(1900, EndCause::Requested));
     world.copies = BTreeMap::from([("contract-ffffffff".to_owned(), newer)]);
-    assert_eq!(refusal(&mut world, old), "it is older than contract-ffffffff, which is known here");
-    let future = world.parties.proposal(&ContractTerms { start: Time(at(2301)), ..terms(&world.parties) });
+    assert_eq!(
+        refusal(&mut world, old),
+        "it is older than contract-ffffffff, which is known here"
+    );
+    let future = world.parties.proposal(&ContractTerms {
+        start: Time(at(2301)),
+        ..terms(&world.parties)
+    });
     assert!(refusal(&mut world, future).contains("in the future"));
 }
 
 #[test]
 fn a_contract_under_the_name_of_another_one_is_not_signed() {
     let mut world = World::proposed();
-    let mut other = world.parties.proposal(&ContractTerms { contract: "f".repeat(32), ..terms(&world.parties) });
+    let mut other = world.parties.proposal(&ContractTerms {
+        contract: "f".repeat(32),
+        ..terms(&world.parties)
+    });
     other.metadata.name = Some(NAME.to_owned());
     assert!(refusal(&mut world, other).contains("the name of another contract"));
 }
@@ -425,13 +600,27 @@ fn terms_in_force_are_replaced_only_by_an_amendment() {
             world.contract().spec.ended = Some(ended_at(1600, EndCause::Requested));
             world.step(1600);
         }
-        let next = world.parties.proposal(&ContractTerms { version: 9, notice_seconds: 1, ..terms(&world.parties) });
+        let next = world.parties.proposal(&ContractTerms {
+            version: 9,
+            notice_seconds: 1,
+            ..terms(&world.parties)
+        });
         world.contract().spec.document = next.spec.document;
         world.contract().spec.terms = next.spec.terms;
         world.step(2000);
         let copy = &world.copies[NAME];
-        assert_eq!((copy.spec.terms.version, at_provider(copy).signed().is_some()), (1, true), "the copy stays");
-        assert_eq!(world.status().signature.map(|signature| signature.version), Some(1));
+        assert_eq!(
+            (
+                copy.spec.terms.version,
+                at_provider(copy).signed().is_some()
+            ),
+            (1, true),
+            "the copy stays"
+        );
+        assert_eq!(
+            world.status().signature.map(|signature| signature.version),
+            Some(1)
+        );
     }
 }
 
@@ -440,7 +629,13 @@ fn an_amendment_is_signed_within_the_limits_and_must_follow_the_version_in_force
     let mut world = World::signed(|_| ());
     world.amend(|terms| terms.notice_seconds = 60);
     world.step(2000);
-    assert!(at_provider(&world.contracts[NAME]).amendment().unwrap().countersignature.is_some());
+    assert!(
+        at_provider(&world.contracts[NAME])
+            .amendment()
+            .unwrap()
+            .countersignature
+            .is_some()
+    );
     assert!(world.is_settled(2100));
 
     let mut world = World::signed(|_| ());
@@ -453,8 +648,17 @@ fn an_amendment_is_signed_within_the_limits_and_must_follow_the_version_in_force
     world.consume.contract.accept = AcceptContract::Manual;
     world.amend(|terms| terms.notice_seconds = 60);
     world.step(2000);
-    assert_eq!((world.status().phase, world.status().pending_signature), (ContractPhase::InForce, None));
-    assert!(world.status().message.unwrap().contains("version 2: the contract requires a decision"));
+    assert_eq!(
+        (world.status().phase, world.status().pending_signature),
+        (ContractPhase::InForce, None)
+    );
+    assert!(
+        world
+            .status()
+            .message
+            .unwrap()
+            .contains("version 2: the contract requires a decision")
+    );
 }
 
 #[test]
@@ -462,13 +666,24 @@ fn a_person_ends_a_contract_and_is_asked_about_the_next_one() {
     let mut world = World::signed(|_| ());
     world.decisions = decision(ContractAnswer::End);
     world.step(2000);
-    assert_eq!(world.status().end_requested.unwrap().cause, EndCause::Requested);
+    assert_eq!(
+        world.status().end_requested.unwrap().cause,
+        EndCause::Requested
+    );
     world.contract().spec.ended = Some(ended_at(2100, EndCause::Requested));
-    let another = ContractTerms { contract: "f".repeat(32), ..terms(&world.parties) };
+    let another = ContractTerms {
+        contract: "f".repeat(32),
+        ..terms(&world.parties)
+    };
     let proposal = world.parties.proposal(&another);
-    world.contracts.insert("contract-ffffffff".to_owned(), proposal);
+    world
+        .contracts
+        .insert("contract-ffffffff".to_owned(), proposal);
     let judgement = world.step(2100);
-    assert!(matches!(judgement.stances["contract-ffffffff"], Stance::Asks(_)));
+    assert!(matches!(
+        judgement.stances["contract-ffffffff"],
+        Stance::Asks(_)
+    ));
 }
 
 #[test]
@@ -476,11 +691,20 @@ fn the_end_of_a_contract_is_accepted() {
     let mut world = World::signed(|_| ());
     let (announced, end) = (Time(at(2000)), Time(at(2300)));
     let cause = EndCause::Requested;
-    world.contract().spec.ended = Some(ContractEnd { by: Party::Provider, cause, announced, at: end, reason: "r".to_owned() });
+    world.contract().spec.ended = Some(ContractEnd {
+        by: Party::Provider,
+        cause,
+        announced,
+        at: end,
+        reason: "r".to_owned(),
+    });
     assert_eq!(world.step(2000).next, Some(at(2300)));
     assert_eq!(world.status().phase, ContractPhase::InForce);
     world.step(2300);
-    assert_eq!((world.status().phase, world.breaches()), (ContractPhase::Ended, vec![]));
+    assert_eq!(
+        (world.status().phase, world.breaches()),
+        (ContractPhase::Ended, vec![])
+    );
     assert!(world.is_settled(2400));
 }
 
@@ -492,12 +716,27 @@ fn a_provider_that_dates_terms_or_lists_earlier_ones_changes_nothing_that_is_cha
     let mut dear = terms(&world.parties);
     price(&mut dear, "1000", "EUR");
     let (digest, since) = ("d".repeat(64), Time(at(10)));
-    world.contract().spec.earlier = vec![EarlierTerms { version: 1, digest, since, prices: dear.prices }];
+    world.contract().spec.earlier = vec![EarlierTerms {
+        version: 1,
+        digest,
+        since,
+        prices: dear.prices,
+    }];
     world.step(1500);
     let copy = &world.copies[NAME];
-    assert_eq!((copy.spec.in_force_since.clone(), copy.spec.earlier.len()), (Some(Time(at(1000))), 0));
+    assert_eq!(
+        (copy.spec.in_force_since.clone(), copy.spec.earlier.len()),
+        (Some(Time(at(1000))), 0)
+    );
     let priced = crate::receipt::contract::metered(copy).unwrap().unwrap();
-    assert_eq!(priced.versions.iter().map(|version| (version.version, version.from)).collect::<Vec<_>>(), [(1, 1000)]);
+    assert_eq!(
+        priced
+            .versions
+            .iter()
+            .map(|version| (version.version, version.from))
+            .collect::<Vec<_>>(),
+        [(1, 1000)]
+    );
 
     // A dearer amendment that the provider dates back, and one that it leaves in the future.
     for said in [1001, 4_000_000_000] {
@@ -507,8 +746,16 @@ fn a_provider_that_dates_terms_or_lists_earlier_ones_changes_nothing_that_is_cha
         world.promote(said);
         world.step(9001);
         let copy = &world.copies[NAME].spec;
-        let earlier: Vec<_> = copy.earlier.iter().map(|one| (one.version, one.since.0.as_second())).collect();
-        assert_eq!((copy.in_force_since.clone(), earlier), (Some(Time(at(9000))), vec![(1, 1000)]), "{said}");
+        let earlier: Vec<_> = copy
+            .earlier
+            .iter()
+            .map(|one| (one.version, one.since.0.as_second()))
+            .collect();
+        assert_eq!(
+            (copy.in_force_since.clone(), earlier),
+            (Some(Time(at(9000))), vec![(1, 1000)]),
+            "{said}"
+        );
     }
 }
 
@@ -521,8 +768,17 @@ fn a_provider_that_changes_a_term_is_found_and_the_evidence_stays() {
     assert_eq!(world.copies[NAME].spec.terms.notice_seconds, 300);
     let status = world.status();
     let honoured = &status.conditions[0];
-    assert_eq!((honoured.status.as_str(), honoured.reason.as_str()), ("False", "TermsDiffer"));
-    assert!(honoured.message.contains("noticeSeconds is 10 instead of 300"), "{}", honoured.message);
+    assert_eq!(
+        (honoured.status.as_str(), honoured.reason.as_str()),
+        ("False", "TermsDiffer")
+    );
+    assert!(
+        honoured
+            .message
+            .contains("noticeSeconds is 10 instead of 300"),
+        "{}",
+        honoured.message
+    );
     assert!(world.is_settled(2100));
     world.contract().spec.terms.notice_seconds = 300;
     world.step(2200);
@@ -533,7 +789,10 @@ fn a_provider_that_changes_a_term_is_found_and_the_evidence_stays() {
 #[test]
 fn a_provider_that_signs_other_terms_alone_is_found() {
     let mut world = World::signed(|_| ());
-    let alone = ContractTerms { notice_seconds: 10, ..terms(&world.parties) };
+    let alone = ContractTerms {
+        notice_seconds: 10,
+        ..terms(&world.parties)
+    };
     let document = Document::compose(&world.parties.provider, &alone).unwrap();
     (world.contract().spec.document, world.contract().spec.terms) = (document, alone);
     world.consume.contract.accept = AcceptContract::Manual;
@@ -558,13 +817,19 @@ fn an_offer_with_another_price_than_the_contract_is_a_breach() {
     world.offers(|_| ());
     world.step(2000);
     assert_eq!(world.breaches(), []);
-    let dear = serde_json::from_value(serde_json::json!({ "currency": "EUR", "rates": { "cpu": "9" } })).unwrap();
+    let dear =
+        serde_json::from_value(serde_json::json!({ "currency": "EUR", "rates": { "cpu": "9" } }))
+            .unwrap();
     world.offers(|offer| offer.prices = Some(dear));
     world.step(2100);
     assert_eq!(world.breaches(), [(BreachKind::PriceDiffers, true)]);
     world.offers(|offer| offer.contract.as_mut().unwrap().version = 2);
     world.step(2200);
-    assert_eq!(world.breaches(), [(BreachKind::PriceDiffers, false)], "the contract of that offer has not arrived yet");
+    assert_eq!(
+        world.breaches(),
+        [(BreachKind::PriceDiffers, false)],
+        "the contract of that offer has not arrived yet"
+    );
 }
 
 #[test]
@@ -579,22 +844,40 @@ fn guaranteed_amounts_that_are_missing_for_long_are_a_breach() {
     world.step(2300);
     assert_eq!(world.breaches(), [(BreachKind::CapacityMissing, true)]);
     world.consume.contract.on_breach = OnBreach::RefuseNew;
-    let Stance::Signed { no_new_pods: Some(why), .. } = world.step(2400).stances[NAME].clone() else { unreachable!() };
+    let Stance::Signed {
+        no_new_pods: Some(why),
+        ..
+    } = world.step(2400).stances[NAME].clone()
+    else {
+        unreachable!()
+    };
     assert!(why.contains("3 of 4 cpu"), "{why}");
 }
 
 #[test]
 fn a_notice_that_is_too_short_is_a_breach_only_if_the_connection_was_steady() {
-    for (steady, end, breaks) in [(true, 2600, false), (true, 1900, true), (false, 1900, false)] {
+    for (steady, end, breaks) in [
+        (true, 2600, false),
+        (true, 1900, true),
+        (false, 1900, false),
+    ] {
         let mut world = World::signed(|_| ());
         world.steady = steady;
         world.offers(|_| ());
         world.step(1600);
         world.offers(|offer| offer.withdrawal_timestamp = Some(Time(at(end))));
         world.step(2000);
-        assert_eq!(world.breaches().len(), usize::from(breaks), "{steady} {end}");
+        assert_eq!(
+            world.breaches().len(),
+            usize::from(breaks),
+            "{steady} {end}"
+        );
         world.step(2100);
-        assert_eq!(world.breaches().len(), usize::from(breaks), "it is found once");
+        assert_eq!(
+            world.breaches().len(),
+            usize::from(breaks),
+            "it is found once"
+        );
     }
 }
 
@@ -607,17 +890,34 @@ fn a_provider_that_ends_guaranteed_amounts_before_their_date_is_found_at_once() 
         });
         let (announced, end) = (Time(at(2000)), Time(at(at_second)));
         let cause = EndCause::Requested;
-        world.contract().spec.ended = Some(ContractEnd { by, cause, announced, at: end, reason: "r".to_owned() });
+        world.contract().spec.ended = Some(ContractEnd {
+            by,
+            cause,
+            announced,
+            at: end,
+            reason: "r".to_owned(),
+        });
         world.steady = false;
         world.step(2000);
         let status = world.status();
-        (world.breaches(), status.breaches.into_iter().next().map(|breach| breach.message))
+        (
+            world.breaches(),
+            status
+                .breaches
+                .into_iter()
+                .next()
+                .map(|breach| breach.message),
+        )
     };
     let (breaches, message) = ends(Party::Provider, 2300);
     assert_eq!(breaches, [(BreachKind::EndedEarly, true)]);
     assert!(message.is_some_and(|text| text.contains("guaranteed until 1970-01-01T03:03:20Z")));
     assert_eq!(ends(Party::Provider, 10_800).0, [], "clocks may differ");
-    assert_eq!(ends(Party::Consumer, 2300).0, [], "this cluster ends it itself");
+    assert_eq!(
+        ends(Party::Consumer, 2300).0,
+        [],
+        "this cluster ends it itself"
+    );
 }
 
 #[test]
@@ -636,13 +936,24 @@ fn a_copy_outlives_a_contract_that_the_provider_removed() {
     world.contracts.clear();
     world.step(2000);
     let status = world.copies[NAME].status.clone().unwrap();
-    assert_eq!((status.phase, status.breaches.len()), (ContractPhase::Ended, 1));
+    assert_eq!(
+        (status.phase, status.breaches.len()),
+        (ContractPhase::Ended, 1)
+    );
     assert!(world.is_settled(2100));
     let ended = world.copies[NAME].spec.ended.clone().unwrap();
-    assert_eq!((ended.cause, ended.at), (EndCause::Removed, Time(at(2000))), "nothing is recorded under it any more");
+    assert_eq!(
+        (ended.cause, ended.at),
+        (EndCause::Removed, Time(at(2000))),
+        "nothing is recorded under it any more"
+    );
     let back = world.parties.in_force(&terms(&world.parties));
     world.contracts.insert(NAME.to_owned(), back);
-    assert_eq!(world.step(2200).stances[NAME], Stance::Over, "it does not come back");
+    assert_eq!(
+        world.step(2200).stances[NAME],
+        Stance::Over,
+        "it does not come back"
+    );
 
     let mut world = World::proposed();
     world.consume.contract.accept = AcceptContract::Manual;
@@ -659,16 +970,26 @@ fn the_oldest_ended_copies_leave_what_they_cost_to_the_newest_one_which_never_go
         let (by, cause) = (Party::Provider, EndCause::Requested);
         copy.metadata.name = Some(format!("c{number:02}"));
         copy.metadata.creation_timestamp = Some(Time(at(number)));
-        copy.spec.ended =
-            Some(ContractEnd { by, cause, announced: Time(at(number)), at: Time(at(number)), reason: "r".to_owned() });
+        copy.spec.ended = Some(ContractEnd {
+            by,
+            cause,
+            announced: Time(at(number)),
+            at: Time(at(number)),
+            reason: "r".to_owned(),
+        });
         copy.status.as_mut().unwrap().phase = ContractPhase::Ended;
         copy
     };
     let mut world = World::signed(|_| ());
     world.contracts.clear();
-    world.copies = (1..=12).map(|number| (format!("c{number:02}"), ended(&world, number))).collect();
+    world.copies = (1..=12)
+        .map(|number| (format!("c{number:02}"), ended(&world, number)))
+        .collect();
     let heir = Some("c12".to_owned());
-    let deletes = |name: &str| ContractAction::DeleteCopy { name: name.to_owned(), heir: heir.clone() };
+    let deletes = |name: &str| ContractAction::DeleteCopy {
+        name: name.to_owned(),
+        heir: heir.clone(),
+    };
     assert_eq!(world.step(2000).actions, [deletes("c02"), deletes("c01")]);
     let years_later = 400 * 24 * 3600;
     assert_eq!(world.step(years_later).actions.len(), 9);
@@ -682,44 +1003,75 @@ fn a_provider_that_breaks_a_contract_loses_it_if_the_policy_says_so() {
     world.consume.contract.on_breach = OnBreach::EndWithNotice;
     world.contract().spec.terms.notice_seconds = 10;
     world.step(2000);
-    assert_eq!(world.status().end_requested.map(|request| request.cause), Some(EndCause::Breach));
+    assert_eq!(
+        world.status().end_requested.map(|request| request.cause),
+        Some(EndCause::Breach)
+    );
 }
 
 #[test]
 fn few_contracts_of_a_provider_are_read() {
     let mut world = World::proposed();
     for number in 0..100 {
-        let terms = ContractTerms { contract: format!("{number:08x}{:024x}", 0), ..terms(&world.parties) };
+        let terms = ContractTerms {
+            contract: format!("{number:08x}{:024x}", 0),
+            ..terms(&world.parties)
+        };
         let proposal = world.parties.proposal(&terms);
-        world.contracts.insert(Contract::name_of(&terms.contract), proposal);
+        world
+            .contracts
+            .insert(Contract::name_of(&terms.contract), proposal);
     }
     let stances = world.step(1500).stances;
     assert_eq!(stances.len(), MAX_CONTRACTS);
     let signed = |stance: &&Stance| matches!(stance, Stance::Signed { .. });
-    assert_eq!(stances.values().filter(signed).count(), 1, "one contract at a time");
+    assert_eq!(
+        stances.values().filter(signed).count(),
+        1,
+        "one contract at a time"
+    );
 }
 
 #[test]
 fn a_second_contract_of_a_provider_is_not_signed_beside_the_one_in_force() {
     let mut world = World::signed(|_| ());
-    let another = ContractTerms { contract: "f".repeat(32), ..terms(&world.parties) };
+    let another = ContractTerms {
+        contract: "f".repeat(32),
+        ..terms(&world.parties)
+    };
     let other = "contract-ffffffff";
     let proposal = world.parties.proposal(&another);
     world.contracts.insert(other.to_owned(), proposal);
-    let refused =
-        |stance: &Stance| matches!(stance, Stance::Refused { why, .. } if why.contains("contract-01234567 with the same"));
+    let refused = |stance: &Stance| matches!(stance, Stance::Refused { why, .. } if why.contains("contract-01234567 with the same"));
     assert!(refused(&world.step(2000).stances[other]));
-    world.decisions =
-        BTreeMap::from([(other.to_owned(), ContractDecision { decision: ContractAnswer::Accept, terms: None, reason: None })]);
-    assert!(refused(&world.step(2000).stances[other]), "not even if a person says so");
+    world.decisions = BTreeMap::from([(
+        other.to_owned(),
+        ContractDecision {
+            decision: ContractAnswer::Accept,
+            terms: None,
+            reason: None,
+        },
+    )]);
+    assert!(
+        refused(&world.step(2000).stances[other]),
+        "not even if a person says so"
+    );
 
     world.contracts.get_mut(NAME).unwrap().spec.ended = Some(ended_at(2300, EndCause::PeriodOver));
-    assert!(matches!(&world.step(2000).stances[other], Stance::Waits(why) if why.contains("until 1970-01-01T00:38:20Z")));
-    assert!(matches!(world.step(2300).stances[other], Stance::Signed { .. }));
+    assert!(
+        matches!(&world.step(2000).stances[other], Stance::Waits(why) if why.contains("until 1970-01-01T00:38:20Z"))
+    );
+    assert!(matches!(
+        world.step(2300).stances[other],
+        Stance::Signed { .. }
+    ));
     // The provider says that it began before the end of the first one.
     world.contracts.get_mut(other).unwrap().spec.in_force_since = Some(Time(at(2250)));
     world.step(2301);
-    assert_eq!(world.copies[other].spec.in_force_since, Some(Time(at(2300))));
+    assert_eq!(
+        world.copies[other].spec.in_force_since,
+        Some(Time(at(2300)))
+    );
     // A renewal of the first one that the consumer signed does not bring it back.
     world.contracts.get_mut(NAME).unwrap().spec.ended = None;
     assert_eq!(world.step(2302).stances[NAME], Stance::Over);

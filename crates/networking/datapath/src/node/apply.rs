@@ -25,14 +25,19 @@ impl Node<NetlinkLinks, NetlinkRoutes, Nft> {
     pub fn of_this_namespace() -> Result<Self, Error> {
         let (connection, handle, _) = rtnetlink::new_connection().map_err(Error::Connect)?;
         tokio::spawn(connection);
-        Ok(Self { links: NetlinkLinks::new(handle.clone()), routes: NetlinkRoutes::new(handle), firewall: Nft::default() })
+        Ok(Self {
+            links: NetlinkLinks::new(handle.clone()),
+            routes: NetlinkRoutes::new(handle),
+            firewall: Nft::default(),
+        })
     }
 }
 
 impl<L: Links, R: Routes, F: Firewall> Node<L, R, F> {
-    /// Brings the kernel to the wanted state and returns the steps that this took. When a step fails, the others are still applied, and
-    /// the first error is returned; but when a table cannot be written, no route that it guards is added. A missing tunnel device is
-    /// reported only if nothing else failed. A kernel that cannot limit connections is good enough.
+    /// Brings the kernel to the wanted state and returns the steps that this took. When a step
+    /// fails, the others are still applied, and the first error is returned; but when a table
+    /// cannot be written, no route that it guards is added. A missing tunnel device is reported
+    /// only if nothing else failed. A kernel that cannot limit connections is good enough.
     pub async fn apply(&self, wanted: &NodePlan) -> Result<Vec<Step>, Error> {
         let steps = steps(wanted, &self.present().await?);
         let (mut done, mut failed): (Vec<Step>, Option<Error>) = (Vec::new(), None);
@@ -44,7 +49,13 @@ impl<L: Links, R: Routes, F: Firewall> Node<L, R, F> {
                     tracing::warn!(%error, "the connections of peers are not limited; does the kernel have nft_connlimit?");
                 }
                 Err(error) if matches!(step, Step::ReplaceTable(_)) => return Err(error),
-                Err(error) if failed.as_ref().is_none_or(|first| matches!(first, Error::NoDevice { .. })) => failed = Some(error),
+                Err(error)
+                    if failed
+                        .as_ref()
+                        .is_none_or(|first| matches!(first, Error::NoDevice { .. })) =>
+                {
+                    failed = Some(error);
+                }
                 Err(error) => tracing::warn!(%error, "another step failed"),
             }
         }
@@ -56,16 +67,22 @@ impl<L: Links, R: Routes, F: Firewall> Node<L, R, F> {
         self.apply(&NodePlan::default()).await
     }
 
-    /// Makes the kernel forget the connections that this gateway carries: other gateways carried them while it was away, so its own
-    /// records of them are outdated.
+    /// Makes the kernel forget the connections that this gateway carries: other gateways carried
+    /// them while it was away, so its own records of them are outdated.
     pub async fn forget(&self, wanted: &NodePlan) {
-        self.firewall.forget_connections(&remote_prefixes(wanted), carried_buckets(wanted)).await;
+        self.firewall
+            .forget_connections(&remote_prefixes(wanted), carried_buckets(wanted))
+            .await;
     }
 
     /// Reads our part of the kernel's state.
     pub async fn present(&self) -> Result<KernelState, Error> {
         let overlay = self.links.overlay().await?;
-        let neighbours = if overlay.is_some() { self.links.neighbours().await? } else { BTreeSet::new() };
+        let neighbours = if overlay.is_some() {
+            self.links.neighbours().await?
+        } else {
+            BTreeSet::new()
+        };
         Ok(KernelState {
             overlay,
             neighbours,

@@ -1,10 +1,12 @@
 //! Connections that the kernel tracks, with their address translations, over ctnetlink.
 //!
-//! A connection keeps the translation that it began with. That is wrong on a node that becomes, or stops being, its gateway. Once the
-//! kernel forgets the connection, it translates the next packet as the prefix maps say, and the connection goes on.
+//! A connection keeps the translation that it began with. That is wrong on a node that becomes, or
+//! stops being, its gateway. Once the kernel forgets the connection, it translates the next packet
+//! as the prefix maps say, and the connection goes on.
 //!
-//! The kernel also remembers which bytes of a TCP connection it saw, and takes packets with others for invalid: it translates them no
-//! longer. A connection that took another way for some time has such a gap. The kernel can be told to be liberal about one connection.
+//! The kernel also remembers which bytes of a TCP connection it saw, and takes packets with others
+//! for invalid: it translates them no longer. A connection that took another way for some time has
+//! such a gap. The kernel can be told to be liberal about one connection.
 
 use std::{
     io,
@@ -14,9 +16,12 @@ use std::{
 
 use ipnet::IpNet;
 use liqo_network_model::spread::{Buckets, bucket};
-use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, socket};
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, socket,
+};
 
-/// Message types: `NFNL_SUBSYS_CTNETLINK` and the operation (`linux/netfilter/nfnetlink_conntrack.h`).
+/// Message types: `NFNL_SUBSYS_CTNETLINK` and the operation
+/// (`linux/netfilter/nfnetlink_conntrack.h`).
 const CHANGE: u16 = 0x0100;
 const GET: u16 = 0x0101;
 const DELETE: u16 = 0x0102;
@@ -25,7 +30,8 @@ const ACKNOWLEDGE: u16 = 4;
 const DUMP: u16 = 0x300;
 const ERROR: u16 = 2;
 const DONE: u16 = 3;
-/// Lengths in bytes of netlink's header, of that with netfilter's header behind it, and of an attribute's header.
+/// Lengths in bytes of netlink's header, of that with netfilter's header behind it, and of an
+/// attribute's header.
 const HEADER: usize = 16;
 const HEADERS: usize = HEADER + 4;
 const ATTRIBUTE: usize = 4;
@@ -40,7 +46,8 @@ const PROTOCOL_NUMBER: u16 = 1;
 /// Attributes of a connection's state in TCP.
 const OF_TCP: u16 = 1;
 const FLAGS: [u16; 2] = [4, 5];
-/// The flag of a direction in which any packet of the connection is valid (`IP_CT_TCP_FLAG_BE_LIBERAL`).
+/// The flag of a direction in which any packet of the connection is valid
+/// (`IP_CT_TCP_FLAG_BE_LIBERAL`).
 const LIBERAL: u8 = 8;
 /// The flag of an attribute that contains others.
 const NESTED: u16 = 0x8000;
@@ -53,19 +60,30 @@ const V6: u8 = 10;
 
 /// A netlink socket in this thread's network namespace.
 pub(super) fn open() -> io::Result<OwnedFd> {
-    Ok(socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::NetlinkNetFilter)?)
+    Ok(socket(
+        AddressFamily::Netlink,
+        SockType::Raw,
+        SockFlag::SOCK_CLOEXEC,
+        SockProtocol::NetlinkNetFilter,
+    )?)
 }
 
-/// Deletes the connections of these buckets that have an address within these prefixes on either side. Returns how many. Blocks.
+/// Deletes the connections of these buckets that have an address within these prefixes on either
+/// side. Returns how many. Blocks.
 pub(super) fn forget(netlink: &OwnedFd, prefixes: &[IpNet], buckets: Buckets) -> io::Result<usize> {
     let mut forgotten = 0;
     for family in [V4, V6] {
-        if !prefixes.iter().any(|prefix| prefix.addr().is_ipv4() == (family == V4)) {
+        if !prefixes
+            .iter()
+            .any(|prefix| prefix.addr().is_ipv4() == (family == V4))
+        {
             continue;
         }
         let is_within = |connection: &&[u8]| {
             let addresses = addresses(connection);
-            let with_peer = addresses.iter().any(|address| prefixes.iter().any(|prefix| prefix.contains(address)));
+            let with_peer = addresses
+                .iter()
+                .any(|address| prefixes.iter().any(|prefix| prefix.contains(address)));
             with_peer && is_of(&addresses, buckets)
         };
         for connection in select(netlink, family, is_within)? {
@@ -79,8 +97,8 @@ pub(super) fn forget(netlink: &OwnedFd, prefixes: &[IpNet], buckets: Buckets) ->
 /// Two sets of prefixes with connections between them.
 pub type PrefixPair = [Vec<IpNet>; 2];
 
-/// Makes the kernel of this network namespace liberal about the TCP connections between each pair that exist now. Returns how many it was
-/// strict about.
+/// Makes the kernel of this network namespace liberal about the TCP connections between each pair
+/// that exist now. Returns how many it was strict about.
 pub async fn allow_gaps(pairs: Vec<PrefixPair>) -> io::Result<usize> {
     let netlink = open()?;
     // The kernel may list hundreds of thousands of connections.
@@ -90,15 +108,28 @@ pub async fn allow_gaps(pairs: Vec<PrefixPair>) -> io::Result<usize> {
 fn make_liberal(netlink: &OwnedFd, pairs: &[PrefixPair]) -> io::Result<usize> {
     let mut changed = 0;
     for family in [V4, V6] {
-        if !pairs.iter().flatten().flatten().any(|prefix| prefix.addr().is_ipv4() == (family == V4)) {
+        if !pairs
+            .iter()
+            .flatten()
+            .flatten()
+            .any(|prefix| prefix.addr().is_ipv4() == (family == V4))
+        {
             continue;
         }
-        let is_wanted = |connection: &&[u8]| is_strict(connection) && is_between(&addresses(connection), pairs);
+        let is_wanted =
+            |connection: &&[u8]| is_strict(connection) && is_between(&addresses(connection), pairs);
         for connection in select(netlink, family, is_wanted)? {
             let original = attributes(&connection).filter(|(kind, _, _)| *kind == ORIGINAL);
-            let mut message: Vec<u8> = original.flat_map(|(_, whole, _)| whole.iter().copied()).collect();
-            let flags = FLAGS.map(|kind| attribute(kind, &[LIBERAL, LIBERAL])).concat();
-            message.extend(attribute(NESTED | PROTOCOL_STATE, &attribute(NESTED | OF_TCP, &flags)));
+            let mut message: Vec<u8> = original
+                .flat_map(|(_, whole, _)| whole.iter().copied())
+                .collect();
+            let flags = FLAGS
+                .map(|kind| attribute(kind, &[LIBERAL, LIBERAL]))
+                .concat();
+            message.extend(attribute(
+                NESTED | PROTOCOL_STATE,
+                &attribute(NESTED | OF_TCP, &flags),
+            ));
             request(netlink, CHANGE, family, &message)?;
             changed += 1;
         }
@@ -111,20 +142,33 @@ fn is_strict(connection: &[u8]) -> bool {
     let protocol = find(connection, &[ORIGINAL, PROTOCOL, PROTOCOL_NUMBER]);
     let is_liberal = |kind: &u16| {
         let flags = find(connection, &[PROTOCOL_STATE, OF_TCP, *kind]);
-        flags.and_then(<[u8]>::first).is_some_and(|flags| flags & LIBERAL != 0)
+        flags
+            .and_then(<[u8]>::first)
+            .is_some_and(|flags| flags & LIBERAL != 0)
     };
     protocol == Some(&[TCP]) && !FLAGS.iter().all(is_liberal)
 }
 
 /// Whether the client is within one side of a pair, and the server within the other one.
 fn is_between(addresses: &[IpAddr], pairs: &[PrefixPair]) -> bool {
-    let [client, _, server, _] = addresses else { return false };
-    let has = |prefixes: &[IpNet], address: &IpAddr| prefixes.iter().any(|prefix| prefix.contains(address));
-    pairs.iter().any(|[one, other]| (has(one, client) && has(other, server)) || (has(other, client) && has(one, server)))
+    let [client, _, server, _] = addresses else {
+        return false;
+    };
+    let has = |prefixes: &[IpNet], address: &IpAddr| {
+        prefixes.iter().any(|prefix| prefix.contains(address))
+    };
+    pairs.iter().any(|[one, other]| {
+        (has(one, client) && has(other, server)) || (has(other, client) && has(one, server))
+    })
 }
 
-/// The attributes of the selected connections of a family. Others are not kept in memory: there may be very many.
-fn select(netlink: &OwnedFd, family: u8, is_wanted: impl Fn(&&[u8]) -> bool) -> io::Result<Vec<Vec<u8>>> {
+/// The attributes of the selected connections of a family. Others are not kept in memory: there may
+/// be very many.
+fn select(
+    netlink: &OwnedFd,
+    family: u8,
+    is_wanted: impl Fn(&&[u8]) -> bool,
+) -> io::Result<Vec<Vec<u8>>> {
     ask(netlink, GET, DUMP, family, &[])?;
     let mut connections = Vec::new();
     let mut buffer = vec![0; 1 << 16];
@@ -135,23 +179,34 @@ fn select(netlink: &OwnedFd, family: u8, is_wanted: impl Fn(&&[u8]) -> bool) -> 
             match kind {
                 DONE => return Ok(connections),
                 ERROR => outcome(body)?,
-                _ => connections.extend(body.get(HEADERS - HEADER..).filter(&is_wanted).map(<[u8]>::to_vec)),
+                _ => connections.extend(
+                    body.get(HEADERS - HEADER..)
+                        .filter(&is_wanted)
+                        .map(<[u8]>::to_vec),
+                ),
             }
         }
     }
 }
 
-/// Whether a connection belongs to one of these buckets. The client's and the server's real addresses give the bucket of requests; the
-/// server's address and the address that it answers to give the bucket of answers. The two differ where the client is translated.
+/// Whether a connection belongs to one of these buckets. The client's and the server's real
+/// addresses give the bucket of requests; the server's address and the address that it answers to
+/// give the bucket of answers. The two differ where the client is translated.
 fn is_of(addresses: &[IpAddr], buckets: Buckets) -> bool {
-    let [client, _, server, answered] = addresses else { return true };
-    [client, answered].iter().any(|other| buckets >> bucket(**other, *server) & 1 == 1)
+    let [client, _, server, answered] = addresses else {
+        return true;
+    };
+    [client, answered]
+        .iter()
+        .any(|other| buckets >> bucket(**other, *server) & 1 == 1)
 }
 
 fn forget_one(netlink: &OwnedFd, family: u8, connection: &[u8]) -> io::Result<()> {
     // A newer connection with the same addresses and ports has another identifier.
     let named = attributes(connection).filter(|(kind, _, _)| [ORIGINAL, IDENTIFIER].contains(kind));
-    let named: Vec<u8> = named.flat_map(|(_, whole, _)| whole.iter().copied()).collect();
+    let named: Vec<u8> = named
+        .flat_map(|(_, whole, _)| whole.iter().copied())
+        .collect();
     request(netlink, DELETE, family, &named)
 }
 
@@ -204,7 +259,11 @@ fn messages(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
 
 /// The value of an attribute within others.
 fn find<'a>(bytes: &'a [u8], kinds: &[u16]) -> Option<&'a [u8]> {
-    kinds.iter().try_fold(bytes, |bytes, wanted| attributes(bytes).find(|(kind, _, _)| kind == wanted).map(|(_, _, value)| value))
+    kinds.iter().try_fold(bytes, |bytes, wanted| {
+        attributes(bytes)
+            .find(|(kind, _, _)| kind == wanted)
+            .map(|(_, _, value)| value)
+    })
 }
 
 /// Kind, bytes including the header, and value of each attribute.
@@ -230,7 +289,8 @@ fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
 /// Source and destination of a connection's requests, then those of its answers.
 fn addresses(connection: &[u8]) -> Vec<IpAddr> {
     let directions = attributes(connection).filter(|(kind, _, _)| [ORIGINAL, REPLY].contains(kind));
-    let pairs = directions.flat_map(|(_, _, value)| attributes(value).filter(|(kind, _, _)| *kind == ADDRESSES));
+    let pairs = directions
+        .flat_map(|(_, _, value)| attributes(value).filter(|(kind, _, _)| *kind == ADDRESSES));
     let values = pairs.flat_map(|(_, _, value)| attributes(value).map(|(_, _, address)| address));
     values.filter_map(address_of).collect()
 }
@@ -238,7 +298,8 @@ fn addresses(connection: &[u8]) -> Vec<IpAddr> {
 /// Reads the bytes of an address of either family.
 pub(super) fn address_of(bytes: &[u8]) -> Option<IpAddr> {
     let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
-    v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok()
+    v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from))
+        .ok()
 }
 
 #[cfg(test)]
@@ -247,7 +308,10 @@ mod tests {
 
     fn direction(kind: u16, from: [u8; 4], to: [u8; 4]) -> Vec<u8> {
         let ports = attribute(0x8002, &attribute(1, &[6]));
-        let pair = attribute(0x8000 | ADDRESSES, &[attribute(1, &from), attribute(2, &to)].concat());
+        let pair = attribute(
+            0x8000 | ADDRESSES,
+            &[attribute(1, &from), attribute(2, &to)].concat(),
+        );
         attribute(0x8000 | kind, &[pair, ports].concat())
     }
 
@@ -259,18 +323,36 @@ mod tests {
             attribute(3, &[0, 0, 0, 8]),
         ]
         .concat();
-        let expected = [[10, 244, 0, 1], [10, 96, 0, 1], [10, 65, 0, 9], [10, 244, 0, 1]].map(IpAddr::from);
+        let expected = [
+            [10, 244, 0, 1],
+            [10, 96, 0, 1],
+            [10, 65, 0, 9],
+            [10, 244, 0, 1],
+        ]
+        .map(IpAddr::from);
         assert_eq!(addresses(&connection), expected);
     }
 
     #[test]
     fn the_buckets_of_a_connection_are_those_of_its_packets() {
         // The pod .5 calls the Service .1, and .9 answers.
-        let service = [[10, 244, 0, 5], [10, 96, 0, 1], [10, 65, 0, 9], [10, 244, 0, 5]].map(IpAddr::from);
+        let service = [
+            [10, 244, 0, 5],
+            [10, 96, 0, 1],
+            [10, 65, 0, 9],
+            [10, 244, 0, 5],
+        ]
+        .map(IpAddr::from);
         assert!(is_of(&service, 1 << (5 ^ 9)));
         assert!(!is_of(&service, !(1 << (5 ^ 9))));
         // The node .2 is translated to .7.
-        let node = [[172, 18, 0, 2], [10, 65, 0, 9], [10, 65, 0, 9], [10, 70, 0, 7]].map(IpAddr::from);
+        let node = [
+            [172, 18, 0, 2],
+            [10, 65, 0, 9],
+            [10, 65, 0, 9],
+            [10, 70, 0, 7],
+        ]
+        .map(IpAddr::from);
         assert!(is_of(&node, 1 << (2 ^ 9)) && is_of(&node, 1 << (7 ^ 9)));
         assert!(!is_of(&node, !(1 << (2 ^ 9) | 1 << (7 ^ 9))));
     }
@@ -283,18 +365,28 @@ mod tests {
         };
         let tcp = direction(ORIGINAL, [10, 66, 0, 5], [10, 67, 0, 9]);
         let strict = |flags| is_strict(&[tcp.clone(), state(flags)].concat());
-        assert_eq!([[0, 0], [0x0b, 3], [3, 0x0b], [0x0b, 0x0b]].map(strict), [true, true, true, false]);
+        assert_eq!(
+            [[0, 0], [0x0b, 3], [3, 0x0b], [0x0b, 0x0b]].map(strict),
+            [true, true, true, false]
+        );
         let ports = attribute(NESTED | PROTOCOL, &attribute(PROTOCOL_NUMBER, &[17]));
-        assert!(!is_strict(&attribute(NESTED | ORIGINAL, &ports)), "it is UDP");
+        assert!(
+            !is_strict(&attribute(NESTED | ORIGINAL, &ports)),
+            "it is UDP"
+        );
     }
 
     #[test]
     fn a_connection_is_between_two_clusters_whichever_began_it() {
         let net = |text: &str| vec![text.parse::<IpNet>().unwrap()];
         let pairs = [[net("10.66.0.0/16"), net("10.65.0.0/16")]];
-        let between = |client: [u8; 4], server: [u8; 4]| is_between(&[client, [9; 4], server, [9; 4]].map(IpAddr::from), &pairs);
+        let between = |client: [u8; 4], server: [u8; 4]| {
+            is_between(&[client, [9; 4], server, [9; 4]].map(IpAddr::from), &pairs)
+        };
         assert!(between([10, 66, 0, 5], [10, 65, 0, 9]) && between([10, 65, 0, 9], [10, 66, 0, 5]));
-        assert!(!between([10, 66, 0, 5], [10, 66, 0, 9]) && !between([10, 99, 0, 5], [10, 65, 0, 9]));
+        assert!(
+            !between([10, 66, 0, 5], [10, 66, 0, 9]) && !between([10, 99, 0, 5], [10, 65, 0, 9])
+        );
     }
 
     #[test]

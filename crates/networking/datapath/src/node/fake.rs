@@ -1,5 +1,5 @@
-//! A kernel in memory, for tests, also of other crates. It is no feature of this crate: cargo would compile all that uses it twice, for
-//! programs and for tests.
+//! A kernel in memory, for tests, also of other crates. It is no feature of this crate: cargo would
+//! compile all that uses it twice, for programs and for tests.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -39,7 +39,11 @@ pub struct FakeKernel {
 impl FakeKernel {
     /// A node with this kernel.
     pub fn node(&self) -> Node<Self, Self, Self> {
-        Node { links: self.clone(), routes: self.clone(), firewall: self.clone() }
+        Node {
+            links: self.clone(),
+            routes: self.clone(),
+            firewall: self.clone(),
+        }
     }
 
     pub fn state(&self) -> KernelState {
@@ -87,7 +91,10 @@ impl Links for FakeKernel {
 
     async fn resize_overlay(&self, mtu: u32) -> Result<(), Error> {
         let mut state = self.lock();
-        let overlay = state.overlay.as_mut().ok_or(Error::NoDevice { device: OVERLAY })?;
+        let overlay = state
+            .overlay
+            .as_mut()
+            .ok_or(Error::NoDevice { device: OVERLAY })?;
         overlay.mtu = mtu;
         Ok(())
     }
@@ -96,7 +103,9 @@ impl Links for FakeKernel {
         let mut state = self.lock();
         state.overlay = None;
         state.neighbours.clear();
-        state.routes.retain(|route| !matches!(route.next, NextHop::Overlay { .. }));
+        state
+            .routes
+            .retain(|route| !matches!(route.next, NextHop::Overlay { .. }));
         Ok(())
     }
 
@@ -127,16 +136,22 @@ impl Routes for FakeKernel {
         if matches!(route.next, NextHop::Overlay { .. }) && state.overlay.is_none() {
             return Err(Error::NoDevice { device: OVERLAY });
         }
-        if matches!(route.next, NextHop::Tunnel { .. }) && self.has_no_tunnel.load(Ordering::Relaxed) {
+        if matches!(route.next, NextHop::Tunnel { .. })
+            && self.has_no_tunnel.load(Ordering::Relaxed)
+        {
             return Err(Error::NoDevice { device: TUNNEL });
         }
-        state.routes.retain(|other| route_key(other) != route_key(route));
+        state
+            .routes
+            .retain(|other| route_key(other) != route_key(route));
         state.routes.insert(route.clone());
         Ok(())
     }
 
     async fn remove(&self, route: &Route) -> Result<(), Error> {
-        self.lock().routes.retain(|other| route_key(other) != route_key(route));
+        self.lock()
+            .routes
+            .retain(|other| route_key(other) != route_key(route));
         Ok(())
     }
 
@@ -167,7 +182,9 @@ impl Firewall for FakeKernel {
                 output: "No such file or directory".to_owned(),
             });
         }
-        self.lock().tables.insert(TableName::of(table), table.fingerprint.clone());
+        self.lock()
+            .tables
+            .insert(TableName::of(table), table.fingerprint.clone());
         Ok(())
     }
 

@@ -1,4 +1,5 @@
-//! nftables, through the program `nft`: nothing else reads its language, and it replaces a table in one transaction.
+//! nftables, through the program `nft`: nothing else reads its language, and it replaces a table in
+//! one transaction.
 
 use std::{collections::BTreeMap, future::Future, process::Stdio, sync::Arc, time::Duration};
 
@@ -30,7 +31,10 @@ pub struct TableName {
 
 impl TableName {
     pub fn of(table: &Table) -> Self {
-        Self { family: table.family, name: table.name }
+        Self {
+            family: table.family,
+            name: table.name,
+        }
     }
 }
 
@@ -41,19 +45,28 @@ pub enum FirewallError {
     Run(std::io::Error),
     #[error("nft {arguments} did not end within {} s", TIMEOUT.as_secs())]
     Hangs { arguments: String },
-    #[error("nft {arguments}: {output}; does this process have NET_ADMIN, and the kernel nf_tables?")]
+    #[error(
+        "nft {arguments}: {output}; does this process have NET_ADMIN, and the kernel nf_tables?"
+    )]
     Refused { arguments: String, output: String },
 }
 
 /// Our nftables on a node.
 pub trait Firewall: Send + Sync {
-    /// Our tables with the fingerprints of their contents. The fingerprint is empty where somebody else changed the contents.
-    fn tables(&self) -> impl Future<Output = Result<BTreeMap<TableName, String>, FirewallError>> + Send;
+    /// Our tables with the fingerprints of their contents. The fingerprint is empty where somebody
+    /// else changed the contents.
+    fn tables(
+        &self,
+    ) -> impl Future<Output = Result<BTreeMap<TableName, String>, FirewallError>> + Send;
     /// Replaces a table as a whole, or creates it.
     fn replace(&self, table: &Table) -> impl Future<Output = Result<(), FirewallError>> + Send;
-    /// Makes the kernel forget the connections with these prefixes that belong to these buckets. Best effort: connections that it keeps
-    /// break, and must be opened again.
-    fn forget_connections(&self, prefixes: &[IpNet], buckets: Buckets) -> impl Future<Output = ()> + Send;
+    /// Makes the kernel forget the connections with these prefixes that belong to these buckets.
+    /// Best effort: connections that it keeps break, and must be opened again.
+    fn forget_connections(
+        &self,
+        prefixes: &[IpNet],
+        buckets: Buckets,
+    ) -> impl Future<Output = ()> + Send;
     /// Removes a table. No error if it does not exist.
     fn remove(&self, table: &TableName) -> impl Future<Output = Result<(), FirewallError>> + Send;
 }
@@ -61,8 +74,9 @@ pub trait Firewall: Send + Sync {
 /// The nftables of the network namespace that this process is in.
 #[derive(Clone, Debug, Default)]
 pub struct Nft {
-    /// The listing of each table right after it was written. A different listing later means that somebody else changed the table. For
-    /// tables that an earlier process wrote, only the comment tells.
+    /// The listing of each table right after it was written. A different listing later means that
+    /// somebody else changed the table. For tables that an earlier process wrote, only the comment
+    /// tells.
     written: Arc<Mutex<BTreeMap<TableName, String>>>,
 }
 
@@ -83,13 +97,21 @@ async fn nft(arguments: &[&str], input: &str) -> Result<String, FirewallError> {
         }
         child.wait_with_output().await
     };
-    let hangs = |_| FirewallError::Hangs { arguments: arguments.join(" ") };
-    let output = tokio::time::timeout(TIMEOUT, running).await.map_err(hangs)?.map_err(FirewallError::Run)?;
+    let hangs = |_| FirewallError::Hangs {
+        arguments: arguments.join(" "),
+    };
+    let output = tokio::time::timeout(TIMEOUT, running)
+        .await
+        .map_err(hangs)?
+        .map_err(FirewallError::Run)?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
     let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    Err(FirewallError::Refused { arguments: arguments.join(" "), output: said })
+    Err(FirewallError::Refused {
+        arguments: arguments.join(" "),
+        output: said,
+    })
 }
 
 impl Firewall for Nft {
@@ -104,7 +126,11 @@ impl Firewall for Nft {
                     let text = list_table(&table).await?;
                     let written = self.written.lock();
                     let is_as_written = written.get(&table).is_none_or(|written| *written == text);
-                    let fingerprint = if is_as_written { fingerprint(&text) } else { String::new() };
+                    let fingerprint = if is_as_written {
+                        fingerprint(&text)
+                    } else {
+                        String::new()
+                    };
                     tables.insert(table, fingerprint);
                 }
             }
@@ -130,16 +156,26 @@ impl Firewall for Nft {
                     );
                 }
                 // The kernel sometimes interrupts the dump while many connections come and go.
-                Err(error) if left > 0 => tracing::debug!(%error, "forgetting connections failed, trying again"),
-                Err(error) => tracing::warn!(%error, "cannot forget connections with peers, which keep their former translation"),
+                Err(error) if left > 0 => {
+                    tracing::debug!(%error, "forgetting connections failed, trying again");
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "cannot forget connections with peers, which keep their former translation");
+                }
             }
         }
     }
 
     async fn remove(&self, table: &TableName) -> Result<(), FirewallError> {
         let TableName { family, name } = table;
-        // The first line creates the table if it does not exist, so that the second one cannot fail.
-        nft(&["--file", "-"], &format!("table {family} {name}\ndelete table {family} {name}\n")).await.map(drop)
+        // The first line creates the table if it does not exist, so that the second one cannot
+        // fail.
+        nft(
+            &["--file", "-"],
+            &format!("table {family} {name}\ndelete table {family} {name}\n"),
+        )
+        .await
+        .map(drop)
     }
 }
 
@@ -149,17 +185,23 @@ async fn forget(prefixes: Vec<IpNet>, buckets: Buckets) -> std::io::Result<usize
     tokio::task::spawn_blocking(move || connections::forget(&netlink, &prefixes, buckets)).await?
 }
 
-/// The contents of a table, without its counters, and without the connections that the kernel counts in the sets of [`LIMITS`].
+/// The contents of a table, without its counters, and without the connections that the kernel
+/// counts in the sets of [`LIMITS`].
 async fn list_table(table: &TableName) -> Result<String, FirewallError> {
     let sets = (table.name == LIMITS).then_some("--terse");
-    let arguments: Vec<&str> =
-        ["--stateless"].into_iter().chain(sets).chain(["list", "table", table.family, table.name]).collect();
+    let arguments: Vec<&str> = ["--stateless"]
+        .into_iter()
+        .chain(sets)
+        .chain(["list", "table", table.family, table.name])
+        .collect();
     nft(&arguments, "").await
 }
 
 /// The comment of a listed table, or an empty string.
 fn fingerprint(text: &str) -> String {
-    let comment = text.lines().find_map(|line| line.trim().strip_prefix("comment \"")?.strip_suffix('"'));
+    let comment = text
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("comment \"")?.strip_suffix('"'));
     comment.unwrap_or_default().to_owned()
 }
 
@@ -169,7 +211,8 @@ mod tests {
 
     #[test]
     fn the_fingerprint_is_the_comment_of_the_table() {
-        let text = "table ip liqo {\n\tcomment \"abc123\"\n\tset remote {\n\t\ttype ipv4_addr\n\t}\n}\n";
+        let text =
+            "table ip liqo {\n\tcomment \"abc123\"\n\tset remote {\n\t\ttype ipv4_addr\n\t}\n}\n";
         assert_eq!(fingerprint(text), "abc123");
         assert_eq!(fingerprint("table ip liqo {\n}\n"), "");
     }

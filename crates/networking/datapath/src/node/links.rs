@@ -11,8 +11,13 @@ use rtnetlink::{
     Handle, LinkUnspec, LinkVxlan,
     packet_route::{
         AddressFamily,
-        link::{AfSpecInet, AfSpecUnspec, InetDevConf, InfoData, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage},
-        neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState},
+        link::{
+            AfSpecInet, AfSpecUnspec, InetDevConf, InfoData, InfoVxlan, LinkAttribute, LinkFlags,
+            LinkInfo, LinkMessage,
+        },
+        neighbour::{
+            NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
+        },
     },
 };
 
@@ -22,8 +27,8 @@ use super::{connections::address_of, error::Error};
 const NO_SUCH_DEVICE: i32 = 19;
 /// Errno for a missing neighbour (ENOENT).
 const NOT_FOUND: i32 = 2;
-/// Reverse path filter in loose mode (RFC 3704): packets of nodes' pods come in by the overlay, while the route to those pods uses
-/// another device.
+/// Reverse path filter in loose mode (RFC 3704): packets of nodes' pods come in by the overlay,
+/// while the route to those pods uses another device.
 const LOOSE: i32 = 2;
 
 /// One entry about a neighbour of the overlay.
@@ -44,8 +49,15 @@ impl NeighbourEntry {
     pub fn of(overlay: &Overlay) -> Vec<Self> {
         let of_neighbour = |neighbour: &liqo_network_model::plan::Neighbour| {
             let mac = neighbour.mac;
-            let hops = neighbour.hops.iter().map(move |&address| Self::Hop { address, mac });
-            hops.chain([Self::Forward { mac, outer: neighbour.outer }]).collect::<Vec<_>>()
+            let hops = neighbour
+                .hops
+                .iter()
+                .map(move |&address| Self::Hop { address, mac });
+            hops.chain([Self::Forward {
+                mac,
+                outer: neighbour.outer,
+            }])
+            .collect::<Vec<_>>()
         };
         overlay.neighbours.iter().flat_map(of_neighbour).collect()
     }
@@ -61,9 +73,15 @@ pub trait Links: Send + Sync {
     fn resize_overlay(&self, mtu: u32) -> impl Future<Output = Result<(), Error>> + Send;
     /// Removes a device. No error if it does not exist.
     fn remove(&self, device: &'static str) -> impl Future<Output = Result<(), Error>> + Send;
-    fn add_neighbour(&self, entry: &NeighbourEntry) -> impl Future<Output = Result<(), Error>> + Send;
+    fn add_neighbour(
+        &self,
+        entry: &NeighbourEntry,
+    ) -> impl Future<Output = Result<(), Error>> + Send;
     /// No error if the entry does not exist.
-    fn remove_neighbour(&self, entry: &NeighbourEntry) -> impl Future<Output = Result<(), Error>> + Send;
+    fn remove_neighbour(
+        &self,
+        entry: &NeighbourEntry,
+    ) -> impl Future<Output = Result<(), Error>> + Send;
 }
 
 /// The devices of a network namespace.
@@ -95,21 +113,46 @@ impl NetlinkLinks {
             .execute()
             .try_collect()
             .await
-            .map_err(|source| Error::Read { what: "neighbours", source })?;
-        Ok(all.into_iter().filter(|one| one.header.ifindex == index && one.header.state == NeighbourState::Permanent).collect())
+            .map_err(|source| Error::Read {
+                what: "neighbours",
+                source,
+            })?;
+        Ok(all
+            .into_iter()
+            .filter(|one| {
+                one.header.ifindex == index && one.header.state == NeighbourState::Permanent
+            })
+            .collect())
     }
 }
 
-pub(super) async fn device_named(handle: &Handle, device: &'static str) -> Result<Option<LinkMessage>, Error> {
-    match handle.link().get().match_name(device).execute().try_next().await {
+pub(super) async fn device_named(
+    handle: &Handle,
+    device: &'static str,
+) -> Result<Option<LinkMessage>, Error> {
+    match handle
+        .link()
+        .get()
+        .match_name(device)
+        .execute()
+        .try_next()
+        .await
+    {
         Ok(link) => Ok(link),
         Err(error) if is(&error, NO_SUCH_DEVICE) => Ok(None),
-        Err(source) => Err(Error::Read { what: "links", source }),
+        Err(source) => Err(Error::Read {
+            what: "links",
+            source,
+        }),
     }
 }
 
 pub(super) async fn index_of(handle: &Handle, device: &'static str) -> Result<u32, Error> {
-    Ok(device_named(handle, device).await?.ok_or(Error::NoDevice { device })?.header.index)
+    Ok(device_named(handle, device)
+        .await?
+        .ok_or(Error::NoDevice { device })?
+        .header
+        .index)
 }
 
 /// Whether the kernel answered with this errno.
@@ -125,7 +168,9 @@ fn read(link: &LinkMessage) -> Option<Overlay> {
             LinkAttribute::Mtu(value) => mtu = Some(*value),
             LinkAttribute::LinkInfo(infos) => {
                 for info in infos {
-                    let LinkInfo::Data(InfoData::Vxlan(vxlan)) = info else { continue };
+                    let LinkInfo::Data(InfoData::Vxlan(vxlan)) = info else {
+                        continue;
+                    };
                     for attribute in vxlan {
                         match attribute {
                             InfoVxlan::Id(value) => id = Some(*value),
@@ -140,10 +185,20 @@ fn read(link: &LinkMessage) -> Option<Overlay> {
             _ => {}
         }
     }
-    let is_ours = id == Some(OVERLAY_ID) && port == Some(OVERLAY_PORT) && link.header.flags.contains(LinkFlags::Up);
-    // A device with our name that is different or down gets no local address, so it differs from the plan and is replaced.
-    let local = local.filter(|_| is_ours).unwrap_or(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED));
-    Some(Overlay { local, mac: mac?, mtu: mtu?, neighbours: Vec::new() })
+    let is_ours = id == Some(OVERLAY_ID)
+        && port == Some(OVERLAY_PORT)
+        && link.header.flags.contains(LinkFlags::Up);
+    // A device with our name that is different or down gets no local address, so it differs from
+    // the plan and is replaced.
+    let local = local
+        .filter(|_| is_ours)
+        .unwrap_or(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED));
+    Some(Overlay {
+        local,
+        mac: mac?,
+        mtu: mtu?,
+        neighbours: Vec::new(),
+    })
 }
 
 impl Links for NetlinkLinks {
@@ -153,55 +208,111 @@ impl Links for NetlinkLinks {
 
     async fn neighbours(&self) -> Result<BTreeSet<NeighbourEntry>, Error> {
         let mut neighbours = BTreeSet::new();
-        for family in [AddressFamily::Inet, AddressFamily::Inet6, AddressFamily::Bridge] {
+        for family in [
+            AddressFamily::Inet,
+            AddressFamily::Inet6,
+            AddressFamily::Bridge,
+        ] {
             neighbours.extend(self.neighbours_of(family).await?.iter().filter_map(entry));
         }
         Ok(neighbours)
     }
 
     async fn create_overlay(&self, overlay: &Overlay) -> Result<(), Error> {
-        let builder = LinkVxlan::new(OVERLAY, OVERLAY_ID).port(OVERLAY_PORT).learning(false);
+        let builder = LinkVxlan::new(OVERLAY, OVERLAY_ID)
+            .port(OVERLAY_PORT)
+            .learning(false);
         let builder = match overlay.local {
             IpAddr::V4(address) => builder.local(address),
             IpAddr::V6(address) => builder.local6(address).udp_zero_csum6_rx(true),
         };
-        let message = builder.address(overlay.mac.0.to_vec()).mtu(overlay.mtu).build();
-        let change = |source| Error::Change { step: format!("creating device {OVERLAY}"), source };
-        self.handle.link().add(message).execute().await.map_err(change)?;
+        let message = builder
+            .address(overlay.mac.0.to_vec())
+            .mtu(overlay.mtu)
+            .build();
+        let change = |source| Error::Change {
+            step: format!("creating device {OVERLAY}"),
+            source,
+        };
+        self.handle
+            .link()
+            .add(message)
+            .execute()
+            .await
+            .map_err(change)?;
         let mut settings = InetDevConf::default();
         settings.rp_filter = LOOSE;
-        // The kernel checks a device without an address strictly all the same. Gateways mark packets that came through another gateway;
-        // with this setting the check uses the mark, which leads to the table of that gateway.
+        // The kernel checks a device without an address strictly all the same. Gateways mark
+        // packets that came through another gateway; with this setting the check uses the mark,
+        // which leads to the table of that gateway.
         settings.src_vmark = 1;
         let family = AfSpecUnspec::Inet(vec![AfSpecInet::DevConfRequest(settings)]);
         let index = self.overlay_index().await?;
-        let message = LinkUnspec::new_with_index(index).append_extra_attribute(LinkAttribute::AfSpecUnspec(vec![family])).build();
-        self.handle.link().set(message).execute().await.map_err(change)?;
+        let message = LinkUnspec::new_with_index(index)
+            .append_extra_attribute(LinkAttribute::AfSpecUnspec(vec![family]))
+            .build();
+        self.handle
+            .link()
+            .set(message)
+            .execute()
+            .await
+            .map_err(change)?;
         // Last: a device that is not up is not complete, and is replaced.
-        self.handle.link().set(LinkUnspec::new_with_index(index).up().build()).execute().await.map_err(change)
+        self.handle
+            .link()
+            .set(LinkUnspec::new_with_index(index).up().build())
+            .execute()
+            .await
+            .map_err(change)
     }
 
     async fn resize_overlay(&self, mtu: u32) -> Result<(), Error> {
-        let change = |source| Error::Change { step: format!("setting the MTU of device {OVERLAY} to {mtu}"), source };
-        let message = LinkUnspec::new_with_index(self.overlay_index().await?).mtu(mtu).build();
-        self.handle.link().set(message).execute().await.map_err(change)
+        let change = |source| Error::Change {
+            step: format!("setting the MTU of device {OVERLAY} to {mtu}"),
+            source,
+        };
+        let message = LinkUnspec::new_with_index(self.overlay_index().await?)
+            .mtu(mtu)
+            .build();
+        self.handle
+            .link()
+            .set(message)
+            .execute()
+            .await
+            .map_err(change)
     }
 
     async fn remove(&self, device: &'static str) -> Result<(), Error> {
-        let Some(link) = self.link(device).await? else { return Ok(()) };
-        let change = |source| Error::Change { step: format!("removing device {device}"), source };
-        self.handle.link().del(link.header.index).execute().await.map_err(change)
+        let Some(link) = self.link(device).await? else {
+            return Ok(());
+        };
+        let change = |source| Error::Change {
+            step: format!("removing device {device}"),
+            source,
+        };
+        self.handle
+            .link()
+            .del(link.header.index)
+            .execute()
+            .await
+            .map_err(change)
     }
 
     async fn add_neighbour(&self, entry: &NeighbourEntry) -> Result<(), Error> {
         let index = self.overlay_index().await?;
-        let change = |source| Error::Change { step: format!("adding {entry:?} to device {OVERLAY}"), source };
+        let change = |source| Error::Change {
+            step: format!("adding {entry:?} to device {OVERLAY}"),
+            source,
+        };
         let neighbours = self.handle.neighbours();
         let request = match entry {
-            NeighbourEntry::Hop { address, mac } => neighbours.add(index, *address).link_layer_address(&mac.0),
-            NeighbourEntry::Forward { mac, outer } => {
-                neighbours.add_bridge(index, &mac.0).destination(*outer).flags(NeighbourFlags::Own)
+            NeighbourEntry::Hop { address, mac } => {
+                neighbours.add(index, *address).link_layer_address(&mac.0)
             }
+            NeighbourEntry::Forward { mac, outer } => neighbours
+                .add_bridge(index, &mac.0)
+                .destination(*outer)
+                .flags(NeighbourFlags::Own),
         };
         request.replace().execute().await.map_err(change)
     }
@@ -213,26 +324,37 @@ impl Links for NetlinkLinks {
         match entry {
             NeighbourEntry::Hop { address, .. } => {
                 message.header.family = family_of(address);
-                message.attributes.push(NeighbourAttribute::Destination(neighbour(*address)));
+                message
+                    .attributes
+                    .push(NeighbourAttribute::Destination(neighbour(*address)));
             }
             NeighbourEntry::Forward { mac, outer } => {
                 message.header.family = AddressFamily::Bridge;
                 message.header.flags = NeighbourFlags::Own;
-                message.attributes.push(NeighbourAttribute::LinkLayerAddress(mac.0.to_vec()));
-                message.attributes.push(NeighbourAttribute::Destination(neighbour(*outer)));
+                message
+                    .attributes
+                    .push(NeighbourAttribute::LinkLayerAddress(mac.0.to_vec()));
+                message
+                    .attributes
+                    .push(NeighbourAttribute::Destination(neighbour(*outer)));
             }
         }
         match self.handle.neighbours().del(message).execute().await {
             Err(error) if is(&error, NOT_FOUND) => Ok(()),
-            outcome => {
-                outcome.map_err(|source| Error::Change { step: format!("removing {entry:?} from device {OVERLAY}"), source })
-            }
+            outcome => outcome.map_err(|source| Error::Change {
+                step: format!("removing {entry:?} from device {OVERLAY}"),
+                source,
+            }),
         }
     }
 }
 
 pub(super) fn family_of(address: &IpAddr) -> AddressFamily {
-    if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 }
+    if address.is_ipv4() {
+        AddressFamily::Inet
+    } else {
+        AddressFamily::Inet6
+    }
 }
 
 fn neighbour(address: IpAddr) -> NeighbourAddress {
@@ -246,17 +368,28 @@ fn entry(message: &NeighbourMessage) -> Option<NeighbourEntry> {
     let (mut address, mut mac) = (None, None);
     for attribute in &message.attributes {
         match attribute {
-            NeighbourAttribute::Destination(NeighbourAddress::Inet(v4)) => address = Some(IpAddr::V4(*v4)),
-            NeighbourAttribute::Destination(NeighbourAddress::Inet6(v6)) => address = Some(IpAddr::V6(*v6)),
+            NeighbourAttribute::Destination(NeighbourAddress::Inet(v4)) => {
+                address = Some(IpAddr::V4(*v4));
+            }
+            NeighbourAttribute::Destination(NeighbourAddress::Inet6(v6)) => {
+                address = Some(IpAddr::V6(*v6));
+            }
             // The bridge family has raw addresses.
-            NeighbourAttribute::Destination(NeighbourAddress::Other(bytes)) => address = address_of(bytes),
-            NeighbourAttribute::LinkLayerAddress(bytes) => mac = bytes.as_slice().try_into().ok().map(Mac),
+            NeighbourAttribute::Destination(NeighbourAddress::Other(bytes)) => {
+                address = address_of(bytes);
+            }
+            NeighbourAttribute::LinkLayerAddress(bytes) => {
+                mac = bytes.as_slice().try_into().ok().map(Mac);
+            }
             _ => {}
         }
     }
     let (address, mac) = (address?, mac?);
     Some(match message.header.family {
-        AddressFamily::Bridge => NeighbourEntry::Forward { mac, outer: address },
+        AddressFamily::Bridge => NeighbourEntry::Forward {
+            mac,
+            outer: address,
+        },
         _ => NeighbourEntry::Hop { address, mac },
     })
 }

@@ -13,8 +13,8 @@ use rtnetlink::{
     packet_route::{
         AddressFamily,
         route::{
-            RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteMetric, RouteProtocol, RouteScope,
-            RouteType,
+            RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteMetric,
+            RouteProtocol, RouteScope, RouteType,
         },
         rule::{RuleAction, RuleAttribute, RuleMessage},
     },
@@ -71,14 +71,21 @@ impl NetlinkRoutes {
             NextHop::Tunnel { source, mtu } => {
                 attributes.push(RouteAttribute::Oif(index_of(&self.handle, TUNNEL).await?));
                 attributes.extend(source.map(|source| RouteAttribute::PrefSource(source.into())));
-                // The kernel ignores the MTU of a route for packets that it forwards unless it is locked (IPv6, and IPv4 before Linux 5.10).
-                let locked = |mtu| RouteAttribute::Metrics(vec![RouteMetric::Lock(LOCK_MTU), RouteMetric::Mtu(mtu)]);
+                // The kernel ignores the MTU of a route for packets that it forwards unless it is
+                // locked (IPv6, and IPv4 before Linux 5.10).
+                let locked = |mtu| {
+                    RouteAttribute::Metrics(vec![
+                        RouteMetric::Lock(LOCK_MTU),
+                        RouteMetric::Mtu(mtu),
+                    ])
+                };
                 attributes.extend(mtu.map(locked));
             }
             NextHop::Overlay { hop, source, mtu } => {
                 let index = index_of(&self.handle, OVERLAY).await?;
                 attributes.extend(source.map(|source| RouteAttribute::PrefSource(source.into())));
-                attributes.extend(mtu.map(|mtu| RouteAttribute::Metrics(vec![RouteMetric::Mtu(mtu)])));
+                attributes
+                    .extend(mtu.map(|mtu| RouteAttribute::Metrics(vec![RouteMetric::Mtu(mtu)])));
                 header.flags.insert(RouteFlags::Onlink);
                 attributes.push(RouteAttribute::Gateway((*hop).into()));
                 attributes.push(RouteAttribute::Oif(index));
@@ -90,19 +97,39 @@ impl NetlinkRoutes {
     async fn all(&self, family: AddressFamily) -> Result<Vec<RouteMessage>, Error> {
         let mut message = RouteMessage::default();
         message.header.address_family = family;
-        let all = self.handle.route().get(message).execute().try_collect::<Vec<RouteMessage>>().await;
-        empty_without_family(all).map_err(|source| Error::Read { what: "routes", source })
+        let all = self
+            .handle
+            .route()
+            .get(message)
+            .execute()
+            .try_collect::<Vec<RouteMessage>>()
+            .await;
+        empty_without_family(all).map_err(|source| Error::Read {
+            what: "routes",
+            source,
+        })
     }
 
     async fn all_rules(&self, is_v6: bool) -> Result<Vec<RuleMessage>, Error> {
         let version = if is_v6 { IpVersion::V6 } else { IpVersion::V4 };
-        let all = self.handle.rule().get(version).execute().try_collect::<Vec<RuleMessage>>().await;
-        empty_without_family(all).map_err(|source| Error::Read { what: "rules", source })
+        let all = self
+            .handle
+            .rule()
+            .get(version)
+            .execute()
+            .try_collect::<Vec<RuleMessage>>()
+            .await;
+        empty_without_family(all).map_err(|source| Error::Read {
+            what: "rules",
+            source,
+        })
     }
 }
 
 /// An empty list for an address family that this kernel does not support.
-fn empty_without_family<T>(all: Result<Vec<T>, rtnetlink::Error>) -> Result<Vec<T>, rtnetlink::Error> {
+fn empty_without_family<T>(
+    all: Result<Vec<T>, rtnetlink::Error>,
+) -> Result<Vec<T>, rtnetlink::Error> {
     match all {
         Err(error) if is(&error, NO_SUCH_FAMILY) => Ok(Vec::new()),
         all => all,
@@ -113,7 +140,11 @@ impl Routes for NetlinkRoutes {
     async fn routes(&self) -> Result<BTreeSet<Route>, Error> {
         let mut routes = BTreeSet::new();
         for family in [AddressFamily::Inet, AddressFamily::Inet6] {
-            let ours = self.all(family).await?.into_iter().filter(|message| message.header.protocol == PROTOCOL);
+            let ours = self
+                .all(family)
+                .await?
+                .into_iter()
+                .filter(|message| message.header.protocol == PROTOCOL);
             routes.extend(ours.filter_map(|message| route(&message)));
         }
         Ok(routes)
@@ -121,8 +152,17 @@ impl Routes for NetlinkRoutes {
 
     async fn put(&self, route: &Route) -> Result<(), Error> {
         let message = self.message(route).await?;
-        let change = |source| Error::Change { step: format!("routing {} by {:?}", route.destination, route.next), source };
-        self.handle.route().add(message).replace().execute().await.map_err(change)
+        let change = |source| Error::Change {
+            step: format!("routing {} by {:?}", route.destination, route.next),
+            source,
+        };
+        self.handle
+            .route()
+            .add(message)
+            .replace()
+            .execute()
+            .await
+            .map_err(change)
     }
 
     async fn remove(&self, route: &Route) -> Result<(), Error> {
@@ -131,28 +171,58 @@ impl Routes for NetlinkRoutes {
         message.header.scope = RouteScope::NoWhere;
         match self.handle.route().del(message).execute().await {
             Err(error) if is(&error, NO_SUCH_PROCESS) => Ok(()),
-            outcome => {
-                outcome.map_err(|source| Error::Change { step: format!("removing the route to {}", route.destination), source })
-            }
+            outcome => outcome.map_err(|source| Error::Change {
+                step: format!("removing the route to {}", route.destination),
+                source,
+            }),
         }
     }
 
     async fn rules(&self) -> Result<BTreeSet<Rule>, Error> {
         let mut rules = BTreeSet::new();
         for is_v6 in [false, true] {
-            rules.extend(self.all_rules(is_v6).await?.iter().filter_map(|message| rule(message, is_v6)));
+            rules.extend(
+                self.all_rules(is_v6)
+                    .await?
+                    .iter()
+                    .filter_map(|message| rule(message, is_v6)),
+            );
         }
         Ok(rules)
     }
 
     async fn add_rule(&self, rule: &Rule) -> Result<(), Error> {
-        let request = self.handle.rule().add().table_id(rule.table).priority(rule.priority).action(RuleAction::ToTable);
+        let request = self
+            .handle
+            .rule()
+            .add()
+            .table_id(rule.table)
+            .priority(rule.priority)
+            .action(RuleAction::ToTable);
         let request = request.fw_mark(rule.mark);
-        let mut request = if rule.is_from_tunnel { request.input_interface(TUNNEL) } else { request };
-        request.message_mut().attributes.push(RuleAttribute::FwMask(MARK_MASK));
-        request.message_mut().attributes.push(RuleAttribute::Protocol(PROTOCOL));
-        let change = |source| Error::Change { step: format!("adding {rule:?}"), source };
-        if rule.is_v6 { request.v6().execute().await } else { request.v4().execute().await }.map_err(change)
+        let mut request = if rule.is_from_tunnel {
+            request.input_interface(TUNNEL)
+        } else {
+            request
+        };
+        request
+            .message_mut()
+            .attributes
+            .push(RuleAttribute::FwMask(MARK_MASK));
+        request
+            .message_mut()
+            .attributes
+            .push(RuleAttribute::Protocol(PROTOCOL));
+        let change = |source| Error::Change {
+            step: format!("adding {rule:?}"),
+            source,
+        };
+        if rule.is_v6 {
+            request.v6().execute().await
+        } else {
+            request.v4().execute().await
+        }
+        .map_err(change)
     }
 
     async fn remove_rule(&self, wanted: &Rule) -> Result<(), Error> {
@@ -160,7 +230,10 @@ impl Routes for NetlinkRoutes {
             if rule(&message, wanted.is_v6).as_ref() == Some(wanted) {
                 match self.handle.rule().del(message).execute().await {
                     Err(error) if is(&error, NOT_FOUND) => {}
-                    outcome => outcome.map_err(|source| Error::Change { step: format!("removing {wanted:?}"), source })?,
+                    outcome => outcome.map_err(|source| Error::Change {
+                        step: format!("removing {wanted:?}"),
+                        source,
+                    })?,
                 }
             }
         }
@@ -170,7 +243,11 @@ impl Routes for NetlinkRoutes {
 
 /// Others' routes to the same destination have other metrics, so neither replaces the other.
 fn metric(route: &Route) -> u32 {
-    if route.next == NextHop::Unreachable { UNREACHABLE_METRIC } else { METRIC }
+    if route.next == NextHop::Unreachable {
+        UNREACHABLE_METRIC
+    } else {
+        METRIC
+    }
 }
 
 /// The message with what identifies a route.
@@ -181,17 +258,32 @@ fn identity(route: &Route) -> RouteMessage {
     header.destination_prefix_length = route.destination.prefix_len();
     header.protocol = PROTOCOL;
     header.scope = RouteScope::Universe;
-    header.table = if route.table.is_some() { RouteHeader::RT_TABLE_UNSPEC } else { RouteHeader::RT_TABLE_MAIN };
-    header.kind = if route.next == NextHop::Unreachable { RouteType::Unreachable } else { RouteType::Unicast };
-    message.attributes.push(RouteAttribute::Destination(route.destination.addr().into()));
-    message.attributes.extend(route.table.map(RouteAttribute::Table));
-    message.attributes.push(RouteAttribute::Priority(metric(route)));
+    header.table = if route.table.is_some() {
+        RouteHeader::RT_TABLE_UNSPEC
+    } else {
+        RouteHeader::RT_TABLE_MAIN
+    };
+    header.kind = if route.next == NextHop::Unreachable {
+        RouteType::Unreachable
+    } else {
+        RouteType::Unicast
+    };
+    message
+        .attributes
+        .push(RouteAttribute::Destination(route.destination.addr().into()));
+    message
+        .attributes
+        .extend(route.table.map(RouteAttribute::Table));
+    message
+        .attributes
+        .push(RouteAttribute::Priority(metric(route)));
     message
 }
 
 /// Reads the kernel's message, if it is a route of the kinds that we add.
 fn route(message: &RouteMessage) -> Option<Route> {
-    let (mut address, mut table, mut source, mut mtu) = (None, u32::from(message.header.table), None, None);
+    let (mut address, mut table, mut source, mut mtu) =
+        (None, u32::from(message.header.table), None, None);
     let (mut hop, mut metric) = (None, None);
     for attribute in &message.attributes {
         match attribute {
@@ -200,7 +292,13 @@ fn route(message: &RouteMessage) -> Option<Route> {
             RouteAttribute::PrefSource(address) => source = plain(address),
             RouteAttribute::Priority(value) => metric = Some(*value),
             RouteAttribute::Metrics(metrics) => {
-                mtu = metrics.iter().find_map(|metric| if let RouteMetric::Mtu(mtu) = metric { Some(*mtu) } else { None });
+                mtu = metrics.iter().find_map(|metric| {
+                    if let RouteMetric::Mtu(mtu) = metric {
+                        Some(*mtu)
+                    } else {
+                        None
+                    }
+                });
             }
             RouteAttribute::Gateway(address) => hop = plain(address),
             _ => {}
@@ -213,7 +311,11 @@ fn route(message: &RouteMessage) -> Option<Route> {
         _ => return None,
     };
     let destination = IpNet::new(address?, message.header.destination_prefix_length).ok()?;
-    Some(Route { destination, table: (table != u32::from(RouteHeader::RT_TABLE_MAIN)).then_some(table), next })
+    Some(Route {
+        destination,
+        table: (table != u32::from(RouteHeader::RT_TABLE_MAIN)).then_some(table),
+        next,
+    })
 }
 
 fn plain(address: &RouteAddress) -> Option<IpAddr> {
@@ -226,7 +328,8 @@ fn plain(address: &RouteAddress) -> Option<IpAddr> {
 
 /// Reads the kernel's message, if it is one of our rules.
 fn rule(message: &RuleMessage, is_v6: bool) -> Option<Rule> {
-    let (mut mark, mut is_from_tunnel, mut table, mut priority, mut is_ours) = (None, false, None, None, false);
+    let (mut mark, mut is_from_tunnel, mut table, mut priority, mut is_ours) =
+        (None, false, None, None, false);
     for attribute in &message.attributes {
         match attribute {
             RuleAttribute::Iifname(device) => is_from_tunnel = device == TUNNEL,
@@ -240,6 +343,13 @@ fn rule(message: &RuleMessage, is_v6: bool) -> Option<Rule> {
     if !is_ours {
         return None;
     }
-    // Earlier versions added rules without a mark. They differ from the plan, so the next pass removes them.
-    Some(Rule { is_v6, mark: mark.unwrap_or_default(), is_from_tunnel, table: table?, priority: priority? })
+    // Earlier versions added rules without a mark. They differ from the plan, so the next pass
+    // removes them.
+    Some(Rule {
+        is_v6,
+        mark: mark.unwrap_or_default(),
+        is_from_tunnel,
+        table: table?,
+        priority: priority?,
+    })
 }

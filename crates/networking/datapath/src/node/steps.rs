@@ -41,56 +41,129 @@ pub enum Step {
     RemoveRoute(Route),
     AddRule(Rule),
     RemoveRule(Rule),
-    /// Forget connections with these prefixes that belong to these buckets, so that their next packets are translated again.
+    /// Forget connections with these prefixes that belong to these buckets, so that their next
+    /// packets are translated again.
     ForgetConnections(Vec<ipnet::IpNet>, Buckets),
 }
 
-/// The changes that lead from the present to the wanted state, in the order in which they must happen.
+/// The changes that lead from the present to the wanted state, in the order in which they must
+/// happen.
 pub fn steps(wanted: &NodePlan, present: &KernelState) -> Vec<Step> {
     let mut steps = Vec::new();
-    let outdated = |table: &&Table| present.tables.get(&TableName::of(table)) != Some(&table.fingerprint);
-    steps.extend(wanted.tables.iter().filter(outdated).cloned().map(Step::ReplaceTable));
+    let outdated =
+        |table: &&Table| present.tables.get(&TableName::of(table)) != Some(&table.fingerprint);
+    steps.extend(
+        wanted
+            .tables
+            .iter()
+            .filter(outdated)
+            .cloned()
+            .map(Step::ReplaceTable),
+    );
 
     // Without its device the overlay has no neighbours and no routes, whatever was read before.
-    let shape = |overlay: &Overlay| Overlay { neighbours: Vec::new(), ..overlay.clone() };
-    let but_its_size = |overlay: &Overlay| Overlay { mtu: 0, ..shape(overlay) };
-    let overlay_stays = wanted.overlay.as_ref().map(but_its_size) == present.overlay.as_ref().map(but_its_size);
+    let shape = |overlay: &Overlay| Overlay {
+        neighbours: Vec::new(),
+        ..overlay.clone()
+    };
+    let but_its_size = |overlay: &Overlay| Overlay {
+        mtu: 0,
+        ..shape(overlay)
+    };
+    let overlay_stays =
+        wanted.overlay.as_ref().map(but_its_size) == present.overlay.as_ref().map(but_its_size);
     if overlay_stays {
         // In place: a new device would interrupt all connections.
-        let sizes = wanted.overlay.iter().zip(&present.overlay).map(|(wanted, present)| (wanted.mtu, present.mtu));
-        steps.extend(sizes.filter(|(wanted, present)| wanted != present).map(|(wanted, _)| Step::ResizeOverlay(wanted)));
+        let sizes = wanted
+            .overlay
+            .iter()
+            .zip(&present.overlay)
+            .map(|(wanted, present)| (wanted.mtu, present.mtu));
+        steps.extend(
+            sizes
+                .filter(|(wanted, present)| wanted != present)
+                .map(|(wanted, _)| Step::ResizeOverlay(wanted)),
+        );
     } else {
         steps.extend(present.overlay.is_some().then_some(Step::RemoveOverlay));
-        steps.extend(wanted.overlay.as_ref().map(|overlay| Step::CreateOverlay(shape(overlay))));
+        steps.extend(
+            wanted
+                .overlay
+                .as_ref()
+                .map(|overlay| Step::CreateOverlay(shape(overlay))),
+        );
     }
-    let neighbours: BTreeSet<NeighbourEntry> = wanted.overlay.iter().flat_map(NeighbourEntry::of).collect();
-    let known = if overlay_stays { present.neighbours.clone() } else { BTreeSet::new() };
+    let neighbours: BTreeSet<NeighbourEntry> =
+        wanted.overlay.iter().flat_map(NeighbourEntry::of).collect();
+    let known = if overlay_stays {
+        present.neighbours.clone()
+    } else {
+        BTreeSet::new()
+    };
     // A neighbour with a new address has the same key: the former entry must go first.
-    steps.extend(known.difference(&neighbours).cloned().map(Step::RemoveNeighbour));
-    steps.extend(neighbours.difference(&known).cloned().map(Step::AddNeighbour));
+    steps.extend(
+        known
+            .difference(&neighbours)
+            .cloned()
+            .map(Step::RemoveNeighbour),
+    );
+    steps.extend(
+        neighbours
+            .difference(&known)
+            .cloned()
+            .map(Step::AddNeighbour),
+    );
 
     let lost = |route: &&Route| !overlay_stays && matches!(route.next, NextHop::Overlay { .. });
-    let remaining: BTreeSet<Route> = present.routes.iter().filter(|route| !lost(route)).cloned().collect();
+    let remaining: BTreeSet<Route> = present
+        .routes
+        .iter()
+        .filter(|route| !lost(route))
+        .cloned()
+        .collect();
     let routes: BTreeSet<Route> = wanted.routes.iter().cloned().collect();
     // Unreachable routes first: they keep packets from leaving elsewhere while a device is missing.
-    let (unreachable, others): (Vec<&Route>, Vec<&Route>) =
-        routes.difference(&remaining).partition(|route| route.next == NextHop::Unreachable);
-    steps.extend(unreachable.into_iter().chain(others).cloned().map(Step::PutRoute));
+    let (unreachable, others): (Vec<&Route>, Vec<&Route>) = routes
+        .difference(&remaining)
+        .partition(|route| route.next == NextHop::Unreachable);
+    steps.extend(
+        unreachable
+            .into_iter()
+            .chain(others)
+            .cloned()
+            .map(Step::PutRoute),
+    );
     let rules: BTreeSet<Rule> = wanted.rules.iter().cloned().collect();
     steps.extend(rules.difference(&present.rules).cloned().map(Step::AddRule));
 
-    steps.extend(present.rules.difference(&rules).cloned().map(Step::RemoveRule));
+    steps.extend(
+        present
+            .rules
+            .difference(&rules)
+            .cloned()
+            .map(Step::RemoveRule),
+    );
     let keys: BTreeSet<RouteKey> = routes.iter().map(route_key).collect();
-    let gone = remaining.iter().filter(|route| !keys.contains(&route_key(route)));
+    let gone = remaining
+        .iter()
+        .filter(|route| !keys.contains(&route_key(route)));
     steps.extend(gone.cloned().map(Step::RemoveRoute));
     let names: BTreeSet<TableName> = wanted.tables.iter().map(TableName::of).collect();
-    let mut without: Vec<TableName> = present.tables.keys().filter(|name| !names.contains(name)).cloned().collect();
+    let mut without: Vec<TableName> = present
+        .tables
+        .keys()
+        .filter(|name| !names.contains(name))
+        .cloned()
+        .collect();
     without.sort_by_key(|table| table.name == GUARD);
     steps.extend(without.into_iter().map(Step::RemoveTable));
     let remote = remote_prefixes(wanted);
-    // Only the gateway that carries a bucket translates it. The fingerprint of the guard, which only gateways have, tells what this node
-    // carried before.
-    let guards = present.tables.iter().filter(|(table, _)| table.name == GUARD);
+    // Only the gateway that carries a bucket translates it. The fingerprint of the guard, which
+    // only gateways have, tells what this node carried before.
+    let guards = present
+        .tables
+        .iter()
+        .filter(|(table, _)| table.name == GUARD);
     let before = guards.fold(0, |all, (_, fingerprint)| all | carried(fingerprint));
     let now = carried_buckets(wanted);
     if !present.tables.is_empty() && !remote.is_empty() && before != now {
@@ -101,7 +174,12 @@ pub fn steps(wanted: &NodePlan, present: &KernelState) -> Vec<Step> {
 
 /// The prefixes of all peers.
 pub(super) fn remote_prefixes(wanted: &NodePlan) -> Vec<ipnet::IpNet> {
-    wanted.routes.iter().filter(|route| route.next == NextHop::Unreachable).map(|route| route.destination).collect()
+    wanted
+        .routes
+        .iter()
+        .filter(|route| route.next == NextHop::Unreachable)
+        .map(|route| route.destination)
+        .collect()
 }
 
 /// The buckets that this node carries as a gateway.
@@ -114,5 +192,9 @@ pub(super) fn carried_buckets(wanted: &NodePlan) -> Buckets {
 pub(super) type RouteKey = (ipnet::IpNet, Option<u32>, bool);
 
 pub(super) fn route_key(route: &Route) -> RouteKey {
-    (route.destination, route.table, route.next == NextHop::Unreachable)
+    (
+        route.destination,
+        route.table,
+        route.next == NextHop::Unreachable,
+    )
 }

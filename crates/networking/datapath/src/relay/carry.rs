@@ -1,9 +1,10 @@
 //! Carries datagrams between a connection and the tunnel, within limits.
 //!
-//! Only datagrams with the shape of a WireGuard message pass. A connection ends after [`PROOF_TIMEOUT`] if the tunnel
-//! does not answer on it, and after [`IDLE_TIMEOUT`] if it is silent or stuck. When TCP is slow, the oldest datagrams
-//! of a small queue are dropped. The server limits the number of connections; the oldest one on which the tunnel has
-//! not answered yet makes room for a new one.
+//! Only datagrams with the shape of a WireGuard message pass. A connection ends after
+//! [`PROOF_TIMEOUT`] if the tunnel does not answer on it, and after [`IDLE_TIMEOUT`] if it is
+//! silent or stuck. When TCP is slow, the oldest datagrams of a small queue are dropped. The server
+//! limits the number of connections; the oldest one on which the tunnel has not answered yet makes
+//! room for a new one.
 
 use std::{
     io,
@@ -29,7 +30,8 @@ use crate::message;
 
 /// Within this time the tunnel must have answered, and the other side must have sent a datagram.
 pub const PROOF_TIMEOUT: Duration = Duration::from_secs(10);
-/// A connection ends when the other side sends no datagram for this long. Tunnels send something every few seconds.
+/// A connection ends when the other side sends no datagram for this long. Tunnels send something
+/// every few seconds.
 pub const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Default)]
@@ -42,19 +44,30 @@ pub(super) struct Traffic {
 
 impl Traffic {
     pub(super) fn new(dropped: &Arc<AtomicU64>) -> Self {
-        Self { is_proven: AtomicBool::default(), dropped: dropped.clone() }
+        Self {
+            is_proven: AtomicBool::default(),
+            dropped: dropped.clone(),
+        }
     }
 }
 
-/// Carries datagrams between the tunnel, which `udp` is connected to, and the other side, until one of them is gone.
-pub(super) async fn carry(stream: impl AsyncRead + AsyncWrite, udp: &UdpSocket, traffic: &Traffic) -> io::Result<()> {
+/// Carries datagrams between the tunnel, which `udp` is connected to, and the other side, until one
+/// of them is gone.
+pub(super) async fn carry(
+    stream: impl AsyncRead + AsyncWrite,
+    udp: &UdpSocket,
+    traffic: &Traffic,
+) -> io::Result<()> {
     let (reader, writer) = tokio::io::split(stream);
     let unproven = async {
         sleep(PROOF_TIMEOUT).await;
         if traffic.is_proven.load(Relaxed) {
             std::future::pending::<()>().await;
         }
-        Err(io::Error::new(io::ErrorKind::TimedOut, "the tunnel on this machine does not answer"))
+        Err(io::Error::new(
+            io::ErrorKind::TimedOut,
+            "the tunnel on this machine does not answer",
+        ))
     };
     tokio::select! {
         ended = from_stream(reader, udp) => ended,
@@ -69,7 +82,11 @@ async fn from_stream(mut stream: impl AsyncRead + Unpin, udp: &UdpSocket) -> io:
     let mut deadline = Instant::now() + PROOF_TIMEOUT;
     loop {
         let late = |_| io::Error::new(io::ErrorKind::TimedOut, "the other side is silent");
-        if timeout_at(deadline, stream.read_buf(frames.space())).await.map_err(late)?? == 0 {
+        if timeout_at(deadline, stream.read_buf(frames.space()))
+            .await
+            .map_err(late)??
+            == 0
+        {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         while let Some(datagram) = frames.next()? {
@@ -81,7 +98,12 @@ async fn from_stream(mut stream: impl AsyncRead + Unpin, udp: &UdpSocket) -> io:
 }
 
 /// A peer that accepts none of the waiting data for `timeout` is gone, even if it still sends.
-async fn to_stream(udp: &UdpSocket, mut stream: impl AsyncWrite + Unpin, traffic: &Traffic, timeout: Duration) -> io::Result<()> {
+async fn to_stream(
+    udp: &UdpSocket,
+    mut stream: impl AsyncWrite + Unpin,
+    traffic: &Traffic,
+    timeout: Duration,
+) -> io::Result<()> {
     let (mut queue, mut batch, mut is_flushed) = (Queue::default(), BytesMut::new(), true);
     let mut buffer = vec![0; MAX_DATAGRAM_LEN];
     let mut last_progress = Instant::now();
@@ -126,7 +148,9 @@ fn take(udp: &UdpSocket, buffer: &mut [u8], queue: &mut Queue, traffic: &Traffic
     for _ in 0..64 {
         match udp.try_recv(buffer) {
             Ok(length) => {
-                let Some(datagram) = buffer.get(..length) else { continue };
+                let Some(datagram) = buffer.get(..length) else {
+                    continue;
+                };
                 if message::proves(datagram) {
                     traffic.is_proven.store(true, Relaxed);
                 }
@@ -148,15 +172,24 @@ mod tests {
     #[tokio::test]
     async fn a_connection_that_accepts_nothing_ends_and_an_unused_one_does_not() {
         let idle_timeout = Duration::from_millis(100);
-        let [tunnel, udp] = [UdpSocket::bind("127.0.0.1:0").await.unwrap(), UdpSocket::bind("127.0.0.1:0").await.unwrap()];
+        let [tunnel, udp] = [
+            UdpSocket::bind("127.0.0.1:0").await.unwrap(),
+            UdpSocket::bind("127.0.0.1:0").await.unwrap(),
+        ];
         udp.connect(tunnel.local_addr().unwrap()).await.unwrap();
         let (near, _far) = tokio::io::duplex(1000);
         let traffic = Traffic::default();
         let carries = to_stream(&udp, near, &traffic, idle_timeout);
         tokio::pin!(carries);
-        assert!(timeout(3 * idle_timeout, &mut carries).await.is_err(), "nothing was sent");
+        assert!(
+            timeout(3 * idle_timeout, &mut carries).await.is_err(),
+            "nothing was sent"
+        );
         for _ in 0..4 {
-            tunnel.send_to(&[4; 500], udp.local_addr().unwrap()).await.unwrap();
+            tunnel
+                .send_to(&[4; 500], udp.local_addr().unwrap())
+                .await
+                .unwrap();
         }
         let begun = Instant::now();
         let ended = timeout(100 * idle_timeout, &mut carries).await.unwrap();

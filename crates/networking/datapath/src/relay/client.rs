@@ -21,7 +21,8 @@ use super::{
     tls::{self, CONNECT_TIMEOUT},
 };
 
-/// Pause between rounds of attempts. It doubles each time, up to the maximum. Between two servers of a round it is always the minimum.
+/// Pause between rounds of attempts. It doubles each time, up to the maximum. Between two servers
+/// of a round it is always the minimum.
 const MIN_PAUSE: Duration = Duration::from_secs(1);
 const MAX_PAUSE: Duration = Duration::from_secs(30);
 
@@ -35,8 +36,9 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects the tunnel that listens at `tunnel` on this machine to the first of `servers` that can be reached. Counts datagrams that TCP
-    /// was too slow for in `dropped`. Calls `changed` whenever it connects or disconnects.
+    /// Connects the tunnel that listens at `tunnel` on this machine to the first of `servers` that
+    /// can be reached. Counts datagrams that TCP was too slow for in `dropped`. Calls `changed`
+    /// whenever it connects or disconnects.
     pub async fn start(
         servers: Vec<SocketAddr>,
         tunnel: SocketAddr,
@@ -53,8 +55,14 @@ impl Client {
                 changed();
             }
         };
-        let task = tokio::spawn(run(servers.clone(), udp, connector, dropped, report)).abort_handle();
-        Ok(Self { servers, address, server, task })
+        let task =
+            tokio::spawn(run(servers.clone(), udp, connector, dropped, report)).abort_handle();
+        Ok(Self {
+            servers,
+            address,
+            server,
+            task,
+        })
     }
 
     pub fn servers(&self) -> &[SocketAddr] {
@@ -117,7 +125,10 @@ async fn run(
     }
 }
 
-async fn connect(server: SocketAddr, connector: &TlsConnector) -> io::Result<tokio_rustls::client::TlsStream<TcpStream>> {
+async fn connect(
+    server: SocketAddr,
+    connector: &TlsConnector,
+) -> io::Result<tokio_rustls::client::TlsStream<TcpStream>> {
     let stream = TcpStream::connect(server).await?;
     stream.set_nodelay(true)?;
     connector.connect(server.ip().into(), stream).await

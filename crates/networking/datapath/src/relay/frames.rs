@@ -11,7 +11,9 @@ pub(super) const MAX_DATAGRAM_LEN: usize = 9000;
 
 /// Appends a datagram of at most [`MAX_DATAGRAM_LEN`] to the stream.
 pub(super) fn put(datagram: &[u8], stream: &mut BytesMut) {
-    let Ok(length) = u16::try_from(datagram.len()) else { return };
+    let Ok(length) = u16::try_from(datagram.len()) else {
+        return;
+    };
     stream.extend_from_slice(&length.to_be_bytes());
     stream.extend_from_slice(datagram);
 }
@@ -29,9 +31,18 @@ impl Frames {
 
     /// The next datagram, if it is complete. After an error the stream is unusable.
     pub(super) fn next(&mut self) -> io::Result<Option<BytesMut>> {
-        let Some(length) = self.0.first_chunk().map(|length| usize::from(u16::from_be_bytes(*length))) else { return Ok(None) };
+        let Some(length) = self
+            .0
+            .first_chunk()
+            .map(|length| usize::from(u16::from_be_bytes(*length)))
+        else {
+            return Ok(None);
+        };
         if length > MAX_DATAGRAM_LEN {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, format!("a datagram of {length} bytes")));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("a datagram of {length} bytes"),
+            ));
         }
         if self.0.len() < 2 + length {
             return Ok(None);
@@ -40,7 +51,10 @@ impl Frames {
         let datagram = self.0.split_to(length);
         match message::kind(&datagram) {
             Some(_) => Ok(Some(datagram)),
-            None => Err(io::Error::new(io::ErrorKind::InvalidData, "not a WireGuard message")),
+            None => Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "not a WireGuard message",
+            )),
         }
     }
 }

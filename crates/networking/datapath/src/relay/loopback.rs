@@ -9,6 +9,10 @@ pub fn is_relay(address: &SocketAddr) -> bool {
 
 /// The loopback address of the tunnel's family, with a port that the kernel chooses.
 pub(super) fn loopback_for(tunnel: SocketAddr) -> SocketAddr {
-    let ip: IpAddr = if tunnel.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() };
+    let ip: IpAddr = if tunnel.is_ipv4() {
+        Ipv4Addr::LOCALHOST.into()
+    } else {
+        Ipv6Addr::LOCALHOST.into()
+    };
     SocketAddr::new(ip, 0)
 }

@@ -18,14 +18,16 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    /// Adds a datagram and drops the oldest ones if there are too many: their senders have probably repeated them. Returns how many it
-    /// dropped.
+    /// Adds a datagram and drops the oldest ones if there are too many: their senders have probably
+    /// repeated them. Returns how many it dropped.
     pub(super) fn push(&mut self, datagram: &[u8]) -> u64 {
         self.bytes += datagram.len();
         self.waiting.push_back(datagram.into());
         let mut dropped = 0;
         while self.bytes > MAX_BYTES {
-            let Some(oldest) = self.waiting.pop_front() else { break };
+            let Some(oldest) = self.waiting.pop_front() else {
+                break;
+            };
             self.bytes -= oldest.len();
             dropped += 1;
         }
@@ -35,7 +37,9 @@ impl Queue {
     /// Moves one batch to the stream.
     pub(super) fn fill(&mut self, stream: &mut BytesMut) {
         while stream.len() < BATCH {
-            let Some(datagram) = self.waiting.pop_front() else { break };
+            let Some(datagram) = self.waiting.pop_front() else {
+                break;
+            };
             self.bytes -= datagram.len();
             frames::put(&datagram, stream);
         }
@@ -50,10 +54,15 @@ mod tests {
     fn the_queue_is_bounded_and_drops_the_oldest() {
         let mut queue = Queue::default();
         let datagrams = 10 * MAX_BYTES / 1000;
-        let dropped: u64 = (0..datagrams).map(|number| queue.push(&[u8::try_from(number % 251).unwrap(); 1000])).sum();
+        let dropped: u64 = (0..datagrams)
+            .map(|number| queue.push(&[u8::try_from(number % 251).unwrap(); 1000]))
+            .sum();
         assert_eq!(queue.waiting.len() as u64 + dropped, datagrams as u64);
         assert_eq!(queue.waiting.len(), MAX_BYTES / 1000);
-        assert_eq!(queue.waiting.back().unwrap()[0], u8::try_from((datagrams - 1) % 251).unwrap());
+        assert_eq!(
+            queue.waiting.back().unwrap()[0],
+            u8::try_from((datagrams - 1) % 251).unwrap()
+        );
         let mut stream = BytesMut::new();
         while queue.bytes > 0 {
             stream.clear();

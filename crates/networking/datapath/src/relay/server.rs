@@ -27,12 +27,17 @@ use super::{
     tls::{self, CONNECT_TIMEOUT},
 };
 
-/// The kernel's send buffer of a connection in bytes: enough for 100 Mbit/s over 20 ms, and affordable for a few hundred connections.
+/// The kernel's send buffer of a connection in bytes: enough for 100 Mbit/s over 20 ms, and
+/// affordable for a few hundred connections.
 const SEND_BUFFER: usize = 256 << 10;
 
-/// The limits of a relay. Connections are proven when the tunnel has answered on them. With the buffers of queue, TLS and kernel, each takes
-/// up to one megabyte.
-pub const LIMITS: ConnectionLimits = ConnectionLimits { connections: 256, unproven: 128, per_source: 16 };
+/// The limits of a relay. Connections are proven when the tunnel has answered on them. With the
+/// buffers of queue, TLS and kernel, each takes up to one megabyte.
+pub const LIMITS: ConnectionLimits = ConnectionLimits {
+    connections: 256,
+    unproven: 128,
+    per_source: 16,
+};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
@@ -56,16 +61,35 @@ pub struct Server {
 
 impl Server {
     /// Listens on these TCP addresses, for the tunnel that listens at `tunnel` on this machine.
-    pub fn start(listen: &[SocketAddr], tunnel: SocketAddr, limits: ConnectionLimits) -> io::Result<Self> {
+    pub fn start(
+        listen: &[SocketAddr],
+        tunnel: SocketAddr,
+        limits: ConnectionLimits,
+    ) -> io::Result<Self> {
         let acceptor = tls::acceptor().map_err(io::Error::other)?;
-        let listeners = listen.iter().map(|address| open(*address)).collect::<io::Result<Vec<_>>>()?;
-        let listen = listeners.iter().map(TcpListener::local_addr).collect::<io::Result<_>>()?;
+        let listeners = listen
+            .iter()
+            .map(|address| open(*address))
+            .collect::<io::Result<Vec<_>>>()?;
+        let listen = listeners
+            .iter()
+            .map(TcpListener::local_addr)
+            .collect::<io::Result<_>>()?;
         let connections = Arc::new(Connections::new(limits));
         let mut tasks = JoinSet::new();
         for listener in listeners {
-            tasks.spawn(accept(listener, tunnel, acceptor.clone(), connections.clone()));
+            tasks.spawn(accept(
+                listener,
+                tunnel,
+                acceptor.clone(),
+                connections.clone(),
+            ));
         }
-        Ok(Self { listen, connections, _tasks: tasks })
+        Ok(Self {
+            listen,
+            connections,
+            _tasks: tasks,
+        })
     }
 
     pub fn listen(&self) -> &[SocketAddr] {
@@ -74,7 +98,11 @@ impl Server {
 
     /// The client whose datagrams reach the tunnel from `address`.
     pub fn peer(&self, address: SocketAddr) -> Option<SocketAddr> {
-        self.connections.lock().iter().find(|one| one.address == Some(address)).map(|one| one.from)
+        self.connections
+            .lock()
+            .iter()
+            .find(|one| one.address == Some(address))
+            .map(|one| one.from)
     }
 
     pub fn counts(&self) -> Counts {
@@ -115,7 +143,11 @@ impl Connection {
 
 impl Connections {
     fn new(limits: ConnectionLimits) -> Self {
-        Self { open: Mutex::new(OpenConnections::new(limits)), refused: AtomicU64::default(), dropped: Arc::default() }
+        Self {
+            open: Mutex::new(OpenConnections::new(limits)),
+            refused: AtomicU64::default(),
+            dropped: Arc::default(),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, OpenConnections<Connection>> {
@@ -124,9 +156,19 @@ impl Connections {
 
     /// Registers a connection, if there is room or another one can be ended for it.
     fn register(self: &Arc<Self>, from: SocketAddr) -> Option<Registration> {
-        let (traffic, evicted) = (Arc::new(Traffic::new(&self.dropped)), Arc::new(Notify::new()));
-        let connection = Connection { from, address: None, traffic: traffic.clone(), evicted: evicted.clone() };
-        let added = self.lock().add(network_of(from.ip()), connection, Connection::is_proven);
+        let (traffic, evicted) = (
+            Arc::new(Traffic::new(&self.dropped)),
+            Arc::new(Notify::new()),
+        );
+        let connection = Connection {
+            from,
+            address: None,
+            traffic: traffic.clone(),
+            evicted: evicted.clone(),
+        };
+        let added = self
+            .lock()
+            .add(network_of(from.ip()), connection, Connection::is_proven);
         if !matches!(added, Admission::Open(_)) {
             self.refused.fetch_add(1, Relaxed);
         }
@@ -138,7 +180,12 @@ impl Connections {
             }
             Admission::Refused => return None,
         };
-        Some(Registration { connections: self.clone(), number, traffic, evicted })
+        Some(Registration {
+            connections: self.clone(),
+            number,
+            traffic,
+            evicted,
+        })
     }
 }
 
@@ -178,7 +225,12 @@ fn open(address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(128)
 }
 
-async fn accept(listener: TcpListener, tunnel: SocketAddr, acceptor: TlsAcceptor, connections: Arc<Connections>) {
+async fn accept(
+    listener: TcpListener,
+    tunnel: SocketAddr,
+    acceptor: TlsAcceptor,
+    connections: Arc<Connections>,
+) {
     let mut tasks = JoinSet::new();
     loop {
         tokio::select! {
@@ -196,7 +248,8 @@ async fn accept(listener: TcpListener, tunnel: SocketAddr, acceptor: TlsAcceptor
                     });
                 }
                 Err(error) => {
-                    // The connection may be gone, or too many files may be open; the latter lasts a while.
+                    // The connection may be gone, or too many files may be open; the latter lasts a
+                    // while.
                     tracing::debug!(%error, "cannot accept a connection");
                     sleep(Duration::from_millis(100)).await;
                 }
@@ -206,11 +259,18 @@ async fn accept(listener: TcpListener, tunnel: SocketAddr, acceptor: TlsAcceptor
     }
 }
 
-async fn serve(stream: TcpStream, tunnel: SocketAddr, acceptor: TlsAcceptor, registration: &Registration) -> io::Result<()> {
+async fn serve(
+    stream: TcpStream,
+    tunnel: SocketAddr,
+    acceptor: TlsAcceptor,
+    registration: &Registration,
+) -> io::Result<()> {
     stream.set_nodelay(true)?;
     setsockopt(&stream, sockopt::SndBuf, &SEND_BUFFER)?;
     let late = |_| io::Error::new(io::ErrorKind::TimedOut, "the handshake took too long");
-    let stream = timeout(CONNECT_TIMEOUT, acceptor.accept(stream)).await.map_err(late)??;
+    let stream = timeout(CONNECT_TIMEOUT, acceptor.accept(stream))
+        .await
+        .map_err(late)??;
     let udp = UdpSocket::bind(loopback_for(tunnel)).await?;
     udp.connect(tunnel).await?;
     registration.set_address(udp.local_addr()?);
@@ -230,15 +290,24 @@ mod tests {
     }
 
     async fn is_evicted(registration: &Registration) -> bool {
-        timeout(Duration::ZERO, registration.evicted.notified()).await.is_ok()
+        timeout(Duration::ZERO, registration.evicted.notified())
+            .await
+            .is_ok()
     }
 
     #[tokio::test]
     async fn the_oldest_unproven_connection_makes_room() {
-        let connections = Arc::new(Connections::new(ConnectionLimits { connections: 4, unproven: 2, per_source: 2 }));
+        let connections = Arc::new(Connections::new(ConnectionLimits {
+            connections: 4,
+            unproven: 2,
+            per_source: 2,
+        }));
         let proven = connections.register(from(1)).unwrap();
         prove(&proven);
-        let (oldest, other) = (connections.register(from(2)).unwrap(), connections.register(from(2)).unwrap());
+        let (oldest, other) = (
+            connections.register(from(2)).unwrap(),
+            connections.register(from(2)).unwrap(),
+        );
         let newest = connections.register(from(3)).unwrap();
         assert!(is_evicted(&oldest).await, "two that are not proven");
         drop(oldest);
@@ -253,6 +322,12 @@ mod tests {
         drop(fourth);
         prove(&fifth);
         assert!(connections.register(from(6)).is_none(), "all are proven");
-        assert_eq!((connections.lock().iter().count(), connections.refused.load(Relaxed)), (4, 3));
+        assert_eq!(
+            (
+                connections.lock().iter().count(),
+                connections.refused.load(Relaxed)
+            ),
+            (4, 3)
+        );
     }
 }

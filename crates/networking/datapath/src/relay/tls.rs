@@ -16,7 +16,8 @@ pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A server with a new certificate, which is not stored.
 pub(super) fn acceptor() -> Result<TlsAcceptor, Error> {
-    let certified = rcgen::generate_simple_self_signed(Vec::new()).map_err(|error| Error::General(error.to_string()))?;
+    let certified = rcgen::generate_simple_self_signed(Vec::new())
+        .map_err(|error| Error::General(error.to_string()))?;
     let key = PrivatePkcs8KeyDer::from(certified.signing_key.serialize_der());
     let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_protocol_versions(&[&TLS13])?
@@ -68,7 +69,12 @@ impl ServerCertVerifier for AcceptAnyCertificate {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls13_signature(message, certificate, signature, &self.0.signature_verification_algorithms)
+        verify_tls13_signature(
+            message,
+            certificate,
+            signature,
+            &self.0.signature_verification_algorithms,
+        )
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {

@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 
-/// A sum that is not folded yet, of words in this machine's byte order: only the result must be swapped. Sums of parts may be added if
-/// each part but the last has an even length.
+/// A sum that is not folded yet, of words in this machine's byte order: only the result must be
+/// swapped. Sums of parts may be added if each part but the last has an even length.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Sum(u64);
 
@@ -12,20 +12,35 @@ impl Sum {
         Self::default().add(bytes)
     }
 
-    /// Adds four bytes at a time: the width of the words does not matter in ones' complement, and 64 bits hold the carries of any packet.
+    /// Adds four bytes at a time: the width of the words does not matter in ones' complement, and
+    /// 64 bits hold the carries of any packet.
     pub(super) fn add(self, bytes: &[u8]) -> Self {
         let (words, rest) = bytes.as_chunks::<4>();
-        let sum: u64 = words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum();
+        let sum: u64 = words
+            .iter()
+            .map(|word| u64::from(u32::from_ne_bytes(*word)))
+            .sum();
         let mut last = [0; 4];
-        last.iter_mut().zip(rest).for_each(|(last, byte)| *last = *byte);
+        last.iter_mut()
+            .zip(rest)
+            .for_each(|(last, byte)| *last = *byte);
         Self(self.0 + sum + u64::from(u32::from_ne_bytes(last)))
     }
 
     /// The pseudo header of TCP and UDP. `length` is that of the transport header with its payload.
-    pub(super) fn pseudo_header(source: IpAddr, destination: IpAddr, protocol: u8, length: usize) -> Self {
+    pub(super) fn pseudo_header(
+        source: IpAddr,
+        destination: IpAddr,
+        protocol: u8,
+        length: usize,
+    ) -> Self {
         let addresses = match (source, destination) {
-            (IpAddr::V4(source), IpAddr::V4(destination)) => Self::of(&source.octets()).add(&destination.octets()),
-            (IpAddr::V6(source), IpAddr::V6(destination)) => Self::of(&source.octets()).add(&destination.octets()),
+            (IpAddr::V4(source), IpAddr::V4(destination)) => {
+                Self::of(&source.octets()).add(&destination.octets())
+            }
+            (IpAddr::V6(source), IpAddr::V6(destination)) => {
+                Self::of(&source.octets()).add(&destination.octets())
+            }
             // A packet never has both families.
             _ => Self::default(),
         };
@@ -49,7 +64,8 @@ impl Sum {
         !self.folded()
     }
 
-    /// A checksum after some of the bytes that it covers changed, at an even offset: by their sums before and now (RFC 1624).
+    /// A checksum after some of the bytes that it covers changed, at an even offset: by their sums
+    /// before and now (RFC 1624).
     pub(super) fn changed(checksum: u16, before: Self, now: Self) -> u16 {
         let sum = u32::from(!checksum) + u32::from(!before.folded()) + u32::from(now.folded());
         let sum = (sum & 0xffff) + (sum >> 16);
@@ -75,7 +91,10 @@ mod tests {
 
     #[test]
     fn the_example_of_the_rfc() {
-        assert_eq!(Sum::of(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7]).folded(), 0xddf2);
+        assert_eq!(
+            Sum::of(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7]).folded(),
+            0xddf2
+        );
     }
 
     proptest! {
@@ -94,7 +113,8 @@ mod tests {
         fn a_changed_checksum_is_the_checksum_of_the_changed_bytes(
             mut bytes in proptest::collection::vec(any::<u8>(), 8..200), at in 0usize..2, new in any::<[u8; 4]>(),
         ) {
-            // One with a byte that is not zero: both forms of zero occur only in sums of nothing but zeros.
+            // One with a byte that is not zero: both forms of zero occur only in sums of nothing
+            // but zeros.
             bytes[7] |= 1;
             let (checksum, before) = (Sum::of(&bytes).checksum(), Sum::of(&bytes[at * 2..at * 2 + 4]));
             bytes[at * 2..at * 2 + 4].copy_from_slice(&new);

@@ -1,7 +1,8 @@
 //! Joins packets of a flow that arrive together, so that the kernel handles them as one.
 //!
-//! It joins what the kernel itself would join: consecutive packets that differ only in their position in the stream. The kernel splits
-//! them again where necessary, with the same headers. Packets of a flow never change their order.
+//! It joins what the kernel itself would join: consecutive packets that differ only in their
+//! position in the stream. The kernel splits them again where necessary, with the same headers.
+//! Packets of a flow never change their order.
 
 use std::io::IoSlice;
 
@@ -65,7 +66,10 @@ struct Shape {
 
 impl Coalescer {
     pub(super) fn new(udp: bool) -> Self {
-        Self { udp, ..Self::default() }
+        Self {
+            udp,
+            ..Self::default()
+        }
     }
 
     /// Adds a packet without padding.
@@ -74,9 +78,15 @@ impl Coalescer {
         let index = self.packets.len();
         let length = packet.len();
         // Only the flow's last group: a packet must not overtake earlier ones.
-        let latest = self.groups.iter_mut().rev().find(|group| group.flow == header.flow);
+        let latest = self
+            .groups
+            .iter_mut()
+            .rev()
+            .find(|group| group.flow == header.flow);
         let joined = match (latest, shape) {
-            (Some(group), Some(shape)) => group.join(&mut self.packets, &packet, &shape, header).then_some(group),
+            (Some(group), Some(shape)) => group
+                .join(&mut self.packets, &packet, &shape, header)
+                .then_some(group),
             _ => None,
         };
         if let Some(group) = joined
@@ -122,10 +132,22 @@ impl Coalescer {
 
 impl Group {
     /// Joins a packet, if it continues the group.
-    fn join(&mut self, packets: &mut [QueuedPacket], packet: &[u8], new: &Shape, header: &Header) -> bool {
-        let Some(mut shape) = self.shape.filter(|_| !self.closed) else { return false };
-        let (Some(first), true) = (packets.get(self.first), self.count < MAX_PACKETS) else { return false };
-        let fits = new.headers == shape.headers && new.payload <= shape.payload && self.length + new.payload <= MAX_PACKET_LEN;
+    fn join(
+        &mut self,
+        packets: &mut [QueuedPacket],
+        packet: &[u8],
+        new: &Shape,
+        header: &Header,
+    ) -> bool {
+        let Some(mut shape) = self.shape.filter(|_| !self.closed) else {
+            return false;
+        };
+        let (Some(first), true) = (packets.get(self.first), self.count < MAX_PACKETS) else {
+            return false;
+        };
+        let fits = new.headers == shape.headers
+            && new.payload <= shape.payload
+            && self.length + new.payload <= MAX_PACKET_LEN;
         let follows = header.flow.protocol == UDP || new.sequence == shape.next_sequence;
         if !fits || !follows || !same_headers(&first.packet, packet, &shape, header) {
             return false;
@@ -150,10 +172,15 @@ impl Group {
 
     /// Turns the headers of the first packet into those of the whole group.
     fn finish(&self, packets: &mut [QueuedPacket]) -> Offload {
-        let (Some(shape), Some(first)) = (self.shape.filter(|_| self.count > 1), packets.get_mut(self.first)) else {
+        let (Some(shape), Some(first)) = (
+            self.shape.filter(|_| self.count > 1),
+            packets.get_mut(self.first),
+        ) else {
             return Offload::NONE;
         };
-        let Some((ip, transport)) = first.packet.split_at_mut_checked(shape.transport) else { return Offload::NONE };
+        let Some((ip, transport)) = first.packet.split_at_mut_checked(shape.transport) else {
+            return Offload::NONE;
+        };
         // Lengths were checked when the packets were joined.
         let short = |length: usize| u16::try_from(length).unwrap_or(u16::MAX);
         let length = self.length - shape.transport;
@@ -175,9 +202,17 @@ impl Group {
         if self.flow.protocol == UDP {
             put(transport, 4, short(length));
         }
-        let pseudo = Sum::pseudo_header(self.flow.source, self.flow.destination, self.flow.protocol, length);
+        let pseudo = Sum::pseudo_header(
+            self.flow.source,
+            self.flow.destination,
+            self.flow.protocol,
+            length,
+        );
         put(transport, checksum_at, pseudo.folded());
-        if let Some(flags) = transport.get_mut(13).filter(|_| self.flow.protocol == TCP && shape.push) {
+        if let Some(flags) = transport
+            .get_mut(13)
+            .filter(|_| self.flow.protocol == TCP && shape.push)
+        {
             *flags |= tcp_flag::PSH;
         }
         Offload {
@@ -203,10 +238,15 @@ fn shape(packet: &[u8], header: &Header) -> Option<Shape> {
             if length < 20 || flags & !tcp_flag::PSH != tcp_flag::ACK {
                 return None;
             }
-            (transport + length, packet::long(packet, transport + 4)?, flags & tcp_flag::PSH != 0)
+            (
+                transport + length,
+                packet::long(packet, transport + 4)?,
+                flags & tcp_flag::PSH != 0,
+            )
         }
         UDP => {
-            let whole = usize::from(packet::word(packet, transport + 4)?) == header.length - transport;
+            let whole =
+                usize::from(packet::word(packet, transport + 4)?) == header.length - transport;
             let checksum = packet::word(packet, transport + 6)?;
             if !whole || checksum == 0 {
                 return None;
@@ -215,25 +255,52 @@ fn shape(packet: &[u8], header: &Header) -> Option<Shape> {
         }
         _ => return None,
     };
-    let payload = header.length.checked_sub(headers).filter(|payload| *payload > 0)?;
+    let payload = header
+        .length
+        .checked_sub(headers)
+        .filter(|payload| *payload > 0)?;
     let next_sequence = sequence.wrapping_add(u32::try_from(payload).ok()?);
-    Some(Shape { transport, headers, payload, sequence, next_sequence, push })
+    Some(Shape {
+        transport,
+        headers,
+        payload,
+        sequence,
+        next_sequence,
+        push,
+    })
 }
 
-/// Whether two packets of a flow differ only in length, checksums, sequence number and identification.
+/// Whether two packets of a flow differ only in length, checksums, sequence number and
+/// identification.
 fn same_headers(first: &[u8], packet: &[u8], shape: &Shape, header: &Header) -> bool {
-    let same = |from: usize, to: usize| first.get(from..to).is_some_and(|bytes| packet.get(from..to) == Some(bytes));
-    let ip = if header.flow.source.is_ipv4() { same(0, 2) && same(6, 10) } else { same(0, 4) && same(6, 8) };
+    let same = |from: usize, to: usize| {
+        first
+            .get(from..to)
+            .is_some_and(|bytes| packet.get(from..to) == Some(bytes))
+    };
+    let ip = if header.flow.source.is_ipv4() {
+        same(0, 2) && same(6, 10)
+    } else {
+        same(0, 4) && same(6, 8)
+    };
     let transport = shape.transport;
     // TCP: acknowledgement and header length; window; urgent pointer and options.
-    let tcp =
-        || same(transport + 8, transport + 13) && same(transport + 14, transport + 16) && same(transport + 18, shape.headers);
+    let tcp = || {
+        same(transport + 8, transport + 13)
+            && same(transport + 14, transport + 16)
+            && same(transport + 18, shape.headers)
+    };
     ip && (header.flow.protocol == UDP || tcp())
 }
 
 fn is_intact(packet: &[u8], transport: usize, header: &Header) -> bool {
     let payload = packet.get(transport..).unwrap_or_default();
-    let sum = Sum::pseudo_header(header.flow.source, header.flow.destination, header.flow.protocol, payload.len());
+    let sum = Sum::pseudo_header(
+        header.flow.source,
+        header.flow.destination,
+        header.flow.protocol,
+        payload.len(),
+    );
     sum.add(payload).checksum() == 0
 }
 
@@ -256,7 +323,8 @@ mod tests {
             coalescer.push(BytesMut::from(&packet[..]), &packet::parse(packet).unwrap());
         }
         let mut written = Vec::new();
-        coalescer.drain(|parts| written.push(parts.iter().flat_map(|part| part.to_vec()).collect()));
+        coalescer
+            .drain(|parts| written.push(parts.iter().flat_map(|part| part.to_vec()).collect()));
         assert!(coalescer.groups.is_empty() && coalescer.packets.is_empty());
         written
     }
@@ -268,10 +336,21 @@ mod tests {
             let (offload, packet) = Offload::read(bytes).unwrap();
             let header = packet::parse(packet).unwrap();
             assert_eq!(header.length, packet.len());
-            segment(offload, packet, &header, 68, &mut BytesMut::new(), &mut segments).unwrap();
+            segment(
+                offload,
+                packet,
+                &header,
+                68,
+                &mut BytesMut::new(),
+                &mut segments,
+            )
+            .unwrap();
         }
         let length = |segment: &[u8]| packet::parse(segment).unwrap().length;
-        segments.iter().map(|segment| segment[..length(segment)].to_vec()).collect()
+        segments
+            .iter()
+            .map(|segment| segment[..length(segment)].to_vec())
+            .collect()
     }
 
     fn stream(make: &Make, sizes: &[usize]) -> Vec<Vec<u8>> {
@@ -287,7 +366,12 @@ mod tests {
 
     #[test]
     fn a_stream_becomes_one_packet_in_both_protocols_and_families() {
-        for make in [Make::tcp4(b""), Make::tcp6(b""), Make::udp4(b""), Make::udp4(b"").v6()] {
+        for make in [
+            Make::tcp4(b""),
+            Make::tcp6(b""),
+            Make::udp4(b""),
+            Make::udp4(b"").v6(),
+        ] {
             let packets = stream(&make, &[1000, 1000, 1000, 300]);
             let written = join(&packets);
             assert_eq!(written.len(), 1, "{make:?}");
@@ -297,7 +381,8 @@ mod tests {
             assert_eq!(large.len(), packets[0].len() + 2300);
             for (segment, packet) in cut(&written).iter().zip(&packets) {
                 assert!(is_intact(segment));
-                // The kernel numbers the segments on; that number means nothing where fragmenting is forbidden.
+                // The kernel numbers the segments on; that number means nothing where fragmenting
+                // is forbidden.
                 assert_eq!(segment[20..], packet[20..]);
             }
         }
@@ -317,9 +402,19 @@ mod tests {
     #[test]
     fn a_pushed_packet_is_the_last_one_and_the_whole_is_pushed() {
         let mut packets = stream(&Make::tcp4(b""), &[100]);
-        let pushed = Make { flags: tcp_flag::ACK | tcp_flag::PSH, sequence: 1100, ..Make::tcp4(&[1; 100]) };
+        let pushed = Make {
+            flags: tcp_flag::ACK | tcp_flag::PSH,
+            sequence: 1100,
+            ..Make::tcp4(&[1; 100])
+        };
         packets.push(pushed.bytes());
-        packets.push(Make { sequence: 1200, ..Make::tcp4(&[2; 100]) }.bytes());
+        packets.push(
+            Make {
+                sequence: 1200,
+                ..Make::tcp4(&[2; 100])
+            }
+            .bytes(),
+        );
         let written = join(&packets);
         assert_eq!(written.len(), 2);
         assert_eq!(written[0][LENGTH + 33], tcp_flag::ACK | tcp_flag::PSH);
@@ -329,20 +424,57 @@ mod tests {
     #[test]
     fn packets_that_differ_in_more_than_their_position_are_not_joined() {
         let first = Make::tcp4(&[1; 100]);
-        let second = Make { sequence: 1100, ..first.clone() };
-        assert_eq!(join(&[first.bytes(), second.bytes()]).len(), 1, "the control");
+        let second = Make {
+            sequence: 1100,
+            ..first.clone()
+        };
+        assert_eq!(
+            join(&[first.bytes(), second.bytes()]).len(),
+            1,
+            "the control"
+        );
         let mut options = second.options.clone();
         options[11] += 1;
         let others = [
-            Make { sequence: 1101, ..second.clone() },
-            Make { sequence: 1000, ..second.clone() },
-            Make { ttl: 62, ..second.clone() },
-            Make { options, ..second.clone() },
-            Make { options: Vec::new(), ..second.clone() },
-            Make { flags: tcp_flag::ACK | tcp_flag::FIN, ..second.clone() },
-            Make { flags: tcp_flag::ACK | tcp_flag::CWR, ..second.clone() },
-            Make { flow: Flow { source_port: 4, ..second.flow }, ..second.clone() },
-            Make { payload: Vec::new(), ..second.clone() },
+            Make {
+                sequence: 1101,
+                ..second.clone()
+            },
+            Make {
+                sequence: 1000,
+                ..second.clone()
+            },
+            Make {
+                ttl: 62,
+                ..second.clone()
+            },
+            Make {
+                options,
+                ..second.clone()
+            },
+            Make {
+                options: Vec::new(),
+                ..second.clone()
+            },
+            Make {
+                flags: tcp_flag::ACK | tcp_flag::FIN,
+                ..second.clone()
+            },
+            Make {
+                flags: tcp_flag::ACK | tcp_flag::CWR,
+                ..second.clone()
+            },
+            Make {
+                flow: Flow {
+                    source_port: 4,
+                    ..second.flow
+                },
+                ..second.clone()
+            },
+            Make {
+                payload: Vec::new(),
+                ..second.clone()
+            },
         ];
         for other in others {
             assert_eq!(join(&[first.bytes(), other.bytes()]).len(), 2, "{other:?}");
@@ -366,7 +498,13 @@ mod tests {
         put_word(packet, 10, sum).unwrap();
         put_word(packet, 36, 0).unwrap();
         let flow = packet::parse(packet).unwrap().flow;
-        let sum = Sum::pseudo_header(flow.source, flow.destination, flow.protocol, packet.len() - 20).add(&packet[20..]);
+        let sum = Sum::pseudo_header(
+            flow.source,
+            flow.destination,
+            flow.protocol,
+            packet.len() - 20,
+        )
+        .add(&packet[20..]);
         put_word(packet, 36, sum.checksum()).unwrap();
     }
 
@@ -376,7 +514,12 @@ mod tests {
             let mut packets = stream(&Make::tcp4(b""), &[100, 100, 100]);
             packets[damaged][80] ^= 1;
             let written = join(&packets);
-            assert!(written.iter().any(|bytes| bytes[LENGTH..] == packets[damaged][..]), "{damaged}");
+            assert!(
+                written
+                    .iter()
+                    .any(|bytes| bytes[LENGTH..] == packets[damaged][..]),
+                "{damaged}"
+            );
         }
     }
 
@@ -385,25 +528,47 @@ mod tests {
         let (one, mut two) = (Make::tcp4(b""), Make::tcp4(b""));
         two.flow.source_port = 5;
         let (one, two) = (stream(&one, &[10; 6]), stream(&two, &[20; 6]));
-        let mixed: Vec<_> = one.iter().zip(&two).flat_map(|(one, two)| [one.clone(), two.clone()]).collect();
+        let mixed: Vec<_> = one
+            .iter()
+            .zip(&two)
+            .flat_map(|(one, two)| [one.clone(), two.clone()])
+            .collect();
         assert_eq!(join(&mixed).len(), 2);
     }
 
     #[test]
     fn a_packet_never_overtakes_another_of_its_flow() {
         let first = Make::tcp4(&[1; 100]);
-        let fin = Make { flags: tcp_flag::ACK | tcp_flag::FIN, sequence: 1100, payload: Vec::new(), ..first.clone() };
-        let late = Make { sequence: 1100, ..first.clone() };
+        let fin = Make {
+            flags: tcp_flag::ACK | tcp_flag::FIN,
+            sequence: 1100,
+            payload: Vec::new(),
+            ..first.clone()
+        };
+        let late = Make {
+            sequence: 1100,
+            ..first.clone()
+        };
         let packets = [first.bytes(), fin.bytes(), late.bytes()];
         let written = join(&packets);
-        assert_eq!(written.iter().map(|bytes| bytes[LENGTH..].to_vec()).collect::<Vec<_>>(), packets);
+        assert_eq!(
+            written
+                .iter()
+                .map(|bytes| bytes[LENGTH..].to_vec())
+                .collect::<Vec<_>>(),
+            packets
+        );
     }
 
     #[test]
     fn no_packet_exceeds_the_maximum_length_of_ip() {
         let written = join(&stream(&Make::tcp4(b""), &[1400; 100]));
         assert_eq!(written.len(), 3);
-        assert!(written.iter().all(|bytes| bytes.len() - LENGTH <= MAX_PACKET_LEN));
+        assert!(
+            written
+                .iter()
+                .all(|bytes| bytes.len() - LENGTH <= MAX_PACKET_LEN)
+        );
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! The TUN device. The process reads the packets that the kernel routes to it; the kernel receives what the process writes.
+//! The TUN device. The process reads the packets that the kernel routes to it; the kernel receives
+//! what the process writes.
 
 use std::{
     ffi::CString,
@@ -19,10 +20,19 @@ pub(super) struct Device {
 impl Device {
     /// Attaches to the device of this name, or creates it. The device stays when the process ends.
     pub(super) fn open(name: &str, mtu: u16) -> io::Result<Self> {
-        let tun = DeviceBuilder::new().name(name).mtu(mtu).offload(true).enable(true).build_sync()?;
+        let tun = DeviceBuilder::new()
+            .name(name)
+            .mtu(mtu)
+            .offload(true)
+            .enable(true)
+            .build_sync()?;
         tun.persist()?;
         rustix::io::ioctl_fionbio(tun.as_fd(), true)?;
-        Ok(Self { tun, name: name.to_owned(), mtu: mtu.into() })
+        Ok(Self {
+            tun,
+            name: name.to_owned(),
+            mtu: mtu.into(),
+        })
     }
 
     pub(super) fn name(&self) -> &str {
@@ -35,7 +45,11 @@ impl Device {
             self.tun.set_mtu(mtu)?;
         }
         self.mtu.store(mtu, Ordering::Relaxed);
-        if self.tun.is_running()? { Ok(()) } else { self.tun.enabled(true) }
+        if self.tun.is_running()? {
+            Ok(())
+        } else {
+            self.tun.enabled(true)
+        }
     }
 
     pub(super) fn mtu(&self) -> u16 {
@@ -72,11 +86,23 @@ impl AsFd for Device {
 pub(super) fn remove(name: &str) -> io::Result<()> {
     const NO_SUCH_DEVICE: i32 = -nix::libc::ENODEV;
     const ANSWER_CODE: usize = 16;
-    let netlink = socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, None)?;
-    send(netlink.as_raw_fd(), &delete_request(&CString::new(name)?), MsgFlags::empty())?;
+    let netlink = socket(
+        AddressFamily::Netlink,
+        SockType::Raw,
+        SockFlag::SOCK_CLOEXEC,
+        None,
+    )?;
+    send(
+        netlink.as_raw_fd(),
+        &delete_request(&CString::new(name)?),
+        MsgFlags::empty(),
+    )?;
     let mut answer = [0; 512];
     let length = recv(netlink.as_raw_fd(), &mut answer, MsgFlags::empty())?;
-    let code = answer.get(ANSWER_CODE..length).and_then(<[u8]>::first_chunk).map(|code| i32::from_ne_bytes(*code));
+    let code = answer
+        .get(ANSWER_CODE..length)
+        .and_then(<[u8]>::first_chunk)
+        .map(|code| i32::from_ne_bytes(*code));
     match code {
         Some(0 | NO_SUCH_DEVICE) => Ok(()),
         Some(error) => Err(io::Error::from_raw_os_error(-error)),
@@ -94,7 +120,10 @@ fn delete_request(name: &CString) -> Vec<u8> {
     let attribute = 4 + name.len();
     let length = (HEADERS + attribute).next_multiple_of(4);
     // The kernel refuses names of more than 15 bytes.
-    let mut message = u32::try_from(length).unwrap_or(u32::MAX).to_ne_bytes().to_vec();
+    let mut message = u32::try_from(length)
+        .unwrap_or(u32::MAX)
+        .to_ne_bytes()
+        .to_vec();
     message.extend(DELETE_LINK.to_ne_bytes());
     message.extend(REQUEST_AND_ACKNOWLEDGE.to_ne_bytes());
     message.resize(HEADERS, 0);

@@ -1,7 +1,9 @@
-//! Direct paths: packets go to a remote that is otherwise reached through another peer, the broker. Pure.
+//! Direct paths: packets go to a remote that is otherwise reached through another peer, the broker.
+//! Pure.
 //!
-//! The kernels of both ends see what they see when the broker forwards packets. On the way, packets have the addresses that they would
-//! have there: the sender translates the destination, the receiver the source.
+//! The kernels of both ends see what they see when the broker forwards packets. On the way, packets
+//! have the addresses that they would have there: the sender translates the destination, the
+//! receiver the source.
 //!
 //! ```text
 //!   customer's device          on the way                 provider's device
@@ -9,7 +11,8 @@
 //!   destination  p at customer translated    p at broker  p at broker
 //! ```
 //!
-//! Both ends use a path only while the other end answers probes that name the same broker: an end without the path does not answer.
+//! Both ends use a path only while the other end answers probes that name the same broker: an end
+//! without the path does not answer.
 
 use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 
@@ -31,11 +34,12 @@ pub struct Direct {
     pub local: Local,
 }
 
-/// The addresses here that may use a direct path, as the broker sees them. What other addresses send goes through the broker. What arrives
-/// for them on the path is dropped.
+/// The addresses here that may use a direct path, as the broker sees them. What other addresses
+/// send goes through the broker. What arrives for them on the path is dropped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Local {
-    /// At the customer, everything of its own. Not what it passes on from other clusters: its way leads through two brokers.
+    /// At the customer, everything of its own. Not what it passes on from other clusters: its way
+    /// leads through two brokers.
     Prefixes(Vec<IpNet>),
     /// At the provider, the customer's pods.
     Pods(Arc<BTreeSet<IpAddr>>),
@@ -59,23 +63,34 @@ impl Direct {
         token >> 32 == u64::from(self.number)
     }
 
-    /// Translates the destination of a packet that leaves. `None` if it is not the remote's, or the packet is malformed.
+    /// Translates the destination of a packet that leaves. `None` if it is not the remote's, or the
+    /// packet is malformed.
     pub(super) fn outgoing(&self, packet: &mut [u8]) -> Option<()> {
-        replace(packet, Side::Destination, &|address| Some(self.prefixes.there(Here(address))?.0))
+        replace(packet, Side::Destination, &|address| {
+            Some(self.prefixes.there(Here(address))?.0)
+        })
     }
 
-    /// Translates the source of a packet that arrived. `None` if it is not the remote's, or the packet is malformed.
+    /// Translates the source of a packet that arrived. `None` if it is not the remote's, or the
+    /// packet is malformed.
     pub(super) fn incoming(&self, packet: &mut [u8]) -> Option<()> {
-        replace(packet, Side::Source, &|address| Some(self.prefixes.here(There(address))?.0))
+        replace(packet, Side::Source, &|address| {
+            Some(self.prefixes.here(There(address))?.0)
+        })
     }
 }
 
-/// The number of probes in a row that must be answered before packets take the path, and unanswered before they leave it.
+/// The number of probes in a row that must be answered before packets take the path, and unanswered
+/// before they leave it.
 const PROBES: usize = 4;
 
 /// Whether packets take a path that they took before, or not.
 pub(super) fn is_used(was_used: bool, answered_in_a_row: usize, unanswered: usize) -> bool {
-    if was_used { unanswered < PROBES } else { answered_in_a_row >= PROBES && unanswered < PROBES }
+    if was_used {
+        unanswered < PROBES
+    } else {
+        answered_in_a_row >= PROBES && unanswered < PROBES
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,11 +124,18 @@ const UDP_LITE: u8 = 136;
 /// Length of the header of an ICMP error, before the packet that it is about.
 const ICMP_HEADER: usize = 8;
 
-/// Replaces one address of a packet, and of the packet that an ICMP error is about, where it is on the other side. Keeps checksums as right
-/// or wrong as they were. `None` if the address has no translation; then the packet is as before.
-fn replace(packet: &mut [u8], side: Side, translate: &impl Fn(IpAddr) -> Option<IpAddr>) -> Option<()> {
+/// Replaces one address of a packet, and of the packet that an ICMP error is about, where it is on
+/// the other side. Keeps checksums as right or wrong as they were. `None` if the address has no
+/// translation; then the packet is as before.
+fn replace(
+    packet: &mut [u8],
+    side: Side,
+    translate: &impl Fn(IpAddr) -> Option<IpAddr>,
+) -> Option<()> {
     replace_address(packet, side, translate)?;
-    let Some((at, protocol)) = transport(packet) else { return Some(()) };
+    let Some((at, protocol)) = transport(packet) else {
+        return Some(());
+    };
     let is_error = match (protocol, packet.get(at)) {
         // Destination unreachable, source quench, redirect, time exceeded, parameter problem.
         (ICMP, Some(kind)) => matches!(kind, 3 | 4 | 5 | 11 | 12),
@@ -133,7 +155,11 @@ fn replace(packet: &mut [u8], side: Side, translate: &impl Fn(IpAddr) -> Option<
 }
 
 /// Replaces one address of a packet, whose end may be missing.
-fn replace_address(packet: &mut [u8], side: Side, translate: &impl Fn(IpAddr) -> Option<IpAddr>) -> Option<()> {
+fn replace_address(
+    packet: &mut [u8],
+    side: Side,
+    translate: &impl Fn(IpAddr) -> Option<IpAddr>,
+) -> Option<()> {
     let is_v4 = match packet.first()? >> 4 {
         4 if packet.len() >= IPV4_HEADER => true,
         6 if packet.len() >= IPV6_HEADER => false,
@@ -142,12 +168,16 @@ fn replace_address(packet: &mut [u8], side: Side, translate: &impl Fn(IpAddr) ->
     let at = side.offset(is_v4);
     let (before, now) = if is_v4 {
         let old: [u8; 4] = *packet.get(at..)?.first_chunk()?;
-        let IpAddr::V4(new) = translate(old.into())? else { return None };
+        let IpAddr::V4(new) = translate(old.into())? else {
+            return None;
+        };
         packet.get_mut(at..at + 4)?.copy_from_slice(&new.octets());
         (Sum::of(&old), Sum::of(&new.octets()))
     } else {
         let old: [u8; 16] = *packet.get(at..)?.first_chunk()?;
-        let IpAddr::V6(new) = translate(old.into())? else { return None };
+        let IpAddr::V6(new) = translate(old.into())? else {
+            return None;
+        };
         packet.get_mut(at..at + 16)?.copy_from_slice(&new.octets());
         (Sum::of(&old), Sum::of(&new.octets()))
     };
@@ -158,7 +188,9 @@ fn replace_address(packet: &mut [u8], side: Side, translate: &impl Fn(IpAddr) ->
         match protocol {
             TCP => adjust(packet, at + 16, before, now),
             // Without a checksum, which IPv4 allows, it stays so.
-            UDP | UDP_LITE if packet::word(packet, at + 6) != Some(0) => adjust_udp(packet, at + 6, before, now),
+            UDP | UDP_LITE if packet::word(packet, at + 6) != Some(0) => {
+                adjust_udp(packet, at + 6, before, now);
+            }
             ICMPV6 => adjust(packet, at + 2, before, now),
             _ => {}
         }
@@ -168,7 +200,11 @@ fn replace_address(packet: &mut [u8], side: Side, translate: &impl Fn(IpAddr) ->
 
 /// Offset and protocol of the transport header, if the packet is not a later fragment.
 fn transport(packet: &[u8]) -> Option<(usize, u8)> {
-    if packet.first()? >> 4 == 4 { transport_v4(packet) } else { transport_v6(packet) }
+    if packet.first()? >> 4 == 4 {
+        transport_v4(packet)
+    } else {
+        transport_v6(packet)
+    }
 }
 
 fn transport_v4(packet: &[u8]) -> Option<(usize, u8)> {

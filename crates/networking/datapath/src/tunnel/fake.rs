@@ -66,9 +66,21 @@ impl Tunnel for FakeTunnel {
 
     fn state(&self) -> State {
         let fake = self.lock();
-        let remotes = fake.applied.last().filter(|_| fake.running).map(|endpoint| &endpoint.remotes[..]).unwrap_or_default();
-        let silent = |remote: &Remote| RemoteState { endpoint: remote.endpoint, ..RemoteState::silent(remote.public_key) };
-        State { running: fake.running, remotes: remotes.iter().map(silent).collect(), dropped: Dropped::default() }
+        let remotes = fake
+            .applied
+            .last()
+            .filter(|_| fake.running)
+            .map(|endpoint| &endpoint.remotes[..])
+            .unwrap_or_default();
+        let silent = |remote: &Remote| RemoteState {
+            endpoint: remote.endpoint,
+            ..RemoteState::silent(remote.public_key)
+        };
+        State {
+            running: fake.running,
+            remotes: remotes.iter().map(silent).collect(),
+            dropped: Dropped::default(),
+        }
     }
 
     fn stop(&self) {

@@ -1,6 +1,7 @@
 //! Groups datagrams that one call can send.
 //!
-//! The kernel cuts one large buffer into datagrams of one size (`UDP_SEGMENT`); only the last one may be shorter.
+//! The kernel cuts one large buffer into datagrams of one size (`UDP_SEGMENT`); only the last one
+//! may be shorter.
 
 /// Maximum number of datagrams in one call (`UDP_MAX_SEGMENTS` of older kernels).
 const MAX_DATAGRAMS: usize = 64;
@@ -21,10 +22,20 @@ impl Group {
     /// Adds a datagram, if one call can send it together with the others.
     pub(super) fn add(&mut self, length: usize) -> bool {
         if self.count == 0 {
-            *self = Self { count: 1, bytes: length, size: length, closed: length == 0 };
+            *self = Self {
+                count: 1,
+                bytes: length,
+                size: length,
+                closed: length == 0,
+            };
             return true;
         }
-        if self.closed || self.count == MAX_DATAGRAMS || length > self.size || length == 0 || self.bytes + length > MAX_BYTES {
+        if self.closed
+            || self.count == MAX_DATAGRAMS
+            || length > self.size
+            || length == 0
+            || self.bytes + length > MAX_BYTES
+        {
             return false;
         }
         self.count += 1;
@@ -35,7 +46,11 @@ impl Group {
 
     /// The size of the segments, if there are several.
     pub(super) fn segment(&self) -> Option<u16> {
-        if self.count > 1 { u16::try_from(self.size).ok() } else { None }
+        if self.count > 1 {
+            u16::try_from(self.size).ok()
+        } else {
+            None
+        }
     }
 }
 

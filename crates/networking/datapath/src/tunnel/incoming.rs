@@ -29,7 +29,8 @@ use super::{
 };
 use crate::message::{Kind, kind};
 
-/// A tunnel client that is silent for this long has no session: it sends a keepalive every five seconds.
+/// A tunnel client that is silent for this long has no session: it sends a keepalive every five
+/// seconds.
 const CLIENT_SILENCE: Duration = Duration::from_secs(15);
 
 /// Carries packets from a socket to the device until it is stopped.
@@ -49,7 +50,8 @@ pub(super) fn run(shared: &Shared, socket: &Socket, stop: &Stop) -> io::Result<(
     Ok(())
 }
 
-/// A large receive buffer. Each call takes its part; the memory is cleared only when the whole buffer is reused.
+/// A large receive buffer. Each call takes its part; the memory is cleared only when the whole
+/// buffer is reused.
 #[derive(Default)]
 struct Space(BytesMut);
 
@@ -57,7 +59,10 @@ impl Space {
     const SIZE: usize = 4 * MAX_BATCH_LEN;
 
     /// Space for one call.
-    #[expect(clippy::indexing_slicing, reason = "the buffer has this length: it gets a larger one if it is shorter")]
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "the buffer has this length: it gets a larger one if it is shorter"
+    )]
     fn free(&mut self) -> &mut [u8] {
         if self.0.len() < MAX_BATCH_LEN {
             self.0.clear();
@@ -133,7 +138,9 @@ impl<'a> Incoming<'a> {
 
     /// Decrypts the batch of one session and accepts the packets that its remote may send.
     fn finish(&mut self, table: &RemoteTable, session: Option<u32>, path: Path) {
-        let Some(index) = session.filter(|_| !self.batch.is_empty()) else { return };
+        let Some(index) = session.filter(|_| !self.batch.is_empty()) else {
+            return;
+        };
         let Some(link) = self.shared.link(index) else {
             add(&self.shared.dropped.unknown_session, self.batch.len());
             return self.batch.clear();
@@ -154,7 +161,9 @@ impl<'a> Incoming<'a> {
                         self.decrypted.push(packet);
                     }
                 }
-                Err(WireGuardError::DuplicateCounter | WireGuardError::InvalidCounter) => count(&live.dropped.replayed),
+                Err(WireGuardError::DuplicateCounter | WireGuardError::InvalidCounter) => {
+                    count(&live.dropped.replayed);
+                }
                 Err(WireGuardError::NoCurrentSession) => count(&live.dropped.unknown_session),
                 Err(_) => count(&live.dropped.forged),
             }
@@ -176,16 +185,23 @@ impl<'a> Incoming<'a> {
 
     fn accept(&mut self, table: &RemoteTable, link: &Link) {
         let live = &link.live;
-        if let Some(Inward(inward)) = table.entry(&live.public_key).and_then(|entry| entry.inward.as_ref()) {
+        if let Some(Inward(inward)) = table
+            .entry(&live.public_key)
+            .and_then(|entry| entry.inward.as_ref())
+        {
             for packet in self.decrypted.drain(..).filter(|packet| !packet.is_empty()) {
                 // The channel is bounded in packets, so packets must be bounded in size.
-                if packet.len() > usize::from(table.device.mtu()) || inward.try_send(packet.to_vec()).is_err() {
+                if packet.len() > usize::from(table.device.mtu())
+                    || inward.try_send(packet.to_vec()).is_err()
+                {
                     count(&live.dropped.write_failed);
                 }
             }
             return;
         }
-        let direct = table.entry(&live.public_key).and_then(|entry| entry.direct.as_ref());
+        let direct = table
+            .entry(&live.public_key)
+            .and_then(|entry| entry.direct.as_ref());
         // Packets of a batch usually have the same source.
         let mut allowed = None;
         for mut packet in self.decrypted.drain(..).filter(|packet| !packet.is_empty()) {
@@ -198,7 +214,10 @@ impl<'a> Incoming<'a> {
                     count(&live.dropped.wrong_destination);
                     continue;
                 }
-                let Some(translated) = direct.incoming(&mut packet).and_then(|()| packet::parse(&packet)) else {
+                let Some(translated) = direct
+                    .incoming(&mut packet)
+                    .and_then(|()| packet::parse(&packet))
+                else {
                     count(&live.dropped.wrong_source);
                     continue;
                 };
@@ -219,18 +238,24 @@ impl<'a> Incoming<'a> {
 
     fn handshake(&mut self, table: &RemoteTable, datagram: &[u8], path: Path) {
         let shared = self.shared;
-        let Some((identity, message)) = self.verify(table, datagram, path) else { return };
+        let Some((identity, message)) = self.verify(table, datagram, path) else {
+            return;
+        };
         let link = match &message {
             WgKind::HandshakeInit(message) => table.identities.get(identity).and_then(|own| {
                 let half = parse_handshake_anon(&own.secret, &own.public, message).ok()?;
-                let entry = table.entries.get(*table.by_key.get(&PublicKey(half.peer_static_public))?)?;
+                let entry = table
+                    .entries
+                    .get(*table.by_key.get(&PublicKey(half.peer_static_public))?)?;
                 entry.links.get(identity).cloned()
             }),
             WgKind::HandshakeResp(message) => shared.link(message.receiver_idx.get()),
             WgKind::CookieReply(message) => shared.link(message.receiver_idx.get()),
             WgKind::Data(_) => None,
         };
-        let Some(link) = link else { return count(&shared.dropped.bad_handshake) };
+        let Some(link) = link else {
+            return count(&shared.dropped.bad_handshake);
+        };
         // A cookie reply does not prove who sent it.
         let proves = !matches!(message, WgKind::CookieReply(_));
         let mut sessions = link.lock();
@@ -238,14 +263,16 @@ impl<'a> Incoming<'a> {
             Ok(()) if proves => {
                 link.live.heard(path);
                 sessions.flush(&mut self.replies);
-                // Under the lock: packets of the new session must not overtake the handshake's answer.
+                // Under the lock: packets of the new session must not overtake the handshake's
+                // answer.
                 self.answer(table, &link);
             }
             Ok(()) => {}
             Err(error) => {
                 tracing::debug!(?error, remote = %link.live.public_key, from = %path.remote, "handshake refused");
                 count(&link.live.dropped.bad_handshake);
-                // The process of a tunnel client may have moved to a node whose clock is behind. It calls again.
+                // The process of a tunnel client may have moved to a node whose clock is behind. It
+                // calls again.
                 if matches!(error, WireGuardError::WrongTai64nTimestamp)
                     && is_silent_client(table, &link.live)
                     && let Some(own) = table.identities.get(identity)
@@ -256,7 +283,8 @@ impl<'a> Incoming<'a> {
         }
     }
 
-    /// Finds out which of our keys a handshake message is for. Under load the sender must show a cookie first.
+    /// Finds out which of our keys a handshake message is for. Under load the sender must show a
+    /// cookie first.
     fn verify(&self, table: &RemoteTable, datagram: &[u8], path: Path) -> Option<(usize, WgKind)> {
         for (number, identity) in table.identities.iter().enumerate() {
             let message = Packet::copy_from(datagram);
@@ -278,7 +306,9 @@ impl<'a> Incoming<'a> {
         if self.replies.len() < 2 {
             return send_all(self.shared, table, link, &mut self.replies);
         }
-        let Some(path) = link.live.path() else { return self.replies.clear() };
+        let Some(path) = link.live.path() else {
+            return self.replies.clear();
+        };
         for reply in mem::take(&mut self.replies) {
             self.shared.remember(link, &reply);
             self.outbox.push(table, &link.live, path, reply.into());
@@ -289,14 +319,31 @@ impl<'a> Incoming<'a> {
 
 /// Whether a remote is a tunnel client without a session.
 fn is_silent_client(table: &RemoteTable, live: &LiveRemote) -> bool {
-    let is_client = table.entry(&live.public_key).is_some_and(|entry| entry.inward.is_some());
-    is_client && live.last_received().is_some_and(|silence| silence >= CLIENT_SILENCE)
+    let is_client = table
+        .entry(&live.public_key)
+        .is_some_and(|entry| entry.inward.is_some());
+    is_client
+        && live
+            .last_received()
+            .is_some_and(|silence| silence >= CLIENT_SILENCE)
 }
 
 /// Handles a probe: answers a question over the path that it came, or records an answer.
-fn handle_probe(table: &RemoteTable, live: &Arc<LiveRemote>, sessions: &mut Sessions, probe: Probe, path: Path) {
-    let direct = || table.entry(&live.public_key).and_then(|entry| entry.direct.as_ref());
-    if probe.purpose == Purpose::Direct && !direct().is_some_and(|direct| direct.is_named_by(probe.token)) {
+fn handle_probe(
+    table: &RemoteTable,
+    live: &Arc<LiveRemote>,
+    sessions: &mut Sessions,
+    probe: Probe,
+    path: Path,
+) {
+    let direct = || {
+        table
+            .entry(&live.public_key)
+            .and_then(|entry| entry.direct.as_ref())
+    };
+    if probe.purpose == Purpose::Direct
+        && !direct().is_some_and(|direct| direct.is_named_by(probe.token))
+    {
         return;
     }
     if let Some(answer) = probe.answer().and_then(|answer| sessions.probe(answer)) {
@@ -305,10 +352,15 @@ fn handle_probe(table: &RemoteTable, live: &Arc<LiveRemote>, sessions: &mut Sess
     if matches!(probe.purpose, Purpose::Answer | Purpose::DirectAnswer) {
         live.with_measure(|measure| measure.answered(probe.token, Instant::now()));
     }
-    if probe.purpose == Purpose::TrialAnswer && live.with_paths(|paths| paths.answered(probe.token, Instant::now())) {
+    if probe.purpose == Purpose::TrialAnswer
+        && live.with_paths(|paths| paths.answered(probe.token, Instant::now()))
+    {
         tracing::info!(remote = %live.public_key, "UDP passes again and takes over from the relay");
         // A question over UDP makes the remote change its path, too.
-        let question = sessions.probe(Probe { purpose: Purpose::Question, token: rand::random() });
+        let question = sessions.probe(Probe {
+            purpose: Purpose::Question,
+            token: rand::random(),
+        });
         if let (Some(question), Some(path)) = (question, live.path()) {
             send_one(table, live, path, WgKind::Data(question));
         }
@@ -318,9 +370,14 @@ fn handle_probe(table: &RemoteTable, live: &Arc<LiveRemote>, sessions: &mut Sess
 /// No remote's counters include the cookie, because the sender is not known yet.
 fn send_cookie(table: &RemoteTable, cookie: WgKind, path: Path) {
     let cookie = Packet::from(cookie);
-    let result = table
-        .socket_for(path)
-        .map(|socket| socket.send(&[io::IoSlice::new(&cookie)], None, path, nix::sys::socket::MsgFlags::empty()));
+    let result = table.socket_for(path).map(|socket| {
+        socket.send(
+            &[io::IoSlice::new(&cookie)],
+            None,
+            path,
+            nix::sys::socket::MsgFlags::empty(),
+        )
+    });
     if let Some(Err(error)) = result {
         tracing::debug!(%error, to = %path.remote, "cannot send a cookie");
     }

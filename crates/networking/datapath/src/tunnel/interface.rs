@@ -1,15 +1,16 @@
 //! The tunnel's interface: the trait, the wanted endpoint, and the reported state.
 //!
-//! **Several gateways of one cluster.** In the kernel's WireGuard a prefix belongs to one peer. Here several remotes
-//! may have the same prefixes. Outgoing packets are spread over the enabled ones by the low bits of their addresses
-//! ([`liqo_network_model::spread`]); incoming packets are accepted from each of them.
+//! **Several gateways of one cluster.** In the kernel's WireGuard a prefix belongs to one peer.
+//! Here several remotes may have the same prefixes. Outgoing packets are spread over the enabled
+//! ones by the low bits of their addresses ([`liqo_network_model::spread`]); incoming packets are
+//! accepted from each of them.
 //!
-//! **Changing keys without a pause.** A peer's new key is one more remote with the same prefixes. For our own new key,
-//! the former one stays as [`Endpoint::previous_key`]: its sessions go on until the new ones are established, and peers
-//! that know only the former key still reach us.
+//! **Changing keys without a pause.** A peer's new key is one more remote with the same prefixes.
+//! For our own new key, the former one stays as [`Endpoint::previous_key`]: its sessions go on
+//! until the new ones are established, and peers that know only the former key still reach us.
 //!
-//! **Tunnel clients.** Packets of a remote with [`Remote::inward`] stay in this process and never reach the device.
-//! [`Tunnel::send`] answers them. **Direct paths** around a broker: see `direct`.
+//! **Tunnel clients.** Packets of a remote with [`Remote::inward`] stay in this process and never
+//! reach the device. [`Tunnel::send`] answers them. **Direct paths** around a broker: see `direct`.
 
 use std::{collections::HashSet, io, net::SocketAddr, time::Duration};
 
@@ -26,9 +27,10 @@ use crate::relay::is_relay;
 
 /// Carries packets to remotes, encrypted.
 pub trait Tunnel: Send + Sync {
-    /// Brings the tunnel to the wanted state, from whatever state. Does not disturb what did not change, and restarts threads that ended.
-    /// After an error the former state goes on as far as it can, and the next call tries again.
-    /// Opens device and sockets in the network namespace of the calling thread.
+    /// Brings the tunnel to the wanted state, from whatever state. Does not disturb what did not
+    /// change, and restarts threads that ended. After an error the former state goes on as far as
+    /// it can, and the next call tries again. Opens device and sockets in the network namespace of
+    /// the calling thread.
     fn apply(&self, wanted: &Endpoint) -> Result<(), TunnelError>;
 
     /// Sends a packet of this process to a remote with [`Remote::inward`].
@@ -39,7 +41,8 @@ pub trait Tunnel: Send + Sync {
     /// Ends all threads and forgets all sessions. The device and its routes stay.
     fn stop(&self);
 
-    /// Removes the device of this name, whoever created it, and with it all its routes. No error if it does not exist.
+    /// Removes the device of this name, whoever created it, and with it all its routes. No error if
+    /// it does not exist.
     fn remove_device(&self, name: &str) -> Result<(), TunnelError>;
 }
 
@@ -61,7 +64,10 @@ pub struct Endpoint {
 impl Endpoint {
     /// Refuses remotes that share a key with each other or with this endpoint.
     pub(super) fn check(&self) -> Result<(), TunnelError> {
-        let own = [Some(self.private_key.public()), self.previous_key.as_ref().map(PrivateKey::public)];
+        let own = [
+            Some(self.private_key.public()),
+            self.previous_key.as_ref().map(PrivateKey::public),
+        ];
         let mut keys = HashSet::new();
         for remote in &self.remotes {
             if own.contains(&Some(remote.public_key)) {
@@ -80,25 +86,30 @@ impl Endpoint {
 pub struct Remote {
     /// Identifies the remote. Each remote of an endpoint has another key.
     pub public_key: PublicKey,
-    /// The remote's first key, if its key was renewed since. It decides the remote's share of the flows ([`liqo_network_model::spread`]).
-    /// Two remotes with the same first key are one gateway; the last enabled one of them receives its packets.
+    /// The remote's first key, if its key was renewed since. It decides the remote's share of the
+    /// flows ([`liqo_network_model::spread`]). Two remotes with the same first key are one gateway;
+    /// the last enabled one of them receives its packets.
     pub first_key: Option<PublicKey>,
-    /// The remote's address; `None` if it must send first. When the remote sends from another address, the tunnel answers there. This
-    /// address takes effect when it changes.
+    /// The remote's address; `None` if it must send first. When the remote sends from another
+    /// address, the tunnel answers there. This address takes effect when it changes.
     pub endpoint: Option<SocketAddr>,
-    /// The address of our [relay](crate::relay) to the remote, while UDP does not pass. It takes effect when it changes. Meanwhile the tunnel
-    /// tries UDP at `endpoint`, and returns to UDP when that passes.
+    /// The address of our [relay](crate::relay) to the remote, while UDP does not pass. It takes
+    /// effect when it changes. Meanwhile the tunnel tries UDP at `endpoint`, and returns to UDP
+    /// when that passes.
     pub relay: Option<SocketAddr>,
-    /// Interval of keepalives, which keep address translators on the path from forgetting the connection. Whole seconds.
+    /// Interval of keepalives, which keep address translators on the path from forgetting the
+    /// connection. Whole seconds.
     pub keepalive: Option<Duration>,
-    /// The addresses behind the remote: allowed sources of its packets, and destinations of packets to it. Others are dropped and counted.
+    /// The addresses behind the remote: allowed sources of its packets, and destinations of packets
+    /// to it. Others are dropped and counted.
     pub prefixes: Vec<IpNet>,
     /// Whether packets are sent to the remote. Its packets are accepted in any case.
     pub enabled: bool,
-    /// The remote's packets go there instead of to the device. Then the remote needs no prefixes and receives no packets from the device.
+    /// The remote's packets go there instead of to the device. Then the remote needs no prefixes
+    /// and receives no packets from the device.
     pub inward: Option<Inward>,
-    /// Set if the remote is reached through another peer as well, which has the same prefixes: packets take the direct path while the
-    /// remote answers on it.
+    /// Set if the remote is reached through another peer as well, which has the same prefixes:
+    /// packets take the direct path while the remote answers on it.
     pub direct: Option<Direct>,
 }
 
@@ -156,9 +167,11 @@ pub struct RemoteState {
     /// Bytes in datagrams from it.
     pub received_bytes: u64,
     pub dropped: Dropped,
-    /// Quality of the path to it, while it is enabled. `None` if the remote does not answer probes, as other implementations of WireGuard.
+    /// Quality of the path to it, while it is enabled. `None` if the remote does not answer probes,
+    /// as other implementations of WireGuard.
     pub measured: Option<Measured>,
-    /// Number of the latest probes in a row that are not answered (yet). 0 if it never answered any.
+    /// Number of the latest probes in a row that are not answered (yet). 0 if it never answered
+    /// any.
     pub unanswered: usize,
     /// Whether packets take the [direct path](Remote::direct) to it now.
     pub is_direct: bool,
@@ -181,7 +194,10 @@ pub enum TunnelError {
     #[error("cannot remove the network device {device}: {source}")]
     Remove { device: String, source: io::Error },
     #[error("cannot listen on {address} (UDP): {source}; does another process use the port?")]
-    Listen { address: SocketAddr, source: io::Error },
+    Listen {
+        address: SocketAddr,
+        source: io::Error,
+    },
     #[error("cannot start a thread of the tunnel: {0}")]
     Thread(#[source] io::Error),
     #[error("two remotes have the key {0}: each needs its own")]
@@ -209,15 +225,23 @@ mod tests {
     fn each_remote_has_a_key_of_its_own() {
         let (one, two) = (PrivateKey::generate(), PrivateKey::generate());
         assert!(endpoint(&[&one, &two]).check().is_ok());
-        assert!(matches!(endpoint(&[&one, &two, &one]).check(), Err(TunnelError::DuplicateKey(key)) if key == one.public()));
+        assert!(
+            matches!(endpoint(&[&one, &two, &one]).check(), Err(TunnelError::DuplicateKey(key)) if key == one.public())
+        );
     }
 
     #[test]
     fn no_remote_has_our_key_or_our_previous_one() {
         let key = PrivateKey::generate();
         for own in [
-            Endpoint { private_key: key.clone(), ..endpoint(&[&key]) },
-            Endpoint { previous_key: Some(key.clone()), ..endpoint(&[&key]) },
+            Endpoint {
+                private_key: key.clone(),
+                ..endpoint(&[&key])
+            },
+            Endpoint {
+                previous_key: Some(key.clone()),
+                ..endpoint(&[&key])
+            },
         ] {
             assert!(matches!(own.check(), Err(TunnelError::OwnKey(_))));
         }

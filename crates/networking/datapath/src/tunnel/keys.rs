@@ -70,7 +70,11 @@ impl fmt::Debug for PublicKey {
 }
 
 fn decode(text: &str) -> Result<[u8; 32], InvalidKey> {
-    BASE64.decode(text.as_bytes()).ok().and_then(|bytes| bytes.try_into().ok()).ok_or(InvalidKey)
+    BASE64
+        .decode(text.as_bytes())
+        .ok()
+        .and_then(|bytes| bytes.try_into().ok())
+        .ok_or(InvalidKey)
 }
 
 impl FromStr for PublicKey {

@@ -7,7 +7,10 @@ use std::{
 
 use parking_lot::Mutex;
 
-use super::{counters::DroppedCounters, keys::PublicKey, measure::Measure, path_selection::PathSelection, socket::Path};
+use super::{
+    counters::DroppedCounters, keys::PublicKey, measure::Measure, path_selection::PathSelection,
+    socket::Path,
+};
 
 pub(super) struct LiveRemote {
     pub(super) public_key: PublicKey,
@@ -77,6 +80,10 @@ impl LiveRemote {
 
     pub(super) fn last_received(&self) -> Option<Duration> {
         let at = self.last_received.load(Relaxed).checked_sub(1)?;
-        Some(self.started.elapsed().saturating_sub(Duration::from_millis(at)))
+        Some(
+            self.started
+                .elapsed()
+                .saturating_sub(Duration::from_millis(at)),
+        )
     }
 }

@@ -1,7 +1,7 @@
 //! Measures the path to a remote: latency and loss of probes. Pure.
 //!
-//! Every half second the tunnel probes each remote that it sends packets to, inside the session. With more than 125
-//! remotes it probes each less often.
+//! Every half second the tunnel probes each remote that it sends packets to, inside the session.
+//! With more than 125 remotes it probes each less often.
 
 use std::{
     collections::VecDeque,
@@ -51,9 +51,12 @@ pub(super) fn period(remotes: usize) -> Duration {
 }
 
 impl Measure {
-    /// Whether a probe is due. The first one is delayed by the random token, so that probes to many remotes are spread over time.
+    /// Whether a probe is due. The first one is delayed by the random token, so that probes to many
+    /// remotes are spread over time.
     pub(super) fn is_due(&mut self, period: Duration, token: u64, now: Instant) -> bool {
-        let offset = Duration::from_millis(token % u64::try_from(period.as_millis()).unwrap_or(u64::MAX).max(1));
+        let offset = Duration::from_millis(
+            token % u64::try_from(period.as_millis()).unwrap_or(u64::MAX).max(1),
+        );
         let next = *self.next.get_or_insert(now + offset);
         if now < next {
             return false;
@@ -63,49 +66,85 @@ impl Measure {
     }
 
     pub(super) fn ask(&mut self, token: u64, now: Instant) {
-        self.probes.push_back(SentProbe { token, at: now, took: None });
-        let is_old = |probe: &SentProbe| probe.took.is_some() || now.saturating_duration_since(probe.at) >= TIMEOUT;
+        self.probes.push_back(SentProbe {
+            token,
+            at: now,
+            took: None,
+        });
+        let is_old = |probe: &SentProbe| {
+            probe.took.is_some() || now.saturating_duration_since(probe.at) >= TIMEOUT
+        };
         while self.probes.len() > WINDOW && self.probes.front().is_some_and(is_old) {
             self.probes.pop_front();
         }
     }
 
     pub(super) fn answered(&mut self, token: u64, now: Instant) {
-        let Some(probe) = self.probes.iter_mut().find(|probe| probe.token == token && probe.took.is_none()) else { return };
+        let Some(probe) = self
+            .probes
+            .iter_mut()
+            .find(|probe| probe.token == token && probe.took.is_none())
+        else {
+            return;
+        };
         let took = now.saturating_duration_since(probe.at);
         if took >= TIMEOUT {
             return;
         }
         probe.took = Some(took);
         // As TCP does (RFC 6298).
-        self.smoothed = Some(self.smoothed.map_or(took, |smoothed| (smoothed * 7 + took) / 8));
+        self.smoothed = Some(
+            self.smoothed
+                .map_or(took, |smoothed| (smoothed * 7 + took) / 8),
+        );
     }
 
-    /// The figures, if there are enough samples. `None` for a remote that never answered: it may be another WireGuard.
+    /// The figures, if there are enough samples. `None` for a remote that never answered: it may be
+    /// another WireGuard.
     pub(super) fn measured(&self, now: Instant) -> Option<Measured> {
         let smoothed = self.smoothed?;
-        let is_done = |probe: &&SentProbe| probe.took.is_some() || now.saturating_duration_since(probe.at) >= TIMEOUT;
+        let is_done = |probe: &&SentProbe| {
+            probe.took.is_some() || now.saturating_duration_since(probe.at) >= TIMEOUT
+        };
         let (done, answered) = self
             .probes
             .iter()
             .filter(is_done)
-            .fold((0, 0), |(done, answered), probe| (done + 1, answered + usize::from(probe.took.is_some())));
+            .fold((0, 0), |(done, answered), probe| {
+                (done + 1, answered + usize::from(probe.took.is_some()))
+            });
         if done < MIN_SAMPLES {
             return None;
         }
         let lost = u16::try_from((done - answered) * 1000 / done).unwrap_or(1000);
         let shortest = self.probes.iter().filter_map(|probe| probe.took).min();
-        Some(Measured { latency: (answered > 0).then_some(smoothed), shortest, lost_per_thousand: lost })
+        Some(Measured {
+            latency: (answered > 0).then_some(smoothed),
+            shortest,
+            lost_per_thousand: lost,
+        })
     }
 
-    /// Number of the latest probes in a row that are not answered (yet). 0 for a remote that never answered.
+    /// Number of the latest probes in a row that are not answered (yet). 0 for a remote that never
+    /// answered.
     pub(super) fn unanswered(&self) -> usize {
-        self.smoothed.map_or(0, |_| self.probes.iter().rev().take_while(|probe| probe.took.is_none()).count())
+        self.smoothed.map_or(0, |_| {
+            self.probes
+                .iter()
+                .rev()
+                .take_while(|probe| probe.took.is_none())
+                .count()
+        })
     }
 
-    /// Number of answered probes in a row, up to the latest answered one: later answers may still be under way.
+    /// Number of answered probes in a row, up to the latest answered one: later answers may still
+    /// be under way.
     pub(super) fn answered_in_a_row(&self) -> usize {
-        let latest = self.probes.iter().rev().skip_while(|probe| probe.took.is_none());
+        let latest = self
+            .probes
+            .iter()
+            .rev()
+            .skip_while(|probe| probe.took.is_none());
         latest.take_while(|probe| probe.took.is_some()).count()
     }
 
@@ -126,7 +165,11 @@ mod tests {
 
     impl Case {
         fn new() -> Self {
-            Self { measure: Measure::default(), now: Instant::now(), token: 0 }
+            Self {
+                measure: Measure::default(),
+                now: Instant::now(),
+                token: 0,
+            }
         }
 
         /// Sends one probe for each item, answered after that many milliseconds or not.
@@ -136,7 +179,8 @@ mod tests {
                 self.token += 1;
                 self.measure.ask(self.token, self.now);
                 if let Some(milliseconds) = answer {
-                    self.measure.answered(self.token, self.now + Duration::from_millis(milliseconds));
+                    self.measure
+                        .answered(self.token, self.now + Duration::from_millis(milliseconds));
                 }
             }
             self.measure.measured(self.now + TIMEOUT)
@@ -147,7 +191,14 @@ mod tests {
     fn answers_in_a_row_are_counted_up_to_those_that_are_under_way() {
         let (mut measure, start) = (Measure::default(), Instant::now());
         assert_eq!(measure.answered_in_a_row(), 0);
-        for (token, is_answered) in [(1, true), (2, false), (3, true), (4, true), (5, false), (6, false)] {
+        for (token, is_answered) in [
+            (1, true),
+            (2, false),
+            (3, true),
+            (4, true),
+            (5, false),
+            (6, false),
+        ] {
             measure.ask(token, start);
             if is_answered {
                 measure.answered(token, start);
@@ -161,8 +212,13 @@ mod tests {
     #[test]
     fn latency_is_smoothed_and_the_shortest_time_is_kept() {
         let measured = Case::new().ask([Some(10); 20]).unwrap();
-        assert_eq!((measured.latency, measured.lost_per_thousand), (Some(Duration::from_millis(10)), 0));
-        let jumped = Case::new().ask([Some(10); 20].into_iter().chain([Some(90)])).unwrap();
+        assert_eq!(
+            (measured.latency, measured.lost_per_thousand),
+            (Some(Duration::from_millis(10)), 0)
+        );
+        let jumped = Case::new()
+            .ask([Some(10); 20].into_iter().chain([Some(90)]))
+            .unwrap();
         assert_eq!(jumped.latency, Some(Duration::from_millis(20)));
         assert_eq!(jumped.shortest, Some(Duration::from_millis(10)));
     }
@@ -171,8 +227,13 @@ mod tests {
     fn a_probe_that_is_not_answered_in_time_is_lost() {
         let some = (0..30).map(|number| (number % 10 != 0).then_some(5));
         assert_eq!(Case::new().ask(some).unwrap().lost_per_thousand, 100);
-        let late = Case::new().ask([Some(5)].into_iter().chain([Some(3000); WINDOW])).unwrap();
-        assert_eq!((late.latency, late.shortest, late.lost_per_thousand), (None, None, 1000));
+        let late = Case::new()
+            .ask([Some(5)].into_iter().chain([Some(3000); WINDOW]))
+            .unwrap();
+        assert_eq!(
+            (late.latency, late.shortest, late.lost_per_thousand),
+            (None, None, 1000)
+        );
         let mut case = Case::new();
         case.ask([Some(5), None, Some(5), None, None]);
         assert_eq!(case.measure.unanswered(), 2);
@@ -183,8 +244,14 @@ mod tests {
         let mut case = Case::new();
         assert_eq!(case.ask([None; 100]), None, "it never answered");
         assert_eq!(case.measure.unanswered(), 0);
-        assert_eq!(case.ask([Some(5); WINDOW / 2]).unwrap().lost_per_thousand, 500);
-        assert_eq!(case.ask([Some(5); WINDOW / 2]).unwrap().lost_per_thousand, 0);
+        assert_eq!(
+            case.ask([Some(5); WINDOW / 2]).unwrap().lost_per_thousand,
+            500
+        );
+        assert_eq!(
+            case.ask([Some(5); WINDOW / 2]).unwrap().lost_per_thousand,
+            0
+        );
         assert!(case.measure.probes.len() <= WINDOW + 1);
     }
 
@@ -194,7 +261,10 @@ mod tests {
         assert_eq!(case.ask([Some(5); 4]), None);
         case.ask([Some(5); 26]);
         case.measure.ask(1000, case.now);
-        assert_eq!(case.measure.measured(case.now).unwrap().lost_per_thousand, 0);
+        assert_eq!(
+            case.measure.measured(case.now).unwrap().lost_per_thousand,
+            0
+        );
     }
 
     #[test]
@@ -202,7 +272,8 @@ mod tests {
         let mut case = Case::new();
         let before = case.ask([Some(5); 10]);
         for token in [case.token, 1000] {
-            case.measure.answered(token, case.now + Duration::from_millis(900));
+            case.measure
+                .answered(token, case.now + Duration::from_millis(900));
         }
         assert_eq!(case.measure.measured(case.now + TIMEOUT), before);
     }
@@ -213,7 +284,12 @@ mod tests {
             assert!(u128::try_from(remotes).unwrap() * 1000 <= 250 * period(remotes).as_millis());
         }
         let (mut measure, start) = (Measure::default(), Instant::now());
-        let due = |tick: u32, measure: &mut Measure| measure.is_due(MIN_PERIOD, 1234, start + Duration::from_millis(250) * tick);
-        assert_eq!((0..800).filter(|tick| due(*tick, &mut measure)).count(), 400);
+        let due = |tick: u32, measure: &mut Measure| {
+            measure.is_due(MIN_PERIOD, 1234, start + Duration::from_millis(250) * tick)
+        };
+        assert_eq!(
+            (0..800).filter(|tick| due(*tick, &mut measure)).count(),
+            400
+        );
     }
 }

@@ -1,8 +1,10 @@
-//! A WireGuard endpoint in user space. `interface` says what callers can ask for; `userspace` starts the threads.
+//! A WireGuard endpoint in user space. `interface` says what callers can ask for; `userspace`
+//! starts the threads.
 //!
-//! gotatun's `Tunn`, unmodified, is the protocol: handshake, keys, replay window, timers, cookies. This module reads
-//! packets, cuts them, spreads them over remotes, joins them and writes them. One thread carries packets out, one for
-//! each socket carries packets in, one drives the timers. They share only the locks of sessions, taken once a batch.
+//! gotatun's `Tunn`, unmodified, is the protocol: handshake, keys, replay window, timers, cookies.
+//! This module reads packets, cuts them, spreads them over remotes, joins them and writes them. One
+//! thread carries packets out, one for each socket carries packets in, one drives the timers. They
+//! share only the locks of sessions, taken once a batch.
 //! ```text
 //!   out      TUN device                                                                       UDP socket
 //!  (device)  64 KiB a read  -> segment -> prefixes, spread -> sessions: encrypt -> group ---> 64 datagrams a call

@@ -1,7 +1,9 @@
-//! The header before each packet on the TUN device (`virtio_net_hdr`): which work the writer left to the reader.
+//! The header before each packet on the TUN device (`virtio_net_hdr`): which work the writer left
+//! to the reader.
 //!
-//! The kernel passes packets of up to 64 KiB that must be cut into segments, and accepts packets of that size. This makes a tunnel in user space
-//! fast: one call and one pass through the kernel's network stack for about fifty packets on the wire.
+//! The kernel passes packets of up to 64 KiB that must be cut into segments, and accepts packets of
+//! that size. This makes a tunnel in user space fast: one call and one pass through the kernel's
+//! network stack for about fifty packets on the wire.
 
 /// Default length of the header in bytes.
 pub(super) const LENGTH: usize = 10;
@@ -30,7 +32,9 @@ impl Segments {
     }
 
     fn of(number: u8) -> Option<Self> {
-        [Self::None, Self::Tcp4, Self::Tcp6, Self::Udp].into_iter().find(|segments| segments.number() == number)
+        [Self::None, Self::Tcp4, Self::Tcp6, Self::Udp]
+            .into_iter()
+            .find(|segments| segments.number() == number)
     }
 }
 
@@ -41,29 +45,49 @@ pub(super) struct Offload {
     pub(super) size: u16,
     /// Length of all headers together, in bytes.
     pub(super) headers: u16,
-    /// Set if the checksum field holds only the sum of the pseudo header: where the summed bytes begin, and the offset of the field
-    /// from there.
+    /// Set if the checksum field holds only the sum of the pseudo header: where the summed bytes
+    /// begin, and the offset of the field from there.
     pub(super) checksum: Option<(u16, u16)>,
 }
 
 impl Offload {
     /// Nothing is left to do.
-    pub(super) const NONE: Self = Self { segments: Segments::None, size: 0, headers: 0, checksum: None };
+    pub(super) const NONE: Self = Self {
+        segments: Segments::None,
+        size: 0,
+        headers: 0,
+        checksum: None,
+    };
 
     /// Splits what was read from the device into header and packet.
     pub(super) fn read(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let (header, packet) = bytes.split_first_chunk::<LENGTH>()?;
         let (words, _) = header.as_chunks();
-        let [[flags, segments], headers, size, start, offset] = words else { return None };
-        let [headers, size, start, offset] = [headers, size, start, offset].map(|word| u16::from_ne_bytes(*word));
+        let [[flags, segments], headers, size, start, offset] = words else {
+            return None;
+        };
+        let [headers, size, start, offset] =
+            [headers, size, start, offset].map(|word| u16::from_ne_bytes(*word));
         let checksum = (flags & NEEDS_CHECKSUM != 0).then_some((start, offset));
-        Some((Self { segments: Segments::of(*segments)?, headers, size, checksum }, packet))
+        Some((
+            Self {
+                segments: Segments::of(*segments)?,
+                headers,
+                size,
+                checksum,
+            },
+            packet,
+        ))
     }
 
     /// The header to write before the packet.
     pub(super) fn bytes(self) -> [u8; LENGTH] {
         let (start, offset) = self.checksum.unwrap_or_default();
-        let flags = if self.checksum.is_some() { NEEDS_CHECKSUM } else { 0 };
+        let flags = if self.checksum.is_some() {
+            NEEDS_CHECKSUM
+        } else {
+            0
+        };
         let numbers = [self.headers, self.size, start, offset].map(u16::to_ne_bytes);
         let mut bytes = [0; LENGTH];
         bytes[0] = flags;
@@ -79,9 +103,19 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_again() {
-        for segments in [Segments::None, Segments::Tcp4, Segments::Tcp6, Segments::Udp] {
+        for segments in [
+            Segments::None,
+            Segments::Tcp4,
+            Segments::Tcp6,
+            Segments::Udp,
+        ] {
             for checksum in [None, Some((20, 16))] {
-                let offload = Offload { segments, size: 1360, headers: 52, checksum };
+                let offload = Offload {
+                    segments,
+                    size: 1360,
+                    headers: 52,
+                    checksum,
+                };
                 let bytes = [&offload.bytes()[..], b"packet"].concat();
                 assert_eq!(Offload::read(&bytes), Some((offload, &b"packet"[..])));
             }

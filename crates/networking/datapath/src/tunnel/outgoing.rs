@@ -37,7 +37,9 @@ pub(super) fn run(shared: &Shared, device: &Device, stop: &Stop) -> io::Result<(
         stop.wait(Some(device.as_fd()), None)?;
         let mut table = shared.table();
         while let Some(length) = device.read(&mut buffer)? {
-            let Some(bytes) = buffer.get(..length) else { continue };
+            let Some(bytes) = buffer.get(..length) else {
+                continue;
+            };
             outgoing.carry(shared, &table, bytes);
             if stop.requested() {
                 break;
@@ -61,19 +63,33 @@ struct Outgoing {
 
 impl Outgoing {
     fn carry(&mut self, shared: &Shared, table: &RemoteTable, bytes: &[u8]) {
-        let Some((offload, header, packet)) = read(bytes) else { return count(&shared.dropped.not_ip) };
-        let Some(entry) = table.remote_for(&header.flow) else { return count(&shared.dropped.no_remote) };
+        let Some((offload, header, packet)) = read(bytes) else {
+            return count(&shared.dropped.not_ip);
+        };
+        let Some(entry) = table.remote_for(&header.flow) else {
+            return count(&shared.dropped.no_remote);
+        };
         if self.space.capacity() < MAX_BATCH_LEN {
             self.space.reserve(2 * MAX_BATCH_LEN);
         }
-        if segment(offload, packet, &header, table.device.mtu(), &mut self.space, &mut self.segments).is_err() {
+        if segment(
+            offload,
+            packet,
+            &header,
+            table.device.mtu(),
+            &mut self.space,
+            &mut self.segments,
+        )
+        .is_err()
+        {
             self.space.clear();
             self.segments.clear();
             return count(&shared.dropped.not_ip);
         }
         if let Some(direct) = &entry.direct {
             let total = self.segments.len();
-            self.segments.retain_mut(|segment| direct.outgoing(segment).is_some());
+            self.segments
+                .retain_mut(|segment| direct.outgoing(segment).is_some());
             add(&entry.live.dropped.no_remote, total - self.segments.len());
         }
         self.send(shared, table, entry);
@@ -81,7 +97,9 @@ impl Outgoing {
 
     /// Encrypts and sends the segments to a remote. Without a session they wait for one.
     fn send(&mut self, shared: &Shared, table: &RemoteTable, entry: &RemoteEntry) {
-        let (Some(path), Some(newest)) = (entry.live.path(), entry.links.first()) else { return self.segments.clear() };
+        let (Some(path), Some(newest)) = (entry.live.path(), entry.links.first()) else {
+            return self.segments.clear();
+        };
         for link in &entry.links {
             let mut sessions = link.lock();
             sessions.encrypt(&mut self.segments, &mut self.encrypted);
@@ -97,7 +115,11 @@ impl Outgoing {
             self.outbox.push(table, &entry.live, path, packet);
         }
         if !self.segments.is_empty() {
-            newest.lock().queue(&mut self.segments, &entry.live.dropped, &mut self.handshakes);
+            newest.lock().queue(
+                &mut self.segments,
+                &entry.live.dropped,
+                &mut self.handshakes,
+            );
             self.greet(shared, table, newest);
         }
     }
@@ -112,12 +134,22 @@ impl Outgoing {
     }
 }
 
-/// Sends a packet of this process to a remote without blocking: if the socket is full, the packet is lost, as on any link.
+/// Sends a packet of this process to a remote without blocking: if the socket is full, the packet
+/// is lost, as on any link.
 pub(super) fn send_inner(shared: &Shared, to: PublicKey, packet: &[u8]) {
     let table = shared.table();
-    let Some(entry) = table.entry(&to) else { return count(&shared.dropped.no_remote) };
-    let outbox = Outbox { flags: MsgFlags::MSG_DONTWAIT, ..Outbox::default() };
-    let mut outgoing = Outgoing { segments: vec![BytesMut::from(packet)], outbox, ..Outgoing::default() };
+    let Some(entry) = table.entry(&to) else {
+        return count(&shared.dropped.no_remote);
+    };
+    let outbox = Outbox {
+        flags: MsgFlags::MSG_DONTWAIT,
+        ..Outbox::default()
+    };
+    let mut outgoing = Outgoing {
+        segments: vec![BytesMut::from(packet)],
+        outbox,
+        ..Outgoing::default()
+    };
     outgoing.send(shared, &table, entry);
     outgoing.outbox.flush(&table);
 }
@@ -137,13 +169,27 @@ pub(super) struct Outbox {
 
 impl Default for Outbox {
     fn default() -> Self {
-        Self { flags: MsgFlags::empty(), packets: Vec::new(), group: Group::default(), target: None }
+        Self {
+            flags: MsgFlags::empty(),
+            packets: Vec::new(),
+            group: Group::default(),
+            target: None,
+        }
     }
 }
 
 impl Outbox {
-    pub(super) fn push(&mut self, table: &RemoteTable, live: &Arc<LiveRemote>, path: Path, packet: Packet) {
-        let same = self.target.as_ref().is_some_and(|(target, current)| Arc::ptr_eq(target, live) && *current == path);
+    pub(super) fn push(
+        &mut self,
+        table: &RemoteTable,
+        live: &Arc<LiveRemote>,
+        path: Path,
+        packet: Packet,
+    ) {
+        let same = self
+            .target
+            .as_ref()
+            .is_some_and(|(target, current)| Arc::ptr_eq(target, live) && *current == path);
         if !same || !self.group.add(packet.len()) {
             self.flush(table);
             self.target = Some((Arc::clone(live), path));
@@ -154,7 +200,11 @@ impl Outbox {
 
     pub(super) fn flush(&mut self, table: &RemoteTable) {
         if let Some((live, path)) = self.target.take() {
-            let parts: Vec<_> = self.packets.iter().map(|packet| IoSlice::new(packet)).collect();
+            let parts: Vec<_> = self
+                .packets
+                .iter()
+                .map(|packet| IoSlice::new(packet))
+                .collect();
             send(table, &live, path, &parts, self.group.segment(), self.flags);
         }
         self.group = Group::default();
@@ -163,7 +213,12 @@ impl Outbox {
 }
 
 /// Sends messages one by one over the remote's current path.
-pub(super) fn send_all(shared: &Shared, table: &RemoteTable, link: &Arc<Link>, messages: &mut Vec<WgKind>) {
+pub(super) fn send_all(
+    shared: &Shared,
+    table: &RemoteTable,
+    link: &Arc<Link>,
+    messages: &mut Vec<WgKind>,
+) {
     for message in messages.drain(..) {
         shared.remember(link, &message);
         if let Some(path) = link.live.path() {
@@ -174,16 +229,33 @@ pub(super) fn send_all(shared: &Shared, table: &RemoteTable, link: &Arc<Link>, m
 
 /// Sends one message over this path.
 pub(super) fn send_one(table: &RemoteTable, live: &LiveRemote, path: Path, message: WgKind) {
-    send(table, live, path, &[IoSlice::new(&Packet::from(message))], None, MsgFlags::empty());
+    send(
+        table,
+        live,
+        path,
+        &[IoSlice::new(&Packet::from(message))],
+        None,
+        MsgFlags::empty(),
+    );
 }
 
-fn send(table: &RemoteTable, live: &LiveRemote, path: Path, parts: &[IoSlice<'_>], segment: Option<u16>, flags: MsgFlags) {
-    let Some(socket) = table.socket_for(path) else { return add(&live.dropped.send_failed, parts.len()) };
+fn send(
+    table: &RemoteTable,
+    live: &LiveRemote,
+    path: Path,
+    parts: &[IoSlice<'_>],
+    segment: Option<u16>,
+    flags: MsgFlags,
+) {
+    let Some(socket) = table.socket_for(path) else {
+        return add(&live.dropped.send_failed, parts.len());
+    };
     let Err(error) = socket.send(parts, segment, path, flags) else {
         return add(&live.sent_bytes, parts.iter().map(|part| part.len()).sum());
     };
     match (error.raw_os_error(), path.local) {
-        // The datagrams exceed the path MTU, so that IP must fragment each of them, or the device does not support segmentation.
+        // The datagrams exceed the path MTU, so that IP must fragment each of them, or the device
+        // does not support segmentation.
         (Some(EINVAL | EMSGSIZE | EIO), _) if segment.is_some() => {
             for part in parts {
                 send(table, live, path, &[*part], None, flags);
@@ -191,7 +263,10 @@ fn send(table: &RemoteTable, live: &LiveRemote, path: Path, parts: &[IoSlice<'_>
         }
         // The address that the remote sent to is not ours any more.
         (Some(EINVAL | EADDRNOTAVAIL | ENETUNREACH), Some(_)) => {
-            let path = Path { local: None, ..path };
+            let path = Path {
+                local: None,
+                ..path
+            };
             live.with_paths(PathSelection::forget_local);
             send(table, live, path, parts, segment, flags);
         }

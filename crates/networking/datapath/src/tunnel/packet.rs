@@ -17,8 +17,8 @@ pub(super) mod tcp_flag {
 pub(super) const IPV4_HEADER: usize = 20;
 pub(super) const IPV6_HEADER: usize = 40;
 
-/// The flow of a packet. Ports are 0 for protocols without ports, and in fragments: only the first fragment has ports, but all fragments of
-/// a packet must belong to one flow.
+/// The flow of a packet. Ports are 0 for protocols without ports, and in fragments: only the first
+/// fragment has ports, but all fragments of a packet must belong to one flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Flow {
     pub source: IpAddr,
@@ -65,9 +65,22 @@ fn parse_v4(packet: &[u8]) -> Option<Header> {
     }
     // The flag "more fragments" and the fragment offset.
     let fragment = word(header, 6)? & 0x3fff != 0;
-    let addresses = (Ipv4Addr::from_bits(long(header, 12)?), Ipv4Addr::from_bits(long(header, 16)?));
+    let addresses = (
+        Ipv4Addr::from_bits(long(header, 12)?),
+        Ipv4Addr::from_bits(long(header, 16)?),
+    );
     let addresses = (addresses.0.into(), addresses.1.into());
-    Some(Header { flow: flow(addresses, header[9], packet.get(transport..length)?, fragment), transport, length, fragment })
+    Some(Header {
+        flow: flow(
+            addresses,
+            header[9],
+            packet.get(transport..length)?,
+            fragment,
+        ),
+        transport,
+        length,
+        fragment,
+    })
 }
 
 fn parse_v6(packet: &[u8]) -> Option<Header> {
@@ -77,15 +90,46 @@ fn parse_v6(packet: &[u8]) -> Option<Header> {
     if length > packet.len() {
         return None;
     }
-    let address = |at: usize| Some(IpAddr::V6(Ipv6Addr::from(*header.get(at..)?.first_chunk::<16>()?)));
+    let address = |at: usize| {
+        Some(IpAddr::V6(Ipv6Addr::from(
+            *header.get(at..)?.first_chunk::<16>()?,
+        )))
+    };
     let fragment = header[6] == FRAGMENT;
-    let flow = flow((address(8)?, address(24)?), header[6], packet.get(IPV6_HEADER..length)?, fragment);
-    Some(Header { flow, transport: IPV6_HEADER, length, fragment })
+    let flow = flow(
+        (address(8)?, address(24)?),
+        header[6],
+        packet.get(IPV6_HEADER..length)?,
+        fragment,
+    );
+    Some(Header {
+        flow,
+        transport: IPV6_HEADER,
+        length,
+        fragment,
+    })
 }
 
-fn flow((source, destination): (IpAddr, IpAddr), protocol: u8, transport: &[u8], fragment: bool) -> Flow {
-    let port = |at| if fragment || !matches!(protocol, TCP | UDP) { 0 } else { word(transport, at).unwrap_or(0) };
-    Flow { source, destination, protocol, source_port: port(0), destination_port: port(2) }
+fn flow(
+    (source, destination): (IpAddr, IpAddr),
+    protocol: u8,
+    transport: &[u8],
+    fragment: bool,
+) -> Flow {
+    let port = |at| {
+        if fragment || !matches!(protocol, TCP | UDP) {
+            0
+        } else {
+            word(transport, at).unwrap_or(0)
+        }
+    };
+    Flow {
+        source,
+        destination,
+        protocol,
+        source_port: port(0),
+        destination_port: port(2),
+    }
 }
 
 #[cfg(test)]
@@ -117,7 +161,14 @@ pub(super) mod tests {
                 destination_port: 80,
             };
             let options = vec![1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2];
-            Self { flow, flags: tcp_flag::ACK, sequence: 1000, options, ttl: 63, payload: payload.to_vec() }
+            Self {
+                flow,
+                flags: tcp_flag::ACK,
+                sequence: 1000,
+                options,
+                ttl: 63,
+                payload: payload.to_vec(),
+            }
         }
 
         pub(in crate::tunnel) fn tcp6(payload: &[u8]) -> Self {
@@ -137,11 +188,24 @@ pub(super) mod tests {
         }
 
         pub(in crate::tunnel) fn bytes(&self) -> Vec<u8> {
-            let mut transport = [self.flow.source_port.to_be_bytes(), self.flow.destination_port.to_be_bytes()].concat();
+            let mut transport = [
+                self.flow.source_port.to_be_bytes(),
+                self.flow.destination_port.to_be_bytes(),
+            ]
+            .concat();
             let checksum_at = if self.flow.protocol == TCP {
                 transport.extend(self.sequence.to_be_bytes());
                 transport.extend(77u32.to_be_bytes());
-                transport.extend([((20 + self.options.len()) as u8 / 4) << 4, self.flags, 1, 0, 0, 0, 0, 0]);
+                transport.extend([
+                    ((20 + self.options.len()) as u8 / 4) << 4,
+                    self.flags,
+                    1,
+                    0,
+                    0,
+                    0,
+                    0,
+                    0,
+                ]);
                 transport.extend(&self.options);
                 16
             } else {
@@ -150,7 +214,12 @@ pub(super) mod tests {
                 6
             };
             transport.extend(&self.payload);
-            let pseudo = Sum::pseudo_header(self.flow.source, self.flow.destination, self.flow.protocol, transport.len());
+            let pseudo = Sum::pseudo_header(
+                self.flow.source,
+                self.flow.destination,
+                self.flow.protocol,
+                transport.len(),
+            );
             let checksum = pseudo.add(&transport).checksum();
             transport[checksum_at..checksum_at + 2].copy_from_slice(&checksum.to_be_bytes());
             let mut packet = match (self.flow.source, self.flow.destination) {
@@ -181,7 +250,9 @@ pub(super) mod tests {
 
     /// Packets of each protocol and family with a few faults.
     pub(in crate::tunnel) fn mutated_packets() -> impl Strategy<Value = Vec<u8>> {
-        let makes = [Make::tcp4, Make::tcp6, Make::udp4, |payload: &[u8]| Make::udp4(payload).v6()];
+        let makes = [Make::tcp4, Make::tcp6, Make::udp4, |payload: &[u8]| {
+            Make::udp4(payload).v6()
+        }];
         let makes = prop::sample::select(makes.to_vec());
         mutated((makes, 0..300_usize).prop_map(|(make, length)| make(&vec![7; length]).bytes()))
     }
@@ -190,14 +261,25 @@ pub(super) mod tests {
     pub(in crate::tunnel) fn is_intact(packet: &[u8]) -> bool {
         let header = parse(packet).unwrap();
         let transport = &packet[header.transport..header.length];
-        let pseudo = Sum::pseudo_header(header.flow.source, header.flow.destination, header.flow.protocol, transport.len());
-        let ip = header.flow.source.is_ipv6() || Sum::of(&packet[..header.transport]).checksum() == 0;
+        let pseudo = Sum::pseudo_header(
+            header.flow.source,
+            header.flow.destination,
+            header.flow.protocol,
+            transport.len(),
+        );
+        let ip =
+            header.flow.source.is_ipv6() || Sum::of(&packet[..header.transport]).checksum() == 0;
         ip && pseudo.add(transport).checksum() == 0
     }
 
     #[test]
     fn a_flow_is_read_from_tcp_and_udp_in_both_families() {
-        for make in [Make::tcp4(b"x"), Make::tcp6(b"x"), Make::udp4(b"x"), Make::udp4(b"x").v6()] {
+        for make in [
+            Make::tcp4(b"x"),
+            Make::tcp6(b"x"),
+            Make::udp4(b"x"),
+            Make::udp4(b"x").v6(),
+        ] {
             let bytes = make.bytes();
             let header = parse(&bytes).unwrap();
             assert_eq!(header.flow, make.flow);

@@ -1,9 +1,11 @@
 //! Selects the path to a remote. Pure.
 //!
-//! As in every WireGuard that is the address that the remote last sent from, with one difference: a path leads either over UDP, or over
-//! a [relay](crate::relay), which is only for the time when UDP does not pass. While a relay carries packets, trial probes over UDP test
-//! whether it passes again; they do not change the path at the other end. After some answers in a row both ends return to UDP without
-//! losing a packet. Packets that still arrive over the relay were sent before, and do not change the path back.
+//! As in every WireGuard that is the address that the remote last sent from, with one difference: a
+//! path leads either over UDP, or over a [relay](crate::relay), which is only for the time when UDP
+//! does not pass. While a relay carries packets, trial probes over UDP test whether it passes
+//! again; they do not change the path at the other end. After some answers in a row both ends
+//! return to UDP without losing a packet. Packets that still arrive over the relay were sent
+//! before, and do not change the path back.
 
 use std::{
     net::SocketAddr,
@@ -19,7 +21,8 @@ const UDP_PREFERENCE: Duration = Duration::from_secs(7);
 const RELAY_TIMEOUT: Duration = Duration::from_secs(12);
 /// Interval of trials over UDP.
 const TRIAL_INTERVAL: Duration = Duration::from_secs(5);
-/// Number of trials in a row that must be answered. It doubles, up to the maximum, each time that UDP fails again soon.
+/// Number of trials in a row that must be answered. It doubles, up to the maximum, each time that
+/// UDP fails again soon.
 const MIN_ANSWERS: u32 = 3;
 const MAX_ANSWERS: u32 = 24;
 /// UDP that fails again within this time is unstable.
@@ -64,19 +67,35 @@ impl PathSelection {
         self.path = Some(path);
     }
 
-    /// Sets the configured address and our relay. Each takes effect when it changes. Returns whether the path changed: then the remote
-    /// must learn it.
-    pub(super) fn set(&mut self, direct: Option<SocketAddr>, relay: Option<SocketAddr>, now: Instant) -> bool {
+    /// Sets the configured address and our relay. Each takes effect when it changes. Returns
+    /// whether the path changed: then the remote must learn it.
+    pub(super) fn set(
+        &mut self,
+        direct: Option<SocketAddr>,
+        relay: Option<SocketAddr>,
+        now: Instant,
+    ) -> bool {
         let (former_direct, former_relay) = (self.direct, self.relay);
         (self.direct, self.relay) = (direct, relay);
-        let to = |remote| Path { remote, local: None };
+        let to = |remote| Path {
+            remote,
+            local: None,
+        };
         if let Some(relay) = relay.filter(|relay| former_relay != Some(*relay)) {
-            let is_unstable = self.came_back.is_some_and(|at| now.saturating_duration_since(at) < UNSTABLE);
-            self.needed = if is_unstable { (self.needed * 2).clamp(MIN_ANSWERS, MAX_ANSWERS) } else { MIN_ANSWERS };
+            let is_unstable = self
+                .came_back
+                .is_some_and(|at| now.saturating_duration_since(at) < UNSTABLE);
+            self.needed = if is_unstable {
+                (self.needed * 2).clamp(MIN_ANSWERS, MAX_ANSWERS)
+            } else {
+                MIN_ANSWERS
+            };
             self.switch_to(to(relay));
             return true;
         }
-        let lost_relay = relay.is_none() && former_relay.is_some() && self.path.map(|path| path.remote) == former_relay;
+        let lost_relay = relay.is_none()
+            && former_relay.is_some()
+            && self.path.map(|path| path.remote) == former_relay;
         match direct {
             Some(direct) if lost_relay || (former_direct != Some(direct) && !self.is_relayed()) => {
                 self.switch_to(to(direct));
@@ -88,8 +107,10 @@ impl PathSelection {
 
     /// An authenticated packet came from the remote over this path.
     pub(super) fn heard(&mut self, path: Path, now: Instant) {
-        let prefers_udp =
-            self.heard_directly.is_some_and(|at| now.saturating_duration_since(at) < UDP_PREFERENCE) && !self.is_relayed();
+        let prefers_udp = self
+            .heard_directly
+            .is_some_and(|at| now.saturating_duration_since(at) < UDP_PREFERENCE)
+            && !self.is_relayed();
         self.heard = Some(now);
         if is_relay(&path.remote) {
             if !prefers_udp {
@@ -113,37 +134,64 @@ impl PathSelection {
 
     /// The path for a trial over UDP, if one is due. The token is that of the probe.
     pub(super) fn trial(&mut self, token: u64, now: Instant) -> Option<Path> {
-        let direct = Path { remote: self.direct?, local: None };
+        let direct = Path {
+            remote: self.direct?,
+            local: None,
+        };
         if !self.is_relayed() {
             return None;
         }
-        let silent = self.heard.is_none_or(|at| now.saturating_duration_since(at) >= RELAY_TIMEOUT);
+        let silent = self
+            .heard
+            .is_none_or(|at| now.saturating_duration_since(at) >= RELAY_TIMEOUT);
         if silent && self.path.map(|path| path.remote) != self.relay {
             self.switch_to(direct);
             return None;
         }
-        if self.trial.is_some_and(|trial| now.saturating_duration_since(trial.at) < TRIAL_INTERVAL) {
+        if self
+            .trial
+            .is_some_and(|trial| now.saturating_duration_since(trial.at) < TRIAL_INTERVAL)
+        {
             return None;
         }
         if self.trial.is_some_and(|trial| !trial.is_answered) {
             self.answers = 0;
         }
-        self.trial = Some(Trial { token, at: now, is_answered: false });
+        self.trial = Some(Trial {
+            token,
+            at: now,
+            is_answered: false,
+        });
         Some(direct)
     }
 
     /// A trial was answered. Returns whether the path changed back to UDP.
     pub(super) fn answered(&mut self, token: u64, now: Instant) -> bool {
-        let Some(trial) = self.trial.as_mut().filter(|trial| trial.token == token && !trial.is_answered) else { return false };
+        let Some(trial) = self
+            .trial
+            .as_mut()
+            .filter(|trial| trial.token == token && !trial.is_answered)
+        else {
+            return false;
+        };
         trial.is_answered = true;
         self.answers += 1;
-        let Some(direct) = self.direct.filter(|_| self.answers >= self.needed.max(MIN_ANSWERS) && self.path.is_some()) else {
+        let Some(direct) = self
+            .direct
+            .filter(|_| self.answers >= self.needed.max(MIN_ANSWERS) && self.path.is_some())
+        else {
             return false;
         };
         if !self.is_relayed() {
             return false;
         }
-        self.heard(Path { remote: direct, local: None }, now);
+        self.heard(
+            Path {
+                remote: direct,
+                local: None,
+            },
+            now,
+        );
         true
     }
 }
@@ -153,7 +201,10 @@ mod tests {
     use super::*;
 
     fn path(text: &str) -> Path {
-        Path { remote: text.parse().unwrap(), local: None }
+        Path {
+            remote: text.parse().unwrap(),
+            local: None,
+        }
     }
 
     const DIRECT: &str = "192.0.2.1:51840";
@@ -166,7 +217,10 @@ mod tests {
 
     impl Case {
         fn new() -> Self {
-            let mut case = Self { paths: PathSelection::default(), start: Instant::now() };
+            let mut case = Self {
+                paths: PathSelection::default(),
+                start: Instant::now(),
+            };
             case.set(None, 0);
             case
         }
@@ -177,7 +231,11 @@ mod tests {
 
         fn set(&mut self, relay: Option<&str>, seconds: u64) -> bool {
             let now = self.at(seconds);
-            self.paths.set(DIRECT.parse().ok(), relay.map(|text| text.parse().unwrap()), now)
+            self.paths.set(
+                DIRECT.parse().ok(),
+                relay.map(|text| text.parse().unwrap()),
+                now,
+            )
         }
 
         fn heard(&mut self, from: &str, seconds: u64) {
@@ -185,12 +243,15 @@ mod tests {
             self.paths.heard(path(from), now);
         }
 
-        /// Tries UDP each second with these answers, and returns the second at which the path returned to UDP.
+        /// Tries UDP each second with these answers, and returns the second at which the path
+        /// returned to UDP.
         fn tries(&mut self, from: u64, answered: impl Fn(u64) -> bool) -> Option<u64> {
             (from..from + 200).find(|&second| {
                 let now = self.at(second);
                 self.heard(RELAY, second);
-                self.paths.trial(second, now).is_some() && answered(second) && self.paths.answered(second, now)
+                self.paths.trial(second, now).is_some()
+                    && answered(second)
+                    && self.paths.answered(second, now)
             })
         }
     }

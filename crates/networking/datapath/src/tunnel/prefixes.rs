@@ -9,15 +9,16 @@ use std::{
 
 use ipnet::IpNet;
 
-/// Prefixes with their values. Unlike in the kernel's WireGuard, where a prefix belongs to one peer, a prefix may have several values: the
-/// gateways of one cluster.
+/// Prefixes with their values. Unlike in the kernel's WireGuard, where a prefix belongs to one
+/// peer, a prefix may have several values: the gateways of one cluster.
 #[derive(Debug)]
 pub(super) struct Prefixes<T> {
     v4: Family<u32, T>,
     v6: Family<u128, T>,
 }
 
-/// The masks in use, longest first, each with its prefixes. There are few masks even with many prefixes.
+/// The masks in use, longest first, each with its prefixes. There are few masks even with many
+/// prefixes.
 type Family<A, T> = Vec<(A, HashMap<A, Vec<T>>)>;
 
 impl<T: Copy + PartialEq> Prefixes<T> {
@@ -32,7 +33,10 @@ impl<T: Copy + PartialEq> Prefixes<T> {
                 values.push(value);
             }
         }
-        Self { v4: v4.into_iter().rev().collect(), v6: v6.into_iter().rev().collect() }
+        Self {
+            v4: v4.into_iter().rev().collect(),
+            v6: v6.into_iter().rev().collect(),
+        }
     }
 
     /// The values of the longest prefix that contains the address.
@@ -45,11 +49,17 @@ impl<T: Copy + PartialEq> Prefixes<T> {
 }
 
 fn longest<A: Copy + BitAnd<Output = A> + Eq + Hash, T>(family: &Family<A, T>, address: A) -> &[T] {
-    let found = family.iter().find_map(|(mask, prefixes)| prefixes.get(&(address & *mask)));
+    let found = family
+        .iter()
+        .find_map(|(mask, prefixes)| prefixes.get(&(address & *mask)));
     found.map_or(&[], Vec::as_slice)
 }
 
-fn entry<A: Ord + Hash, T>(family: &mut BTreeMap<A, HashMap<A, Vec<T>>>, mask: A, network: A) -> &mut Vec<T> {
+fn entry<A: Ord + Hash, T>(
+    family: &mut BTreeMap<A, HashMap<A, Vec<T>>>,
+    mask: A,
+    network: A,
+) -> &mut Vec<T> {
     family.entry(mask).or_default().entry(network).or_default()
 }
 
@@ -62,13 +72,29 @@ mod tests {
     use super::*;
 
     fn table(entries: &[(&str, usize)]) -> Prefixes<usize> {
-        Prefixes::new(entries.iter().map(|(prefix, value)| (prefix.parse().unwrap(), *value)))
+        Prefixes::new(
+            entries
+                .iter()
+                .map(|(prefix, value)| (prefix.parse().unwrap(), *value)),
+        )
     }
 
     #[test]
     fn the_longest_prefix_wins() {
-        let table = table(&[("10.0.0.0/8", 1), ("10.1.0.0/16", 2), ("0.0.0.0/0", 3), ("fd00::/8", 4), ("fd00:1::/32", 5)]);
-        for (address, value) in [("10.9.9.9", 1), ("10.1.9.9", 2), ("8.8.8.8", 3), ("fd01::1", 4), ("fd00:1::1", 5)] {
+        let table = table(&[
+            ("10.0.0.0/8", 1),
+            ("10.1.0.0/16", 2),
+            ("0.0.0.0/0", 3),
+            ("fd00::/8", 4),
+            ("fd00:1::/32", 5),
+        ]);
+        for (address, value) in [
+            ("10.9.9.9", 1),
+            ("10.1.9.9", 2),
+            ("8.8.8.8", 3),
+            ("fd01::1", 4),
+            ("fd00:1::1", 5),
+        ] {
             assert_eq!(table.of(address.parse().unwrap()), [value], "{address}");
         }
         assert!(table.of("2001:db8::1".parse().unwrap()).is_empty());
@@ -82,7 +108,10 @@ mod tests {
 
     #[test]
     fn bits_behind_the_prefix_do_not_matter() {
-        assert_eq!(table(&[("10.1.2.3/16", 1)]).of("10.1.9.9".parse().unwrap()), [1]);
+        assert_eq!(
+            table(&[("10.1.2.3/16", 1)]).of("10.1.9.9".parse().unwrap()),
+            [1]
+        );
     }
 
     proptest! {

@@ -1,12 +1,14 @@
-//! Probes between the ends of a tunnel, inside the session. They are not IP packets, so other implementations of WireGuard drop them. The
-//! session authenticates them. An answer is as large as its question.
+//! Probes between the ends of a tunnel, inside the session. They are not IP packets, so other
+//! implementations of WireGuard drop them. The session authenticates them. An answer is as large as
+//! its question.
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
     /// Asks whether the other end is there.
     Question,
     Answer,
-    /// Asks whether UDP passes while a relay carries packets. It does not change the receiver's path.
+    /// Asks whether UDP passes while a relay carries packets. It does not change the receiver's
+    /// path.
     Trial,
     TrialAnswer,
     /// Asks whether the other end has the same [direct path](super::direct), which the token names.
@@ -54,15 +56,27 @@ impl Probe {
             6 => Purpose::DirectAnswer,
             _ => return None,
         };
-        (*begin == Self::PREFIX).then_some(Self { purpose, token: u64::from_le_bytes(token.try_into().ok()?) })
+        (*begin == Self::PREFIX).then_some(Self {
+            purpose,
+            token: u64::from_le_bytes(token.try_into().ok()?),
+        })
     }
 
     /// The answer to a question.
     pub(super) fn answer(self) -> Option<Self> {
         match self.purpose {
-            Purpose::Question => Some(Self { purpose: Purpose::Answer, ..self }),
-            Purpose::Trial => Some(Self { purpose: Purpose::TrialAnswer, ..self }),
-            Purpose::Direct => Some(Self { purpose: Purpose::DirectAnswer, ..self }),
+            Purpose::Question => Some(Self {
+                purpose: Purpose::Answer,
+                ..self
+            }),
+            Purpose::Trial => Some(Self {
+                purpose: Purpose::TrialAnswer,
+                ..self
+            }),
+            Purpose::Direct => Some(Self {
+                purpose: Purpose::DirectAnswer,
+                ..self
+            }),
             Purpose::Answer | Purpose::TrialAnswer | Purpose::DirectAnswer => None,
         }
     }
@@ -80,7 +94,10 @@ mod tests {
     fn a_probe_is_read_as_it_was_written_and_is_not_an_ip_packet() {
         use Purpose::{Answer, Direct, DirectAnswer, Question, Trial, TrialAnswer};
         for purpose in [Question, Answer, Trial, TrialAnswer, Direct, DirectAnswer] {
-            let probe = Probe { purpose, token: 0x1234_5678_9abc_def0 };
+            let probe = Probe {
+                purpose,
+                token: 0x1234_5678_9abc_def0,
+            };
             assert_eq!(Probe::read(&probe.bytes()), Some(probe));
             assert_eq!(super::super::packet::parse(&probe.bytes()), None);
             assert_eq!(Probe::read(&probe.bytes()[..15]), None);
@@ -90,7 +107,15 @@ mod tests {
 
     #[test]
     fn an_answer_is_not_answered() {
-        let answer = Probe { purpose: Purpose::Trial, token: 1 }.answer().unwrap();
-        assert_eq!((answer.purpose, answer.token, answer.answer()), (Purpose::TrialAnswer, 1, None));
+        let answer = Probe {
+            purpose: Purpose::Trial,
+            token: 1,
+        }
+        .answer()
+        .unwrap();
+        assert_eq!(
+            (answer.purpose, answer.token, answer.answer()),
+            (Purpose::TrialAnswer, 1, None)
+        );
     }
 }

@@ -12,9 +12,10 @@ use super::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Malformed;
 
-/// Cuts a packet into segments, completes their checksums, and appends them to `segments`. Pads each with zeros to a multiple of 16 bytes
-/// (WireGuard's rule, to hide exact lengths), but not beyond the MTU. The segments are slices of `space`, whose memory is reused once
-/// they are dropped.
+/// Cuts a packet into segments, completes their checksums, and appends them to `segments`. Pads
+/// each with zeros to a multiple of 16 bytes (WireGuard's rule, to hide exact lengths), but not
+/// beyond the MTU. The segments are slices of `space`, whose memory is reused once they are
+/// dropped.
 pub(super) fn segment(
     offload: Offload,
     packet: &[u8],
@@ -56,11 +57,18 @@ fn pad(packet: &mut BytesMut, mtu: usize) {
 
 fn complete_checksum(packet: &mut [u8], start: usize, offset: usize) -> Result<(), Malformed> {
     let sum = Sum::of(packet.get(start..).ok_or(Malformed)?).checksum();
-    put_word(packet, start + offset, if sum == 0 && offset == 6 { 0xffff } else { sum })
+    put_word(
+        packet,
+        start + offset,
+        if sum == 0 && offset == 6 { 0xffff } else { sum },
+    )
 }
 
 pub(super) fn put_word(packet: &mut [u8], at: usize, word: u16) -> Result<(), Malformed> {
-    packet.get_mut(at..at + 2).ok_or(Malformed)?.copy_from_slice(&word.to_be_bytes());
+    packet
+        .get_mut(at..at + 2)
+        .ok_or(Malformed)?
+        .copy_from_slice(&word.to_be_bytes());
     Ok(())
 }
 
@@ -80,14 +88,21 @@ impl Cut {
     fn new(offload: Offload, packet: &[u8], header: &Header) -> Result<Self, Malformed> {
         let (start, _) = offload.checksum.ok_or(Malformed)?;
         let transport = usize::from(start);
-        let protocol = if offload.segments == Segments::Udp { UDP } else { TCP };
+        let protocol = if offload.segments == Segments::Udp {
+            UDP
+        } else {
+            TCP
+        };
         let length = match protocol {
             TCP => usize::from(packet.get(transport + 12).ok_or(Malformed)? >> 4) * 4,
             _ => 8,
         };
         let headers = transport + length;
-        let plausible =
-            transport >= header.transport && length >= 8 && headers < packet.len() && offload.size > 0 && !header.fragment;
+        let plausible = transport >= header.transport
+            && length >= 8
+            && headers < packet.len()
+            && offload.size > 0
+            && !header.fragment;
         if !plausible || (protocol == TCP && length < 20) {
             return Err(Malformed);
         }
@@ -119,7 +134,9 @@ impl Cut {
         let length = total - self.transport;
         let transport = segment.get_mut(self.transport..).ok_or(Malformed)?;
         let checksum_at = if self.protocol == TCP {
-            let sequence = self.sequence.wrapping_add(u32::try_from(number * self.size).map_err(|_| Malformed)?);
+            let sequence = self
+                .sequence
+                .wrapping_add(u32::try_from(number * self.size).map_err(|_| Malformed)?);
             let header: &mut [u8; 20] = transport.first_chunk_mut().ok_or(Malformed)?;
             header[4..8].copy_from_slice(&sequence.to_be_bytes());
             if !last {
@@ -134,9 +151,22 @@ impl Cut {
             6
         };
         put_word(transport, checksum_at, 0)?;
-        let pseudo = Sum::pseudo_header(self.header.flow.source, self.header.flow.destination, self.protocol, length);
+        let pseudo = Sum::pseudo_header(
+            self.header.flow.source,
+            self.header.flow.destination,
+            self.protocol,
+            length,
+        );
         let sum = pseudo.add(transport).checksum();
-        put_word(transport, checksum_at, if sum == 0 && self.protocol == UDP { 0xffff } else { sum })
+        put_word(
+            transport,
+            checksum_at,
+            if sum == 0 && self.protocol == UDP {
+                0xffff
+            } else {
+                sum
+            },
+        )
     }
 }
 
@@ -152,7 +182,14 @@ mod tests {
     fn cut(offload: Offload, packet: &[u8], mtu: u16) -> Result<Vec<Vec<u8>>, Malformed> {
         let header = packet::parse(packet).ok_or(Malformed)?;
         let mut segments = Vec::new();
-        segment(offload, packet, &header, mtu, &mut BytesMut::new(), &mut segments)?;
+        segment(
+            offload,
+            packet,
+            &header,
+            mtu,
+            &mut BytesMut::new(),
+            &mut segments,
+        )?;
         Ok(segments.iter().map(|segment| segment.to_vec()).collect())
     }
 
@@ -163,7 +200,12 @@ mod tests {
             (_, 20) => (Segments::Tcp4, 16),
             _ => (Segments::Tcp6, 16),
         };
-        Offload { segments, size, headers: 0, checksum: Some((start, offset)) }
+        Offload {
+            segments,
+            size,
+            headers: 0,
+            checksum: Some((start, offset)),
+        }
     }
 
     fn without_padding(segment: &[u8]) -> &[u8] {
@@ -172,7 +214,10 @@ mod tests {
 
     #[test]
     fn only_the_last_segment_ends_the_stream() {
-        let make = Make { flags: tcp_flag::ACK | tcp_flag::PSH | tcp_flag::FIN, ..Make::tcp4(&[7; 250]) };
+        let make = Make {
+            flags: tcp_flag::ACK | tcp_flag::PSH | tcp_flag::FIN,
+            ..Make::tcp4(&[7; 250])
+        };
         let segments = cut(large(&make, 100), &make.bytes(), 1420).unwrap();
         let flags: Vec<_> = segments.iter().map(|segment| segment[33]).collect();
         assert_eq!(flags, [tcp_flag::ACK, tcp_flag::ACK, make.flags]);
@@ -180,7 +225,10 @@ mod tests {
 
     #[test]
     fn only_the_first_segment_says_that_the_window_was_reduced() {
-        let make = Make { flags: tcp_flag::ACK | tcp_flag::CWR, ..Make::tcp4(&[7; 250]) };
+        let make = Make {
+            flags: tcp_flag::ACK | tcp_flag::CWR,
+            ..Make::tcp4(&[7; 250])
+        };
         let segments = cut(large(&make, 100), &make.bytes(), 1420).unwrap();
         let flags: Vec<_> = segments.iter().map(|segment| segment[33]).collect();
         assert_eq!(flags, [make.flags, tcp_flag::ACK, tcp_flag::ACK]);
@@ -190,35 +238,69 @@ mod tests {
     fn padding_ends_at_the_mtu() {
         let make = Make::tcp4(&[7; 100]);
         let length = make.bytes().len();
-        assert_eq!(cut(Offload::NONE, &make.bytes(), 1420).unwrap()[0].len(), length.next_multiple_of(16));
+        assert_eq!(
+            cut(Offload::NONE, &make.bytes(), 1420).unwrap()[0].len(),
+            length.next_multiple_of(16)
+        );
         let mtu = u16::try_from(length).unwrap() + 1;
-        assert_eq!(cut(Offload::NONE, &make.bytes(), mtu).unwrap()[0].len(), length + 1);
-        assert_eq!(cut(Offload::NONE, &make.bytes(), 68).unwrap()[0].len(), length);
+        assert_eq!(
+            cut(Offload::NONE, &make.bytes(), mtu).unwrap()[0].len(),
+            length + 1
+        );
+        assert_eq!(
+            cut(Offload::NONE, &make.bytes(), 68).unwrap()[0].len(),
+            length
+        );
     }
 
     #[test]
     fn a_checksum_that_the_kernel_left_open_is_completed() {
-        for make in [Make::tcp4(b"hello"), Make::tcp6(b"hello"), Make::udp4(b"hello"), Make::udp4(b"hello").v6()] {
+        for make in [
+            Make::tcp4(b"hello"),
+            Make::tcp6(b"hello"),
+            Make::udp4(b"hello"),
+            Make::udp4(b"hello").v6(),
+        ] {
             let whole = make.bytes();
             let (start, offset) = large(&make, 1).checksum.unwrap();
             let mut open = whole.clone();
             let at = usize::from(start);
-            let pseudo =
-                Sum::pseudo_header(make.flow.source, make.flow.destination, make.flow.protocol, whole.len() - at).folded();
+            let pseudo = Sum::pseudo_header(
+                make.flow.source,
+                make.flow.destination,
+                make.flow.protocol,
+                whole.len() - at,
+            )
+            .folded();
             put_word(&mut open, at + usize::from(offset), pseudo).unwrap();
-            let offload = Offload { checksum: Some((start, offset)), ..Offload::NONE };
-            assert_eq!(without_padding(&cut(offload, &open, 1420).unwrap()[0]), whole);
+            let offload = Offload {
+                checksum: Some((start, offset)),
+                ..Offload::NONE
+            };
+            assert_eq!(
+                without_padding(&cut(offload, &open, 1420).unwrap()[0]),
+                whole
+            );
         }
     }
 
     #[test]
     fn the_memory_is_reused_when_the_segments_are_dropped() {
         let make = Make::tcp4(&vec![7; 30_000]);
-        let (bytes, mut space, mut segments) = (make.bytes(), BytesMut::with_capacity(70_000), Vec::new());
+        let (bytes, mut space, mut segments) =
+            (make.bytes(), BytesMut::with_capacity(70_000), Vec::new());
         let place = space.as_ptr() as usize;
         for _ in 0..10 {
             let header = packet::parse(&bytes).unwrap();
-            segment(large(&make, 1300), &bytes, &header, 1420, &mut space, &mut segments).unwrap();
+            segment(
+                large(&make, 1300),
+                &bytes,
+                &header,
+                1420,
+                &mut space,
+                &mut segments,
+            )
+            .unwrap();
             assert!((place..place + 70_000).contains(&(segments[0].as_ptr() as usize)));
             segments.clear();
         }
@@ -230,26 +312,48 @@ mod tests {
         let right = large(&make, 100);
         let wrong = [
             Offload { size: 0, ..right },
-            Offload { checksum: None, ..right },
-            Offload { checksum: Some((290, 16)), ..right },
-            Offload { checksum: Some((4, 16)), ..right },
-            Offload { segments: Segments::None, checksum: Some((60_000, 60_000)), ..right },
+            Offload {
+                checksum: None,
+                ..right
+            },
+            Offload {
+                checksum: Some((290, 16)),
+                ..right
+            },
+            Offload {
+                checksum: Some((4, 16)),
+                ..right
+            },
+            Offload {
+                segments: Segments::None,
+                checksum: Some((60_000, 60_000)),
+                ..right
+            },
         ];
         for offload in wrong {
-            assert_eq!(cut(offload, &make.bytes(), 1420), Err(Malformed), "{offload:?}");
+            assert_eq!(
+                cut(offload, &make.bytes(), 1420),
+                Err(Malformed),
+                "{offload:?}"
+            );
         }
     }
 
     fn any_packet() -> impl Strategy<Value = Make> {
-        (0..4, proptest::collection::vec(any::<u8>(), 1..5000), any::<u32>()).prop_map(|(kind, payload, sequence)| {
-            let make = match kind {
-                0 => Make::tcp4(&payload),
-                1 => Make::tcp6(&payload),
-                2 => Make::udp4(&payload),
-                _ => Make::udp4(&payload).v6(),
-            };
-            Make { sequence, ..make }
-        })
+        (
+            0..4,
+            proptest::collection::vec(any::<u8>(), 1..5000),
+            any::<u32>(),
+        )
+            .prop_map(|(kind, payload, sequence)| {
+                let make = match kind {
+                    0 => Make::tcp4(&payload),
+                    1 => Make::tcp6(&payload),
+                    2 => Make::udp4(&payload),
+                    _ => Make::udp4(&payload).v6(),
+                };
+                Make { sequence, ..make }
+            })
     }
 
     proptest! {

@@ -4,7 +4,10 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::BytesMut;
 use gotatun::{
-    noise::{Tunn, TunnResult, errors::WireGuardError, index_table::IndexTable, rate_limiter::RateLimiter},
+    noise::{
+        Tunn, TunnResult, errors::WireGuardError, index_table::IndexTable,
+        rate_limiter::RateLimiter,
+    },
     packet::{Packet, WgData, WgKind},
     x25519,
 };
@@ -17,8 +20,8 @@ use super::{
     probe::Probe,
 };
 
-/// Maximum number of packets that wait for a session; further ones are dropped. It is enough for the first flight of a connection, and
-/// small enough for hundreds of remotes that do not answer.
+/// Maximum number of packets that wait for a session; further ones are dropped. It is enough for
+/// the first flight of a connection, and small enough for hundreds of remotes that do not answer.
 pub(super) const MAX_WAITING: usize = 64;
 
 /// One of our keys, with its rate limiter for handshakes.
@@ -54,8 +57,9 @@ pub(super) struct Link {
 
 pub(super) struct Sessions {
     tunn: Tunn,
-    /// Whether the remote has ever shown that it has a session with us. The first session that the remote begins may not be used before:
-    /// if our answer was lost or late, the remote does not have it, and loses what we send. gotatun sees to that for later sessions only.
+    /// Whether the remote has ever shown that it has a session with us. The first session that the
+    /// remote begins may not be used before: if our answer was lost or late, the remote does not
+    /// have it, and loses what we send. gotatun sees to that for later sessions only.
     is_confirmed: bool,
     /// Packets that wait for a session, oldest first.
     waiting: Vec<BytesMut>,
@@ -63,10 +67,24 @@ pub(super) struct Sessions {
 }
 
 impl Link {
-    pub(super) fn new(identity: &Identity, live: &Arc<LiveRemote>, keepalive: Option<Duration>, indices: &IndexTable) -> Self {
+    pub(super) fn new(
+        identity: &Identity,
+        live: &Arc<LiveRemote>,
+        keepalive: Option<Duration>,
+        indices: &IndexTable,
+    ) -> Self {
         let tunn = new_tunn(identity, live, keepalive, indices);
-        let sessions = Mutex::new(Sessions { tunn, is_confirmed: false, waiting: Vec::new(), keepalive });
-        Self { live: Arc::clone(live), own: identity.key.public(), sessions }
+        let sessions = Mutex::new(Sessions {
+            tunn,
+            is_confirmed: false,
+            waiting: Vec::new(),
+            keepalive,
+        });
+        Self {
+            live: Arc::clone(live),
+            own: identity.key.public(),
+            sessions,
+        }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Sessions> {
@@ -74,10 +92,22 @@ impl Link {
     }
 }
 
-fn new_tunn(identity: &Identity, live: &LiveRemote, keepalive: Option<Duration>, indices: &IndexTable) -> Tunn {
+fn new_tunn(
+    identity: &Identity,
+    live: &LiveRemote,
+    keepalive: Option<Duration>,
+    indices: &IndexTable,
+) -> Tunn {
     let remote = x25519::PublicKey::from(live.public_key.0);
     let limiter = Arc::clone(&identity.limiter);
-    Tunn::new(identity.secret.clone(), remote, None, seconds(keepalive), indices.clone(), limiter)
+    Tunn::new(
+        identity.secret.clone(),
+        remote,
+        None,
+        seconds(keepalive),
+        indices.clone(),
+        limiter,
+    )
 }
 
 fn seconds(duration: Option<Duration>) -> Option<u16> {
@@ -93,8 +123,9 @@ impl Sessions {
         }
     }
 
-    /// Forgets all sessions, and the time in the last call of the remote: WireGuard accepts only later calls. Only for a remote that is
-    /// silent: for others that time keeps old calls, which somebody recorded, from disturbing the session.
+    /// Forgets all sessions, and the time in the last call of the remote: WireGuard accepts only
+    /// later calls. Only for a remote that is silent: for others that time keeps old calls, which
+    /// somebody recorded, from disturbing the session.
     pub(super) fn forget(&mut self, identity: &Identity, live: &LiveRemote, indices: &IndexTable) {
         self.tunn = new_tunn(identity, live, self.keepalive, indices);
         self.is_confirmed = false;
@@ -112,8 +143,13 @@ impl Sessions {
         }
         let mut packets_left = packets.drain(..);
         let refused = loop {
-            let Some(packet) = packets_left.next() else { break None };
-            match self.tunn.encapsulate_with_session(Packet::from_bytes(packet)) {
+            let Some(packet) = packets_left.next() else {
+                break None;
+            };
+            match self
+                .tunn
+                .encapsulate_with_session(Packet::from_bytes(packet))
+            {
                 Ok(packet) => encrypted.push(packet.into()),
                 Err(mut packet) => break Some(std::mem::take(packet.buf_mut())),
             }
@@ -129,15 +165,27 @@ impl Sessions {
         if !self.is_confirmed {
             return None;
         }
-        self.tunn.encapsulate_with_session(Packet::copy_from(&probe.bytes()[..])).ok()
+        self.tunn
+            .encapsulate_with_session(Packet::copy_from(&probe.bytes()[..]))
+            .ok()
     }
 
     /// Queues packets until there is a session, and starts a handshake if none is under way.
-    pub(super) fn queue(&mut self, packets: &mut Vec<BytesMut>, dropped: &DroppedCounters, replies: &mut Vec<WgKind>) {
+    pub(super) fn queue(
+        &mut self,
+        packets: &mut Vec<BytesMut>,
+        dropped: &DroppedCounters,
+        replies: &mut Vec<WgKind>,
+    ) {
         let room = MAX_WAITING.saturating_sub(self.waiting.len());
         add(&dropped.no_session, packets.len().saturating_sub(room));
         // Copies: a packet is a slice of a large buffer and would keep it alive.
-        self.waiting.extend(packets.drain(..).take(room).map(|packet| BytesMut::from(&packet[..])));
+        self.waiting.extend(
+            packets
+                .drain(..)
+                .take(room)
+                .map(|packet| BytesMut::from(&packet[..])),
+        );
         // The session may have begun since the packets were refused.
         self.flush(replies);
         if !self.waiting.is_empty() {
@@ -147,12 +195,20 @@ impl Sessions {
 
     /// Starts a handshake, unless one is under way.
     pub(super) fn begin(&mut self, replies: &mut Vec<WgKind>) {
-        replies.extend(self.tunn.format_handshake_initiation(false).map(WgKind::from));
+        replies.extend(
+            self.tunn
+                .format_handshake_initiation(false)
+                .map(WgKind::from),
+        );
     }
 
     /// Starts a handshake even if one is under way, which went to an outdated address.
     pub(super) fn begin_again(&mut self, replies: &mut Vec<WgKind>) {
-        replies.extend(self.tunn.format_handshake_initiation(true).map(WgKind::from));
+        replies.extend(
+            self.tunn
+                .format_handshake_initiation(true)
+                .map(WgKind::from),
+        );
     }
 
     /// Decrypts a packet in place. An empty one is a keepalive.
@@ -163,12 +219,18 @@ impl Sessions {
                 Ok(std::mem::take(packet.buf_mut()))
             }
             TunnResult::Err(error) => Err(error),
-            TunnResult::Done | TunnResult::WriteToNetwork(_) => Err(WireGuardError::UnexpectedPacket),
+            TunnResult::Done | TunnResult::WriteToNetwork(_) => {
+                Err(WireGuardError::UnexpectedPacket)
+            }
         }
     }
 
     /// Handles a handshake message and adds the answer to the replies.
-    pub(super) fn handshake(&mut self, message: WgKind, replies: &mut Vec<WgKind>) -> Result<(), WireGuardError> {
+    pub(super) fn handshake(
+        &mut self,
+        message: WgKind,
+        replies: &mut Vec<WgKind>,
+    ) -> Result<(), WireGuardError> {
         let is_answer = matches!(message, WgKind::HandshakeResp(_));
         match self.tunn.handle_incoming_packet(message) {
             TunnResult::WriteToNetwork(reply) => {
@@ -187,7 +249,10 @@ impl Sessions {
             return;
         }
         for packet in std::mem::take(&mut self.waiting) {
-            match self.tunn.encapsulate_with_session(Packet::from_bytes(packet)) {
+            match self
+                .tunn
+                .encapsulate_with_session(Packet::from_bytes(packet))
+            {
                 Ok(packet) => replies.push(packet.into()),
                 Err(mut packet) => self.waiting.push(std::mem::take(packet.buf_mut())),
             }
@@ -222,7 +287,12 @@ mod tests {
         let keys = [PrivateKey::generate(), PrivateKey::generate()];
         [0, 1].map(|own| {
             let live = Arc::new(LiveRemote::new(keys[1 - own].public()));
-            Link::new(&Identity::new(&keys[own]), &live, None, &IndexTable::from_os_rng())
+            Link::new(
+                &Identity::new(&keys[own]),
+                &live,
+                None,
+                &IndexTable::from_os_rng(),
+            )
         })
     }
 
@@ -245,7 +315,9 @@ mod tests {
     }
 
     fn packets(count: u8) -> Vec<BytesMut> {
-        (0..count).map(|number| BytesMut::from(&[number; 32][..])).collect()
+        (0..count)
+            .map(|number| BytesMut::from(&[number; 32][..]))
+            .collect()
     }
 
     #[test]
@@ -258,24 +330,37 @@ mod tests {
         drop(sessions);
         assert_eq!(first.len(), 1, "one handshake, however many packets wait");
         assert_eq!(converse(&ends, first, 1), packets(5));
-        assert_eq!(ends[0].live.dropped.read(), super::super::Dropped::default());
+        assert_eq!(
+            ends[0].live.dropped.read(),
+            super::super::Dropped::default()
+        );
     }
 
     #[test]
     fn packets_wait_until_the_remote_has_the_session_that_it_began() {
         let ends = pair();
-        let (mut lost, mut call, mut answer, mut call_again) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        ends[0].lock().queue(&mut packets(2), &ends[0].live.dropped, &mut lost);
+        let (mut lost, mut call, mut answer, mut call_again) =
+            (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        ends[0]
+            .lock()
+            .queue(&mut packets(2), &ends[0].live.dropped, &mut lost);
         ends[1].lock().begin(&mut call);
         let mut sessions = ends[0].lock();
         sessions.handshake(call.remove(0), &mut answer).unwrap();
         sessions.flush(&mut answer);
         sessions.queue(&mut packets(1), &ends[0].live.dropped, &mut answer);
         drop(sessions);
-        assert!(!answer.iter().any(|message| matches!(message, WgKind::Data(_))));
+        assert!(
+            !answer
+                .iter()
+                .any(|message| matches!(message, WgKind::Data(_)))
+        );
         // All of these are lost. The remote calls again.
         ends[1].lock().begin_again(&mut call_again);
-        assert_eq!(converse(&ends, call_again, 0), [packets(2), packets(1)].concat());
+        assert_eq!(
+            converse(&ends, call_again, 0),
+            [packets(2), packets(1)].concat()
+        );
     }
 
     #[test]
@@ -283,9 +368,14 @@ mod tests {
         let ends = pair();
         let mut replies = Vec::new();
         for _ in 0..10 {
-            ends[0].lock().queue(&mut packets(20), &ends[0].live.dropped, &mut replies);
+            ends[0]
+                .lock()
+                .queue(&mut packets(20), &ends[0].live.dropped, &mut replies);
         }
-        assert_eq!(ends[0].live.dropped.read().no_session, 200 - MAX_WAITING as u64);
+        assert_eq!(
+            ends[0].live.dropped.read().no_session,
+            200 - MAX_WAITING as u64
+        );
         assert_eq!(converse(&ends, replies, 1).len(), MAX_WAITING);
     }
 
@@ -293,10 +383,20 @@ mod tests {
     fn a_remote_whose_clock_went_back_is_accepted_once_its_last_call_is_forgotten() {
         let (own, remote) = (PrivateKey::generate(), PrivateKey::generate());
         let (identity, indices) = (Identity::new(&own), IndexTable::from_os_rng());
-        let gateway = Link::new(&identity, &Arc::new(LiveRemote::new(remote.public())), None, &indices);
+        let gateway = Link::new(
+            &identity,
+            &Arc::new(LiveRemote::new(remote.public())),
+            None,
+            &indices,
+        );
         let call = || {
             let live = Arc::new(LiveRemote::new(own.public()));
-            let client = Link::new(&Identity::new(&remote), &live, None, &IndexTable::from_os_rng());
+            let client = Link::new(
+                &Identity::new(&remote),
+                &live,
+                None,
+                &IndexTable::from_os_rng(),
+            );
             let mut calls = Vec::new();
             client.lock().begin(&mut calls);
             calls.remove(0)
@@ -305,7 +405,10 @@ mod tests {
         let (first, second, third) = (call(), call(), call());
         let (mut sessions, mut replies) = (gateway.lock(), Vec::new());
         sessions.handshake(third, &mut replies).unwrap();
-        assert!(matches!(sessions.handshake(second, &mut replies), Err(WireGuardError::WrongTai64nTimestamp)));
+        assert!(matches!(
+            sessions.handshake(second, &mut replies),
+            Err(WireGuardError::WrongTai64nTimestamp)
+        ));
         sessions.forget(&identity, &gateway.live, &indices);
         sessions.handshake(first, &mut replies).unwrap();
         assert_eq!(replies.len(), 2, "an answer to each call that was accepted");

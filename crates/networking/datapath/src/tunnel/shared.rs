@@ -48,33 +48,54 @@ impl RemoteTable {
         self.entries.get(*self.by_key.get(key)?)
     }
 
-    /// The remote that carries this flow: on a direct path, if the gateway there that the flow belongs to answers.
+    /// The remote that carries this flow: on a direct path, if the gateway there that the flow
+    /// belongs to answers.
     pub(super) fn remote_for(&self, flow: &Flow) -> Option<&RemoteEntry> {
         let bucket = spread::bucket(flow.source, flow.destination);
         let indices = self.prefixes.of(flow.destination);
         let all = || indices.iter().filter_map(|index| self.entries.get(*index));
         if all().any(|entry| entry.live.is_direct()) {
-            let direct = || all().filter(|entry| entry.direct.as_ref().is_some_and(|direct| direct.admits(flow.source)));
-            let carries = spread::choose(bucket, direct().map(|entry| (entry.number, entry.number)));
-            let answers = |entry: &&RemoteEntry| Some(entry.number) == carries && entry.live.is_direct() && entry.live.has_path();
+            let direct = || {
+                all().filter(|entry| {
+                    entry
+                        .direct
+                        .as_ref()
+                        .is_some_and(|direct| direct.admits(flow.source))
+                })
+            };
+            let carries =
+                spread::choose(bucket, direct().map(|entry| (entry.number, entry.number)));
+            let answers = |entry: &&RemoteEntry| {
+                Some(entry.number) == carries && entry.live.is_direct() && entry.live.has_path()
+            };
             // While it changes its key, the gateway is there twice.
             if let Some(entry) = direct().rfind(answers) {
                 return Some(entry);
             }
         }
-        let others = all().filter(|entry| entry.direct.is_none() && entry.enabled && entry.live.has_path());
+        let others =
+            all().filter(|entry| entry.direct.is_none() && entry.enabled && entry.live.has_path());
         spread::choose(bucket, others.map(|entry| (entry.number, entry)))
     }
 
     /// Whether a remote may send from an address.
     pub(super) fn may_send(&self, live: &Arc<LiveRemote>, source: IpAddr) -> bool {
-        let owners = self.prefixes.of(source).iter().filter_map(|index| self.entries.get(*index));
-        owners.into_iter().any(|entry| Arc::ptr_eq(&entry.live, live))
+        let owners = self
+            .prefixes
+            .of(source)
+            .iter()
+            .filter_map(|index| self.entries.get(*index));
+        owners
+            .into_iter()
+            .any(|entry| Arc::ptr_eq(&entry.live, live))
     }
 
     /// The socket for a path. If several have the right family, the one that the remote sent to.
     pub(super) fn socket_for(&self, path: Path) -> Option<&Arc<Socket>> {
-        let mut sockets = self.sockets.iter().filter(|socket| socket.reaches(path.remote));
+        let mut sockets = self
+            .sockets
+            .iter()
+            .filter(|socket| socket.reaches(path.remote));
         let first = sockets.next()?;
         let used_by_remote = sockets.find(|socket| Some(socket.listen().ip()) == path.local);
         Some(used_by_remote.unwrap_or(first))
@@ -91,7 +112,12 @@ pub(super) struct Shared {
 
 impl Shared {
     pub(super) fn new(table: Arc<RemoteTable>, indices: IndexTable) -> Self {
-        Self { table: RwLock::new(table), by_index: RwLock::default(), indices, dropped: DroppedCounters::default() }
+        Self {
+            table: RwLock::new(table),
+            by_index: RwLock::default(),
+            indices,
+            dropped: DroppedCounters::default(),
+        }
     }
 
     pub(super) fn table(&self) -> Arc<RemoteTable> {
@@ -107,7 +133,8 @@ impl Shared {
         self.by_index.read().get(&index).cloned()
     }
 
-    /// Remembers which link the answer to a handshake message belongs to. Call this before sending the message.
+    /// Remembers which link the answer to a handshake message belongs to. Call this before sending
+    /// the message.
     pub(super) fn remember(&self, link: &Arc<Link>, message: &WgKind) {
         let index = match message {
             WgKind::HandshakeInit(message) => message.sender_idx.get(),
@@ -121,7 +148,10 @@ impl Shared {
     pub(super) fn forget_indices(&self) {
         let table = self.table();
         let wanted = |link: &Arc<Link>| {
-            let entry = table.by_key.get(&link.live.public_key).and_then(|index| table.entries.get(*index));
+            let entry = table
+                .by_key
+                .get(&link.live.public_key)
+                .and_then(|index| table.entries.get(*index));
             entry.is_some_and(|entry| entry.links.iter().any(|wanted| Arc::ptr_eq(wanted, link)))
         };
         let mut by_index = self.by_index.write();

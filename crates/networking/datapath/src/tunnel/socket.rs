@@ -11,8 +11,8 @@ use nix::{
     errno::Errno,
     libc::{in_addr, in_pktinfo, in6_addr, in6_pktinfo},
     sys::socket::{
-        AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, SockaddrStorage, bind, recvmsg,
-        sendmsg, setsockopt, socket, sockopt,
+        AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType,
+        SockaddrStorage, bind, recvmsg, sendmsg, setsockopt, socket, sockopt,
     },
 };
 
@@ -26,7 +26,8 @@ pub(super) const MAX_BATCH_LEN: usize = 65_536;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Path {
     pub(super) remote: SocketAddr,
-    /// Our address that the remote sends to, so that answers come from it. `None`: the kernel chooses.
+    /// Our address that the remote sends to, so that answers come from it. `None`: the kernel
+    /// chooses.
     pub(super) local: Option<IpAddr>,
 }
 
@@ -47,7 +48,11 @@ pub(super) struct Socket {
 
 impl Socket {
     pub(super) fn open(listen: SocketAddr) -> io::Result<Self> {
-        let family = if listen.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+        let family = if listen.is_ipv4() {
+            AddressFamily::Inet
+        } else {
+            AddressFamily::Inet6
+        };
         let socket = socket(family, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
         if listen.is_ipv4() {
             setsockopt(&socket, sockopt::Ipv4PacketInfo, &true)?;
@@ -57,7 +62,10 @@ impl Socket {
         }
         // Older kernels deliver datagrams one by one.
         let _ = setsockopt(&socket, sockopt::UdpGroSegment, &true);
-        for result in [setsockopt(&socket, sockopt::RcvBufForce, &BUFFER), setsockopt(&socket, sockopt::SndBufForce, &BUFFER)] {
+        for result in [
+            setsockopt(&socket, sockopt::RcvBufForce, &BUFFER),
+            setsockopt(&socket, sockopt::SndBufForce, &BUFFER),
+        ] {
             if let Err(error) = result {
                 tracing::debug!(%error, "the socket keeps its small buffers");
             }
@@ -78,19 +86,36 @@ impl Socket {
     pub(super) fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<Received>> {
         let mut control = cmsg_space!(i32, in6_pktinfo);
         let mut parts = [IoSliceMut::new(buffer)];
-        let result = recvmsg::<SockaddrStorage>(self.socket.as_raw_fd(), &mut parts, Some(&mut control), MsgFlags::MSG_DONTWAIT);
+        let result = recvmsg::<SockaddrStorage>(
+            self.socket.as_raw_fd(),
+            &mut parts,
+            Some(&mut control),
+            MsgFlags::MSG_DONTWAIT,
+        );
         let message = match result {
             Ok(message) => message,
             Err(Errno::EAGAIN | Errno::EINTR) => return Ok(None),
             Err(error) => return Err(error.into()),
         };
-        let Some(remote) = message.address.and_then(address) else { return Err(io::ErrorKind::InvalidData.into()) };
-        let mut received = Received { length: message.bytes, segment: message.bytes, path: Path { remote, local: None } };
+        let Some(remote) = message.address.and_then(address) else {
+            return Err(io::ErrorKind::InvalidData.into());
+        };
+        let mut received = Received {
+            length: message.bytes,
+            segment: message.bytes,
+            path: Path {
+                remote,
+                local: None,
+            },
+        };
         for control in message.cmsgs()? {
             match control {
-                ControlMessageOwned::UdpGroSegments(size) => received.segment = usize::try_from(size).unwrap_or(0),
+                ControlMessageOwned::UdpGroSegments(size) => {
+                    received.segment = usize::try_from(size).unwrap_or(0);
+                }
                 ControlMessageOwned::Ipv4PacketInfo(info) => {
-                    received.path.local = Some(Ipv4Addr::from_bits(u32::from_be(info.ipi_spec_dst.s_addr)).into());
+                    received.path.local =
+                        Some(Ipv4Addr::from_bits(u32::from_be(info.ipi_spec_dst.s_addr)).into());
                 }
                 ControlMessageOwned::Ipv6PacketInfo(info) => {
                     received.path.local = Some(Ipv6Addr::from(info.ipi6_addr.s6_addr).into());
@@ -101,18 +126,32 @@ impl Socket {
         Ok(Some(received))
     }
 
-    /// Sends datagrams of one size; only the last one may be shorter. Blocks while the socket's buffer is full, unless the flags forbid that.
-    pub(super) fn send(&self, datagrams: &[IoSlice<'_>], segment: Option<u16>, path: Path, flags: MsgFlags) -> io::Result<()> {
+    /// Sends datagrams of one size; only the last one may be shorter. Blocks while the socket's
+    /// buffer is full, unless the flags forbid that.
+    pub(super) fn send(
+        &self,
+        datagrams: &[IoSlice<'_>],
+        segment: Option<u16>,
+        path: Path,
+        flags: MsgFlags,
+    ) -> io::Result<()> {
         let v4 = match path.local {
             Some(IpAddr::V4(address)) => Some(in_pktinfo {
                 ipi_ifindex: 0,
-                ipi_spec_dst: in_addr { s_addr: address.to_bits().to_be() },
+                ipi_spec_dst: in_addr {
+                    s_addr: address.to_bits().to_be(),
+                },
                 ipi_addr: in_addr { s_addr: 0 },
             }),
             _ => None,
         };
         let v6 = match path.local {
-            Some(IpAddr::V6(address)) => Some(in6_pktinfo { ipi6_ifindex: 0, ipi6_addr: in6_addr { s6_addr: address.octets() } }),
+            Some(IpAddr::V6(address)) => Some(in6_pktinfo {
+                ipi6_ifindex: 0,
+                ipi6_addr: in6_addr {
+                    s6_addr: address.octets(),
+                },
+            }),
             _ => None,
         };
         let mut control = Vec::with_capacity(2);
@@ -120,7 +159,13 @@ impl Socket {
         control.extend(v4.as_ref().map(ControlMessage::Ipv4PacketInfo));
         control.extend(v6.as_ref().map(ControlMessage::Ipv6PacketInfo));
         let remote = SockaddrStorage::from(path.remote);
-        sendmsg(self.socket.as_raw_fd(), datagrams, &control, flags, Some(&remote))?;
+        sendmsg(
+            self.socket.as_raw_fd(),
+            datagrams,
+            &control,
+            flags,
+            Some(&remote),
+        )?;
         Ok(())
     }
 }
@@ -132,9 +177,15 @@ impl AsFd for Socket {
 }
 
 fn address(storage: SockaddrStorage) -> Option<SocketAddr> {
-    let v4 = storage.as_sockaddr_in().map(|address| SocketAddr::new(address.ip().into(), address.port()));
+    let v4 = storage
+        .as_sockaddr_in()
+        .map(|address| SocketAddr::new(address.ip().into(), address.port()));
     // With the scope of link-local addresses.
-    v4.or_else(|| storage.as_sockaddr_in6().map(|address| SocketAddr::V6((*address).into())))
+    v4.or_else(|| {
+        storage
+            .as_sockaddr_in6()
+            .map(|address| SocketAddr::V6((*address).into()))
+    })
 }
 
 #[cfg(test)]
@@ -145,11 +196,25 @@ mod tests {
         let listen: SocketAddr = address.parse().unwrap();
         let (one, two) = (Socket::open(listen).unwrap(), Socket::open(listen).unwrap());
         let bound: SockaddrStorage = nix::sys::socket::getsockname(two.socket.as_raw_fd()).unwrap();
-        (one, two, Path { remote: super::address(bound).unwrap(), local: Some(listen.ip()) })
+        (
+            one,
+            two,
+            Path {
+                remote: super::address(bound).unwrap(),
+                local: Some(listen.ip()),
+            },
+        )
     }
 
     fn receive(socket: &Socket, buffer: &mut [u8]) -> Received {
-        rustix::event::poll(&mut [rustix::event::PollFd::new(socket, rustix::event::PollFlags::IN)], None).unwrap();
+        rustix::event::poll(
+            &mut [rustix::event::PollFd::new(
+                socket,
+                rustix::event::PollFlags::IN,
+            )],
+            None,
+        )
+        .unwrap();
         socket.receive(buffer).unwrap().unwrap()
     }
 
@@ -158,13 +223,21 @@ mod tests {
         for address in ["127.0.0.1:0", "[::1]:0"] {
             let (one, two, path) = pair(address);
             let datagrams = [[1u8; 100], [2; 100], [3; 100]];
-            let parts: Vec<_> = datagrams.iter().map(|datagram| IoSlice::new(datagram)).chain([IoSlice::new(&[4; 50])]).collect();
-            one.send(&parts, Some(100), path, MsgFlags::empty()).unwrap();
+            let parts: Vec<_> = datagrams
+                .iter()
+                .map(|datagram| IoSlice::new(datagram))
+                .chain([IoSlice::new(&[4; 50])])
+                .collect();
+            one.send(&parts, Some(100), path, MsgFlags::empty())
+                .unwrap();
             let mut buffer = vec![0; MAX_BATCH_LEN];
             let received = receive(&two, &mut buffer);
             assert_eq!((received.length, received.segment), (350, 100));
             assert_eq!(received.path.local, path.local);
-            assert_eq!(buffer[..350], [&[1; 100][..], &[2; 100], &[3; 100], &[4; 50]].concat());
+            assert_eq!(
+                buffer[..350],
+                [&[1; 100][..], &[2; 100], &[3; 100], &[4; 50]].concat()
+            );
             assert_eq!(two.receive(&mut buffer).unwrap(), None);
         }
     }

@@ -28,7 +28,10 @@ pub(super) fn run(shared: &Shared, stop: &Stop) -> io::Result<()> {
             link.lock().tick(&link.live.dropped, &mut messages);
             send_all(shared, &table, link, &mut messages);
         }
-        table.entries.iter().for_each(|entry| try_udp(&table, entry));
+        table
+            .entries
+            .iter()
+            .for_each(|entry| try_udp(&table, entry));
         measure(&table);
         // Sessions do this, too, but there may be none.
         for identity in &table.identities {
@@ -44,8 +47,15 @@ pub(super) fn run(shared: &Shared, stop: &Stop) -> io::Result<()> {
 /// Sends the probes that are due.
 fn measure(table: &RemoteTable) {
     let period = |is_direct: bool| {
-        // Clusters behind a peer may be many. They must not delay how soon the loss of a peer's gateway is noticed.
-        measure::period(table.entries.iter().filter(|entry| entry.probed && entry.direct.is_some() == is_direct).count())
+        // Clusters behind a peer may be many. They must not delay how soon the loss of a peer's
+        // gateway is noticed.
+        measure::period(
+            table
+                .entries
+                .iter()
+                .filter(|entry| entry.probed && entry.direct.is_some() == is_direct)
+                .count(),
+        )
     };
     let [usual_period, direct_period] = [false, true].map(period);
     for entry in &table.entries {
@@ -55,16 +65,31 @@ fn measure(table: &RemoteTable) {
         }
         let direct = entry.direct.as_ref();
         let token = direct.map_or_else(rand::random, |direct| direct.token(rand::random()));
-        let period = if direct.is_some() { direct_period } else { usual_period };
-        if entry.live.with_measure(|measure| measure.is_due(period, token, Instant::now())) {
+        let period = if direct.is_some() {
+            direct_period
+        } else {
+            usual_period
+        };
+        if entry
+            .live
+            .with_measure(|measure| measure.is_due(period, token, Instant::now()))
+        {
             if direct.is_some() {
                 choose_path(&entry.live);
             }
-            let Some(path) = entry.live.path() else { continue };
-            let purpose = if direct.is_some() { Purpose::Direct } else { Purpose::Question };
+            let Some(path) = entry.live.path() else {
+                continue;
+            };
+            let purpose = if direct.is_some() {
+                Purpose::Direct
+            } else {
+                Purpose::Question
+            };
             let question = question(entry, purpose, token);
             // Without a session the probe counts as unanswered.
-            entry.live.with_measure(|measure| measure.ask(token, Instant::now()));
+            entry
+                .live
+                .with_measure(|measure| measure.ask(token, Instant::now()));
             if let Some(question) = question {
                 send_one(table, &entry.live, path, question);
             }
@@ -74,7 +99,8 @@ fn measure(table: &RemoteTable) {
 
 /// Decides whether packets take the direct path to a remote.
 fn choose_path(live: &LiveRemote) {
-    let (answered, unanswered) = live.with_measure(|measure| (measure.answered_in_a_row(), measure.unanswered()));
+    let (answered, unanswered) =
+        live.with_measure(|measure| (measure.answered_in_a_row(), measure.unanswered()));
     let is_used = direct::is_used(live.is_direct(), answered, unanswered);
     if live.set_direct(is_used) != is_used {
         tracing::info!(remote = %live.public_key, is_used, "a direct path is used, or no longer");
@@ -82,13 +108,22 @@ fn choose_path(live: &LiveRemote) {
 }
 
 fn question(entry: &RemoteEntry, purpose: Purpose, token: u64) -> Option<WgKind> {
-    entry.links.iter().find_map(|link| link.lock().probe(Probe { purpose, token })).map(WgKind::Data)
+    entry
+        .links
+        .iter()
+        .find_map(|link| link.lock().probe(Probe { purpose, token }))
+        .map(WgKind::Data)
 }
 
 /// Sends a trial over UDP, if one is due.
 fn try_udp(table: &RemoteTable, entry: &RemoteEntry) {
     let token = rand::random();
-    let Some(path) = entry.live.with_paths(|paths| paths.trial(token, Instant::now())) else { return };
+    let Some(path) = entry
+        .live
+        .with_paths(|paths| paths.trial(token, Instant::now()))
+    else {
+        return;
+    };
     if let Some(question) = question(entry, Purpose::Trial, token) {
         send_one(table, &entry.live, path, question);
     }

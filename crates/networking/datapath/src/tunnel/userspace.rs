@@ -1,10 +1,10 @@
 //! Starts and changes threads, sockets and sessions according to the wanted endpoint.
 //!
-//! **Restarts.** The kernel keeps the device and its routes. A new process starts handshakes with all remotes at known
-//! addresses at once, so connections only see a short pause.
+//! **Restarts.** The kernel keeps the device and its routes. A new process starts handshakes with
+//! all remotes at known addresses at once, so connections only see a short pause.
 //!
-//! **Bounds.** At most 64 packets wait for a remote that does not answer. A sender of garbage costs no memory, a sender
-//! of handshakes a little for a second. Dropped packets are counted by reason.
+//! **Bounds.** At most 64 packets wait for a remote that does not answer. A sender of garbage costs
+//! no memory, a sender of handshakes a little for a second. Dropped packets are counted by reason.
 
 use std::{
     io,
@@ -106,11 +106,17 @@ impl Tunnel for UserspaceTunnel {
 
     fn remove_device(&self, name: &str) -> Result<(), TunnelError> {
         let mut running = self.lock();
-        if running.as_ref().is_some_and(|running| running.device.0.name() == name) {
+        if running
+            .as_ref()
+            .is_some_and(|running| running.device.0.name() == name)
+        {
             *running = None;
             self.share(None);
         }
-        device::remove(name).map_err(|source| TunnelError::Remove { device: name.to_owned(), source })
+        device::remove(name).map_err(|source| TunnelError::Remove {
+            device: name.to_owned(),
+            source,
+        })
     }
 }
 
@@ -135,21 +141,40 @@ impl Running {
         Ok(running)
     }
 
-    /// Opens everything new before it changes anything that works. Devices and sockets of ended threads are still open.
+    /// Opens everything new before it changes anything that works. Devices and sockets of ended
+    /// threads are still open.
     fn change(&mut self, wanted: &Endpoint) -> Result<(), TunnelError> {
-        let failed = |source| TunnelError::Device { device: wanted.device.clone(), source };
+        let failed = |source| TunnelError::Device {
+            device: wanted.device.clone(),
+            source,
+        };
         let same_name = self.device.0.name() == wanted.device;
         let device_ended = self.device.1.is_finished();
-        let device = if same_name && !device_ended { Arc::clone(&self.device.0) } else { self.reopen_device(wanted)? };
+        let device = if same_name && !device_ended {
+            Arc::clone(&self.device.0)
+        } else {
+            self.reopen_device(wanted)?
+        };
         device.ensure(wanted.mtu).map_err(failed)?;
-        let all_receive =
-            self.sockets.len() == wanted.listen.len() && !self.sockets.iter().any(|(_, worker)| worker.is_finished());
-        if *wanted == self.endpoint && same_name && !device_ended && all_receive && !self.timers.is_finished() {
+        let all_receive = self.sockets.len() == wanted.listen.len()
+            && !self.sockets.iter().any(|(_, worker)| worker.is_finished());
+        if *wanted == self.endpoint
+            && same_name
+            && !device_ended
+            && all_receive
+            && !self.timers.is_finished()
+        {
             return Ok(());
         }
         let before = self.shared.table();
         let sockets = open_sockets(wanted, &before.sockets)?;
-        let (table, new) = build(wanted, Some(&before), &self.shared.indices, &device, sockets.clone());
+        let (table, new) = build(
+            wanted,
+            Some(&before),
+            &self.shared.indices,
+            &device,
+            sockets.clone(),
+        );
         let table = Arc::new(table);
         self.shared.set_table(Arc::clone(&table));
         if !same_name || device_ended {
@@ -164,11 +189,13 @@ impl Running {
         Ok(())
     }
 
-    /// Opens the device again. If the kernel refuses because we are attached to it already, returns that one.
+    /// Opens the device again. If the kernel refuses because we are attached to it already, returns
+    /// that one.
     fn reopen_device(&self, wanted: &Endpoint) -> Result<Arc<Device>, TunnelError> {
         match open_device(wanted) {
             Err(TunnelError::Device { source, .. })
-                if source.kind() == io::ErrorKind::ResourceBusy && self.device.0.name() == wanted.device =>
+                if source.kind() == io::ErrorKind::ResourceBusy
+                    && self.device.0.name() == wanted.device =>
             {
                 Ok(Arc::clone(&self.device.0))
             }
@@ -176,16 +203,21 @@ impl Running {
         }
     }
 
-    /// Starts a thread for each of these sockets that has none, and ends the threads of other sockets.
+    /// Starts a thread for each of these sockets that has none, and ends the threads of other
+    /// sockets.
     fn start_sockets(&mut self, sockets: Vec<Arc<Socket>>) -> Result<(), TunnelError> {
         let mut former = std::mem::take(&mut self.sockets);
         for socket in sockets {
-            let reads = |(existing, worker): &(Arc<Socket>, Worker)| Arc::ptr_eq(existing, &socket) && !worker.is_finished();
+            let reads = |(existing, worker): &(Arc<Socket>, Worker)| {
+                Arc::ptr_eq(existing, &socket) && !worker.is_finished()
+            };
             let reader = if let Some(index) = former.iter().position(reads) {
                 former.swap_remove(index)
             } else {
                 let (shared, theirs) = (Arc::clone(&self.shared), Arc::clone(&socket));
-                let worker = Worker::start("tunnel-in", move |stop| incoming::run(&shared, &theirs, stop));
+                let worker = Worker::start("tunnel-in", move |stop| {
+                    incoming::run(&shared, &theirs, stop)
+                });
                 (socket, worker.map_err(TunnelError::Thread)?)
             };
             self.sockets.push(reader);
@@ -195,16 +227,25 @@ impl Running {
 
     fn state(&self) -> State {
         let table = self.shared.table();
-        let workers = [&self.device.1, &self.timers].into_iter().chain(self.sockets.iter().map(|(_, worker)| worker));
+        let workers = [&self.device.1, &self.timers]
+            .into_iter()
+            .chain(self.sockets.iter().map(|(_, worker)| worker));
         let remote = |entry: &RemoteEntry| RemoteState {
             public_key: entry.live.public_key,
             endpoint: entry.live.path().map(|path| path.remote),
-            last_handshake: entry.links.iter().filter_map(|link| link.lock().last_handshake()).min(),
+            last_handshake: entry
+                .links
+                .iter()
+                .filter_map(|link| link.lock().last_handshake())
+                .min(),
             last_received: entry.live.last_received(),
             sent_bytes: entry.live.sent_bytes.load(Relaxed),
             received_bytes: entry.live.received_bytes.load(Relaxed),
             dropped: entry.live.dropped.read(),
-            measured: entry.live.with_measure(|measure| measure.measured(Instant::now())).filter(|_| entry.enabled),
+            measured: entry
+                .live
+                .with_measure(|measure| measure.measured(Instant::now()))
+                .filter(|_| entry.enabled),
             unanswered: entry.live.with_measure(|measure| measure.unanswered()),
             is_direct: entry.live.is_direct(),
         };
@@ -218,30 +259,45 @@ impl Running {
 
 fn open_device(wanted: &Endpoint) -> Result<Arc<Device>, TunnelError> {
     let device = Device::open(&wanted.device, wanted.mtu);
-    device.map(Arc::new).map_err(|source| TunnelError::Device { device: wanted.device.clone(), source })
+    device.map(Arc::new).map_err(|source| TunnelError::Device {
+        device: wanted.device.clone(),
+        source,
+    })
 }
 
-fn start_device(shared: &Arc<Shared>, device: Arc<Device>) -> Result<(Arc<Device>, Worker), TunnelError> {
+fn start_device(
+    shared: &Arc<Shared>,
+    device: Arc<Device>,
+) -> Result<(Arc<Device>, Worker), TunnelError> {
     let (shared, theirs) = (Arc::clone(shared), Arc::clone(&device));
-    let worker = Worker::start("tunnel-out", move |stop| outgoing::run(&shared, &theirs, stop));
+    let worker = Worker::start("tunnel-out", move |stop| {
+        outgoing::run(&shared, &theirs, stop)
+    });
     Ok((device, worker.map_err(TunnelError::Thread)?))
 }
 
 fn start_timers(shared: &Arc<Shared>) -> Result<Worker, TunnelError> {
     let shared = Arc::clone(shared);
-    Worker::start("tunnel-timers", move |stop| timers::run(&shared, stop)).map_err(TunnelError::Thread)
+    Worker::start("tunnel-timers", move |stop| timers::run(&shared, stop))
+        .map_err(TunnelError::Thread)
 }
 
 /// The wanted sockets; existing ones are reused.
-fn open_sockets(wanted: &Endpoint, existing: &[Arc<Socket>]) -> Result<Vec<Arc<Socket>>, TunnelError> {
+fn open_sockets(
+    wanted: &Endpoint,
+    existing: &[Arc<Socket>],
+) -> Result<Vec<Arc<Socket>>, TunnelError> {
     let open = |address| match existing.iter().find(|socket| socket.listen() == address) {
         Some(socket) => Ok(Arc::clone(socket)),
-        None => Socket::open(address).map(Arc::new).map_err(|source| TunnelError::Listen { address, source }),
+        None => Socket::open(address)
+            .map(Arc::new)
+            .map_err(|source| TunnelError::Listen { address, source }),
     };
     wanted.listen.iter().copied().map(open).collect()
 }
 
-/// Builds the table for the wanted endpoint from what exists already. Also returns the links that need a handshake: new and moved ones.
+/// Builds the table for the wanted endpoint from what exists already. Also returns the links that
+/// need a handshake: new and moved ones.
 fn build(
     wanted: &Endpoint,
     table: Option<&RemoteTable>,
@@ -250,7 +306,12 @@ fn build(
     sockets: Vec<Arc<Socket>>,
 ) -> (RemoteTable, Vec<LinkToGreet>) {
     let identity = |key: &PrivateKey| {
-        let known = table.and_then(|table| table.identities.iter().find(|identity| identity.key == *key));
+        let known = table.and_then(|table| {
+            table
+                .identities
+                .iter()
+                .find(|identity| identity.key == *key)
+        });
         known.map_or_else(|| Arc::new(Identity::new(key)), Arc::clone)
     };
     let keys = [Some(&wanted.private_key), wanted.previous_key.as_ref()];
@@ -258,23 +319,39 @@ fn build(
     identities.dedup_by(|one, other| one.key == other.key);
     let mut to_greet = Vec::new();
     let entry = |remote: &Remote| {
-        let known = table.and_then(|table| table.entries.get(*table.by_key.get(&remote.public_key)?));
-        let live = known.map_or_else(|| Arc::new(LiveRemote::new(remote.public_key)), |entry| Arc::clone(&entry.live));
-        let is_moved = live.with_paths(|paths| paths.set(remote.endpoint, remote.relay, Instant::now()));
+        let known =
+            table.and_then(|table| table.entries.get(*table.by_key.get(&remote.public_key)?));
+        let live = known.map_or_else(
+            || Arc::new(LiveRemote::new(remote.public_key)),
+            |entry| Arc::clone(&entry.live),
+        );
+        let is_moved =
+            live.with_paths(|paths| paths.set(remote.endpoint, remote.relay, Instant::now()));
         let link = |(number, identity): (usize, &Arc<Identity>)| {
             // Keepalives and greetings only for the newest key.
             let keepalive = remote.keepalive.filter(|_| number == 0);
-            let known = known.and_then(|entry| entry.links.iter().find(|link| link.own == identity.key.public()));
+            let known = known.and_then(|entry| {
+                entry
+                    .links
+                    .iter()
+                    .find(|link| link.own == identity.key.public())
+            });
             if let Some(link) = known {
                 link.lock().set(keepalive);
                 if is_moved && number == 0 {
-                    to_greet.push(LinkToGreet { link: Arc::clone(link), is_moved });
+                    to_greet.push(LinkToGreet {
+                        link: Arc::clone(link),
+                        is_moved,
+                    });
                 }
                 return Arc::clone(link);
             }
             let link = Arc::new(Link::new(identity, &live, keepalive, indices));
             if number == 0 {
-                to_greet.push(LinkToGreet { link: Arc::clone(&link), is_moved: false });
+                to_greet.push(LinkToGreet {
+                    link: Arc::clone(&link),
+                    is_moved: false,
+                });
             }
             link
         };
@@ -288,36 +365,70 @@ fn build(
             live.set_direct(false);
             live.with_measure(Measure::forget);
         }
-        RemoteEntry { links, live, enabled: remote.enabled, inward: remote.inward.clone(), direct, probed, number }
+        RemoteEntry {
+            links,
+            live,
+            enabled: remote.enabled,
+            inward: remote.inward.clone(),
+            direct,
+            probed,
+            number,
+        }
     };
     let entries: Vec<_> = wanted.remotes.iter().map(entry).collect();
-    let by_key = entries.iter().enumerate().map(|(index, entry)| (entry.live.public_key, index)).collect();
+    let by_key = entries
+        .iter()
+        .enumerate()
+        .map(|(index, entry)| (entry.live.public_key, index))
+        .collect();
     let prefixes = wanted.remotes.iter().enumerate();
-    let prefixes = prefixes.flat_map(|(index, remote)| remote.prefixes.iter().map(move |prefix| (*prefix, index)));
+    let prefixes = prefixes
+        .flat_map(|(index, remote)| remote.prefixes.iter().map(move |prefix| (*prefix, index)));
     let prefixes = Prefixes::new(prefixes);
-    (RemoteTable { identities, entries, by_key, prefixes, sockets, device: Arc::clone(device) }, to_greet)
+    (
+        RemoteTable {
+            identities,
+            entries,
+            by_key,
+            prefixes,
+            sockets,
+            device: Arc::clone(device),
+        },
+        to_greet,
+    )
 }
 
-/// A link that needs a handshake, because it is new or because its remote is reached over another path now.
+/// A link that needs a handshake, because it is new or because its remote is reached over another
+/// path now.
 struct LinkToGreet {
     link: Arc<Link>,
     is_moved: bool,
 }
 
-/// Starts handshakes, so that sessions are established before the first packet needs them. Where there is a session already, a probe tells
-/// the remote our address.
+/// Starts handshakes, so that sessions are established before the first packet needs them. Where
+/// there is a session already, a probe tells the remote our address.
 fn greet(shared: &Shared, table: &RemoteTable, greeted: &[LinkToGreet]) {
-    for LinkToGreet { link, is_moved } in greeted.iter().filter(|greeted| greeted.link.live.path().is_some()) {
+    for LinkToGreet { link, is_moved } in greeted
+        .iter()
+        .filter(|greeted| greeted.link.live.path().is_some())
+    {
         let mut messages = Vec::new();
         let mut sessions = link.lock();
         if *is_moved {
             sessions.begin_again(&mut messages);
         } else {
-            // The timers may have started a handshake already. If each end starts two at once, all four are lost, and neither end starts
-            // another one for 15 s.
+            // The timers may have started a handshake already. If each end starts two at once, all
+            // four are lost, and neither end starts another one for 15 s.
             sessions.begin(&mut messages);
         }
-        messages.extend(sessions.probe(Probe { purpose: Purpose::Question, token: rand::random() }).map(WgKind::Data));
+        messages.extend(
+            sessions
+                .probe(Probe {
+                    purpose: Purpose::Question,
+                    token: rand::random(),
+                })
+                .map(WgKind::Data),
+        );
         drop(sessions);
         send_all(shared, table, link, &mut messages);
     }

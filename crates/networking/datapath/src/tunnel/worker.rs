@@ -26,7 +26,11 @@ impl Stop {
     }
 
     /// Waits until the descriptor is readable, the timeout is over, or the thread must stop.
-    pub(super) fn wait(&self, readable: Option<BorrowedFd<'_>>, timeout: Option<Duration>) -> io::Result<()> {
+    pub(super) fn wait(
+        &self,
+        readable: Option<BorrowedFd<'_>>,
+        timeout: Option<Duration>,
+    ) -> io::Result<()> {
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         let mut fds = vec![PollFd::new(&self.event, PollFlags::IN)];
         fds.extend(readable.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
@@ -45,9 +49,16 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    /// Starts a thread. If its work fails, the error is logged and the worker is [finished](Self::is_finished).
-    pub(super) fn start(name: &str, work: impl FnOnce(&Stop) -> io::Result<()> + Send + 'static) -> io::Result<Self> {
-        let stop = Arc::new(Stop { requested: AtomicBool::new(false), event: eventfd(0, EventfdFlags::CLOEXEC)? });
+    /// Starts a thread. If its work fails, the error is logged and the worker is
+    /// [finished](Self::is_finished).
+    pub(super) fn start(
+        name: &str,
+        work: impl FnOnce(&Stop) -> io::Result<()> + Send + 'static,
+    ) -> io::Result<Self> {
+        let stop = Arc::new(Stop {
+            requested: AtomicBool::new(false),
+            event: eventfd(0, EventfdFlags::CLOEXEC)?,
+        });
         let theirs = Arc::clone(&stop);
         let run = move || {
             if let Err(error) = work(&theirs) {
@@ -55,11 +66,16 @@ impl Worker {
             }
         };
         let thread = thread::Builder::new().name(name.to_owned()).spawn(run)?;
-        Ok(Self { stop, thread: Some(thread) })
+        Ok(Self {
+            stop,
+            thread: Some(thread),
+        })
     }
 
     pub(super) fn is_finished(&self) -> bool {
-        self.thread.as_ref().is_none_or(thread::JoinHandle::is_finished)
+        self.thread
+            .as_ref()
+            .is_none_or(thread::JoinHandle::is_finished)
     }
 }
 

@@ -14,7 +14,8 @@ use super::{TURN, TunnelEnd};
 
 /// A gateway that is called and was not heard for this time is called over TLS.
 pub const SILENCE: Duration = Duration::from_secs(TURN.as_secs() * 2);
-/// If both ends accept connections, one of them waits for this time in addition, because one connection is enough.
+/// If both ends accept connections, one of them waits for this time in addition, because one
+/// connection is enough.
 const SECOND_END_DELAY: Duration = Duration::from_secs(10);
 /// An unused relay stays for this time, because datagrams may still be on their way.
 const LINGER: Duration = Duration::from_secs(5);
@@ -27,8 +28,8 @@ pub struct Fallback {
 }
 
 impl Fallback {
-    /// The gateways that need a relay. `states` is the tunnel's state. `ours` is its key if connections are accepted here, too. `relays` are
-    /// the local addresses of existing relays.
+    /// The gateways that need a relay. `states` is the tunnel's state. `ours` is its key if
+    /// connections are accepted here, too. `relays` are the local addresses of existing relays.
     pub fn needed(
         &mut self,
         end: &TunnelEnd,
@@ -37,7 +38,9 @@ impl Fallback {
         ours: Option<PublicKey>,
         now: Instant,
     ) -> BTreeSet<PublicKey> {
-        let called = end.remotes.iter().filter(|remote| remote.keepalive.is_some() && end.tls.contains_key(&remote.public_key));
+        let called = end.remotes.iter().filter(|remote| {
+            remote.keepalive.is_some() && end.tls.contains_key(&remote.public_key)
+        });
         let called: BTreeSet<PublicKey> = called.map(|remote| remote.public_key).collect();
         self.called.retain(|key, _| called.contains(key));
         self.unused.retain(|key, _| relays.contains_key(key));
@@ -45,13 +48,23 @@ impl Fallback {
         let is_needed = |key: &PublicKey| {
             let called_for = since(*self.called.entry(*key).or_insert(now));
             let state = states.iter().find(|state| state.public_key == *key);
-            let silent_for = state.and_then(|state| state.last_received).unwrap_or(Duration::MAX).min(called_for);
+            let silent_for = state
+                .and_then(|state| state.last_received)
+                .unwrap_or(Duration::MAX)
+                .min(called_for);
             let is_second_end = ours.is_some_and(|ours| ours.0 > key.0);
             let Some(relay) = relays.get(key) else {
-                return silent_for >= if is_second_end { SILENCE + SECOND_END_DELAY } else { SILENCE };
+                return silent_for
+                    >= if is_second_end {
+                        SILENCE + SECOND_END_DELAY
+                    } else {
+                        SILENCE
+                    };
             };
             // A relay that the other end opened is as good, but one of them has to stay.
-            let is_used = state.is_some_and(|state| state.endpoint == Some(*relay) || (state.is_relayed() && !is_second_end));
+            let is_used = state.is_some_and(|state| {
+                state.endpoint == Some(*relay) || (state.is_relayed() && !is_second_end)
+            });
             if is_used || silent_for >= SILENCE {
                 self.unused.remove(key);
                 return true;
@@ -83,19 +96,43 @@ mod tests {
 
     impl Case {
         fn new() -> Self {
-            let remote = Remote { endpoint: UDP.parse().ok(), keepalive: Some(KEEPALIVE), ..Remote::new(key(5)) };
+            let remote = Remote {
+                endpoint: UDP.parse().ok(),
+                keepalive: Some(KEEPALIVE),
+                ..Remote::new(key(5))
+            };
             let tls = [(key(5), vec!["192.0.2.1:443".parse().unwrap()])].into();
-            let end = TunnelEnd { remotes: vec![remote], tls, ..TunnelEnd::default() };
-            Self { fallback: Fallback::default(), end, start: Instant::now(), ours: None }
+            let end = TunnelEnd {
+                remotes: vec![remote],
+                tls,
+                ..TunnelEnd::default()
+            };
+            Self {
+                fallback: Fallback::default(),
+                end,
+                start: Instant::now(),
+                ours: None,
+            }
         }
 
-        /// Whether a relay is needed at this second, to a gateway that is called at `endpoint` and was heard `heard` seconds ago.
+        /// Whether a relay is needed at this second, to a gateway that is called at `endpoint` and
+        /// was heard `heard` seconds ago.
         fn at(&mut self, second: u64, endpoint: &str, heard: Option<u64>, has_relay: bool) -> bool {
             let (endpoint, last_received) = (endpoint.parse().ok(), heard.map(Duration::from_secs));
-            let state = RemoteState { endpoint, last_received, ..RemoteState::silent(key(5)) };
-            let relays = has_relay.then(|| (key(5), RELAY.parse().unwrap())).into_iter().collect();
+            let state = RemoteState {
+                endpoint,
+                last_received,
+                ..RemoteState::silent(key(5))
+            };
+            let relays = has_relay
+                .then(|| (key(5), RELAY.parse().unwrap()))
+                .into_iter()
+                .collect();
             let now = self.start + Duration::from_secs(second);
-            !self.fallback.needed(&self.end, &[state], &relays, self.ours, now).is_empty()
+            !self
+                .fallback
+                .needed(&self.end, &[state], &relays, self.ours, now)
+                .is_empty()
         }
     }
 
@@ -115,8 +152,14 @@ mod tests {
     #[test]
     fn if_both_ends_accept_connections_one_lets_the_other_begin() {
         for (ours, seconds) in [(key(4), 10), (key(6), 20)] {
-            let mut case = Case { ours: Some(ours), ..Case::new() };
-            assert_eq!((0..100).find(|&second| case.at(second, UDP, None, false)), Some(seconds));
+            let mut case = Case {
+                ours: Some(ours),
+                ..Case::new()
+            };
+            assert_eq!(
+                (0..100).find(|&second| case.at(second, UDP, None, false)),
+                Some(seconds)
+            );
         }
     }
 
@@ -138,18 +181,27 @@ mod tests {
         let mut case = Case::new();
         assert!(case.at(0, UDP, Some(30), true), "it connects");
         assert!(case.at(100, RELAY, Some(1), true));
-        assert!(case.at(200, UDP, Some(1), true), "something may be on its way");
+        assert!(
+            case.at(200, UDP, Some(1), true),
+            "something may be on its way"
+        );
         assert!(case.at(204, UDP, Some(1), true));
         assert!(!case.at(205, UDP, Some(1), true));
         assert!(!case.at(250, UDP, Some(1), false), "it is gone");
-        assert!(case.at(300, UDP, Some(0), true), "the time starts again for another one");
+        assert!(
+            case.at(300, UDP, Some(0), true),
+            "the time starts again for another one"
+        );
     }
 
     #[test]
     fn one_of_two_relays_ends() {
         let other = "127.0.0.1:5000";
         for (ours, stays) in [(key(4), true), (key(6), false)] {
-            let mut case = Case { ours: Some(ours), ..Case::new() };
+            let mut case = Case {
+                ours: Some(ours),
+                ..Case::new()
+            };
             assert!(case.at(0, other, Some(1), true));
             assert_eq!(case.at(5, other, Some(1), true), stays);
         }

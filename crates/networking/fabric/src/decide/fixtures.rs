@@ -56,5 +56,12 @@ pub fn snapshot() -> Snapshot {
 
 /// A gateway that holds the Lease with this number.
 pub fn active(number: u8, node: &str) -> (u8, ActiveGateway) {
-    (number, ActiveGateway { node: node.to_owned(), key: key(100 + number), first_key: key(100 + number) })
+    (
+        number,
+        ActiveGateway {
+            node: node.to_owned(),
+            key: key(100 + number),
+            first_key: key(100 + number),
+        },
+    )
 }

@@ -1,5 +1,5 @@
-//! Decides the desired state of this node and of its tunnel, from a [`Snapshot`]. Everything here is pure; times are
-//! arguments.
+//! Decides the desired state of this node and of its tunnel, from a [`Snapshot`]. Everything here
+//! is pure; times are arguments.
 
 mod direct;
 pub mod election;
@@ -21,7 +21,9 @@ use std::{
 };
 
 use ipnet::IpNet;
-use liqo_api::{ClusterId, GatewayAddress, Gateways, NetworkRanges, NetworkSettings, Reach, TunnelEndpointSpec};
+use liqo_api::{
+    ClusterId, GatewayAddress, Gateways, NetworkRanges, NetworkSettings, Reach, TunnelEndpointSpec,
+};
 use liqo_datapath::{
     node::PrefixPair,
     tunnel::{Inward, PublicKey, Remote, RemoteState},
@@ -44,14 +46,17 @@ use self::{
 };
 use crate::view::NodeView;
 
-/// After this silence of both sides a keepalive is sent, so each side knows that the other is there, and NAT between them keeps its
-/// mapping. WireGuard counts received packets, too, so both ends take turns.
+/// After this silence of both sides a keepalive is sent, so each side knows that the other is
+/// there, and NAT between them keeps its mapping. WireGuard counts received packets, too, so both
+/// ends take turns.
 pub const KEEPALIVE: Duration = Duration::from_secs(2);
-/// The longest time between two packets from one end if none is lost: every other keepalive is its own, and timers fire a little late.
+/// The longest time between two packets from one end if none is lost: every other keepalive is its
+/// own, and timers fire a little late.
 pub const TURN: Duration = Duration::from_secs(KEEPALIVE.as_secs() * 2 + 1);
 /// A gateway that was heard within this time is responsive, ...
 const RESPONSIVE_WITHIN: Duration = Duration::from_secs(TURN.as_secs() + 2);
-/// ... unless it was silent for this time and did not answer this many probes. The last probe's answer may still be on its way.
+/// ... unless it was silent for this time and did not answer this many probes. The last probe's
+/// answer may still be on its way.
 const QUIET: Duration = Duration::from_millis(1500);
 const MIN_UNANSWERED: usize = 4;
 /// Maximum number of names of a peer's gateways that are looked up.
@@ -74,7 +79,8 @@ pub struct Snapshot {
     pub peers: BTreeMap<ClusterId, TunnelEndpointSpec>,
     /// The gateways that are not lost.
     pub gateways: ActiveGateways,
-    /// The single addresses that are open; `None` until all lists are complete. Only gateways know them.
+    /// The single addresses that are open; `None` until all lists are complete. Only gateways know
+    /// them.
     pub open: Option<OpenAddresses>,
     /// The addresses of names of peers' gateways.
     pub resolved: BTreeMap<String, Vec<SocketAddr>>,
@@ -89,17 +95,31 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// The gateways in use, by the numbers of their Leases: the first `replicas` of the nodes that may be gateways. Only one is in use if
-    /// the settings contain addresses for peers, because these addresses lead to one gateway, whichever a peer means. Any node can write a
-    /// Lease, so neither a node nor a key counts twice.
+    /// The gateways in use, by the numbers of their Leases: the first `replicas` of the nodes that
+    /// may be gateways. Only one is in use if the settings contain addresses for peers, because
+    /// these addresses lead to one gateway, whichever a peer means. Any node can write a Lease, so
+    /// neither a node nor a key counts twice.
     fn in_use(&self) -> impl Iterator<Item = (u8, &ActiveGateway)> {
         let set = &self.settings.gateways;
-        let most = if has_one_address(set) { 1 } else { set.replicas.min(MAX_GATEWAYS) };
-        let may = |one: &ActiveGateway| self.nodes.get(&one.node).is_some_and(|node| set.selects(&node.labels));
+        let most = if has_one_address(set) {
+            1
+        } else {
+            set.replicas.min(MAX_GATEWAYS)
+        };
+        let may = |one: &ActiveGateway| {
+            self.nodes
+                .get(&one.node)
+                .is_some_and(|node| set.selects(&node.labels))
+        };
         let (mut nodes, mut keys, mut firsts) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
         let all = self.gateways.iter().map(|(number, one)| (*number, one));
-        all.filter(move |(_, one)| may(one) && nodes.insert(&one.node) && keys.insert(one.key) && firsts.insert(one.first_key))
-            .take(most.into())
+        all.filter(move |(_, one)| {
+            may(one)
+                && nodes.insert(&one.node)
+                && keys.insert(one.key)
+                && firsts.insert(one.first_key)
+        })
+        .take(most.into())
     }
 
     /// Whether this node is a gateway in use.
@@ -181,31 +201,51 @@ impl TunnelEnd {
     }
 }
 
-/// The responsive gateways of peers. A gateway whose node dies is noticed within two seconds if it answers probes, which other
-/// implementations of WireGuard do not.
+/// The responsive gateways of peers. A gateway whose node dies is noticed within two seconds if it
+/// answers probes, which other implementations of WireGuard do not.
 pub fn responsive(remotes: &[RemoteState]) -> BTreeSet<PublicKey> {
     let is_responsive = |remote: &&RemoteState| {
         let is_quiet = |ago: Duration| ago >= QUIET && remote.unanswered >= MIN_UNANSWERED;
-        remote.last_received.is_some_and(|ago| ago < RESPONSIVE_WITHIN && !is_quiet(ago))
+        remote
+            .last_received
+            .is_some_and(|ago| ago < RESPONSIVE_WITHIN && !is_quiet(ago))
     };
-    remotes.iter().filter(is_responsive).map(|remote| remote.public_key).collect()
+    remotes
+        .iter()
+        .filter(is_responsive)
+        .map(|remote| remote.public_key)
+        .collect()
 }
 
-/// Sends only to the responsive gateways of a peer, which share the flows; if none responds, to all. So we notice that a peer lost a
-/// gateway before the peer can tell us.
-fn choose(remotes: &mut [Remote], owners: &BTreeMap<PublicKey, ClusterId>, responsive: &BTreeSet<PublicKey>) {
+/// Sends only to the responsive gateways of a peer, which share the flows; if none responds, to
+/// all. So we notice that a peer lost a gateway before the peer can tell us.
+fn choose(
+    remotes: &mut [Remote],
+    owners: &BTreeMap<PublicKey, ClusterId>,
+    responsive: &BTreeSet<PublicKey>,
+) {
     let is_responsive = |remote: &Remote| responsive.contains(&remote.public_key);
-    let of_one_peer = |one: &Remote, other: &Remote| owners.get(&one.public_key) == owners.get(&other.public_key);
+    let of_one_peer =
+        |one: &Remote, other: &Remote| owners.get(&one.public_key) == owners.get(&other.public_key);
     for gateways in remotes.chunk_by_mut(of_one_peer) {
-        // Tunnel clients belong to no peer, and call us. The tunnel chooses among gateways on direct paths.
-        if gateways.first().is_none_or(|gateway| !owners.contains_key(&gateway.public_key)) {
+        // Tunnel clients belong to no peer, and call us. The tunnel chooses among gateways on
+        // direct paths.
+        if gateways
+            .first()
+            .is_none_or(|gateway| !owners.contains_key(&gateway.public_key))
+        {
             continue;
         }
-        let used: Vec<Option<SocketAddr>> = gateways.iter().filter(|one| is_responsive(one)).map(|one| one.endpoint).collect();
+        let used: Vec<Option<SocketAddr>> = gateways
+            .iter()
+            .filter(|one| is_responsive(one))
+            .map(|one| one.endpoint)
+            .collect();
         for gateway in gateways {
             gateway.enabled = used.is_empty() || is_responsive(gateway);
             // A silent gateway behind the same address as a responsive one is a standby.
-            let is_standby = !gateway.enabled && gateway.endpoint.is_some() && used.contains(&gateway.endpoint);
+            let is_standby =
+                !gateway.enabled && gateway.endpoint.is_some() && used.contains(&gateway.endpoint);
             gateway.keepalive = (!is_standby).then_some(KEEPALIVE);
         }
     }
@@ -214,7 +254,10 @@ fn choose(remotes: &mut [Remote], owners: &BTreeMap<PublicKey, ClusterId>, respo
 /// Whether this node has to know the single addresses that are open.
 pub fn needs_open_addresses(snapshot: &Snapshot, this: &str) -> bool {
     let needs = |peer: &TunnelEndpointSpec| {
-        peer.reach == Reach::Offloaded || peer.api_server || !peer.customers.is_empty() || direct::needs_pods(peer)
+        peer.reach == Reach::Offloaded
+            || peer.api_server
+            || !peer.customers.is_empty()
+            || direct::needs_pods(peer)
     };
     snapshot.is_gateway(this) && snapshot.peers.values().any(needs)
 }
@@ -240,10 +283,22 @@ pub fn decide(snapshot: &Snapshot, this: &str, ours: &[PublicKey]) -> NodeAction
     let plan = fabric.plan(this);
     // Tunnel clients need neither a peer nor the kernel.
     let has_clients = snapshot.is_gateway(this) && !snapshot.tunnel_clients.is_empty();
-    let tunnel = (plan.tunnel.is_some() || has_clients).then(|| tunnel_end(snapshot, &fabric, this, ours));
-    let gateways = fabric.gateways().into_iter().map(|(name, _)| name.to_owned()).collect();
+    let tunnel =
+        (plan.tunnel.is_some() || has_clients).then(|| tunnel_end(snapshot, &fabric, this, ours));
+    let gateways = fabric
+        .gateways()
+        .into_iter()
+        .map(|(name, _)| name.to_owned())
+        .collect();
     let passed_by = direct::passed_by(snapshot, &fabric);
-    NodeAction::Apply(Box::new(DesiredState { plan, tunnel, gateways, left_out, doubtful: addresses.left_out, passed_by }))
+    NodeAction::Apply(Box::new(DesiredState {
+        plan,
+        tunnel,
+        gateways,
+        left_out,
+        doubtful: addresses.left_out,
+        passed_by,
+    }))
 }
 
 /// Whether this node, which is a gateway, does its part.
@@ -256,22 +311,47 @@ pub fn works(snapshot: &Snapshot, action: &NodeAction, is_applied: bool, is_runn
     }
 }
 
-/// The addresses of nodes outside of the ranges of pods and peers. The range of Services may be a guess, and too wide, so it does not count.
+/// The addresses of nodes outside of the ranges of pods and peers. The range of Services may be a
+/// guess, and too wide, so it does not count.
 fn addresses(snapshot: &Snapshot, ranges: &NetworkRanges) -> NodeAddresses {
-    let remote = snapshot.peers.values().flat_map(|peer| peer.imported.values());
-    let taken: Vec<IpNet> = ranges.pods.iter().chain(&ranges.external).chain(remote).copied().collect();
+    let remote = snapshot
+        .peers
+        .values()
+        .flat_map(|peer| peer.imported.values());
+    let taken: Vec<IpNet> = ranges
+        .pods
+        .iter()
+        .chain(&ranges.external)
+        .chain(remote)
+        .copied()
+        .collect();
     node_addresses(&snapshot.nodes, |name| snapshot.is_gateway(name), &taken)
 }
 
 /// The fabric; and the peers that are left out, with the reason.
-fn fabric(snapshot: &Snapshot, ranges: &NetworkRanges, addresses: &NodeAddresses) -> (Fabric, BTreeMap<ClusterId, String>) {
+fn fabric(
+    snapshot: &Snapshot,
+    ranges: &NetworkRanges,
+    addresses: &NodeAddresses,
+) -> (Fabric, BTreeMap<ClusterId, String>) {
     let gateway = |name: &str| {
         let (slot, found) = snapshot.in_use().find(|(_, one)| one.node == name)?;
-        Some(Gateway { slot, number: gateway_number(&found.first_key.0) })
+        Some(Gateway {
+            slot,
+            number: gateway_number(&found.first_key.0),
+        })
     };
     let node = |(name, view): (&String, &NodeView)| {
         let addresses = addresses.accepted.get(name).cloned().unwrap_or_default();
-        (name.clone(), FabricNode { addresses, pods: view.pods.clone(), mac: mac(name), gateway: gateway(name) })
+        (
+            name.clone(),
+            FabricNode {
+                addresses,
+                pods: view.pods.clone(),
+                mac: mac(name),
+                gateway: gateway(name),
+            },
+        )
     };
     let mut fabric = Fabric {
         pods: ranges.pods.clone(),
@@ -282,7 +362,13 @@ fn fabric(snapshot: &Snapshot, ranges: &NetworkRanges, addresses: &NodeAddresses
         mtu: device_mtu(snapshot).into(),
     };
     let mut left_out = BTreeMap::new();
-    let own: Vec<IpNet> = ranges.pods.iter().chain(&ranges.services).chain(&ranges.external).copied().collect();
+    let own: Vec<IpNet> = ranges
+        .pods
+        .iter()
+        .chain(&ranges.services)
+        .chain(&ranges.external)
+        .copied()
+        .collect();
     for (id, spec) in &snapshot.peers {
         match peer(id, spec, snapshot, &fabric, &own) {
             Ok(peer) => {
@@ -296,7 +382,8 @@ fn fabric(snapshot: &Snapshot, ranges: &NetworkRanges, addresses: &NodeAddresses
     (fabric, left_out)
 }
 
-/// A peer as the nodes see it. A peer whose prefixes overlap with others is left out, because nft would refuse the tables of all peers.
+/// A peer as the nodes see it. A peer whose prefixes overlap with others is left out, because nft
+/// would refuse the tables of all peers.
 fn peer(
     id: &ClusterId,
     spec: &TunnelEndpointSpec,
@@ -304,47 +391,114 @@ fn peer(
     fabric: &Fabric,
     own: &[IpNet],
 ) -> Result<PeerNetwork, String> {
-    let maps = PeerMaps::try_from(spec).map_err(|error| format!("its prefixes make no map: {error}"))?;
-    let nodes = fabric.nodes.values().flat_map(|node| node.addresses.iter().copied().map(IpNet::from));
-    let taken: Vec<IpNet> = fabric.remote().into_iter().chain(own.iter().copied()).chain(nodes).collect();
+    let maps =
+        PeerMaps::try_from(spec).map_err(|error| format!("its prefixes make no map: {error}"))?;
+    let nodes = fabric
+        .nodes
+        .values()
+        .flat_map(|node| node.addresses.iter().copied().map(IpNet::from));
+    let taken: Vec<IpNet> = fabric
+        .remote()
+        .into_iter()
+        .chain(own.iter().copied())
+        .chain(nodes)
+        .collect();
     for (here, _) in maps.imported.pairs() {
         if let Some(other) = taken.iter().find(|other| overlap(&here.0, other)) {
-            return Err(format!("its prefix {} overlaps with {other}, which is in use here", here.0));
+            return Err(format!(
+                "its prefix {} overlaps with {other}, which is in use here",
+                here.0
+            ));
         }
     }
-    let is_in = |mut prefixes: std::slice::Iter<IpNet>, address: &IpAddr| prefixes.any(|prefix| prefix.contains(address));
-    // Only pods are ever reachable, without those in the network of a node, which have the node's address.
-    let is_node = |address: &IpAddr| fabric.nodes.values().any(|node| node.addresses.contains(address));
+    let is_in = |mut prefixes: std::slice::Iter<IpNet>, address: &IpAddr| {
+        prefixes.any(|prefix| prefix.contains(address))
+    };
+    // Only pods are ever reachable, without those in the network of a node, which have the node's
+    // address.
+    let is_node = |address: &IpAddr| {
+        fabric
+            .nodes
+            .values()
+            .any(|node| node.addresses.contains(address))
+    };
     let is_pod_here = |address: &IpAddr| !is_node(address) && is_in(fabric.pods.iter(), address);
-    let is_shown = |address: &IpAddr| maps.exported.there(Here(*address)).is_some() && !is_in(own.iter(), address);
+    let is_shown = |address: &IpAddr| {
+        maps.exported.there(Here(*address)).is_some() && !is_in(own.iter(), address)
+    };
     let reachable = match spec.reach {
         Reach::Pods => Reachable::Everything,
         Reach::Offloaded => {
-            // Pods of another peer are reachable if both policies let the peers reach each other through us.
-            let others = snapshot.peers.iter().filter(|(other, peer)| *other != id && spec.transit && peer.transit);
-            let others: Vec<IpNet> = others.flat_map(|(_, peer)| peer.imported.values().copied()).collect();
-            let is_pod_behind = |address: &IpAddr| !is_node(address) && is_shown(address) && is_in(others.iter(), address);
+            // Pods of another peer are reachable if both policies let the peers reach each other
+            // through us.
+            let others = snapshot
+                .peers
+                .iter()
+                .filter(|(other, peer)| *other != id && spec.transit && peer.transit);
+            let others: Vec<IpNet> = others
+                .flat_map(|(_, peer)| peer.imported.values().copied())
+                .collect();
+            let is_pod_behind = |address: &IpAddr| {
+                !is_node(address) && is_shown(address) && is_in(others.iter(), address)
+            };
             let pods_among = |addresses: &ReachableAddresses| {
                 let addresses = addresses.get(id).into_iter().flatten().copied();
-                addresses.filter(|address| is_pod_here(address) || is_pod_behind(address)).collect()
+                addresses
+                    .filter(|address| is_pod_here(address) || is_pod_behind(address))
+                    .collect()
             };
             let open = snapshot.open.as_ref();
             Reachable::Only {
-                all: open.map(|open| pods_among(&open.reachable)).unwrap_or_default(),
-                established: open.map(|open| pods_among(&open.established)).unwrap_or_default(),
+                all: open
+                    .map(|open| pods_among(&open.reachable))
+                    .unwrap_or_default(),
+                established: open
+                    .map(|open| pods_among(&open.established))
+                    .unwrap_or_default(),
             }
         }
     };
-    let found = snapshot.open.as_ref().and_then(|open| open.offloaded.get(id)).into_iter().flatten().copied();
-    let is_customer = snapshot.peers.iter().any(|(other, peer)| other != id && peer.customers.contains(id));
-    let offloaded = found.filter(|address| is_customer && (is_pod_here(address) || (!is_node(address) && is_shown(address))));
+    let found = snapshot
+        .open
+        .as_ref()
+        .and_then(|open| open.offloaded.get(id))
+        .into_iter()
+        .flatten()
+        .copied();
+    let is_customer = snapshot
+        .peers
+        .iter()
+        .any(|(other, peer)| other != id && peer.customers.contains(id));
+    let offloaded = found.filter(|address| {
+        is_customer && (is_pod_here(address) || (!is_node(address) && is_shown(address)))
+    });
     let offloaded = offloaded.collect();
-    let is_there = |address: &&IpAddr| maps.imported.pairs().any(|(here, _)| here.0.contains(*address));
-    let api_clients = || snapshot.open.iter().flat_map(|open| &open.api_clients).filter(is_there).copied().collect();
+    let is_there = |address: &&IpAddr| {
+        maps.imported
+            .pairs()
+            .any(|(here, _)| here.0.contains(*address))
+    };
+    let api_clients = || {
+        snapshot
+            .open
+            .iter()
+            .flat_map(|open| &open.api_clients)
+            .filter(is_there)
+            .copied()
+            .collect()
+    };
     let api_server = spec.api_server.then(api_clients);
     let customers = spec.customers.clone();
     let mtus = narrow_ways(spec, fabric.mtu);
-    Ok(PeerNetwork { maps, mtus, reachable, api_server, transit: spec.transit, customers, offloaded })
+    Ok(PeerNetwork {
+        maps,
+        mtus,
+        reachable,
+        api_server,
+        transit: spec.transit,
+        customers,
+        offloaded,
+    })
 }
 
 /// The MTU of our devices. Ways to peers that carry less have routes that say so.
@@ -352,15 +506,24 @@ fn device_mtu(snapshot: &Snapshot) -> u16 {
     snapshot.settings.mtu.max(MIN_MTU)
 }
 
-/// The MTUs of the ways to a peer's prefixes, where they are lower than that of our devices. Multiples of 16, because the tunnel pads
-/// packets to a multiple of 16 bytes.
+/// The MTUs of the ways to a peer's prefixes, where they are lower than that of our devices.
+/// Multiples of 16, because the tunnel pads packets to a multiple of 16 bytes.
 fn narrow_ways(spec: &TunnelEndpointSpec, device_mtu: u32) -> BTreeMap<IpNet, u32> {
     let mtu = |there: &IpNet| {
-        let known = [Some(&spec.mtu), spec.path_mtus.get(there)].into_iter().flatten().filter(|mtu| **mtu > 0);
+        let known = [Some(&spec.mtu), spec.path_mtus.get(there)]
+            .into_iter()
+            .flatten()
+            .filter(|mtu| **mtu > 0);
         known.min().map(|mtu| u32::from(*mtu.max(&MIN_MTU)))
     };
-    let known = spec.imported.iter().filter_map(|(there, here)| Some((here.trunc(), mtu(there)?)));
-    known.filter(|(_, mtu)| *mtu < device_mtu).map(|(here, mtu)| (here, mtu / 16 * 16)).collect()
+    let known = spec
+        .imported
+        .iter()
+        .filter_map(|(there, here)| Some((here.trunc(), mtu(there)?)));
+    known
+        .filter(|(_, mtu)| *mtu < device_mtu)
+        .map(|(here, mtu)| (here, mtu / 16 * 16))
+        .collect()
 }
 
 /// The same on all nodes, because it only depends on the node's name.
@@ -370,34 +533,69 @@ fn mac(name: &str) -> Mac {
 }
 
 fn tunnel_end(snapshot: &Snapshot, fabric: &Fabric, this: &str, ours: &[PublicKey]) -> TunnelEnd {
-    let addresses = fabric.nodes.get(this).map(|node| node.addresses.clone()).unwrap_or_default();
+    let addresses = fabric
+        .nodes
+        .get(this)
+        .map(|node| node.addresses.clone())
+        .unwrap_or_default();
     let port = snapshot.settings.gateways.port;
     let has = |is_v4: bool| addresses.iter().any(|address| address.is_ipv4() == is_v4);
-    let every: [(bool, IpAddr); 2] = [(true, Ipv4Addr::UNSPECIFIED.into()), (false, Ipv6Addr::UNSPECIFIED.into())];
-    let listen = every.into_iter().filter(|(is_v4, _)| has(*is_v4)).map(|(_, address)| SocketAddr::new(address, port)).collect();
+    let every: [(bool, IpAddr); 2] = [
+        (true, Ipv4Addr::UNSPECIFIED.into()),
+        (false, Ipv6Addr::UNSPECIFIED.into()),
+    ];
+    let listen = every
+        .into_iter()
+        .filter(|(is_v4, _)| has(*is_v4))
+        .map(|(_, address)| SocketAddr::new(address, port))
+        .collect();
     let tls_port = snapshot.settings.gateways.tls_port;
-    let mut end = TunnelEnd { mtu: device_mtu(snapshot), listen, tls_port, ..TunnelEnd::default() };
-    let nodes = fabric.nodes.values().flat_map(|node| node.addresses.iter().copied().map(IpNet::from));
+    let mut end = TunnelEnd {
+        mtu: device_mtu(snapshot),
+        listen,
+        tls_port,
+        ..TunnelEnd::default()
+    };
+    let nodes = fabric
+        .nodes
+        .values()
+        .flat_map(|node| node.addresses.iter().copied().map(IpNet::from));
     let own = fabric.pods.iter().chain(&fabric.external).copied();
-    let forbidden: Vec<IpNet> = fabric.remote().into_iter().chain(own).chain(nodes).collect();
-    let usable = |address: &SocketAddr| has(address.is_ipv4()) && may_be_called(address, &forbidden);
+    let forbidden: Vec<IpNet> = fabric
+        .remote()
+        .into_iter()
+        .chain(own)
+        .chain(nodes)
+        .collect();
+    let usable =
+        |address: &SocketAddr| has(address.is_ipv4()) && may_be_called(address, &forbidden);
     for (id, peer) in &fabric.peers {
-        let Some(spec) = snapshot.peers.get(id) else { continue };
+        let Some(spec) = snapshot.peers.get(id) else {
+            continue;
+        };
         let prefixes: Vec<IpNet> = peer.maps.imported.pairs().map(|(here, _)| here.0).collect();
         for gateway in &spec.gateways {
-            // The tunnel refuses all remotes if a key occurs twice or is ours. A tunnel client has proved that it has its key; a peer's
-            // announcement proves nothing.
-            let is_free = |key: &PublicKey| !end.owners.contains_key(key) && !snapshot.tunnel_clients.contains_key(key);
-            let Some(public_key) = own_key(gateway, id, snapshot, ours).filter(is_free) else { continue };
+            // The tunnel refuses all remotes if a key occurs twice or is ours. A tunnel client has
+            // proved that it has its key; a peer's announcement proves nothing.
+            let is_free = |key: &PublicKey| {
+                !end.owners.contains_key(key) && !snapshot.tunnel_clients.contains_key(key)
+            };
+            let Some(public_key) = own_key(gateway, id, snapshot, ours).filter(is_free) else {
+                continue;
+            };
             end.owners.insert(public_key, id.clone());
-            let tls = addresses_of(&gateway.tls, &snapshot.resolved).into_iter().filter(usable);
+            let tls = addresses_of(&gateway.tls, &snapshot.resolved)
+                .into_iter()
+                .filter(usable);
             let tls: Vec<SocketAddr> = tls.take(MAX_TLS_ADDRESSES).collect();
             if !tls.is_empty() {
                 end.tls.insert(public_key, tls);
             }
             end.remotes.push(Remote {
                 first_key: gateway.first_key.as_ref().and_then(|key| key.parse().ok()),
-                endpoint: addresses_of(&gateway.endpoints, &snapshot.resolved).into_iter().find(usable),
+                endpoint: addresses_of(&gateway.endpoints, &snapshot.resolved)
+                    .into_iter()
+                    .find(usable),
                 relay: snapshot.relays.get(&public_key).copied(),
                 keepalive: Some(KEEPALIVE),
                 prefixes: prefixes.clone(),
@@ -407,15 +605,35 @@ fn tunnel_end(snapshot: &Snapshot, fabric: &Fabric, this: &str, ours: &[PublicKe
     }
     choose(&mut end.remotes, &end.owners, &snapshot.responsive);
     direct::add(&mut end, snapshot, fabric, ours, usable);
-    let clients = snapshot.tunnel_clients.iter().filter(|(client, _)| !ours.contains(client));
-    end.remotes.extend(clients.map(|(client, inward)| Remote { inward: Some(inward.clone()), ..Remote::new(*client) }));
+    let clients = snapshot
+        .tunnel_clients
+        .iter()
+        .filter(|(client, _)| !ours.contains(client));
+    end.remotes.extend(clients.map(|(client, inward)| Remote {
+        inward: Some(inward.clone()),
+        ..Remote::new(*client)
+    }));
     end
 }
 
-/// The key of a peer's gateway, unless it is ours or another peer's. A key stays with the peer that had it first.
-fn own_key(gateway: &GatewayAddress, id: &ClusterId, snapshot: &Snapshot, ours: &[PublicKey]) -> Option<PublicKey> {
-    let key: PublicKey = gateway.public_key.parse().ok().filter(|key| !ours.contains(key))?;
-    let claims = |spec: &TunnelEndpointSpec| spec.gateways.iter().any(|other| other.public_key == gateway.public_key);
+/// The key of a peer's gateway, unless it is ours or another peer's. A key stays with the peer that
+/// had it first.
+fn own_key(
+    gateway: &GatewayAddress,
+    id: &ClusterId,
+    snapshot: &Snapshot,
+    ours: &[PublicKey],
+) -> Option<PublicKey> {
+    let key: PublicKey = gateway
+        .public_key
+        .parse()
+        .ok()
+        .filter(|key| !ours.contains(key))?;
+    let claims = |spec: &TunnelEndpointSpec| {
+        spec.gateways
+            .iter()
+            .any(|other| other.public_key == gateway.public_key)
+    };
     match snapshot.keys.get(&key) {
         Some(owner) if owner != id && snapshot.peers.get(owner).is_some_and(claims) => None,
         _ => Some(key),
@@ -423,7 +641,10 @@ fn own_key(gateway: &GatewayAddress, id: &ClusterId, snapshot: &Snapshot, ours: 
 }
 
 /// The addresses of a gateway's endpoints, as far as names are resolved.
-fn addresses_of(endpoints: &[String], resolved: &BTreeMap<String, Vec<SocketAddr>>) -> Vec<SocketAddr> {
+fn addresses_of(
+    endpoints: &[String],
+    resolved: &BTreeMap<String, Vec<SocketAddr>>,
+) -> Vec<SocketAddr> {
     let of = |text: &String| match text.parse() {
         Ok(address) => vec![address],
         Err(_) => resolved.get(text).cloned().unwrap_or_default(),
@@ -431,22 +652,33 @@ fn addresses_of(endpoints: &[String], resolved: &BTreeMap<String, Vec<SocketAddr
     endpoints.iter().flat_map(of).collect()
 }
 
-/// A peer's gateway must be another machine, and neither one of ours nor behind the tunnel itself: those are the `forbidden` prefixes.
+/// A peer's gateway must be another machine, and neither one of ours nor behind the tunnel itself:
+/// those are the `forbidden` prefixes.
 fn may_be_called(address: &SocketAddr, forbidden: &[IpNet]) -> bool {
     let ip = address.ip().to_canonical();
     is_allowed_address(address) && !forbidden.iter().any(|prefix| prefix.contains(&ip))
 }
 
-/// The names among the endpoints of peers' gateways, at most [`MAX_NAMES`] of each peer, and of gateways on direct paths, at most
-/// [`MAX_NAMES_OF_PATH`] of each path.
+/// The names among the endpoints of peers' gateways, at most [`MAX_NAMES`] of each peer, and of
+/// gateways on direct paths, at most [`MAX_NAMES_OF_PATH`] of each path.
 pub fn names(peers: &BTreeMap<ClusterId, TunnelEndpointSpec>) -> BTreeSet<String> {
     let among = |gateways: &[GatewayAddress], most: usize| {
-        let endpoints = gateways.iter().flat_map(|gateway| gateway.endpoints.iter().chain(&gateway.tls));
-        endpoints.filter(|text| text.parse::<SocketAddr>().is_err()).take(most).cloned().collect::<Vec<_>>()
+        let endpoints = gateways
+            .iter()
+            .flat_map(|gateway| gateway.endpoints.iter().chain(&gateway.tls));
+        endpoints
+            .filter(|text| text.parse::<SocketAddr>().is_err())
+            .take(most)
+            .cloned()
+            .collect::<Vec<_>>()
     };
-    let of_peers = peers.values().flat_map(|peer| among(&peer.gateways, MAX_NAMES));
+    let of_peers = peers
+        .values()
+        .flat_map(|peer| among(&peer.gateways, MAX_NAMES));
     let paths = peers.values().flat_map(|peer| peer.direct.values());
-    of_peers.chain(paths.flat_map(|path| among(&path.gateways, MAX_NAMES_OF_PATH))).collect()
+    of_peers
+        .chain(paths.flat_map(|path| among(&path.gateways, MAX_NAMES_OF_PATH)))
+        .collect()
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! Selects the addresses of our nodes that are used. Each node reports its own, so a wrong address of one node must not harm the others.
+//! Selects the addresses of our nodes that are used. Each node reports its own, so a wrong address
+//! of one node must not harm the others.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,10 +19,16 @@ pub struct NodeAddresses {
     pub left_out: BTreeMap<String, String>,
 }
 
-/// Leaves out addresses within a range that is `taken` by something else, unless most nodes are in it: then the range is wrong. If several
-/// nodes report one address, gateways keep it before others, and then the first node.
-pub fn node_addresses(nodes: &BTreeMap<String, NodeView>, is_gateway: impl Fn(&str) -> bool, taken: &[IpNet]) -> NodeAddresses {
-    let holds_most = |range: &IpNet| most_are_in(nodes.values().map(|view| view.addresses.as_slice()), range);
+/// Leaves out addresses within a range that is `taken` by something else, unless most nodes are in
+/// it: then the range is wrong. If several nodes report one address, gateways keep it before
+/// others, and then the first node.
+pub fn node_addresses(
+    nodes: &BTreeMap<String, NodeView>,
+    is_gateway: impl Fn(&str) -> bool,
+    taken: &[IpNet],
+) -> NodeAddresses {
+    let holds_most =
+        |range: &IpNet| most_are_in(nodes.values().map(|view| view.addresses.as_slice()), range);
     let taken: Vec<&IpNet> = taken.iter().filter(|range| !holds_most(range)).collect();
     let (gateways, others): (Vec<_>, Vec<_>) = nodes.iter().partition(|(name, _)| is_gateway(name));
     let (mut found, mut known) = (NodeAddresses::default(), BTreeSet::new());
@@ -30,9 +37,15 @@ pub fn node_addresses(nodes: &BTreeMap<String, NodeView>, is_gateway: impl Fn(&s
         for address in &view.addresses {
             let range = taken.iter().find(|range| range.contains(address));
             let wrong = match range {
-                Some(range) => Some(format!("its address {address} is within {range}, which is used by something else")),
-                None if !is_machine_address(*address) => Some(format!("{address} cannot be a node's address")),
-                None if !known.insert(*address) => Some(format!("its address {address} is also another node's")),
+                Some(range) => Some(format!(
+                    "its address {address} is within {range}, which is used by something else"
+                )),
+                None if !is_machine_address(*address) => {
+                    Some(format!("{address} cannot be a node's address"))
+                }
+                None if !known.insert(*address) => {
+                    Some(format!("its address {address} is also another node's"))
+                }
                 None => None,
             };
             match wrong {
@@ -61,19 +74,33 @@ mod tests {
             addresses: addresses.iter().map(|text| text.parse().unwrap()).collect(),
             ..NodeView::default()
         };
-        all.iter().map(|(name, addresses)| ((*name).to_owned(), view(addresses))).collect()
+        all.iter()
+            .map(|(name, addresses)| ((*name).to_owned(), view(addresses)))
+            .collect()
     }
 
     fn count(nodes: &BTreeMap<String, NodeView>, gateway: &str) -> Vec<usize> {
         let taken = ["10.64.0.0/16", "10.244.0.0/16"].map(|text| text.parse().unwrap());
-        node_addresses(nodes, |name| name == gateway, &taken).accepted.values().map(Vec::len).collect()
+        node_addresses(nodes, |name| name == gateway, &taken)
+            .accepted
+            .values()
+            .map(Vec::len)
+            .collect()
     }
 
     #[test]
     fn an_address_within_a_taken_range_is_left_out_unless_most_nodes_are_there() {
-        let one = nodes(&[("a", &["172.18.0.2", "fd00::2"]), ("b", &["10.64.0.9", "fd00::3"]), ("c", &["127.0.0.1"])]);
+        let one = nodes(&[
+            ("a", &["172.18.0.2", "fd00::2"]),
+            ("b", &["10.64.0.9", "fd00::3"]),
+            ("c", &["127.0.0.1"]),
+        ]);
         assert_eq!(count(&one, ""), [2, 1, 0]);
-        let most = nodes(&[("a", &["10.244.0.2"]), ("b", &["10.244.0.3"]), ("c", &["172.18.0.2"])]);
+        let most = nodes(&[
+            ("a", &["10.244.0.2"]),
+            ("b", &["10.244.0.3"]),
+            ("c", &["172.18.0.2"]),
+        ]);
         assert_eq!(count(&most, ""), [1, 1, 1]);
     }
 

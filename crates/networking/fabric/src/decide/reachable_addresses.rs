@@ -1,10 +1,12 @@
-//! Computes the addresses that a peer may open connections to if it may not reach all pods: its own pods here, and the pods behind the
-//! Services that are reflected to it, here or at another peer. A pod is behind a Service while an `EndpointSlice` of it has its address,
-//! whether it is ready or not: readiness chooses among pods, and closes none.
+//! Computes the addresses that a peer may open connections to if it may not reach all pods: its own
+//! pods here, and the pods behind the Services that are reflected to it, here or at another peer. A
+//! pod is behind a Service while an `EndpointSlice` of it has its address, whether it is ready or
+//! not: readiness chooses among pods, and closes none.
 //!
-//! Connections that exist end when a pod ends them, or is gone. So a pod that leaves its Service keeps them, unless it is behind another
-//! one that is not reflected. Nothing remembers which pods were behind a Service: all pods of the namespace count that may have been, so
-//! a process that starts cuts no connection.
+//! Connections that exist end when a pod ends them, or is gone. So a pod that leaves its Service
+//! keeps them, unless it is behind another one that is not reflected. Nothing remembers which pods
+//! were behind a Service: all pods of the namespace count that may have been, so a process that
+//! starts cuts no connection.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -28,7 +30,8 @@ pub struct OpenAddresses {
     pub established: ReachableAddresses,
     /// Addresses of the pods of each consumer, here and at our peers.
     pub offloaded: ReachableAddresses,
-    /// Addresses of the pods of each consumer, here and at our peers, by the consumer and the namespace that they come from.
+    /// Addresses of the pods of each consumer, here and at our peers, by the consumer and the
+    /// namespace that they come from.
     pub of_home_namespaces: BTreeMap<(ClusterId, String), BTreeSet<IpAddr>>,
     /// Addresses of our pods at peers that use the API server here.
     pub api_clients: BTreeSet<IpAddr>,
@@ -47,7 +50,8 @@ pub struct Exposure {
     pub local_pods: BTreeMap<String, Vec<Arc<LocalPodView>>>,
     /// Without virtual nodes.
     pub nodes: BTreeSet<String>,
-    /// The prefixes of each peer, in our address space: pods on virtual nodes have addresses there, and only they.
+    /// The prefixes of each peer, in our address space: pods on virtual nodes have addresses there,
+    /// and only they.
     pub remote: BTreeMap<ClusterId, Vec<IpNet>>,
 }
 
@@ -63,26 +67,50 @@ pub struct RemotePod {
 /// Computes the addresses that are open between each peer and us.
 pub fn open_addresses(exposure: &Exposure) -> OpenAddresses {
     let offloaded = addresses_by(exposure, |pod| pod.consumer.clone());
-    let of_home_namespaces = addresses_by(exposure, |pod| (pod.consumer.clone(), pod.home_namespace.clone()));
-    let api_clients = exposure.local_pods.values().flatten().filter(|pod| pod.is_api_client);
+    let of_home_namespaces = addresses_by(exposure, |pod| {
+        (pod.consumer.clone(), pod.home_namespace.clone())
+    });
+    let api_clients = exposure
+        .local_pods
+        .values()
+        .flatten()
+        .filter(|pod| pod.is_api_client);
     let mut open = OpenAddresses {
         reachable: offloaded.clone(),
         established: BTreeMap::new(),
         offloaded,
         of_home_namespaces,
-        api_clients: api_clients.flat_map(|pod| pod.addresses.iter().copied()).collect(),
+        api_clients: api_clients
+            .flat_map(|pod| pod.addresses.iter().copied())
+            .collect(),
     };
     for (namespace, behind) in behind_services(exposure) {
         let pods = addresses_of_pods(exposure, namespace);
-        let left = |address: &&IpAddr| !behind.reflected.contains(*address) && !behind.kept_here.contains(*address);
+        let left = |address: &&IpAddr| {
+            !behind.reflected.contains(*address) && !behind.kept_here.contains(*address)
+        };
         for peer in exposure.offloaded.get(namespace).into_iter().flatten() {
             // What is at the peer itself, it reaches without us.
-            let own = exposure.remote.get(peer).map(Vec::as_slice).unwrap_or_default();
-            let is_elsewhere = |address: &&IpAddr| !own.iter().any(|prefix| prefix.contains(*address));
+            let own = exposure
+                .remote
+                .get(peer)
+                .map(Vec::as_slice)
+                .unwrap_or_default();
+            let is_elsewhere =
+                |address: &&IpAddr| !own.iter().any(|prefix| prefix.contains(*address));
             let pods: Vec<&IpAddr> = pods.iter().filter(is_elsewhere).collect();
-            let reached = pods.iter().copied().filter(|address| behind.reflected.contains(*address));
-            open.reachable.entry(peer.clone()).or_default().extend(reached);
-            open.established.entry(peer.clone()).or_default().extend(pods.iter().copied().filter(left));
+            let reached = pods
+                .iter()
+                .copied()
+                .filter(|address| behind.reflected.contains(*address));
+            open.reachable
+                .entry(peer.clone())
+                .or_default()
+                .extend(reached);
+            open.established
+                .entry(peer.clone())
+                .or_default()
+                .extend(pods.iter().copied().filter(left));
         }
     }
     open
@@ -96,16 +124,29 @@ struct BehindServices {
     kept_here: BTreeSet<IpAddr>,
 }
 
-/// The addresses behind Services, by namespace, for each namespace with a Service that is reflected.
+/// The addresses behind Services, by namespace, for each namespace with a Service that is
+/// reflected.
 fn behind_services(exposure: &Exposure) -> BTreeMap<&str, BehindServices> {
-    let reflected = exposure.services.iter().filter(|(_, is_reflected)| **is_reflected);
-    let mut found: BTreeMap<&str, BehindServices> =
-        reflected.map(|((namespace, _), _)| (namespace.as_str(), BehindServices::default())).collect();
+    let reflected = exposure
+        .services
+        .iter()
+        .filter(|(_, is_reflected)| **is_reflected);
+    let mut found: BTreeMap<&str, BehindServices> = reflected
+        .map(|((namespace, _), _)| (namespace.as_str(), BehindServices::default()))
+        .collect();
     for backends in &exposure.backends {
-        let Some(behind) = found.get_mut(backends.service.0.as_str()) else { continue };
+        let Some(behind) = found.get_mut(backends.service.0.as_str()) else {
+            continue;
+        };
         // The slices of a Service that is gone go a moment later: its pods left it.
-        let Some(is_reflected) = exposure.services.get(&backends.service) else { continue };
-        let set = if *is_reflected && !backends.is_denied { &mut behind.reflected } else { &mut behind.kept_here };
+        let Some(is_reflected) = exposure.services.get(&backends.service) else {
+            continue;
+        };
+        let set = if *is_reflected && !backends.is_denied {
+            &mut behind.reflected
+        } else {
+            &mut behind.kept_here
+        };
         set.extend(&backends.addresses);
     }
     found
@@ -113,16 +154,29 @@ fn behind_services(exposure: &Exposure) -> BTreeMap<&str, BehindServices> {
 
 /// The addresses of a namespace's pods, as far as a pod on its node can have them.
 fn addresses_of_pods(exposure: &Exposure, namespace: &str) -> BTreeSet<IpAddr> {
-    let is_remote = |address: &IpAddr| exposure.remote.values().flatten().any(|prefix| prefix.contains(address));
+    let is_remote = |address: &IpAddr| {
+        exposure
+            .remote
+            .values()
+            .flatten()
+            .any(|prefix| prefix.contains(address))
+    };
     let pods = exposure.local_pods.get(namespace).into_iter().flatten();
     let of_pod = |pod: &Arc<LocalPodView>| {
         let is_here = exposure.nodes.contains(&pod.node);
-        pod.addresses.iter().copied().filter(|address| is_here != is_remote(address)).collect::<Vec<_>>()
+        pod.addresses
+            .iter()
+            .copied()
+            .filter(|address| is_here != is_remote(address))
+            .collect::<Vec<_>>()
     };
     pods.flat_map(of_pod).collect()
 }
 
-fn addresses_by<K: Ord>(exposure: &Exposure, key: impl Fn(&RemotePod) -> K) -> BTreeMap<K, BTreeSet<IpAddr>> {
+fn addresses_by<K: Ord>(
+    exposure: &Exposure,
+    key: impl Fn(&RemotePod) -> K,
+) -> BTreeMap<K, BTreeSet<IpAddr>> {
     let mut found: BTreeMap<K, BTreeSet<IpAddr>> = BTreeMap::new();
     for pod in &exposure.remote_pods {
         found.entry(key(pod)).or_default().extend(&pod.addresses);
@@ -135,7 +189,9 @@ mod tests {
     use super::{super::fixtures::id, *};
 
     fn addresses(last: &[u8]) -> BTreeSet<IpAddr> {
-        last.iter().map(|last| IpAddr::from([10, 244, 0, *last])).collect()
+        last.iter()
+            .map(|last| IpAddr::from([10, 244, 0, *last]))
+            .collect()
     }
 
     fn reachable_addresses(exposure: &Exposure) -> ReachableAddresses {
@@ -149,29 +205,60 @@ mod tests {
             home_namespace: home_namespace.into(),
             addresses: addresses(&[last]),
         };
-        let remote_pods = vec![pod('a', "shop", 1), pod('b', "shop", 2), pod('a', "shop", 3), pod('a', "bank", 4)];
-        let open = open_addresses(&Exposure { remote_pods, ..Exposure::default() });
-        assert_eq!(open.reachable, [(id('a'), addresses(&[1, 3, 4])), (id('b'), addresses(&[2]))].into());
-        assert_eq!(open.of_home_namespaces[&(id('a'), "shop".to_owned())], addresses(&[1, 3]));
+        let remote_pods = vec![
+            pod('a', "shop", 1),
+            pod('b', "shop", 2),
+            pod('a', "shop", 3),
+            pod('a', "bank", 4),
+        ];
+        let open = open_addresses(&Exposure {
+            remote_pods,
+            ..Exposure::default()
+        });
+        assert_eq!(
+            open.reachable,
+            [(id('a'), addresses(&[1, 3, 4])), (id('b'), addresses(&[2]))].into()
+        );
+        assert_eq!(
+            open.of_home_namespaces[&(id('a'), "shop".to_owned())],
+            addresses(&[1, 3])
+        );
     }
 
     fn backends(namespace: &str, service: &str, addresses: &BTreeSet<IpAddr>) -> Arc<Backends> {
-        Arc::new(Backends { service: (namespace.into(), service.into()), addresses: addresses.clone(), is_denied: false })
+        Arc::new(Backends {
+            service: (namespace.into(), service.into()),
+            addresses: addresses.clone(),
+            is_denied: false,
+        })
     }
 
     fn pod(node: &str, addresses: &BTreeSet<IpAddr>) -> Arc<LocalPodView> {
-        Arc::new(LocalPodView { node: node.into(), addresses: addresses.clone(), is_api_client: false })
+        Arc::new(LocalPodView {
+            node: node.into(),
+            addresses: addresses.clone(),
+            is_api_client: false,
+        })
     }
 
-    /// Namespace `shop` is offloaded to `a`, and has five pods here. Its Service `web` is reflected, its Service `database` is not.
+    /// Namespace `shop` is offloaded to `a`, and has five pods here. Its Service `web` is
+    /// reflected, its Service `database` is not.
     fn shop() -> Exposure {
         let service = |name: &str| ("shop".to_owned(), name.to_owned());
         Exposure {
             offloaded: [("shop".to_owned(), [id('a')].into())].into(),
             services: [(service("web"), true), (service("database"), false)].into(),
-            local_pods: [("shop".to_owned(), (1..=5).map(|last| pod("n1", &addresses(&[last]))).collect())].into(),
+            local_pods: [(
+                "shop".to_owned(),
+                (1..=5).map(|last| pod("n1", &addresses(&[last]))).collect(),
+            )]
+            .into(),
             nodes: ["n1".to_owned()].into(),
-            remote: [(id('a'), vec!["10.65.0.0/16".parse().unwrap()]), (id('b'), vec!["10.66.0.0/16".parse().unwrap()])].into(),
+            remote: [
+                (id('a'), vec!["10.65.0.0/16".parse().unwrap()]),
+                (id('b'), vec!["10.66.0.0/16".parse().unwrap()]),
+            ]
+            .into(),
             ..Exposure::default()
         }
     }
@@ -179,37 +266,65 @@ mod tests {
     #[test]
     fn a_provider_reaches_the_pods_behind_services_of_namespaces_that_it_has() {
         let mut exposure = shop();
-        exposure.services.insert(("other".to_owned(), "web".to_owned()), true);
-        exposure.local_pods.insert("other".to_owned(), vec![pod("n1", &addresses(&[6]))]);
+        exposure
+            .services
+            .insert(("other".to_owned(), "web".to_owned()), true);
+        exposure
+            .local_pods
+            .insert("other".to_owned(), vec![pod("n1", &addresses(&[6]))]);
         exposure.backends = vec![
             backends("shop", "web", &addresses(&[1])),
             backends("shop", "database", &addresses(&[2])),
             // Not offloaded.
             backends("other", "web", &addresses(&[6])),
         ];
-        assert_eq!(reachable_addresses(&exposure), [(id('a'), addresses(&[1]))].into());
+        assert_eq!(
+            reachable_addresses(&exposure),
+            [(id('a'), addresses(&[1]))].into()
+        );
     }
 
     #[test]
     fn an_address_that_no_pod_of_the_namespace_has_is_closed_whoever_wrote_it_into_a_slice() {
         let mut exposure = shop();
         // A pod of another namespace that is offloaded, too, and an address that no pod has.
-        exposure.offloaded.insert("bank".to_owned(), [id('a')].into());
-        exposure.local_pods.insert("bank".to_owned(), vec![pod("n1", &addresses(&[6]))]);
+        exposure
+            .offloaded
+            .insert("bank".to_owned(), [id('a')].into());
+        exposure
+            .local_pods
+            .insert("bank".to_owned(), vec![pod("n1", &addresses(&[6]))]);
         exposure.backends = vec![backends("shop", "web", &addresses(&[1, 6, 7]))];
-        assert_eq!(reachable_addresses(&exposure), [(id('a'), addresses(&[1]))].into());
+        assert_eq!(
+            reachable_addresses(&exposure),
+            [(id('a'), addresses(&[1]))].into()
+        );
     }
 
     #[test]
     fn a_pod_that_leaves_its_service_keeps_its_connections_until_it_is_gone() {
-        let established = |exposure: &Exposure| open_addresses(exposure).established.remove(&id('a')).unwrap_or_default();
+        let established = |exposure: &Exposure| {
+            open_addresses(exposure)
+                .established
+                .remove(&id('a'))
+                .unwrap_or_default()
+        };
         let mut exposure = shop();
-        exposure.backends = vec![backends("shop", "web", &addresses(&[1, 2])), backends("shop", "database", &addresses(&[3]))];
-        assert_eq!(established(&exposure), addresses(&[4, 5]), "those behind the Service get new ones, too");
+        exposure.backends = vec![
+            backends("shop", "web", &addresses(&[1, 2])),
+            backends("shop", "database", &addresses(&[3])),
+        ];
+        assert_eq!(
+            established(&exposure),
+            addresses(&[4, 5]),
+            "those behind the Service get new ones, too"
+        );
         exposure.backends[0] = backends("shop", "web", &addresses(&[2]));
         assert_eq!(established(&exposure), addresses(&[1, 4, 5]));
         // Its former Service is gone, and its slice is not yet.
-        exposure.backends.push(backends("shop", "former", &addresses(&[1])));
+        exposure
+            .backends
+            .push(backends("shop", "former", &addresses(&[1])));
         assert_eq!(established(&exposure), addresses(&[1, 4, 5]));
         exposure.local_pods.get_mut("shop").unwrap().remove(0);
         assert_eq!(established(&exposure), addresses(&[4, 5]));
@@ -223,17 +338,25 @@ mod tests {
         exposure.backends = vec![backends("shop", "web", &addresses(&[1, 2]))];
         let is_open = |exposure: &Exposure| {
             let open = open_addresses(exposure);
-            let has =
-                |all: &ReachableAddresses| all.get(&id('a')).is_some_and(|all| all.contains(&IpAddr::from([10, 244, 0, 1])));
+            let has = |all: &ReachableAddresses| {
+                all.get(&id('a'))
+                    .is_some_and(|all| all.contains(&IpAddr::from([10, 244, 0, 1])))
+            };
             has(&open.reachable) || has(&open.established)
         };
         assert!(is_open(&exposure));
         let mut denied = exposure.clone();
-        denied.services.insert(("shop".to_owned(), "web".to_owned()), false);
+        denied
+            .services
+            .insert(("shop".to_owned(), "web".to_owned()), false);
         assert!(!is_open(&denied), "no other Service is reflected");
-        denied.services.insert(("shop".to_owned(), "shown".to_owned()), true);
+        denied
+            .services
+            .insert(("shop".to_owned(), "shown".to_owned()), true);
         assert!(!is_open(&denied), "another Service is");
-        denied.backends.push(backends("shop", "shown", &addresses(&[1])));
+        denied
+            .backends
+            .push(backends("shop", "shown", &addresses(&[1])));
         assert!(is_open(&denied), "it is behind both");
         Arc::make_mut(&mut exposure.backends[0]).is_denied = true;
         assert!(!is_open(&exposure), "its slice is kept here");
@@ -244,24 +367,53 @@ mod tests {
         let far: BTreeSet<IpAddr> = ["10.66.0.9".parse().unwrap()].into();
         let open = |pods: &[Arc<LocalPodView>]| {
             let mut exposure = shop();
-            exposure.offloaded.insert("shop".to_owned(), [id('a'), id('b')].into());
+            exposure
+                .offloaded
+                .insert("shop".to_owned(), [id('a'), id('b')].into());
             exposure.local_pods.insert("shop".to_owned(), pods.to_vec());
-            exposure.backends = vec![backends("shop", "web", &far.union(&addresses(&[1])).copied().collect())];
+            exposure.backends = vec![backends(
+                "shop",
+                "web",
+                &far.union(&addresses(&[1])).copied().collect(),
+            )];
             open_addresses(&exposure)
         };
-        // A pod here with an address of a peer does not count, and neither does one at a peer with an address of ours.
+        // A pod here with an address of a peer does not count, and neither does one at a peer with
+        // an address of ours.
         let of_both = open(&[pod("b", &far), pod("n1", &far), pod("b", &addresses(&[1]))]);
-        assert_eq!(of_both.reachable, [(id('a'), far.clone()), (id('b'), BTreeSet::new())].into(), "b reaches it without us");
+        assert_eq!(
+            of_both.reachable,
+            [(id('a'), far.clone()), (id('b'), BTreeSet::new())].into(),
+            "b reaches it without us"
+        );
         let none = open(&[pod("n1", &far), pod("b", &addresses(&[1]))]);
-        assert!(none.reachable.values().chain(none.established.values()).all(BTreeSet::is_empty));
+        assert!(
+            none.reachable
+                .values()
+                .chain(none.established.values())
+                .all(BTreeSet::is_empty)
+        );
     }
 
     #[test]
     fn pods_that_use_the_api_server_need_no_service() {
         let mut exposure = shop();
         exposure.services.clear();
-        let client = LocalPodView { is_api_client: true, ..(*pod("b", &addresses(&[6]))).clone() };
-        exposure.local_pods.get_mut("shop").unwrap().push(Arc::new(client));
-        assert_eq!(open_addresses(&exposure), OpenAddresses { api_clients: addresses(&[6]), ..OpenAddresses::default() });
+        let client = LocalPodView {
+            is_api_client: true,
+            ..(*pod("b", &addresses(&[6]))).clone()
+        };
+        exposure
+            .local_pods
+            .get_mut("shop")
+            .unwrap()
+            .push(Arc::new(client));
+        assert_eq!(
+            open_addresses(&exposure),
+            OpenAddresses {
+                api_clients: addresses(&[6]),
+                ..OpenAddresses::default()
+            }
+        );
     }
 }

@@ -1,5 +1,6 @@
-//! Discovery on the local network. One node of the cluster announces it by DNS-SD and listens for others. It writes
-//! what it hears into a `ConfigMap`, from which the manager creates `ForeignCluster`s.
+//! Discovery on the local network. One node of the cluster announces it by DNS-SD and listens for
+//! others. It writes what it hears into a `ConfigMap`, from which the manager creates
+//! `ForeignCluster`s.
 
 pub mod service;
 mod socket;
@@ -16,7 +17,9 @@ use kube::{
     api::{Patch, PatchParams},
 };
 use liqo_api::{CLUSTER_CONFIG, CLUSTERS_KEY, Key, LAN_CLUSTERS};
-use liqo_discovery::{announcement::Announcement, pace::Pace, responder::OwnAnnouncement, written_list::WrittenList};
+use liqo_discovery::{
+    announcement::Announcement, pace::Pace, responder::OwnAnnouncement, written_list::WrittenList,
+};
 use serde_json::json;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -29,7 +32,8 @@ const PROTOCOL: [u32; 2] = [1, 1];
 /// Interval between two reads of the configuration and the gateways in use.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
-/// A node that has listened for less than this has not heard everybody: it removes nobody from the list.
+/// A node that has listened for less than this has not heard everybody: it removes nobody from the
+/// list.
 const LISTEN_FIRST: Duration = Duration::from_secs(6);
 
 pub struct LanDiscovery {
@@ -46,10 +50,17 @@ impl LanDiscovery {
     pub async fn run(self) {
         let (configure, config) = watch::channel(None);
         let (publish, found) = watch::channel(None);
-        tokio::join!(service::run(config, publish, self.stop.clone()), self.follow(configure, found));
+        tokio::join!(
+            service::run(config, publish, self.stop.clone()),
+            self.follow(configure, found)
+        );
     }
 
-    async fn follow(&self, configure: watch::Sender<Option<LanConfig>>, mut found: watch::Receiver<Option<Vec<Announcement>>>) {
+    async fn follow(
+        &self,
+        configure: watch::Sender<Option<LanConfig>>,
+        mut found: watch::Receiver<Option<Vec<Announcement>>>,
+    ) {
         let mut pace = Pace::default();
         let mut written = WrittenList::default();
         let mut listens_since = Instant::now();
@@ -76,7 +87,9 @@ impl LanDiscovery {
                             pace.wrote(now);
                         }
                         match outcome {
-                            Outcome::AlreadyThere | Outcome::Written => written.is_stored(list, now),
+                            Outcome::AlreadyThere | Outcome::Written => {
+                                written.is_stored(list, now);
+                            }
                             Outcome::NotWritten => written.forget(),
                         }
                     }
@@ -98,25 +111,59 @@ impl LanDiscovery {
             return None;
         }
         let settings = &config.settings;
-        let all = || self.watches.nodes.all().into_iter().map(|(key, node)| (key.name, node)).collect();
+        let all = || {
+            self.watches
+                .nodes
+                .all()
+                .into_iter()
+                .map(|(key, node)| (key.name, node))
+                .collect()
+        };
         // With a network, the gateways decide.
-        let nodes = if settings.enabled { BTreeMap::new() } else { all() };
-        if !is_announcer(&self.node, settings.enabled, &self.gateways.in_use(), &settings.gateways, &nodes) {
+        let nodes = if settings.enabled {
+            BTreeMap::new()
+        } else {
+            all()
+        };
+        if !is_announcer(
+            &self.node,
+            settings.enabled,
+            &self.gateways.in_use(),
+            &settings.gateways,
+            &nodes,
+        ) {
             return None;
         }
-        let own = identity
-            .auth_url
-            .as_deref()
-            .and_then(|url| OwnAnnouncement::new(identity.cluster_id.clone(), identity.cluster_name.clone(), PROTOCOL, url));
-        let pods = config.ranges.as_ref().map(|ranges| ranges.pods.clone()).unwrap_or_default();
-        Some(LanConfig { own_id: identity.cluster_id.clone(), own, interfaces: lan.interfaces.clone(), pods })
+        let own = identity.auth_url.as_deref().and_then(|url| {
+            OwnAnnouncement::new(
+                identity.cluster_id.clone(),
+                identity.cluster_name.clone(),
+                PROTOCOL,
+                url,
+            )
+        });
+        let pods = config
+            .ranges
+            .as_ref()
+            .map(|ranges| ranges.pods.clone())
+            .unwrap_or_default();
+        Some(LanConfig {
+            own_id: identity.cluster_id.clone(),
+            own,
+            interfaces: lan.interfaces.clone(),
+            pods,
+        })
     }
 
     /// Writes the list, unless it is there already.
     async fn write(&self, clusters: &[Announcement], list: &str, may_remove: bool) -> Outcome {
         let write = async {
             let current = self.api.get(LAN_CLUSTERS).await?;
-            let stored = current.data.as_ref().and_then(|data| data.get(CLUSTERS_KEY)).map_or("[]", String::as_str);
+            let stored = current
+                .data
+                .as_ref()
+                .and_then(|data| data.get(CLUSTERS_KEY))
+                .map_or("[]", String::as_str);
             if stored == list {
                 return Ok(Outcome::AlreadyThere);
             }
@@ -127,14 +174,19 @@ impl LanDiscovery {
                 "metadata": { "resourceVersion": current.resource_version() },
                 "data": { CLUSTERS_KEY: list },
             });
-            self.api.patch(LAN_CLUSTERS, &PatchParams::default(), &Patch::Merge(patch)).await.map(|_| Outcome::Written)
+            self.api
+                .patch(LAN_CLUSTERS, &PatchParams::default(), &Patch::Merge(patch))
+                .await
+                .map(|_| Outcome::Written)
         };
         match tokio::time::timeout(WRITE_TIMEOUT, write).await {
             Ok(Ok(outcome)) => return outcome,
             Ok(Err(error)) => {
                 tracing::warn!(%error, "the list of clusters on the local network cannot be written, trying again");
             }
-            Err(_) => tracing::warn!("the API server does not answer; what is on the local network is written later"),
+            Err(_) => tracing::warn!(
+                "the API server does not answer; what is on the local network is written later"
+            ),
         }
         Outcome::NotWritten
     }
@@ -151,7 +203,9 @@ enum Outcome {
 /// Whether a cluster of the stored list is not in the new one.
 fn removes(stored: &str, clusters: &[Announcement]) -> bool {
     let stored: Vec<Announcement> = serde_json::from_str(stored).unwrap_or_default();
-    stored.iter().any(|old| clusters.iter().all(|new| new.cluster_id != old.cluster_id))
+    stored
+        .iter()
+        .any(|old| clusters.iter().all(|new| new.cluster_id != old.cluster_id))
 }
 
 #[cfg(test)]
@@ -170,6 +224,10 @@ mod tests {
         };
         let stored = json!([cluster(1)]).to_string();
         assert!(removes(&stored, &[cluster(2)]) && removes(&stored, &[]));
-        assert!(!removes(&stored, &[cluster(2), cluster(1)]) && !removes("[]", &[]) && !removes("broken", &[]));
+        assert!(
+            !removes(&stored, &[cluster(2), cluster(1)])
+                && !removes("[]", &[])
+                && !removes("broken", &[])
+        );
     }
 }

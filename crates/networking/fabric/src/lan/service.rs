@@ -1,4 +1,5 @@
-//! Announces this cluster on the local network and listens for others. It knows nothing of Kubernetes.
+//! Announces this cluster on the local network and listens for others. It knows nothing of
+//! Kubernetes.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -31,7 +32,8 @@ const SEND_INTERVAL: Duration = Duration::from_secs(TTL as u64 / 4);
 /// Minimum time between two answers on one interface (RFC 6762, section 6).
 const MIN_ANSWER_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The announcement and its interfaces. `None` for the announcement: the cluster does not know its address yet.
+/// The announcement and its interfaces. `None` for the announcement: the cluster does not know its
+/// address yet.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LanConfig {
     pub own_id: liqo_api::ClusterId,
@@ -42,8 +44,8 @@ pub struct LanConfig {
     pub pods: Vec<IpNet>,
 }
 
-/// Runs until `stop`. Publishes the clusters that it hears, and `None` while it has no socket: without a `config`, or without an
-/// interface.
+/// Runs until `stop`. Publishes the clusters that it hears, and `None` while it has no socket:
+/// without a `config`, or without an interface.
 pub async fn run(
     mut config: watch::Receiver<Option<LanConfig>>,
     found: watch::Sender<Option<Vec<Announcement>>>,
@@ -64,7 +66,10 @@ pub async fn run(
 }
 
 /// `None` if everything ends.
-async fn wait_for_change(config: &mut watch::Receiver<Option<LanConfig>>, stop: &CancellationToken) -> Option<()> {
+async fn wait_for_change(
+    config: &mut watch::Receiver<Option<LanConfig>>,
+    stop: &CancellationToken,
+) -> Option<()> {
     tokio::select! {
         () = stop.cancelled() => None,
         changed = config.changed() => changed.ok(),
@@ -115,7 +120,9 @@ async fn serve(
                 + FIRST_SENDS
                     .get(sends)
                     .zip(FIRST_SENDS.get(sends - 1))
-                    .map_or(SEND_INTERVAL, |(next, last)| Duration::from_secs(next - last));
+                    .map_or(SEND_INTERVAL, |(next, last)| {
+                        Duration::from_secs(next - last)
+                    });
         }
         service.table.expire(now.into_std());
         // Without a socket, an empty list would not mean that there are no clusters.
@@ -125,7 +132,10 @@ async fn serve(
             *old = clusters;
             changed
         });
-        let expiry = service.table.next_expiry().map_or(next_look, Instant::from_std);
+        let expiry = service
+            .table
+            .next_expiry()
+            .map_or(next_look, Instant::from_std);
         tokio::select! {
             () = stop.cancelled() => break None,
             changed = config.changed() => break changed.ok(),
@@ -133,15 +143,22 @@ async fn serve(
             () = sleep_until(next_look.min(next_send).min(expiry)) => {}
         }
     };
-    // A changed configuration announces itself again at once, with the same names, and so does the process after this one.
-    if ended.is_some() && config.borrow().as_ref().is_none_or(|next| next.own.is_none()) {
+    // A changed configuration announces itself again at once, with the same names, and so does the
+    // process after this one.
+    if ended.is_some()
+        && config
+            .borrow()
+            .as_ref()
+            .is_none_or(|next| next.own.is_none())
+    {
         service.send_own(0).await;
     }
     ended
 }
 
 impl Service {
-    /// Opens sockets on new interfaces, and closes those of interfaces that are gone. Returns whether there is a new one.
+    /// Opens sockets on new interfaces, and closes those of interfaces that are gone. Returns
+    /// whether there is a new one.
     fn update_sockets(&mut self) -> bool {
         let all = match interfaces() {
             Ok(all) => all,
@@ -150,11 +167,20 @@ impl Service {
                 return false;
             }
         };
-        let lan = all.iter().filter(|interface| interface.is_lan(&self.config.interfaces, &self.config.pods));
+        let lan = all
+            .iter()
+            .filter(|interface| interface.is_lan(&self.config.interfaces, &self.config.pods));
         let wanted: BTreeSet<LanSocketKey> = lan
             .flat_map(|interface| {
-                let key = |is_v6| LanSocketKey { interface: interface.name.clone(), index: interface.index, is_v6 };
-                [interface.has_v4().then(|| key(false)), interface.has_v6().then(|| key(true))]
+                let key = |is_v6| LanSocketKey {
+                    interface: interface.name.clone(),
+                    index: interface.index,
+                    is_v6,
+                };
+                [
+                    interface.has_v4().then(|| key(false)),
+                    interface.has_v6().then(|| key(true)),
+                ]
             })
             .flatten()
             .collect();
@@ -167,7 +193,11 @@ impl Service {
             }
             match LanSocket::open(&key, self.sender.clone()) {
                 Ok(socket) => {
-                    tracing::info!(interface = key.interface, ipv6 = key.is_v6, "listening for clusters on the local network");
+                    tracing::info!(
+                        interface = key.interface,
+                        ipv6 = key.is_v6,
+                        "listening for clusters on the local network"
+                    );
                     self.failed.remove(&key);
                     self.sockets.insert(key, socket);
                     is_new = true;
@@ -192,7 +222,9 @@ impl Service {
     }
 
     async fn send_own(&self, ttl: u32) {
-        let Some(bytes) = self.config.own.as_ref().and_then(|own| own.answer(ttl)) else { return };
+        let Some(bytes) = self.config.own.as_ref().and_then(|own| own.answer(ttl)) else {
+            return;
+        };
         for (key, socket) in &self.sockets {
             if let Err(error) = socket.send(&bytes).await {
                 tracing::debug!(%error, interface = key.interface, "an announcement was not sent");
@@ -201,7 +233,9 @@ impl Service {
     }
 
     async fn packet(&mut self, packet: Received) {
-        let Ok(message) = read(&packet.bytes, MAX_UDP_LEN) else { return };
+        let Ok(message) = read(&packet.bytes, MAX_UDP_LEN) else {
+            return;
+        };
         let now = Instant::now();
         // Another node of this cluster stopped announcing it, or a liar said goodbye in its name.
         let mut is_contradicted = false;
@@ -209,9 +243,21 @@ impl Service {
             is_contradicted |= matches!(&one, Heard::Gone(id) if *id == self.config.own_id);
             let _ = self.table.hear(packet.sender, one, now.into_std());
         }
-        let Some(own) = self.config.own.as_ref().filter(|own| is_contradicted || own.is_asked(&message)) else { return };
-        let recently = self.answered.get(&packet.key).is_some_and(|at| now.duration_since(*at) < MIN_ANSWER_INTERVAL);
-        if let (false, Some(bytes), Some(socket)) = (recently, own.answer(TTL), self.sockets.get(&packet.key)) {
+        let Some(own) = self
+            .config
+            .own
+            .as_ref()
+            .filter(|own| is_contradicted || own.is_asked(&message))
+        else {
+            return;
+        };
+        let recently = self
+            .answered
+            .get(&packet.key)
+            .is_some_and(|at| now.duration_since(*at) < MIN_ANSWER_INTERVAL);
+        if let (false, Some(bytes), Some(socket)) =
+            (recently, own.answer(TTL), self.sockets.get(&packet.key))
+        {
             let _ = socket.send(&bytes).await;
             self.answered.insert(packet.key, now);
         }

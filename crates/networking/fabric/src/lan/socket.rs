@@ -27,12 +27,17 @@ const BUFFER_LEN: usize = liqo_discovery::message::MAX_UDP_LEN + 1;
 pub fn interfaces() -> io::Result<Vec<Interface>> {
     let mut found: Vec<Interface> = Vec::new();
     for one in getifaddrs()? {
-        let position = found.iter().position(|known| known.name == one.interface_name);
+        let position = found
+            .iter()
+            .position(|known| known.name == one.interface_name);
         let at = position.unwrap_or_else(|| {
             found.push(Interface {
                 name: one.interface_name.clone(),
-                index: nix::net::if_::if_nametoindex(one.interface_name.as_str()).unwrap_or_default(),
-                is_up: one.flags.contains(InterfaceFlags::IFF_UP | InterfaceFlags::IFF_RUNNING),
+                index: nix::net::if_::if_nametoindex(one.interface_name.as_str())
+                    .unwrap_or_default(),
+                is_up: one
+                    .flags
+                    .contains(InterfaceFlags::IFF_UP | InterfaceFlags::IFF_RUNNING),
                 is_multicast: one.flags.contains(InterfaceFlags::IFF_MULTICAST),
                 is_loopback: one.flags.contains(InterfaceFlags::IFF_LOOPBACK),
                 is_point_to_point: one.flags.contains(InterfaceFlags::IFF_POINTOPOINT),
@@ -41,8 +46,12 @@ pub fn interfaces() -> io::Result<Vec<Interface>> {
             found.len() - 1
         });
         let Some(address) = one.address else { continue };
-        let v4 = address.as_sockaddr_in().map(|address| IpAddr::V4(address.ip()));
-        let v6 = address.as_sockaddr_in6().map(|address| IpAddr::V6(address.ip()));
+        let v4 = address
+            .as_sockaddr_in()
+            .map(|address| IpAddr::V4(address.ip()));
+        let v6 = address
+            .as_sockaddr_in6()
+            .map(|address| IpAddr::V6(address.ip()));
         found[at].addresses.extend(v4.or(v6));
     }
     Ok(found)
@@ -71,15 +80,19 @@ pub struct LanSocket {
 }
 
 impl LanSocket {
-    /// Joins the group on one interface. The socket is bound to the group's address, which routers do not forward, so everything that
-    /// it receives comes from the link.
+    /// Joins the group on one interface. The socket is bound to the group's address, which routers
+    /// do not forward, so everything that it receives comes from the link.
     pub fn open(key: &LanSocketKey, received: mpsc::Sender<Received>) -> io::Result<Self> {
         let group = if key.is_v6 {
             SocketAddr::V6(SocketAddrV6::new(GROUP_V6, PORT, 0, key.index))
         } else {
             SocketAddr::new(GROUP_V4.into(), PORT)
         };
-        let socket = Socket::new(Domain::for_address(group), Type::DGRAM.nonblocking(), Some(Protocol::UDP))?;
+        let socket = Socket::new(
+            Domain::for_address(group),
+            Type::DGRAM.nonblocking(),
+            Some(Protocol::UDP),
+        )?;
         // Other programs of the node may speak multicast DNS, too.
         socket.set_reuse_address(true)?;
         socket.bind_device(Some(key.interface.as_bytes()))?;
@@ -95,7 +108,11 @@ impl LanSocket {
         socket.bind(&group.into())?;
         let socket = std::sync::Arc::new(UdpSocket::from_std(socket.into())?);
         let task = tokio::spawn(receive(socket.clone(), key.clone(), received));
-        Ok(Self { socket, group, _receiver: AbortOnDropHandle::new(task) })
+        Ok(Self {
+            socket,
+            group,
+            _receiver: AbortOnDropHandle::new(task),
+        })
     }
 
     /// Sends to all on the link.
@@ -104,7 +121,11 @@ impl LanSocket {
     }
 }
 
-async fn receive(socket: std::sync::Arc<UdpSocket>, key: LanSocketKey, received: mpsc::Sender<Received>) {
+async fn receive(
+    socket: std::sync::Arc<UdpSocket>,
+    key: LanSocketKey,
+    received: mpsc::Sender<Received>,
+) {
     let mut buffer = vec![0; BUFFER_LEN];
     let (mut second, mut packets) = (Instant::now(), 0);
     loop {
@@ -123,6 +144,10 @@ async fn receive(socket: std::sync::Arc<UdpSocket>, key: LanSocketKey, received:
         }
         let bytes = buffer[..length].to_vec();
         // If the queue is full, the packet is lost, as packets may be.
-        let _ = received.try_send(Received { key: key.clone(), sender: sender.ip(), bytes });
+        let _ = received.try_send(Received {
+            key: key.clone(),
+            sender: sender.ip(),
+            bytes,
+        });
     }
 }

@@ -54,25 +54,49 @@ impl RelayController {
 
     async fn connect(&self, end: Option<&TunnelEnd>, fallback: &mut Fallback) {
         let end = end.and_then(|end| Some((end, local_address(end)?)));
-        let Some((end, tunnel)) = end else { return self.relays.state().clients.clear() };
-        let existing = self.relays.state().clients.iter().map(|(key, client)| (*key, client.address())).collect();
+        let Some((end, tunnel)) = end else {
+            return self.relays.state().clients.clear();
+        };
+        let existing = self
+            .relays
+            .state()
+            .clients
+            .iter()
+            .map(|(key, client)| (*key, client.address()))
+            .collect();
         let ours = self.relays.port().map(|_| self.gateways.key());
         let states = self.tunnel.state().remotes;
         let needed = fallback.needed(end, &states, &existing, ours, Instant::now());
         let is_right = |key: &PublicKey, client: &mut Client| {
-            needed.contains(key) && end.tls.get(key).is_some_and(|servers| servers == client.servers())
+            needed.contains(key)
+                && end
+                    .tls
+                    .get(key)
+                    .is_some_and(|servers| servers == client.servers())
         };
         let before = self.relays.connected();
         self.relays.state().clients.retain(is_right);
         for key in &needed {
-            let Some(servers) = end.tls.get(key).filter(|_| !self.relays.state().clients.contains_key(key)) else { continue };
+            let Some(servers) = end
+                .tls
+                .get(key)
+                .filter(|_| !self.relays.state().clients.contains_key(key))
+            else {
+                continue;
+            };
             let (changed, dropped) = (self.changed.clone(), self.relays.state().dropped.clone());
-            match Client::start(servers.clone(), tunnel, dropped, move || changed.notify_one()).await {
+            match Client::start(servers.clone(), tunnel, dropped, move || {
+                changed.notify_one();
+            })
+            .await
+            {
                 Ok(client) => {
                     tracing::info!(remote = %key, ?servers, "a gateway does not answer over UDP, calling it over TLS");
                     self.relays.state().clients.insert(*key, client);
                 }
-                Err(error) => tracing::warn!(%error, remote = %key, "no relay can be started, trying again"),
+                Err(error) => {
+                    tracing::warn!(%error, remote = %key, "no relay can be started, trying again");
+                }
             }
         }
         if before != self.relays.connected() {

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-/// Taking something adds to a debt, and passing time reduces it. Only the debt above `burst` has to be waited for.
+/// Taking something adds to a debt, and passing time reduces it. Only the debt above `burst` has to
+/// be waited for.
 pub(super) struct RateLimit {
     /// The debt of one unit.
     each: Duration,
@@ -20,13 +21,19 @@ impl RateLimit {
         Self::new(rate, Duration::from_millis(250))
     }
 
-    /// Streams a second, and five times that at once after a pause: a client that reconnects opens all its streams.
+    /// Streams a second, and five times that at once after a pause: a client that reconnects opens
+    /// all its streams.
     pub(super) fn of_streams(rate: u32) -> Self {
         Self::new(rate, Duration::from_secs(5))
     }
 
     fn new(rate: u32, burst: Duration) -> Self {
-        Self { each: Duration::from_secs(1) / rate.max(1), burst, debt: Duration::ZERO, at: Instant::now() }
+        Self {
+            each: Duration::from_secs(1) / rate.max(1),
+            burst,
+            debt: Duration::ZERO,
+            at: Instant::now(),
+        }
     }
 
     /// Takes an amount, and waits until it is allowed.
@@ -39,7 +46,10 @@ impl RateLimit {
 
     /// Adds to the debt, and returns how long to wait.
     fn owe(&mut self, amount: u32, now: Instant) -> Duration {
-        self.debt = self.debt.saturating_sub(now.saturating_duration_since(self.at)) + self.each * amount;
+        self.debt = self
+            .debt
+            .saturating_sub(now.saturating_duration_since(self.at))
+            + self.each * amount;
         self.at = now;
         self.debt.saturating_sub(self.burst)
     }
@@ -58,6 +68,9 @@ mod tests {
         }
         assert_eq!(limit.owe(1, start), Duration::from_millis(100));
         assert_eq!(limit.owe(10, start), Duration::from_millis(1100));
-        assert_eq!(limit.owe(1, start + Duration::from_secs(45)), Duration::ZERO);
+        assert_eq!(
+            limit.owe(1, start + Duration::from_secs(45)),
+            Duration::ZERO
+        );
     }
 }

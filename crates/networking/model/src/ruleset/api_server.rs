@@ -1,6 +1,7 @@
-//! Rules that let peers reach our API servers: on port 443 of their stand-ins, as pods here reach the Service `kubernetes`. Peers have
-//! no address for anything else on those machines, and nothing else from peers passes to them. Gateways let only those pods pass that
-//! use an API server; other nodes, which get packets of peers from gateways alone, do not know these pods.
+//! Rules that let peers reach our API servers: on port 443 of their stand-ins, as pods here reach
+//! the Service `kubernetes`. Peers have no address for anything else on those machines, and nothing
+//! else from peers passes to them. Gateways let only those pods pass that use an API server; other
+//! nodes, which get packets of peers from gateways alone, do not know these pods.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -17,10 +18,22 @@ use crate::{
 const PORT: u16 = 443;
 
 /// The API servers that this peer may reach, and the stand-in by which it knows each.
-fn shown<'a>(fabric: &'a Fabric, family: Family, peer: &'a PeerNetwork) -> impl Iterator<Item = (&'a ApiServerEndpoint, IpAddr)> {
-    let of_family = move |server: &&ApiServerEndpoint| peer.api_server.is_some() && family.has(&server.address.into());
-    let there = |server: &'a ApiServerEndpoint| Some((server, peer.maps.exported.there(Here(server.stand_in))?.0));
-    fabric.api_servers.iter().filter(of_family).filter_map(there)
+fn shown<'a>(
+    fabric: &'a Fabric,
+    family: Family,
+    peer: &'a PeerNetwork,
+) -> impl Iterator<Item = (&'a ApiServerEndpoint, IpAddr)> {
+    let of_family = move |server: &&ApiServerEndpoint| {
+        peer.api_server.is_some() && family.has(&server.address.into())
+    };
+    let there = |server: &'a ApiServerEndpoint| {
+        Some((server, peer.maps.exported.there(Here(server.stand_in))?.0))
+    };
+    fabric
+        .api_servers
+        .iter()
+        .filter(of_family)
+        .filter_map(there)
 }
 
 /// The set of pods at peers that may reach our API servers. Only gateways have it.
@@ -28,11 +41,23 @@ const CLIENTS: &str = "api_clients";
 
 /// The definition of [`CLIENTS`]; empty where no peer may reach an API server.
 pub(super) fn clients(fabric: &Fabric, family: Family) -> String {
-    if !fabric.peers.values().any(|peer| shown(fabric, family, peer).next().is_some()) {
+    if !fabric
+        .peers
+        .values()
+        .any(|peer| shown(fabric, family, peer).next().is_some())
+    {
         return String::new();
     }
-    let clients = fabric.peers.values().flat_map(|peer| peer.api_server.iter().flatten());
-    set(family, CLIENTS, "", clients.filter(|&&address| family.has(&address.into())))
+    let clients = fabric
+        .peers
+        .values()
+        .flat_map(|peer| peer.api_server.iter().flatten());
+    set(
+        family,
+        CLIENTS,
+        "",
+        clients.filter(|&&address| family.has(&address.into())),
+    )
 }
 
 /// Translates the addresses by which this peer knows the stand-ins.
@@ -40,13 +65,15 @@ pub(super) fn translations(fabric: &Fabric, family: Family, peer: &PeerNetwork) 
     let keyword = family.keyword();
     let of = |(server, there): (&ApiServerEndpoint, IpAddr)| {
         let server = SocketAddr::new(server.address, server.port);
-        format!("{keyword} saddr @{CLIENTS} {keyword} daddr {there} tcp dport {PORT} dnat to {server}")
+        format!(
+            "{keyword} saddr @{CLIENTS} {keyword} daddr {there} tcp dport {PORT} dnat to {server}"
+        )
     };
     shown(fabric, family, peer).map(of).collect()
 }
 
-/// Applies a verdict to packets from peers to those of our API servers whose addresses pass the filter. Gateways have the set
-/// [`CLIENTS`].
+/// Applies a verdict to packets from peers to those of our API servers whose addresses pass the
+/// filter. Gateways have the set [`CLIENTS`].
 pub(super) fn verdicts(
     fabric: &Fabric,
     family: Family,
@@ -56,12 +83,31 @@ pub(super) fn verdicts(
 ) -> Vec<String> {
     let keyword = family.keyword();
     let rule = |server: &ApiServerEndpoint| {
-        let may = |peer: &&PeerNetwork| shown(fabric, family, peer).any(|(other, _)| other == server);
-        let prefixes = fabric.peers.values().filter(may).flat_map(|peer| peer.maps.imported.pairs());
-        let prefixes: Vec<IpNet> = prefixes.map(|(here, _)| here.0).filter(|prefix| family.has(prefix)).collect();
+        let may =
+            |peer: &&PeerNetwork| shown(fabric, family, peer).any(|(other, _)| other == server);
+        let prefixes = fabric
+            .peers
+            .values()
+            .filter(may)
+            .flat_map(|peer| peer.maps.imported.pairs());
+        let prefixes: Vec<IpNet> = prefixes
+            .map(|(here, _)| here.0)
+            .filter(|prefix| family.has(prefix))
+            .collect();
         let (address, port) = (server.address, server.port);
-        let from = if is_gateway { format!("@{CLIENTS}") } else { format!("{{ {} }}", elements(&prefixes)) };
-        (!prefixes.is_empty()).then(|| format!("{keyword} saddr {from} {keyword} daddr {address} tcp dport {port} {verdict}"))
+        let from = if is_gateway {
+            format!("@{CLIENTS}")
+        } else {
+            format!("{{ {} }}", elements(&prefixes))
+        };
+        (!prefixes.is_empty()).then(|| {
+            format!("{keyword} saddr {from} {keyword} daddr {address} tcp dport {port} {verdict}")
+        })
     };
-    fabric.api_servers.iter().filter(|server| on(&server.address)).filter_map(rule).collect()
+    fabric
+        .api_servers
+        .iter()
+        .filter(|server| on(&server.address))
+        .filter_map(rule)
+        .collect()
 }

@@ -1,9 +1,12 @@
-//! Rules for the addresses of ours that a peer may open connections to, and for those of other peers that it reaches through us. Some
-//! addresses are open only to packets of connections that exist.
+//! Rules for the addresses of ours that a peer may open connections to, and for those of other
+//! peers that it reaches through us. Some addresses are open only to packets of connections that
+//! exist.
 //!
-//! Two peers reach each other in two cases. With transit, each reaches what the other one exports to us, as far as it is reachable. If we
-//! offloaded pods of one (the customer) on to the other (the provider), then only these pods and the customer reach each other: packets
-//! between the two peers must have the address of such a pod at the provider's end. The customer decides which of its addresses they reach.
+//! Two peers reach each other in two cases. With transit, each reaches what the other one exports
+//! to us, as far as it is reachable. If we offloaded pods of one (the customer) on to the other
+//! (the provider), then only these pods and the customer reach each other: packets between the two
+//! peers must have the address of such a pod at the provider's end. The customer decides which of
+//! its addresses they reach.
 //!
 //! ```text
 //!   customer --> its pods at the provider                    daddr @pods_customer
@@ -25,7 +28,11 @@ use crate::{
 /// The sets of the pods of each customer.
 pub(super) fn sets(fabric: &Fabric, family: Family) -> String {
     let of = |(id, customer): (&ClusterId, &PeerNetwork)| {
-        let pods = customer.offloaded.iter().copied().filter(|&address| family.has(&address.into()));
+        let pods = customer
+            .offloaded
+            .iter()
+            .copied()
+            .filter(|&address| family.has(&address.into()));
         set(family, &pods_of(id), "", pods)
     };
     fabric.customers().into_iter().map(of).collect()
@@ -36,26 +43,40 @@ fn pods_of(customer: &ClusterId) -> String {
 }
 
 /// The chain that accepts packets of this peer.
-pub(super) fn chain_of(text: &mut String, fabric: &Fabric, family: Family, (id, peer): (&ClusterId, &PeerNetwork)) {
+pub(super) fn chain_of(
+    text: &mut String,
+    fabric: &Fabric,
+    family: Family,
+    (id, peer): (&ClusterId, &PeerNetwork),
+) {
     let keyword = family.keyword();
     let mut rules = Vec::new();
     match &peer.reachable {
         Reachable::Everything => {
             let everything = everything(fabric, family, id, peer);
             if !everything.is_empty() {
-                rules.push(format!("{keyword} daddr {{ {} }} accept", elements(everything)));
+                rules.push(format!(
+                    "{keyword} daddr {{ {} }} accept",
+                    elements(everything)
+                ));
             }
         }
         Reachable::Only { all, established } => {
             let of_family = |addresses: &BTreeSet<IpAddr>| -> Vec<IpAddr> {
-                addresses.iter().copied().filter(|&address| family.has(&address.into())).collect()
+                addresses
+                    .iter()
+                    .copied()
+                    .filter(|&address| family.has(&address.into()))
+                    .collect()
             };
             text.push_str(&set(family, &format!("opened_{id}"), "", of_family(all)));
             rules.push(format!("{keyword} daddr @opened_{id} accept"));
             let established = of_family(established);
             if !established.is_empty() {
                 text.push_str(&set(family, &format!("established_{id}"), "", established));
-                rules.push(format!("ct state established,related {keyword} daddr @established_{id} accept"));
+                rules.push(format!(
+                    "ct state established,related {keyword} daddr @established_{id} accept"
+                ));
             }
         }
     }
@@ -63,13 +84,23 @@ pub(super) fn chain_of(text: &mut String, fabric: &Fabric, family: Family, (id, 
     if customers.contains_key(id) {
         rules.push(format!("{keyword} daddr @{} accept", pods_of(id)));
     }
-    for (id, customer) in customers.into_iter().filter(|(id, _)| peer.customers.contains(*id)) {
+    for (id, customer) in customers
+        .into_iter()
+        .filter(|(id, _)| peer.customers.contains(*id))
+    {
         let pods = pods_of(id);
-        let prefixes: Vec<IpNet> = prefixes(customer).filter(|prefix| family.has(prefix)).collect();
+        let prefixes: Vec<IpNet> = prefixes(customer)
+            .filter(|prefix| family.has(prefix))
+            .collect();
         if !prefixes.is_empty() {
-            rules.push(format!("{keyword} saddr @{pods} {keyword} daddr {{ {} }} accept", elements(prefixes)));
+            rules.push(format!(
+                "{keyword} saddr @{pods} {keyword} daddr {{ {} }} accept",
+                elements(prefixes)
+            ));
         }
-        rules.push(format!("{keyword} saddr @{pods} {keyword} daddr @{pods} accept"));
+        rules.push(format!(
+            "{keyword} saddr @{pods} {keyword} daddr @{pods} accept"
+        ));
     }
     chain(text, &format!("open_{id}"), "", &rules);
 }
@@ -77,11 +108,23 @@ pub(super) fn chain_of(text: &mut String, fabric: &Fabric, family: Family, (id, 
 /// All that is exported to a peer, except what it knows only for the pods that were offloaded on.
 fn everything(fabric: &Fabric, family: Family, id: &ClusterId, peer: &PeerNetwork) -> Vec<IpNet> {
     let is_for_pods_alone = |prefix: &IpNet| {
-        let others = fabric.peers.iter().filter(|(other, _)| *other != id && !fabric.is_transit(id, other));
-        others.flat_map(|(_, other)| prefixes(other)).any(|other| overlap(&other, prefix))
+        let others = fabric
+            .peers
+            .iter()
+            .filter(|(other, _)| *other != id && !fabric.is_transit(id, other));
+        others
+            .flat_map(|(_, other)| prefixes(other))
+            .any(|other| overlap(&other, prefix))
     };
-    let exported = peer.maps.exported.pairs().map(|(here, _)| here.0).filter(|prefix| family.has(prefix));
-    exported.filter(|prefix| !fabric.external.contains(prefix) && !is_for_pods_alone(prefix)).collect()
+    let exported = peer
+        .maps
+        .exported
+        .pairs()
+        .map(|(here, _)| here.0)
+        .filter(|prefix| family.has(prefix));
+    exported
+        .filter(|prefix| !fabric.external.contains(prefix) && !is_for_pods_alone(prefix))
+        .collect()
 }
 
 /// The prefixes of a peer, in our address space.

@@ -43,11 +43,23 @@ impl Family {
     }
 }
 
-pub(super) fn set<T: Display>(family: Family, name: &str, flags: &str, members: impl IntoIterator<Item = T>) -> String {
+pub(super) fn set<T: Display>(
+    family: Family,
+    name: &str,
+    flags: &str,
+    members: impl IntoIterator<Item = T>,
+) -> String {
     let members = elements(members);
     // nft refuses an empty list.
-    let members = if members.is_empty() { String::new() } else { format!(" elements = {{ {members} }};") };
-    format!("\tset {name} {{ type {};{flags}{members} }}\n", family.kind())
+    let members = if members.is_empty() {
+        String::new()
+    } else {
+        format!(" elements = {{ {members} }};")
+    };
+    format!(
+        "\tset {name} {{ type {};{flags}{members} }}\n",
+        family.kind()
+    )
 }
 
 /// A set of prefixes.
@@ -56,12 +68,19 @@ pub(super) const INTERVAL: &str = " flags interval;";
 pub(super) fn chain(text: &mut String, name: &str, hook: &str, rules: &[String]) {
     // Writing to a string does not fail.
     let _ = writeln!(text, "\tchain {name} {{");
-    for line in [hook.to_owned()].iter().filter(|hook| !hook.is_empty()).chain(rules) {
+    for line in [hook.to_owned()]
+        .iter()
+        .filter(|hook| !hook.is_empty())
+        .chain(rules)
+    {
         let _ = writeln!(text, "\t\t{line}");
     }
     text.push_str("\t}\n");
 }
 
 pub(super) fn elements<T: Display>(all: impl IntoIterator<Item = T>) -> String {
-    all.into_iter().map(|one| one.to_string()).collect::<Vec<_>>().join(", ")
+    all.into_iter()
+        .map(|one| one.to_string())
+        .collect::<Vec<_>>()
+        .join(", ")
 }

@@ -10,21 +10,45 @@ use crate::{
 };
 
 fn server(address: &str, stand_in: &str) -> ApiServerEndpoint {
-    ApiServerEndpoint { address: address.parse().unwrap(), port: 6443, stand_in: stand_in.parse().unwrap() }
+    ApiServerEndpoint {
+        address: address.parse().unwrap(),
+        port: 6443,
+        stand_in: stand_in.parse().unwrap(),
+    }
 }
 
 /// One API server is on our node, another on a machine that is none.
 fn fabric() -> Fabric {
     let maps = PeerMaps {
-        exported: map(&[("10.244.0.0/16", "10.245.0.0/16"), ("10.70.0.0/24", "10.71.0.0/24")]),
-        imported: map(&[("10.246.0.0/16", "10.244.0.0/16"), ("10.72.0.0/24", "10.70.0.0/24")]),
+        exported: map(&[
+            ("10.244.0.0/16", "10.245.0.0/16"),
+            ("10.70.0.0/24", "10.71.0.0/24"),
+        ]),
+        imported: map(&[
+            ("10.246.0.0/16", "10.244.0.0/16"),
+            ("10.72.0.0/24", "10.70.0.0/24"),
+        ]),
     };
-    let (mac, gateway) = (Mac::of([0; 5]), Some(Gateway { slot: 0, number: spread::gateway_number(&[0; 32]) }));
-    let node = FabricNode { addresses: vec!["172.18.0.1".parse().unwrap()], pods: vec![], mac, gateway };
+    let (mac, gateway) = (
+        Mac::of([0; 5]),
+        Some(Gateway {
+            slot: 0,
+            number: spread::gateway_number(&[0; 32]),
+        }),
+    );
+    let node = FabricNode {
+        addresses: vec!["172.18.0.1".parse().unwrap()],
+        pods: vec![],
+        mac,
+        gateway,
+    };
     Fabric {
         pods: vec![net("10.244.0.0/16")],
         external: vec![net("10.70.0.0/24")],
-        api_servers: vec![server("172.18.0.1", "10.70.0.2"), server("192.0.2.9", "10.70.0.3")],
+        api_servers: vec![
+            server("172.18.0.1", "10.70.0.2"),
+            server("192.0.2.9", "10.70.0.3"),
+        ],
         nodes: [("n1".to_owned(), node)].into(),
         peers: [(
             id('a'),
@@ -42,14 +66,21 @@ fn fabric() -> Fabric {
 
 fn script(fabric: &Fabric, node: &str, family: &str, name: &str) -> String {
     let tables = tables(fabric, node);
-    tables.into_iter().find(|table| table.family == family && table.name == name).map(|table| table.script).unwrap_or_default()
+    tables
+        .into_iter()
+        .find(|table| table.family == family && table.name == name)
+        .map(|table| table.script)
+        .unwrap_or_default()
 }
 
 #[test]
 fn a_gateway_translates_and_opens_only_what_is_open() {
     let a = id('a');
     // Alone it carries all buckets, and takes the first.
-    let everything = (0..16).map(|bits| format!("0.0.0.{bits} : 10.71.0.{bits}")).collect::<Vec<_>>().join(", ");
+    let everything = (0..16)
+        .map(|bits| format!("0.0.0.{bits} : 10.71.0.{bits}"))
+        .collect::<Vec<_>>()
+        .join(", ");
     let expected = format!(
         r#"table ip liqo
 delete table ip liqo
@@ -124,7 +155,9 @@ table ip liqo {{
 "#
     );
     let script = script(&fabric(), "n1", "ip", TABLE);
-    let (before, comment) = (script.lines().count(), |line: &&str| line.starts_with("\tcomment \""));
+    let (before, comment) = (script.lines().count(), |line: &&str| {
+        line.starts_with("\tcomment \"")
+    });
     let without: Vec<&str> = script.lines().filter(|line| !comment(line)).collect();
     assert_eq!(without, expected.lines().collect::<Vec<_>>());
     assert_eq!(without.len() + 1, before);
@@ -135,18 +168,29 @@ fn connections_that_exist_go_on_to_a_pod_that_gets_no_new_ones() {
     let (mut fabric, a) = (fabric(), id('a'));
     let reachable = |addresses: &[&str]| Reachable::Only {
         all: ["10.244.0.9".parse().unwrap()].into(),
-        established: addresses.iter().map(|address| address.parse().unwrap()).collect(),
+        established: addresses
+            .iter()
+            .map(|address| address.parse().unwrap())
+            .collect(),
     };
     let mut open = |addresses: &[&str]| {
         fabric.peers.get_mut(&a).unwrap().reachable = reachable(addresses);
         let script = script(&fabric, "n1", "ip", TABLE);
-        [format!("set established_{a}"), format!("chain open_{a}")].map(|name| lines(&script, &name))
+        [format!("set established_{a}"), format!("chain open_{a}")]
+            .map(|name| lines(&script, &name))
     };
     let for_all = format!("ip daddr @opened_{a} accept");
     let set = format!("set established_{a} {{ type ipv4_addr; elements = {{ 10.244.0.8 }}; }}");
     let for_established = format!("ct state established,related ip daddr @established_{a} accept");
-    assert_eq!(open(&["10.244.0.8", "fd00::8"]), [vec![set], vec![for_all.clone(), for_established]]);
-    assert_eq!(open(&["fd00::8"]), [Vec::new(), vec![for_all]], "no set without an address of this family");
+    assert_eq!(
+        open(&["10.244.0.8", "fd00::8"]),
+        [vec![set], vec![for_all.clone(), for_established]]
+    );
+    assert_eq!(
+        open(&["fd00::8"]),
+        [Vec::new(), vec![for_all]],
+        "no set without an address of this family"
+    );
 }
 
 #[test]
@@ -155,8 +199,12 @@ fn the_guard_lets_pass_only_addresses_that_this_peer_knows_us_by() {
     for line in [
         "ip saddr { 10.71.0.0/24, 10.245.0.0/16 } accept".to_owned(),
         "ip daddr { 10.71.0.0/24, 10.245.0.0/16 } accept".to_owned(),
-        format!("oifname \"liqo.tunnel\" ip daddr vmap {{ 10.72.0.0/24 : jump out_{a}, 10.246.0.0/16 : jump out_{a} }}"),
-        format!("iifname \"liqo.tunnel\" ip saddr vmap {{ 10.72.0.0/24 : jump in_{a}, 10.246.0.0/16 : jump in_{a} }}"),
+        format!(
+            "oifname \"liqo.tunnel\" ip daddr vmap {{ 10.72.0.0/24 : jump out_{a}, 10.246.0.0/16 : jump out_{a} }}"
+        ),
+        format!(
+            "iifname \"liqo.tunnel\" ip saddr vmap {{ 10.72.0.0/24 : jump in_{a}, 10.246.0.0/16 : jump in_{a} }}"
+        ),
         "oifname \"liqo.tunnel\" counter drop".to_owned(),
         "iifname \"liqo.tunnel\" counter drop".to_owned(),
     ] {
@@ -164,47 +212,86 @@ fn the_guard_lets_pass_only_addresses_that_this_peer_knows_us_by() {
     }
 }
 
-/// A broker: `c` is a customer whose pods we offloaded on to `p`, `d` a customer without pods there.
+/// A broker: `c` is a customer whose pods we offloaded on to `p`, `d` a customer without pods
+/// there.
 fn broker() -> Fabric {
     let peer = |exported: &[(&str, &str)], imported: &str| PeerNetwork {
-        maps: PeerMaps { exported: map(exported), imported: map(&[(imported, "10.244.0.0/16")]) },
+        maps: PeerMaps {
+            exported: map(exported),
+            imported: map(&[(imported, "10.244.0.0/16")]),
+        },
         reachable: Reachable::Everything,
         ..PeerNetwork::default()
     };
     let own = ("10.244.0.0/16", "10.64.0.0/16");
-    let offloaded = ["10.244.0.5", "10.81.0.7", "fd81::7"].map(|address| address.parse().unwrap()).into();
-    let customer = PeerNetwork { offloaded, ..peer(&[own, ("10.81.0.0/16", "10.65.0.0/16")], "10.82.0.0/16") };
-    let provider = PeerNetwork { customers: [id('c')].into(), ..peer(&[own, ("10.82.0.0/16", "10.66.0.0/16")], "10.81.0.0/16") };
-    let other = PeerNetwork { offloaded: ["10.244.0.6".parse().unwrap()].into(), ..peer(&[own], "10.83.0.0/16") };
+    let offloaded = ["10.244.0.5", "10.81.0.7", "fd81::7"]
+        .map(|address| address.parse().unwrap())
+        .into();
+    let customer = PeerNetwork {
+        offloaded,
+        ..peer(&[own, ("10.81.0.0/16", "10.65.0.0/16")], "10.82.0.0/16")
+    };
+    let provider = PeerNetwork {
+        customers: [id('c')].into(),
+        ..peer(&[own, ("10.82.0.0/16", "10.66.0.0/16")], "10.81.0.0/16")
+    };
+    let other = PeerNetwork {
+        offloaded: ["10.244.0.6".parse().unwrap()].into(),
+        ..peer(&[own], "10.83.0.0/16")
+    };
     let peers = [(id('c'), customer), (id('p'), provider), (id('d'), other)].into();
-    Fabric { peers, api_servers: Vec::new(), ..fabric() }
+    Fabric {
+        peers,
+        api_servers: Vec::new(),
+        ..fabric()
+    }
 }
 
 /// The lines of a chain or set.
 fn lines(script: &str, name: &str) -> Vec<String> {
-    let mut lines = script.lines().skip_while(|line| !line.contains(&format!("{name} {{")));
+    let mut lines = script
+        .lines()
+        .skip_while(|line| !line.contains(&format!("{name} {{")));
     let first = lines.next().unwrap_or_default();
     if first.contains('}') {
         return vec![first.trim().to_owned()];
     }
-    lines.take_while(|line| line.trim() != "}").map(|line| line.trim().to_owned()).collect()
+    lines
+        .take_while(|line| line.trim() != "}")
+        .map(|line| line.trim().to_owned())
+        .collect()
 }
 
 #[test]
 fn a_customer_and_its_pods_at_a_provider_reach_each_other_and_nothing_else_there() {
-    let (script, [c, p, d]) = (script(&broker(), "n1", "ip", TABLE), ['c', 'p', 'd'].map(id));
+    let (script, [c, p, d]) = (
+        script(&broker(), "n1", "ip", TABLE),
+        ['c', 'p', 'd'].map(id),
+    );
     let set = format!("set pods_{c} {{ type ipv4_addr; elements = {{ 10.81.0.7, 10.244.0.5 }}; }}");
     assert_eq!(lines(&script, &format!("set pods_{c}")), [set]);
-    assert!(!script.contains(&format!("pods_{d}")), "it has no pods at a peer");
+    assert!(
+        !script.contains(&format!("pods_{d}")),
+        "it has no pods at a peer"
+    );
     let own = "ip daddr { 10.244.0.0/16 } accept".to_owned();
-    assert_eq!(lines(&script, &format!("chain open_{c}")), [own.clone(), format!("ip daddr @pods_{c} accept")]);
+    assert_eq!(
+        lines(&script, &format!("chain open_{c}")),
+        [own.clone(), format!("ip daddr @pods_{c} accept")]
+    );
     let to_customer = format!("ip saddr @pods_{c} ip daddr {{ 10.82.0.0/16 }} accept");
     let among_pods = format!("ip saddr @pods_{c} ip daddr @pods_{c} accept");
-    assert_eq!(lines(&script, &format!("chain open_{p}")), [own.clone(), to_customer, among_pods]);
+    assert_eq!(
+        lines(&script, &format!("chain open_{p}")),
+        [own.clone(), to_customer, among_pods]
+    );
     assert_eq!(lines(&script, &format!("chain open_{d}")), [own]);
     // Each is translated to what the other side knows.
     let to_provider = "snat ip prefix to ip saddr map { 10.82.0.0/16 : 10.66.0.0/16, 10.244.0.0/16 : 10.64.0.0/16 }";
-    assert!(lines(&script, &format!("chain to_{p}")).contains(&to_provider.to_owned()), "{script}");
+    assert!(
+        lines(&script, &format!("chain to_{p}")).contains(&to_provider.to_owned()),
+        "{script}"
+    );
 }
 
 #[test]
@@ -222,26 +309,50 @@ fn peers_with_transit_reach_all_that_is_exported_to_them() {
 #[test]
 fn peers_that_may_reach_an_api_server_reach_its_port_and_nothing_else() {
     let mut fabric = fabric();
-    let maps =
-        PeerMaps { exported: map(&[("10.70.0.0/24", "10.9.0.0/24")]), imported: map(&[("10.247.0.0/16", "10.244.0.0/16")]) };
-    fabric
-        .peers
-        .insert(id('b'), PeerNetwork { maps, reachable: Reachable::Everything, api_server: None, ..PeerNetwork::default() });
+    let maps = PeerMaps {
+        exported: map(&[("10.70.0.0/24", "10.9.0.0/24")]),
+        imported: map(&[("10.247.0.0/16", "10.244.0.0/16")]),
+    };
+    fabric.peers.insert(
+        id('b'),
+        PeerNetwork {
+            maps,
+            reachable: Reachable::Everything,
+            api_server: None,
+            ..PeerNetwork::default()
+        },
+    );
     // On the gateway, and on the other nodes.
     for (node, rules) in [("n1", 7), ("n2", 3)] {
         let script = script(&fabric, node, "ip", TABLE);
         let named = |line: &&str| line.contains("172.18.0.1") || line.contains("192.0.2.9");
-        let lines: Vec<&str> = script.lines().filter(named).filter(|line| !line.contains("set nodes")).collect();
-        assert!(lines.iter().all(|line| line.contains(" tcp dport ") && !line.contains("10.247.")), "{lines:?}");
+        let lines: Vec<&str> = script
+            .lines()
+            .filter(named)
+            .filter(|line| !line.contains("set nodes"))
+            .collect();
+        assert!(
+            lines
+                .iter()
+                .all(|line| line.contains(" tcp dport ") && !line.contains("10.247.")),
+            "{lines:?}"
+        );
         assert_eq!(lines.len(), rules, "{lines:?}");
         assert!(!script.contains("ip daddr 10.9.0.2"), "{script}");
     }
-    // Only the pods that use it, on the gateway. Other nodes get packets of peers from gateways alone.
+    // Only the pods that use it, on the gateway. Other nodes get packets of peers from gateways
+    // alone.
     let all = "ip saddr { 10.72.0.0/24, 10.246.0.0/16 } ip daddr 172.18.0.1 tcp dport 6443";
-    assert!(!script(&fabric, "n1", "ip", TABLE).contains(all) && script(&fabric, "n2", "ip", TABLE).contains(all));
+    assert!(
+        !script(&fabric, "n1", "ip", TABLE).contains(all)
+            && script(&fabric, "n2", "ip", TABLE).contains(all)
+    );
     fabric.peers.get_mut(&id('a')).unwrap().api_server = Some(BTreeSet::new());
     let closed = script(&fabric, "n1", "ip", TABLE);
-    assert!(closed.contains("set api_clients { type ipv4_addr; }") && !closed.contains("10.246.0.7"), "{closed}");
+    assert!(
+        closed.contains("set api_clients { type ipv4_addr; }") && !closed.contains("10.246.0.7"),
+        "{closed}"
+    );
     fabric.peers.get_mut(&id('a')).unwrap().api_server = None;
     assert!(!script(&fabric, "n1", "ip", TABLE).contains("6443"));
     // A peer that has not said where it sees the stand-in.
@@ -261,12 +372,15 @@ fn a_gateway_counts_the_first_packets_of_each_peer_before_it_translates_them() {
         ),
         // Tracking has the priority -200, translation that of the chain prerouting (-110).
         "type filter hook prerouting priority mangle; policy accept;".to_owned(),
-        format!("ip saddr vmap {{ 10.72.0.0/24 : jump limit_{a}, 10.246.0.0/16 : jump limit_{a} }}"),
+        format!(
+            "ip saddr vmap {{ 10.72.0.0/24 : jump limit_{a}, 10.246.0.0/16 : jump limit_{a} }}"
+        ),
     ] {
         assert!(script.contains(&line), "{line} is not in {script}");
     }
     assert_eq!(self::script(&fabric(), "n2", "ip", LIMITS), "");
-    // The kernel forgets what it counted when the table is replaced, so what is open must not be in it.
+    // The kernel forgets what it counted when the table is replaced, so what is open must not be in
+    // it.
     let mut other = fabric();
     other.peers.get_mut(&id('a')).unwrap().reachable = Reachable::Everything;
     assert_eq!(self::script(&other, "n1", "ip", LIMITS), script);
@@ -275,9 +389,17 @@ fn a_gateway_counts_the_first_packets_of_each_peer_before_it_translates_them() {
 #[test]
 fn a_node_that_is_not_a_gateway_only_keeps_sources_visible() {
     let tables = tables(&fabric(), "n2");
-    let [table] = tables.as_slice() else { panic!("one table") };
+    let [table] = tables.as_slice() else {
+        panic!("one table")
+    };
     assert!(!table.script.contains("liqo.tunnel"), "{}", table.script);
-    assert!(table.script.contains("oifname \"liqo.overlay\" ip daddr @remote"), "{}", table.script);
+    assert!(
+        table
+            .script
+            .contains("oifname \"liqo.overlay\" ip daddr @remote"),
+        "{}",
+        table.script
+    );
 }
 
 #[test]
@@ -285,11 +407,20 @@ fn ipv6_has_tables_of_its_own() {
     let mut fabric = fabric();
     assert_eq!(script(&fabric, "n1", "ip6", TABLE), "");
     let peer = fabric.peers.get_mut(&id('a')).unwrap();
-    peer.maps.imported.insert(Here(net("fd00:1::/64")), There(net("fd00:9::/64"))).unwrap();
-    peer.maps.exported.insert(Here(net("fd00:2::/64")), There(net("fd00:8::/64"))).unwrap();
+    peer.maps
+        .imported
+        .insert(Here(net("fd00:1::/64")), There(net("fd00:9::/64")))
+        .unwrap();
+    peer.maps
+        .exported
+        .insert(Here(net("fd00:2::/64")), There(net("fd00:8::/64")))
+        .unwrap();
     fabric.pods.push(net("fd00:2::/64"));
     let script = script(&fabric, "n1", "ip6", TABLE);
-    assert!(script.contains("dnat ip6 prefix to ip6 daddr map { fd00:8::/64 : fd00:2::/64 }"), "{script}");
+    assert!(
+        script.contains("dnat ip6 prefix to ip6 daddr map { fd00:8::/64 : fd00:2::/64 }"),
+        "{script}"
+    );
     assert!(!script.contains("10."), "{script}");
 }
 
@@ -298,11 +429,20 @@ fn ipv6_has_tables_of_its_own() {
 fn the_overlay_is_closed_whatever_family_it_runs_over() {
     let mut fabric = fabric();
     let maps = &mut fabric.peers.get_mut(&id('a')).unwrap().maps;
-    *maps = PeerMaps { exported: map(&[("fd44::/56", "fd45::/56")]), imported: map(&[("fd46::/56", "fd44::/56")]) };
+    *maps = PeerMaps {
+        exported: map(&[("fd44::/56", "fd45::/56")]),
+        imported: map(&[("fd46::/56", "fd44::/56")]),
+    };
     for name in ["n1", "n2"] {
         let script = script(&fabric, name, "ip", TABLE);
-        assert!(script.contains("udp dport 6472 ip saddr != @nodes counter drop"), "{script}");
-        assert!(script.contains("udp dport 6472 ip daddr @nodes counter drop"), "{script}");
+        assert!(
+            script.contains("udp dport 6472 ip saddr != @nodes counter drop"),
+            "{script}"
+        );
+        assert!(
+            script.contains("udp dport 6472 ip daddr @nodes counter drop"),
+            "{script}"
+        );
         assert!(!script.contains("remote"), "{script}");
         assert_eq!(self::script(&fabric, name, "ip", GUARD), "");
         assert!(!self::script(&fabric, name, "ip6", TABLE).contains("fib"));
@@ -311,7 +451,10 @@ fn the_overlay_is_closed_whatever_family_it_runs_over() {
     fabric.nodes.get_mut("n1").unwrap().addresses = vec!["fd18::1".parse().unwrap()];
     assert_eq!(script(&fabric, "n1", "ip", TABLE), "");
     let script = script(&fabric, "n1", "ip6", TABLE);
-    assert!(script.contains("udp dport 6472 fib saddr . iif oif missing counter drop"), "{script}");
+    assert!(
+        script.contains("udp dport 6472 fib saddr . iif oif missing counter drop"),
+        "{script}"
+    );
 }
 
 #[test]
@@ -328,9 +471,26 @@ fn a_peer_that_has_not_said_how_it_sees_us_gets_nothing_out() {
 fn two_gateways() -> Fabric {
     let mut fabric = fabric();
     let first = fabric.nodes["n1"].clone();
-    let gateway = Some(Gateway { slot: 1, number: spread::gateway_number(&[1; 32]) });
-    fabric.nodes.insert("n2".to_owned(), FabricNode { gateway, addresses: vec!["172.18.0.2".parse().unwrap()], ..first.clone() });
-    fabric.nodes.insert("n3".to_owned(), FabricNode { gateway: None, addresses: vec!["172.18.0.3".parse().unwrap()], ..first });
+    let gateway = Some(Gateway {
+        slot: 1,
+        number: spread::gateway_number(&[1; 32]),
+    });
+    fabric.nodes.insert(
+        "n2".to_owned(),
+        FabricNode {
+            gateway,
+            addresses: vec!["172.18.0.2".parse().unwrap()],
+            ..first.clone()
+        },
+    );
+    fabric.nodes.insert(
+        "n3".to_owned(),
+        FabricNode {
+            gateway: None,
+            addresses: vec!["172.18.0.3".parse().unwrap()],
+            ..first
+        },
+    );
     fabric
 }
 
@@ -338,14 +498,23 @@ fn two_gateways() -> Fabric {
 fn a_node_marks_packets_that_another_gateway_carries() {
     let fabric = two_gateways();
     let script = script(&fabric, "n3", "ip", TABLE);
-    let carried = spread::each(fabric.carried_by("n2")).map(|bucket| format!("0x{:08x} : goto via_1", u32::from(bucket) << 4));
+    let carried = spread::each(fabric.carried_by("n2"))
+        .map(|bucket| format!("0x{:08x} : goto via_1", u32::from(bucket) << 4));
     let carried: Vec<String> = carried.collect();
     assert_eq!(carried.len(), 8);
     let bits = |name: &str, first: &str, fields: [&str; 2]| {
-        let bits = fields.into_iter().flat_map(|field| [1, 2, 4, 8].map(|bit| (field, bit)));
-        let line = |(field, bit)| format!("\t\t{field} & 0.0.0.{bit} == 0.0.0.{bit} meta mark set meta mark ^ 0x000000{bit}0\n");
+        let bits = fields
+            .into_iter()
+            .flat_map(|field| [1, 2, 4, 8].map(|bit| (field, bit)));
+        let line = |(field, bit)| {
+            format!(
+                "\t\t{field} & 0.0.0.{bit} == 0.0.0.{bit} meta mark set meta mark ^ 0x000000{bit}0\n"
+            )
+        };
         let bits: String = bits.map(line).collect();
-        format!("\tchain {name} {{\n{first}\t\tmeta mark set meta mark & 0xffffff0f\n{bits}\t\tgoto by_mark\n\t}}\n")
+        format!(
+            "\tchain {name} {{\n{first}\t\tmeta mark set meta mark & 0xffffff0f\n{bits}\t\tgoto by_mark\n\t}}\n"
+        )
     };
     let expected = format!(
         "	chain via_1 {{
@@ -366,8 +535,16 @@ fn a_node_marks_packets_that_another_gateway_carries() {
 ",
         carried.join(", "),
         // ICMP errors of a connection, by the connection's client and server.
-        bits("by_connection", "", ["ct original ip saddr", "ct reply ip saddr"]),
-        bits("by_bucket", "\t\tct state related goto by_connection\n", ["ip saddr", "ip daddr"]),
+        bits(
+            "by_connection",
+            "",
+            ["ct original ip saddr", "ct reply ip saddr"]
+        ),
+        bits(
+            "by_bucket",
+            "\t\tct state related goto by_connection\n",
+            ["ip saddr", "ip daddr"]
+        ),
     );
     assert!(script.contains(&expected), "{script}");
 }
@@ -377,9 +554,18 @@ fn no_bucket_is_marked_twice_although_the_keys_of_two_gateways_have_one_number()
     let mut fabric = two_gateways();
     let copy = fabric.nodes["n2"].clone();
     let gateway = copy.gateway.map(|gateway| Gateway { slot: 2, ..gateway });
-    fabric.nodes.insert("n4".to_owned(), FabricNode { gateway, ..copy });
+    fabric
+        .nodes
+        .insert("n4".to_owned(), FabricNode { gateway, ..copy });
     let script = script(&fabric, "n3", "ip", TABLE);
-    assert_eq!((script.matches(" : goto via_1").count(), script.matches(" : goto via_2").count()), (8, 0), "{script}");
+    assert_eq!(
+        (
+            script.matches(" : goto via_1").count(),
+            script.matches(" : goto via_2").count()
+        ),
+        (8, 0),
+        "{script}"
+    );
 }
 
 #[test]
@@ -387,7 +573,12 @@ fn a_gateway_passes_packets_from_the_overlay_into_its_tunnel() {
     let fabric = two_gateways();
     for (own, here, other) in [("n1", "via_0", "goto via_1"), ("n2", "via_1", "goto via_0")] {
         let script = script(&fabric, own, "ip", TABLE);
-        assert!(script.contains(&format!("iifname \"liqo.overlay\" ip daddr @remote goto {here}")), "{script}");
+        assert!(
+            script.contains(&format!(
+                "iifname \"liqo.overlay\" ip daddr @remote goto {here}"
+            )),
+            "{script}"
+        );
         let from_peers = "iifname \"liqo.overlay\" ip saddr @remote ip daddr != @remote ";
         assert!(script.contains(&format!("{from_peers}{other}")), "{script}");
         assert_eq!(script.matches(other).count(), 8 + 1, "{script}");
@@ -402,10 +593,19 @@ fn answers_to_a_stand_in_come_back_to_the_gateway_that_chose_it() {
         let all = fallback_stand_ins(&fabric, gateway, &net("10.71.0.0/24"), Family::V4);
         let answered: Vec<(std::net::IpAddr, std::net::IpAddr)> = all
             .iter()
-            .map(|pair| pair.split_once(" : ").map(|(to, stand_in)| (to.parse().unwrap(), stand_in.parse().unwrap())).unwrap())
+            .map(|pair| {
+                pair.split_once(" : ")
+                    .map(|(to, stand_in)| (to.parse().unwrap(), stand_in.parse().unwrap()))
+                    .unwrap()
+            })
             .collect();
         assert_eq!(answered.len(), 16);
-        assert!(answered.iter().all(|(to, stand_in)| carried >> spread::bucket(*to, *stand_in) & 1 == 1), "{all:?}");
+        assert!(
+            answered
+                .iter()
+                .all(|(to, stand_in)| carried >> spread::bucket(*to, *stand_in) & 1 == 1),
+            "{all:?}"
+        );
     }
 }
 
@@ -413,18 +613,30 @@ fn answers_to_a_stand_in_come_back_to_the_gateway_that_chose_it() {
 fn the_guards_fingerprint_says_what_the_gateway_carries() {
     let fabric = two_gateways();
     for gateway in ["n1", "n2"] {
-        let guard = tables(&fabric, gateway).into_iter().find(|table| table.name == GUARD).unwrap();
+        let guard = tables(&fabric, gateway)
+            .into_iter()
+            .find(|table| table.name == GUARD)
+            .unwrap();
         assert_eq!(carried(&guard.fingerprint), fabric.carried_by(gateway));
     }
-    assert_eq!((carried("abc"), carried(""), carried("abc ffff")), (0, 0, Buckets::MAX));
+    assert_eq!(
+        (carried("abc"), carried(""), carried("abc ffff")),
+        (0, 0, Buckets::MAX)
+    );
 }
 
 #[test]
 fn the_fingerprint_changes_with_the_content_and_only_with_it() {
-    let of = |fabric: &Fabric| tables(fabric, "n1").iter().map(|table| table.fingerprint.clone()).collect::<Vec<_>>();
+    let of = |fabric: &Fabric| {
+        tables(fabric, "n1")
+            .iter()
+            .map(|table| table.fingerprint.clone())
+            .collect::<Vec<_>>()
+    };
     let mut fabric = fabric();
     let before = of(&fabric);
     assert_eq!(of(&fabric), before);
-    fabric.peers.get_mut(&id('a')).unwrap().reachable = Reachable::only(["10.244.0.10".parse().unwrap()]);
+    fabric.peers.get_mut(&id('a')).unwrap().reachable =
+        Reachable::only(["10.244.0.10".parse().unwrap()]);
     assert_ne!(of(&fabric), before);
 }

@@ -1,4 +1,5 @@
-//! The gateways that this cluster announces to its peers. `liqo_network_model::gateways` says when a gateway is taken for lost.
+//! The gateways that this cluster announces to its peers. `liqo_network_model::gateways` says when
+//! a gateway is taken for lost.
 
 use std::{
     collections::BTreeMap,
@@ -8,27 +9,40 @@ use std::{
 };
 
 use liqo_api::{GatewayAddress, Gateways};
-use liqo_network_model::gateways::{GatewayLease, LEASE_DURATION, LeaseObservations, MAX_GATEWAYS, is_key};
+use liqo_network_model::gateways::{
+    GatewayLease, LEASE_DURATION, LeaseObservations, MAX_GATEWAYS, is_key,
+};
 
 use super::ranges::NodeAddresses;
 
-/// Records a change of a Lease. Returns whether the announcement may change: after every change, except a renewal in time by a
-/// gateway that nobody suspects.
-pub fn observe(observations: &mut LeaseObservations, number: u8, lease: Option<&GatewayLease>, now: Instant) -> bool {
-    let Some(lease) = lease else { return observations.forget(number) };
-    let is_in_time = !observations.has_expired(number, now) && !observations.is_suspected(number, now);
+/// Records a change of a Lease. Returns whether the announcement may change: after every change,
+/// except a renewal in time by a gateway that nobody suspects.
+pub fn observe(
+    observations: &mut LeaseObservations,
+    number: u8,
+    lease: Option<&GatewayLease>,
+    now: Instant,
+) -> bool {
+    let Some(lease) = lease else {
+        return observations.forget(number);
+    };
+    let is_in_time =
+        !observations.has_expired(number, now) && !observations.is_suspected(number, now);
     let renewed = |before: &GatewayLease| GatewayLease {
         version: lease.version.clone(),
         renewed_at: lease.renewed_at,
         buckets: lease.buckets,
         ..before.clone()
     };
-    let is_renewal = observations.lease(number).is_some_and(|before| renewed(before) == *lease);
+    let is_renewal = observations
+        .lease(number)
+        .is_some_and(|before| renewed(before) == *lease);
     observations.observe(lease.clone(), now);
     !(is_in_time && is_renewal)
 }
 
-/// Our gateways in the order of their Leases, without those that are lost; and after which time that may change.
+/// Our gateways in the order of their Leases, without those that are lost; and after which time
+/// that may change.
 pub fn announced(
     settings: &Gateways,
     observations: &LeaseObservations,
@@ -36,9 +50,12 @@ pub fn announced(
     now: Instant,
 ) -> (Vec<GatewayAddress>, Option<Duration>) {
     let (mut found, mut changes_in): (Vec<GatewayAddress>, Option<Duration>) = (Vec::new(), None);
-    let mut check_again = |after: Duration| changes_in = Some(changes_in.map_or(after, |before| before.min(after)));
+    let mut check_again =
+        |after: Duration| changes_in = Some(changes_in.map_or(after, |before| before.min(after)));
     for number in 0..settings.replicas.min(MAX_GATEWAYS) {
-        let Some(lease) = observations.lease(number) else { continue };
+        let Some(lease) = observations.lease(number) else {
+            continue;
+        };
         if observations.is_suspected(number, now) {
             check_again(LEASE_DURATION);
             continue;
@@ -49,13 +66,26 @@ pub fn announced(
         if observations.is_silent(number, now) {
             continue;
         }
-        let (Some(node), Some(public_key)) = (&lease.node, valid(lease.public_key.as_ref())) else { continue };
+        let (Some(node), Some(public_key)) = (&lease.node, valid(lease.public_key.as_ref())) else {
+            continue;
+        };
         // A node reports itself that it is a gateway; the settings say which nodes may be.
-        let Some(node) = nodes.get(node).filter(|node| settings.selects(&node.labels)) else { continue };
+        let Some(node) = nodes
+            .get(node)
+            .filter(|node| settings.selects(&node.labels))
+        else {
+            continue;
+        };
         // Peers send to the one of a gateway's keys that answered last.
-        let keys: Vec<&String> = valid(lease.former_key.as_ref()).into_iter().chain([public_key]).collect();
+        let keys: Vec<&String> = valid(lease.former_key.as_ref())
+            .into_iter()
+            .chain([public_key])
+            .collect();
         if !found.iter().any(|other| keys.contains(&&other.public_key)) {
-            found.extend(keys.into_iter().map(|key| address(settings, lease, node, key)));
+            found.extend(
+                keys.into_iter()
+                    .map(|key| address(settings, lease, node, key)),
+            );
         }
     }
     (found, changes_in)
@@ -66,9 +96,18 @@ fn valid(key: Option<&String>) -> Option<&String> {
     key.filter(|key| is_key(key))
 }
 
-fn address(settings: &Gateways, lease: &GatewayLease, node: &NodeAddresses, public_key: &String) -> GatewayAddress {
+fn address(
+    settings: &Gateways,
+    lease: &GatewayLease,
+    node: &NodeAddresses,
+    public_key: &String,
+) -> GatewayAddress {
     let endpoints = |set: &[String], port: u16| match set {
-        [] => node.addresses.iter().map(|&address| SocketAddr::new(address, port).to_string()).collect(),
+        [] => node
+            .addresses
+            .iter()
+            .map(|&address| SocketAddr::new(address, port).to_string())
+            .collect(),
         set => set.to_vec(),
     };
     let first_key = valid(lease.first_key.as_ref()).or(valid(lease.former_key.as_ref()));
@@ -76,7 +115,10 @@ fn address(settings: &Gateways, lease: &GatewayLease, node: &NodeAddresses, publ
         public_key: public_key.clone(),
         first_key: first_key.filter(|first| *first != public_key).cloned(),
         endpoints: endpoints(&settings.addresses, settings.port),
-        tls: lease.tls_port.map(|port| endpoints(&settings.tls_addresses, port)).unwrap_or_default(),
+        tls: lease
+            .tls_port
+            .map(|port| endpoints(&settings.tls_addresses, port))
+            .unwrap_or_default(),
     }
 }
 
@@ -117,13 +159,25 @@ mod tests {
     }
 
     fn nodes() -> BTreeMap<String, Arc<NodeAddresses>> {
-        let node = |address: &str| NodeAddresses { addresses: vec![address.parse().unwrap()], ..NodeAddresses::default() }.into();
-        BTreeMap::from([("a".to_owned(), node("172.18.0.2")), ("b".to_owned(), node("fd00::2"))])
+        let node = |address: &str| {
+            NodeAddresses {
+                addresses: vec![address.parse().unwrap()],
+                ..NodeAddresses::default()
+            }
+            .into()
+        };
+        BTreeMap::from([
+            ("a".to_owned(), node("172.18.0.2")),
+            ("b".to_owned(), node("fd00::2")),
+        ])
     }
 
     /// The first letters of the names of keys.
     fn keys(found: &[GatewayAddress]) -> String {
-        found.iter().map(|gateway| letter(&gateway.public_key)).collect()
+        found
+            .iter()
+            .map(|gateway| letter(&gateway.public_key))
+            .collect()
     }
 
     fn letter(key: &str) -> char {
@@ -136,20 +190,30 @@ mod tests {
         let mut observations = LeaseObservations::default();
         assert!(record(&mut observations, &lease(0, "b", 1), start));
         assert!(record(&mut observations, &lease(1, "a", 1), start));
-        assert!(!record(&mut observations, &lease(1, "a", 2), start + 4 * SECOND), "it is only renewed");
+        assert!(
+            !record(&mut observations, &lease(1, "a", 2), start + 4 * SECOND),
+            "it is only renewed"
+        );
         let (found, again) = announced(&settings, &observations, &nodes, start + 5 * SECOND);
         assert_eq!(keys(&found), "ba", "the order is that of the leases");
         assert_eq!(again, Some(SECOND));
         let (found, again) = announced(&settings, &observations, &nodes, start + 6 * SECOND);
         assert_eq!((keys(&found), again), ("a".to_owned(), Some(4 * SECOND)));
         let (found, again) = announced(&settings, &observations, &nodes, start + 60 * SECOND);
-        assert_eq!((keys(&found), again), ("a".to_owned(), None), "nobody is seen: nothing is withdrawn");
+        assert_eq!(
+            (keys(&found), again),
+            ("a".to_owned(), None),
+            "nobody is seen: nothing is withdrawn"
+        );
     }
 
     #[test]
     fn a_suspected_gateway_is_left_out_until_it_renews_its_lease() {
         let start = Instant::now();
-        let suspicious = GatewayLease { suspects: "0@1".parse().unwrap(), ..lease(1, "a", 5) };
+        let suspicious = GatewayLease {
+            suspects: "0@1".parse().unwrap(),
+            ..lease(1, "a", 5)
+        };
         let mut observations = observed(&[lease(0, "b", 1), lease(1, "a", 4)], start);
         let soon = start + SECOND;
         assert!(record(&mut observations, &suspicious, soon), "it is news");
@@ -159,11 +223,22 @@ mod tests {
         };
         assert_eq!(found(&observations, soon), "a");
         let mut renewed = observations.clone();
-        assert!(record(&mut renewed, &lease(0, "b", 2), soon), "and so is this");
+        assert!(
+            record(&mut renewed, &lease(0, "b", 2), soon),
+            "and so is this"
+        );
         assert_eq!(found(&renewed, soon), "ba", "it is there after all");
-        assert_eq!(found(&observations, soon + 6 * SECOND), "a", "as long as the API server is away, too");
+        assert_eq!(
+            found(&observations, soon + 6 * SECOND),
+            "a",
+            "as long as the API server is away, too"
+        );
         record(&mut observations, &lease(0, "b", 2), soon + 5 * SECOND);
-        assert_eq!(found(&observations, soon + 6 * SECOND), "b", "the gateway that suspected it is lost");
+        assert_eq!(
+            found(&observations, soon + 6 * SECOND),
+            "b",
+            "the gateway that suspected it is lost"
+        );
     }
 
     #[test]
@@ -172,7 +247,12 @@ mod tests {
         let mut observations = observed(&[lease(0, "b", 1)], start);
         record(&mut observations, &lease(1, "a", 1), start + SECOND);
         let check = |observations: &LeaseObservations, seconds| {
-            let (found, _) = announced(&Gateways::default(), observations, &nodes, start + seconds * SECOND);
+            let (found, _) = announced(
+                &Gateways::default(),
+                observations,
+                &nodes,
+                start + seconds * SECOND,
+            );
             assert_eq!(keys(&found), "ba", "after {seconds} s");
         };
         for seconds in [6, 7, 60] {
@@ -186,11 +266,26 @@ mod tests {
     fn every_change_but_a_renewal_in_time_is_news() {
         let now = Instant::now();
         let mut observations = observed(&[lease(0, "a", 1)], now);
-        assert!(record(&mut observations, &lease(0, "a", 2), now + 6 * SECOND), "it had expired");
-        assert!(record(&mut observations, &lease(0, "b", 3), now + 7 * SECOND), "another one holds it");
-        let listening = GatewayLease { tls_port: Some(443), ..lease(0, "b", 4) };
-        assert!(record(&mut observations, &listening, now + 8 * SECOND), "it listens");
-        assert!(observe(&mut observations, 0, None, now + 9 * SECOND), "nobody holds it");
+        assert!(
+            record(&mut observations, &lease(0, "a", 2), now + 6 * SECOND),
+            "it had expired"
+        );
+        assert!(
+            record(&mut observations, &lease(0, "b", 3), now + 7 * SECOND),
+            "another one holds it"
+        );
+        let listening = GatewayLease {
+            tls_port: Some(443),
+            ..lease(0, "b", 4)
+        };
+        assert!(
+            record(&mut observations, &listening, now + 8 * SECOND),
+            "it listens"
+        );
+        assert!(
+            observe(&mut observations, 0, None, now + 9 * SECOND),
+            "nobody holds it"
+        );
     }
 
     #[test]
@@ -200,13 +295,33 @@ mod tests {
         let (found, _) = announced(&Gateways::default(), &all, &nodes, now);
         assert_eq!(found.len(), 1, "a node that is not there is no gateway");
         assert_eq!(found[0].endpoints, ["[fd00::2]:51840"]);
-        let copied = GatewayLease { number: 1, node: Some("a".to_owned()), ..lease(0, "b", 1) };
+        let copied = GatewayLease {
+            number: 1,
+            node: Some("a".to_owned()),
+            ..lease(0, "b", 1)
+        };
         let twice = observed(&[lease(0, "b", 1), copied], now);
-        assert_eq!(keys(&announced(&Gateways::default(), &twice, &nodes, now).0), "b");
-        let labelled = Gateways { node_selector: [("edge".to_owned(), "yes".to_owned())].into(), ..Gateways::default() };
-        assert_eq!(announced(&labelled, &all, &nodes, now).0, [], "a node that may not be a gateway is none");
-        let settings = Gateways { addresses: vec!["gw.example:1".into()], ..Gateways::default() };
-        assert_eq!(announced(&settings, &all, &nodes, now).0[0].endpoints, ["gw.example:1"]);
+        assert_eq!(
+            keys(&announced(&Gateways::default(), &twice, &nodes, now).0),
+            "b"
+        );
+        let labelled = Gateways {
+            node_selector: [("edge".to_owned(), "yes".to_owned())].into(),
+            ..Gateways::default()
+        };
+        assert_eq!(
+            announced(&labelled, &all, &nodes, now).0,
+            [],
+            "a node that may not be a gateway is none"
+        );
+        let settings = Gateways {
+            addresses: vec!["gw.example:1".into()],
+            ..Gateways::default()
+        };
+        assert_eq!(
+            announced(&settings, &all, &nodes, now).0[0].endpoints,
+            ["gw.example:1"]
+        );
     }
 
     #[test]
@@ -214,8 +329,14 @@ mod tests {
         let now = Instant::now();
         let all = observed(
             &[
-                GatewayLease { node: None, ..lease(0, "a", 1) },
-                GatewayLease { public_key: Some("no key".to_owned()), ..lease(1, "b", 1) },
+                GatewayLease {
+                    node: None,
+                    ..lease(0, "a", 1)
+                },
+                GatewayLease {
+                    public_key: Some("no key".to_owned()),
+                    ..lease(1, "b", 1)
+                },
             ],
             now,
         );
@@ -225,23 +346,47 @@ mod tests {
     #[test]
     fn a_gateway_whose_key_is_renewed_is_announced_with_both() {
         let now = Instant::now();
-        let renewed = GatewayLease { former_key: Some(key("g")), first_key: Some(key("f")), ..lease(0, "b", 1) };
-        let (found, _) = announced(&Gateways::default(), &observed(&[renewed, lease(1, "a", 1)], now), &nodes(), now);
+        let renewed = GatewayLease {
+            former_key: Some(key("g")),
+            first_key: Some(key("f")),
+            ..lease(0, "b", 1)
+        };
+        let (found, _) = announced(
+            &Gateways::default(),
+            &observed(&[renewed, lease(1, "a", 1)], now),
+            &nodes(),
+            now,
+        );
         assert_eq!(keys(&found), "gba");
         assert_eq!(found[0].endpoints, found[1].endpoints);
-        let first: Vec<Option<char>> = found.iter().map(|one| one.first_key.as_deref().map(letter)).collect();
+        let first: Vec<Option<char>> = found
+            .iter()
+            .map(|one| one.first_key.as_deref().map(letter))
+            .collect();
         assert_eq!(first, [Some('f'), Some('f'), None]);
     }
 
     #[test]
     fn tls_is_announced_as_long_as_a_gateway_listens() {
         let (now, nodes) = (Instant::now(), nodes());
-        let listening = GatewayLease { tls_port: Some(443), ..lease(0, "b", 1) };
+        let listening = GatewayLease {
+            tls_port: Some(443),
+            ..lease(0, "b", 1)
+        };
         let all = observed(&[listening, lease(1, "a", 1)], now);
-        let tls = |settings: &Gateways| announced(settings, &all, &nodes, now).0.into_iter().map(|one| one.tls).collect();
+        let tls = |settings: &Gateways| {
+            announced(settings, &all, &nodes, now)
+                .0
+                .into_iter()
+                .map(|one| one.tls)
+                .collect()
+        };
         let found: Vec<Vec<String>> = tls(&Gateways::default());
         assert_eq!(found, [vec!["[fd00::2]:443".to_owned()], vec![]]);
-        let behind = Gateways { tls_addresses: vec!["gw.example:443".into()], ..Gateways::default() };
+        let behind = Gateways {
+            tls_addresses: vec!["gw.example:443".into()],
+            ..Gateways::default()
+        };
         let found: Vec<Vec<String>> = tls(&behind);
         assert_eq!(found, [vec!["gw.example:443".to_owned()], vec![]]);
     }

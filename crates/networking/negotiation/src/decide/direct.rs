@@ -6,14 +6,16 @@
 //!                                            and our namespaces with rome's pods
 //! ```
 //!
-//! We announce a path to both ends if our policies for both allow it and both accept direct paths. On the way packets have our addresses:
-//! each end translates them by the prefixes that it agreed with us, so neither learns anything new about addresses of pods. Each end sends
-//! packets to us whenever the other one does not answer on the path.
+//! We announce a path to both ends if our policies for both allow it and both accept direct paths.
+//! On the way packets have our addresses: each end translates them by the prefixes that it agreed
+//! with us, so neither learns anything new about addresses of pods. Each end sends packets to us
+//! whenever the other one does not answer on the path.
 
 use std::collections::BTreeMap;
 
 use liqo_api::{
-    ClusterId, DirectPath, GatewayAddress, MAX_DIRECT, MAX_DIRECT_ADDRESSES, MAX_DIRECT_NAMESPACES, NetworkAnnouncement,
+    ClusterId, DirectPath, GatewayAddress, MAX_DIRECT, MAX_DIRECT_ADDRESSES, MAX_DIRECT_NAMESPACES,
+    NetworkAnnouncement,
 };
 
 use super::{
@@ -22,61 +24,117 @@ use super::{
 };
 
 /// The direct paths that we announce to a peer, to clusters of which we announce prefixes to it.
-pub fn announce(snapshot: &NetworkSnapshot, to: &ClusterId, behind: &Behind) -> BTreeMap<ClusterId, DirectPath> {
-    let Some(peer) = snapshot.peers.get(to).filter(|peer| accepts(snapshot, to, peer)) else { return BTreeMap::new() };
+pub fn announce(
+    snapshot: &NetworkSnapshot,
+    to: &ClusterId,
+    behind: &Behind,
+) -> BTreeMap<ClusterId, DirectPath> {
+    let Some(peer) = snapshot
+        .peers
+        .get(to)
+        .filter(|peer| accepts(snapshot, to, peer))
+    else {
+        return BTreeMap::new();
+    };
     let path = |(id, other): (&ClusterId, &PeerState)| {
-        // With transit, both ends reach more of each other than these pods, which is not known there.
+        // With transit, both ends reach more of each other than these pods, which is not known
+        // there.
         let has_transit = peer.policy.transit && other.policy.transit;
         let is_wanted = accepts(snapshot, id, other) && is_next(behind, id) && !has_transit;
         // If each runs pods of the other one, the ends could not tell whose pods a packet is for.
         let (theirs, ours) = (peer.customers.get(id), other.customers.get(to));
-        let is_possible = theirs.is_some() != ours.is_some() && theirs.or(ours)?.len() <= MAX_DIRECT_NAMESPACES;
+        let is_possible =
+            theirs.is_some() != ours.is_some() && theirs.or(ours)?.len() <= MAX_DIRECT_NAMESPACES;
         let gateways: Vec<GatewayAddress> = gateways(snapshot, id, other).collect();
-        let path = DirectPath { gateways, namespaces: theirs.cloned() };
+        let path = DirectPath {
+            gateways,
+            namespaces: theirs.cloned(),
+        };
         (is_wanted && is_possible && !path.gateways.is_empty()).then(|| (id.clone(), path))
     };
-    snapshot.peers.iter().filter(|(id, _)| *id != to).filter_map(path).take(MAX_DIRECT).collect()
+    snapshot
+        .peers
+        .iter()
+        .filter(|(id, _)| *id != to)
+        .filter_map(path)
+        .take(MAX_DIRECT)
+        .collect()
 }
 
 /// Whether a prefix belongs to this cluster, with nobody else on the way behind the announcing one.
 fn is_next(behind: &Behind, id: &ClusterId) -> bool {
-    behind.values().any(|way| way.as_slice() == std::slice::from_ref(id))
+    behind
+        .values()
+        .any(|way| way.as_slice() == std::slice::from_ref(id))
 }
 
-/// Whether the peer accepts direct paths, and our policy allows them. While its announcement is not known, the last one counts.
+/// Whether the peer accepts direct paths, and our policy allows them. While its announcement is not
+/// known, the last one counts.
 fn accepts(snapshot: &NetworkSnapshot, id: &ClusterId, peer: &PeerState) -> bool {
-    let current = || snapshot.current.get(id).is_some_and(|current| current.accepts_direct);
+    let current = || {
+        snapshot
+            .current
+            .get(id)
+            .is_some_and(|current| current.accepts_direct)
+    };
     peer.policy.direct && announced(peer).map_or_else(current, |theirs| theirs.accepts_direct)
 }
 
-/// The gateways of a peer, as another peer may call them. While its announcement is not known, the last one counts.
+/// The gateways of a peer, as another peer may call them. While its announcement is not known, the
+/// last one counts.
 fn gateways<'a>(
     snapshot: &'a NetworkSnapshot,
     id: &'a ClusterId,
     peer: &'a PeerState,
 ) -> impl Iterator<Item = GatewayAddress> + use<'a> {
     let current = || snapshot.current.get(id).map(|current| &current.gateways);
-    let known = announced(peer).map(|theirs| &theirs.gateways).or_else(current);
-    let own = known.into_iter().flatten().filter(|gateway| !is_of_another(snapshot, id, gateway));
+    let known = announced(peer)
+        .map(|theirs| &theirs.gateways)
+        .or_else(current);
+    let own = known
+        .into_iter()
+        .flatten()
+        .filter(|gateway| !is_of_another(snapshot, id, gateway));
     own.map(|gateway| GatewayAddress {
-        endpoints: gateway.endpoints.iter().take(MAX_DIRECT_ADDRESSES).cloned().collect(),
+        endpoints: gateway
+            .endpoints
+            .iter()
+            .take(MAX_DIRECT_ADDRESSES)
+            .cloned()
+            .collect(),
         tls: Vec::new(),
         ..gateway.clone()
     })
 }
 
-/// The announced direct paths that we accept. Not those to peers of ours: the tunnel to their gateways carries packets with other
-/// addresses. `behind` are the accepted prefixes behind the announcing peer.
-pub fn accept(snapshot: &NetworkSnapshot, theirs: &NetworkAnnouncement, behind: &Behind) -> BTreeMap<ClusterId, DirectPath> {
-    let has_key =
-        |gateway: &GatewayAddress, others: &[GatewayAddress]| others.iter().any(|other| other.public_key == gateway.public_key);
+/// The announced direct paths that we accept. Not those to peers of ours: the tunnel to their
+/// gateways carries packets with other addresses. `behind` are the accepted prefixes behind the
+/// announcing peer.
+pub fn accept(
+    snapshot: &NetworkSnapshot,
+    theirs: &NetworkAnnouncement,
+    behind: &Behind,
+) -> BTreeMap<ClusterId, DirectPath> {
+    let has_key = |gateway: &GatewayAddress, others: &[GatewayAddress]| {
+        others
+            .iter()
+            .any(|other| other.public_key == gateway.public_key)
+    };
     let is_known = |gateway: &GatewayAddress| {
         let mut of_peers = snapshot.current.values().map(|peer| &peer.gateways);
         has_key(gateway, &theirs.gateways) || of_peers.any(|gateways| has_key(gateway, gateways))
     };
     let is_accepted = |(id, path): &(&ClusterId, &DirectPath)| {
         let is_peer = **id == snapshot.own || snapshot.peers.contains_key(*id);
-        !is_peer && is_next(behind, id) && !path.gateways.is_empty() && !path.gateways.iter().any(is_known)
+        !is_peer
+            && is_next(behind, id)
+            && !path.gateways.is_empty()
+            && !path.gateways.iter().any(is_known)
     };
-    theirs.direct.iter().filter(is_accepted).map(|(id, path)| (id.clone(), path.clone())).collect()
+    theirs
+        .direct
+        .iter()
+        .filter(is_accepted)
+        .map(|(id, path)| (id.clone(), path.clone()))
+        .collect()
 }

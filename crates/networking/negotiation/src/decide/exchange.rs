@@ -46,16 +46,39 @@ pub enum Progress {
 /// Decides about each peer.
 pub fn decide(snapshot: &NetworkSnapshot) -> BTreeMap<ClusterId, Outcome> {
     let ranges = ranges(snapshot);
-    let exports: BTreeMap<ClusterId, Vec<IpNet>> =
-        snapshot.peers.iter().map(|(id, peer)| (id.clone(), wanted(snapshot, id, peer))).collect();
+    let exports: BTreeMap<ClusterId, Vec<IpNet>> = snapshot
+        .peers
+        .iter()
+        .map(|(id, peer)| (id.clone(), wanted(snapshot, id, peer)))
+        .collect();
     let previous: Allocations = snapshot
         .current
         .iter()
-        .flat_map(|(id, endpoint)| endpoint.imported.iter().map(|(there, here)| ((id.clone(), *there), *here)))
+        .flat_map(|(id, endpoint)| {
+            endpoint
+                .imported
+                .iter()
+                .map(|(there, here)| ((id.clone(), *there), *here))
+        })
         .collect();
     let allocate = |kept: Kept| allocate_views(&ranges, &exports, kept, &previous).0;
-    let kept_by: Kept = snapshot.peers.iter().map(|(id, peer)| (id.clone(), kept(snapshot, id, peer))).collect();
-    let unused = kept_by.iter().map(|(id, kept)| (id.clone(), KeptAddresses { in_use: false, ..kept.clone() })).collect();
+    let kept_by: Kept = snapshot
+        .peers
+        .iter()
+        .map(|(id, peer)| (id.clone(), kept(snapshot, id, peer)))
+        .collect();
+    let unused = kept_by
+        .iter()
+        .map(|(id, kept)| {
+            (
+                id.clone(),
+                KeptAddresses {
+                    in_use: false,
+                    ..kept.clone()
+                },
+            )
+        })
+        .collect();
     let later = allocate(unused);
     let plan = ranges.plan(kept_by.clone());
     let allocations = allocate(kept_by);
@@ -74,8 +97,12 @@ pub fn decide(snapshot: &NetworkSnapshot) -> BTreeMap<ClusterId, Outcome> {
 /// The prefixes of a peer that appear elsewhere later, and where.
 fn waiting(now: &Allocations, later: &Allocations, id: &ClusterId) -> BTreeMap<IpNet, IpNet> {
     let of_peer = later.iter().filter(|(key, _)| key.0 == *id);
-    let differs = |key: &(ClusterId, IpNet), here: &IpNet| now.get(key).is_some_and(|now| now != here);
-    of_peer.filter(|(key, here)| differs(key, here)).map(|((_, there), here)| (*there, *here)).collect()
+    let differs =
+        |key: &(ClusterId, IpNet), here: &IpNet| now.get(key).is_some_and(|now| now != here);
+    of_peer
+        .filter(|(key, here)| differs(key, here))
+        .map(|((_, there), here)| (*there, *here))
+        .collect()
 }
 
 fn ranges(snapshot: &NetworkSnapshot) -> Ranges {
@@ -83,22 +110,28 @@ fn ranges(snapshot: &NetworkSnapshot) -> Ranges {
         pods: snapshot.ranges.pods.clone(),
         services: snapshot.ranges.services.clone(),
         external: snapshot.ranges.external.clone(),
-        // Not the addresses of peers' gateways: a peer could displace the prefixes of others by announcing them. And gateways
-        // never call an address within a peer's prefix.
-        nodes: snapshot.nodes.iter().flat_map(|node| node.addresses.iter().copied()).collect(),
+        // Not the addresses of peers' gateways: a peer could displace the prefixes of others by
+        // announcing them. And gateways never call an address within a peer's prefix.
+        nodes: snapshot
+            .nodes
+            .iter()
+            .flat_map(|node| node.addresses.iter().copied())
+            .collect(),
         reserved: snapshot.settings.reserved_cidrs.clone(),
         pools: snapshot.settings.peer_cidrs.clone(),
     }
 }
 
-/// The prefixes of a peer that we want a view of, its own ones first. While its announcement is not known (after a start, for example), the
-/// current ones.
+/// The prefixes of a peer that we want a view of, its own ones first. While its announcement is not
+/// known (after a start, for example), the current ones.
 fn wanted(snapshot: &NetworkSnapshot, id: &ClusterId, peer: &PeerState) -> Vec<IpNet> {
     match (announced(peer), snapshot.current.get(id)) {
         (Some(theirs), _) => accepted_exports(snapshot, theirs),
         (None, Some(current)) => {
-            let (behind, own): (Vec<_>, Vec<_>) =
-                current.imported.keys().partition(|prefix| current.behind.contains_key(*prefix));
+            let (behind, own): (Vec<_>, Vec<_>) = current
+                .imported
+                .keys()
+                .partition(|prefix| current.behind.contains_key(*prefix));
             own.into_iter().chain(behind).copied().collect()
         }
         (None, None) => Vec::new(),
@@ -107,18 +140,39 @@ fn wanted(snapshot: &NetworkSnapshot, id: &ClusterId, peer: &PeerState) -> Vec<I
 
 /// Its own prefixes, those of clusters that we only reach through it, and those behind it.
 fn accepted_exports(snapshot: &NetworkSnapshot, theirs: &NetworkAnnouncement) -> Vec<IpNet> {
-    let transit = theirs.transit.iter().filter(|(_, owner)| **owner != snapshot.own && !snapshot.peers.contains_key(owner));
+    let transit = theirs
+        .transit
+        .iter()
+        .filter(|(_, owner)| **owner != snapshot.own && !snapshot.peers.contains_key(owner));
     let transit = transit.take(MAX_TRANSIT).map(|(prefix, _)| *prefix);
-    let behind = behind::accept(&snapshot.own, theirs).into_iter().map(|(prefix, _)| prefix);
-    theirs.exports.iter().copied().chain(transit).chain(behind).collect()
+    let behind = behind::accept(&snapshot.own, theirs)
+        .into_iter()
+        .map(|(prefix, _)| prefix);
+    theirs
+        .exports
+        .iter()
+        .copied()
+        .chain(transit)
+        .chain(behind)
+        .collect()
 }
 
-fn outcome(snapshot: &NetworkSnapshot, ranges: &Ranges, allocations: &Allocations, id: &ClusterId, peer: &PeerState) -> Outcome {
+fn outcome(
+    snapshot: &NetworkSnapshot,
+    ranges: &Ranges,
+    allocations: &Allocations,
+    id: &ClusterId,
+    peer: &PeerState,
+) -> Outcome {
     let mut announcement = NetworkAnnouncement {
         exports: exports(ranges),
         transit: transit(snapshot, allocations, id, peer),
         behind: behind::announce(snapshot, allocations, id),
-        views: allocations.iter().filter(|((owner, _), _)| owner == id).map(|((_, there), here)| (*there, *here)).collect(),
+        views: allocations
+            .iter()
+            .filter(|((owner, _), _)| owner == id)
+            .map(|((_, there), here)| (*there, *here))
+            .collect(),
         gateways: snapshot.gateways.clone(),
         mtu: snapshot.settings.mtu,
         path_mtus: BTreeMap::new(),
@@ -128,31 +182,63 @@ fn outcome(snapshot: &NetworkSnapshot, ranges: &Ranges, allocations: &Allocation
     announcement.path_mtus = mtu::beyond_us(snapshot, allocations, &announcement);
     announcement.direct = direct::announce(snapshot, id, &announcement.behind);
     let (progress, endpoint) = match &peer.announcement {
-        // The agreement stays until the peer announces something else. Only what is open to the peer is our own decision.
+        // The agreement stays until the peer announces something else. Only what is open to the
+        // peer is our own decision.
         None => (Progress::Silent, current_endpoint(snapshot, id, peer)),
         Some(Ok(theirs)) if *theirs == NetworkAnnouncement::default() => (Progress::Silent, None),
-        Some(Err(why)) => (Progress::Refused(why.clone()), current_endpoint(snapshot, id, peer)),
+        Some(Err(why)) => (
+            Progress::Refused(why.clone()),
+            current_endpoint(snapshot, id, peer),
+        ),
         Some(Ok(theirs)) => match agreement(snapshot, &announcement, theirs) {
             Err(refused) => {
                 announcement.views.clear();
                 (Progress::Refused(refused.to_string()), None)
             }
-            Ok(agreement) => {
-                (progress(&announcement, &agreement), Some(endpoint(snapshot, id, peer, [&announcement, theirs], &agreement)))
-            }
+            Ok(agreement) => (
+                progress(&announcement, &agreement),
+                Some(endpoint(
+                    snapshot,
+                    id,
+                    peer,
+                    [&announcement, theirs],
+                    &agreement,
+                )),
+            ),
         },
     };
-    Outcome { announcement, endpoint, progress }
+    Outcome {
+        announcement,
+        endpoint,
+        progress,
+    }
 }
 
-/// Ignores unseen prefixes behind us: they come and go with namespaces, and a peer without room for them still has a network with us.
+/// Ignores unseen prefixes behind us: they come and go with namespaces, and a peer without room for
+/// them still has a network with us.
 fn progress(ours: &NetworkAnnouncement, agreement: &Agreement) -> Progress {
-    let unseen: Vec<IpNet> = agreement.unseen.iter().filter(|prefix| !ours.behind.contains_key(*prefix)).copied().collect();
+    let unseen: Vec<IpNet> = agreement
+        .unseen
+        .iter()
+        .filter(|prefix| !ours.behind.contains_key(*prefix))
+        .copied()
+        .collect();
     let unallocated = agreement.unallocated.clone();
-    if unseen.is_empty() && unallocated.is_empty() { Progress::Agreed } else { Progress::Partial { unseen, unallocated } }
+    if unseen.is_empty() && unallocated.is_empty() {
+        Progress::Agreed
+    } else {
+        Progress::Partial {
+            unseen,
+            unallocated,
+        }
+    }
 }
 
-fn current_endpoint(snapshot: &NetworkSnapshot, id: &ClusterId, peer: &PeerState) -> Option<TunnelEndpointSpec> {
+fn current_endpoint(
+    snapshot: &NetworkSnapshot,
+    id: &ClusterId,
+    peer: &PeerState,
+) -> Option<TunnelEndpointSpec> {
     let mut current = snapshot.current.get(id)?.clone();
     if !peer.policy.direct {
         (current.accepts_direct, current.direct) = (false, BTreeMap::new());
@@ -170,7 +256,10 @@ fn current_endpoint(snapshot: &NetworkSnapshot, id: &ClusterId, peer: &PeerState
 
 /// The customers that have a network with us, too.
 fn customers(snapshot: &NetworkSnapshot, id: &ClusterId, peer: &PeerState) -> BTreeSet<ClusterId> {
-    let known = peer.customers.keys().filter(|customer| *customer != id && snapshot.peers.contains_key(*customer));
+    let known = peer
+        .customers
+        .keys()
+        .filter(|customer| *customer != id && snapshot.peers.contains_key(*customer));
     known.take(MAX_CUSTOMERS).cloned().collect()
 }
 
@@ -179,21 +268,39 @@ fn reaches_api_server(peer: &PeerState) -> bool {
     peer.policy.api_server && peer.runs_api_clients
 }
 
-/// Our pods and external prefixes of the families in which peers have room: in another family we could not answer peers.
+/// Our pods and external prefixes of the families in which peers have room: in another family we
+/// could not answer peers.
 fn exports(ranges: &Ranges) -> BTreeSet<IpNet> {
-    let has_room = |prefix: &&IpNet| ranges.pools.iter().any(|pool| pool.addr().is_ipv4() == prefix.addr().is_ipv4());
-    ranges.pods.iter().chain(&ranges.external).filter(has_room).map(IpNet::trunc).collect()
+    let has_room = |prefix: &&IpNet| {
+        ranges
+            .pools
+            .iter()
+            .any(|pool| pool.addr().is_ipv4() == prefix.addr().is_ipv4())
+    };
+    ranges
+        .pods
+        .iter()
+        .chain(&ranges.external)
+        .filter(has_room)
+        .map(IpNet::trunc)
+        .collect()
 }
 
-/// Our views of other peers' prefixes, if both peers may reach each other through us. Prefixes that those peers pass on from others are
-/// not passed on again: they would circulate among hubs forever.
+/// Our views of other peers' prefixes, if both peers may reach each other through us. Prefixes that
+/// those peers pass on from others are not passed on again: they would circulate among hubs
+/// forever.
 fn transit(
     snapshot: &NetworkSnapshot,
     allocations: &Allocations,
     id: &ClusterId,
     peer: &PeerState,
 ) -> BTreeMap<IpNet, ClusterId> {
-    let may = |owner: &ClusterId| snapshot.peers.get(owner).filter(|other| owner != id && other.policy.transit);
+    let may = |owner: &ClusterId| {
+        snapshot
+            .peers
+            .get(owner)
+            .filter(|other| owner != id && other.policy.transit)
+    };
     let passed = allocations.iter().filter_map(|((owner, there), here)| {
         let is_its_own = announced(may(owner)?)?.exports.contains(there);
         let is_passed_on = is_its_own && !behind::are_customer_and_provider(snapshot, owner, id);
@@ -211,10 +318,29 @@ fn transit(
     few.take(MAX_TRANSIT).collect()
 }
 
-fn agreement(snapshot: &NetworkSnapshot, ours: &NetworkAnnouncement, theirs: &NetworkAnnouncement) -> Result<Agreement, Refused> {
-    let exports = ours.exports.iter().chain(ours.transit.keys()).chain(ours.behind.keys()).copied().collect();
-    let ours = Announcement { exports, views: ours.views.clone() };
-    agree(&ours, &Announcement { exports: accepted_exports(snapshot, theirs).into_iter().collect(), views: theirs.views.clone() })
+fn agreement(
+    snapshot: &NetworkSnapshot,
+    ours: &NetworkAnnouncement,
+    theirs: &NetworkAnnouncement,
+) -> Result<Agreement, Refused> {
+    let exports = ours
+        .exports
+        .iter()
+        .chain(ours.transit.keys())
+        .chain(ours.behind.keys())
+        .copied()
+        .collect();
+    let ours = Announcement {
+        exports,
+        views: ours.views.clone(),
+    };
+    agree(
+        &ours,
+        &Announcement {
+            exports: accepted_exports(snapshot, theirs).into_iter().collect(),
+            views: theirs.views.clone(),
+        },
+    )
 }
 
 fn endpoint(
@@ -225,24 +351,46 @@ fn endpoint(
     agreement: &Agreement,
 ) -> TunnelEndpointSpec {
     let maps = &agreement.maps;
-    let imported: BTreeMap<IpNet, IpNet> = maps.imported.pairs().map(|(here, there)| (there.0, here.0)).collect();
-    let behind: behind::Behind =
-        behind::accept(&snapshot.own, theirs).into_iter().filter(|(prefix, _)| imported.contains_key(prefix)).collect();
+    let imported: BTreeMap<IpNet, IpNet> = maps
+        .imported
+        .pairs()
+        .map(|(here, there)| (there.0, here.0))
+        .collect();
+    let behind: behind::Behind = behind::accept(&snapshot.own, theirs)
+        .into_iter()
+        .filter(|(prefix, _)| imported.contains_key(prefix))
+        .collect();
     let mtu = mtu::of_tunnel(ours.mtu, theirs);
-    let path_mtus = mtu::beyond_peer(mtu, theirs).into_iter().filter(|(prefix, _)| imported.contains_key(prefix)).collect();
+    let path_mtus = mtu::beyond_peer(mtu, theirs)
+        .into_iter()
+        .filter(|(prefix, _)| imported.contains_key(prefix))
+        .collect();
     TunnelEndpointSpec {
         cluster_id: id.clone(),
         cluster_name: peer.name.clone(),
-        exported: maps.exported.pairs().map(|(here, there)| (here.0, there.0)).collect(),
+        exported: maps
+            .exported
+            .pairs()
+            .map(|(here, there)| (here.0, there.0))
+            .collect(),
         imported,
         could_keep: BTreeSet::new(),
         waiting: BTreeMap::new(),
-        direct: if peer.policy.direct { direct::accept(snapshot, theirs, &behind) } else { BTreeMap::new() },
+        direct: if peer.policy.direct {
+            direct::accept(snapshot, theirs, &behind)
+        } else {
+            BTreeMap::new()
+        },
         accepts_direct: peer.policy.direct && theirs.accepts_direct,
         behind,
         customers: customers(snapshot, id, peer),
         transit: peer.policy.transit,
-        gateways: theirs.gateways.iter().filter(|gateway| !is_of_another(snapshot, id, gateway)).cloned().collect(),
+        gateways: theirs
+            .gateways
+            .iter()
+            .filter(|gateway| !is_of_another(snapshot, id, gateway))
+            .cloned()
+            .collect(),
         mtu,
         path_mtus,
         reach: peer.policy.reach,

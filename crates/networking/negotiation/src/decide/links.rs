@@ -7,21 +7,38 @@ use liqo_api::{Condition, NetworkAgreedReason, TunnelEndpoint, TunnelReason, lin
 use super::exchange::{Outcome, Progress};
 
 /// The conditions of a peer that we want a network with.
-pub fn wanted(outcome: &Outcome, has_gateway: bool, endpoint: Option<&TunnelEndpoint>) -> Vec<DesiredCondition> {
-    vec![agreed(outcome), connected(outcome, has_gateway, endpoint.and_then(TunnelEndpoint::connected))]
+pub fn wanted(
+    outcome: &Outcome,
+    has_gateway: bool,
+    endpoint: Option<&TunnelEndpoint>,
+) -> Vec<DesiredCondition> {
+    vec![
+        agreed(outcome),
+        connected(
+            outcome,
+            has_gateway,
+            endpoint.and_then(TunnelEndpoint::connected),
+        ),
+    ]
 }
 
 /// The conditions while our own ranges are not known.
 pub fn without_ranges(why: &str) -> Vec<DesiredCondition> {
-    vec![DesiredCondition::no(links::NETWORK_AGREED, NetworkAgreedReason::RangesUnknown, why)]
+    vec![DesiredCondition::no(
+        links::NETWORK_AGREED,
+        NetworkAgreedReason::RangesUnknown,
+        why,
+    )]
 }
 
 fn agreed(outcome: &Outcome) -> DesiredCondition {
     let kind = links::NETWORK_AGREED;
     match &outcome.progress {
-        Progress::Silent => {
-            DesiredCondition::unknown(kind, NetworkAgreedReason::NotAnnounced, "the peer has not announced its network yet")
-        }
+        Progress::Silent => DesiredCondition::unknown(
+            kind,
+            NetworkAgreedReason::NotAnnounced,
+            "the peer has not announced its network yet",
+        ),
         Progress::Refused(why) => DesiredCondition::no(
             kind,
             NetworkAgreedReason::Refused,
@@ -38,50 +55,93 @@ fn agreed(outcome: &Outcome) -> DesiredCondition {
         Progress::Partial { unseen, .. } => DesiredCondition::no(
             kind,
             NetworkAgreedReason::NotSeen,
-            format!("the peer has not announced yet where it sees {}", list(unseen)),
+            format!(
+                "the peer has not announced yet where it sees {}",
+                list(unseen)
+            ),
         ),
         Progress::Agreed => {
-            let pairs = outcome.endpoint.iter().flat_map(|endpoint| &endpoint.imported);
-            let seen: Vec<String> = pairs.map(|(there, here)| format!("{there} as {here}")).collect();
-            let waiting = outcome.endpoint.iter().flat_map(|endpoint| &endpoint.waiting).next();
+            let pairs = outcome
+                .endpoint
+                .iter()
+                .flat_map(|endpoint| &endpoint.imported);
+            let seen: Vec<String> = pairs
+                .map(|(there, here)| format!("{there} as {here}"))
+                .collect();
+            let waiting = outcome
+                .endpoint
+                .iter()
+                .flat_map(|endpoint| &endpoint.waiting)
+                .next();
             let waiting = waiting.map(|(there, later)| {
                 format!("; when no pod of either cluster runs at the other, we see {there} as {later}, and all others that wait")
             });
-            let message = format!("we see the peer's {}{}", seen.join(", "), waiting.unwrap_or_default());
+            let message = format!(
+                "we see the peer's {}{}",
+                seen.join(", "),
+                waiting.unwrap_or_default()
+            );
             DesiredCondition::yes(kind, NetworkAgreedReason::Agreed, message)
         }
     }
 }
 
-fn connected(outcome: &Outcome, has_gateway: bool, reported: Option<&Condition>) -> DesiredCondition {
+fn connected(
+    outcome: &Outcome,
+    has_gateway: bool,
+    reported: Option<&Condition>,
+) -> DesiredCondition {
     let kind = links::TUNNEL_CONNECTED;
-    let has_peer = outcome.endpoint.as_ref().is_some_and(|endpoint| !endpoint.gateways.is_empty());
+    let has_peer = outcome
+        .endpoint
+        .as_ref()
+        .is_some_and(|endpoint| !endpoint.gateways.is_empty());
     match reported {
         _ if !has_gateway => DesiredCondition::no(
             kind,
             TunnelReason::NoGateway,
             "no node of this cluster is a gateway: see the DaemonSet liqo-fabric and spec.network.gateways of ClusterConfig liqo",
         ),
-        _ if !has_peer => DesiredCondition::no(kind, TunnelReason::NoGatewayAtPeer, "the peer has announced no gateway"),
-        None => DesiredCondition::unknown(kind, TunnelReason::Connecting, "no gateway has reported on this peer yet"),
+        _ if !has_peer => DesiredCondition::no(
+            kind,
+            TunnelReason::NoGatewayAtPeer,
+            "the peer has announced no gateway",
+        ),
+        None => DesiredCondition::unknown(
+            kind,
+            TunnelReason::Connecting,
+            "no gateway has reported on this peer yet",
+        ),
         Some(reported) => {
             let status = match reported.status.as_str() {
                 "True" => Some(true),
                 "False" => Some(false),
                 _ => None,
             };
-            DesiredCondition { kind, status, reason: reported.reason.clone(), message: reported.message.clone() }
+            DesiredCondition {
+                kind,
+                status,
+                reason: reported.reason.clone(),
+                message: reported.message.clone(),
+            }
         }
     }
 }
 
 fn list(prefixes: &[IpNet]) -> String {
-    prefixes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+    prefixes
+        .iter()
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 #[cfg(test)]
 mod tests {
-    use liqo_api::{ClusterId, GatewayAddress, NetworkAnnouncement, Reach, TunnelEndpointSpec, TunnelEndpointStatus};
+    use liqo_api::{
+        ClusterId, GatewayAddress, NetworkAnnouncement, Reach, TunnelEndpointSpec,
+        TunnelEndpointStatus,
+    };
     use serde_json::json;
 
     use super::*;
@@ -91,7 +151,11 @@ mod tests {
             cluster_id: ClusterId::of_public_key(&[1; 32]),
             cluster_name: "milan".into(),
             exported: [].into(),
-            imported: [("10.244.0.0/16".parse().unwrap(), "10.64.0.0/16".parse().unwrap())].into(),
+            imported: [(
+                "10.244.0.0/16".parse().unwrap(),
+                "10.64.0.0/16".parse().unwrap(),
+            )]
+            .into(),
             behind: [].into(),
             customers: [].into(),
             transit: false,
@@ -105,31 +169,63 @@ mod tests {
             accepts_direct: false,
             direct: [].into(),
         };
-        Outcome { announcement: NetworkAnnouncement::default(), endpoint: Some(spec), progress }
+        Outcome {
+            announcement: NetworkAnnouncement::default(),
+            endpoint: Some(spec),
+            progress,
+        }
     }
 
     fn reasons(wanted: &[DesiredCondition]) -> Vec<(&str, Option<bool>)> {
-        wanted.iter().map(|wanted| (wanted.reason.as_str(), wanted.status)).collect()
+        wanted
+            .iter()
+            .map(|wanted| (wanted.reason.as_str(), wanted.status))
+            .collect()
     }
 
     #[test]
     fn each_step_says_what_it_waits_for() {
         let silent = outcome(Progress::Silent, 0);
-        assert_eq!(reasons(&wanted(&silent, false, None)), [("NotAnnounced", None), ("NoGateway", Some(false))]);
-        let partial = Progress::Partial { unseen: vec!["10.70.0.0/24".parse().unwrap()], unallocated: Vec::new() };
+        assert_eq!(
+            reasons(&wanted(&silent, false, None)),
+            [("NotAnnounced", None), ("NoGateway", Some(false))]
+        );
+        let partial = Progress::Partial {
+            unseen: vec!["10.70.0.0/24".parse().unwrap()],
+            unallocated: Vec::new(),
+        };
         let found = wanted(&outcome(partial, 0), true, None);
-        assert_eq!(reasons(&found), [("NotSeen", Some(false)), ("NoGatewayAtPeer", Some(false))]);
+        assert_eq!(
+            reasons(&found),
+            [("NotSeen", Some(false)), ("NoGatewayAtPeer", Some(false))]
+        );
         assert!(found[0].message.contains("10.70.0.0/24"));
-        let full = Progress::Partial { unseen: Vec::new(), unallocated: vec!["10.1.0.0/16".parse().unwrap()] };
-        assert!(wanted(&outcome(full, 1), true, None)[0].message.contains("10.1.0.0/16"));
+        let full = Progress::Partial {
+            unseen: Vec::new(),
+            unallocated: vec!["10.1.0.0/16".parse().unwrap()],
+        };
+        assert!(
+            wanted(&outcome(full, 1), true, None)[0]
+                .message
+                .contains("10.1.0.0/16")
+        );
         let agreed = wanted(&outcome(Progress::Agreed, 1), true, None);
-        assert_eq!(reasons(&agreed), [("Agreed", Some(true)), ("Connecting", None)]);
+        assert_eq!(
+            reasons(&agreed),
+            [("Agreed", Some(true)), ("Connecting", None)]
+        );
         assert!(agreed[0].message.contains("10.244.0.0/16 as 10.64.0.0/16"));
         let mut outcome = outcome(Progress::Agreed, 1);
         let own: IpNet = "10.244.0.0/16".parse().unwrap();
         outcome.endpoint.as_mut().unwrap().waiting.insert(own, own);
         let waiting = wanted(&outcome, true, None);
-        assert!(waiting[0].message.contains("we see 10.244.0.0/16 as 10.244.0.0/16, and"), "{}", waiting[0].message);
+        assert!(
+            waiting[0]
+                .message
+                .contains("we see 10.244.0.0/16 as 10.244.0.0/16, and"),
+            "{}",
+            waiting[0].message
+        );
     }
 
     #[test]
@@ -137,9 +233,17 @@ mod tests {
         let outcome = outcome(Progress::Agreed, 1);
         let mut endpoint = TunnelEndpoint::new("x", outcome.endpoint.clone().unwrap());
         let condition = json!({ "type": "Connected", "status": "False", "reason": "NoAnswer", "message": "for 9 s", "lastTransitionTime": "2026-01-01T00:00:00Z" });
-        endpoint.status =
-            Some(TunnelEndpointStatus { conditions: vec![serde_json::from_value(condition).unwrap()], ..Default::default() });
-        assert_eq!(reasons(&wanted(&outcome, true, Some(&endpoint)))[1], ("NoAnswer", Some(false)));
-        assert_eq!(reasons(&wanted(&outcome, false, Some(&endpoint)))[1], ("NoGateway", Some(false)));
+        endpoint.status = Some(TunnelEndpointStatus {
+            conditions: vec![serde_json::from_value(condition).unwrap()],
+            ..Default::default()
+        });
+        assert_eq!(
+            reasons(&wanted(&outcome, true, Some(&endpoint)))[1],
+            ("NoAnswer", Some(false))
+        );
+        assert_eq!(
+            reasons(&wanted(&outcome, false, Some(&endpoint)))[1],
+            ("NoGateway", Some(false))
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! The decisions: pure, with times as arguments. `exchange` decides about each peer, from the `snapshot`; the other
-//! modules compute parts of an announcement, or the conditions (`links`).
+//! The decisions: pure, with times as arguments. `exchange` decides about each peer, from the
+//! `snapshot`; the other modules compute parts of an announcement, or the conditions (`links`).
 
 pub mod announced_gateways;
 mod behind;

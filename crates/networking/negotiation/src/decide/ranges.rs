@@ -31,12 +31,30 @@ pub struct NodeAddresses {
 impl NodeAddresses {
     #[allow(clippy::unnecessary_wraps)] // A cache expects an Option.
     pub fn of(node: Node) -> Option<Self> {
-        let listed = node.status.as_ref().and_then(|status| status.addresses.as_ref()).into_iter().flatten();
-        let listed: Vec<_> = listed.filter_map(|address| Some((&address.type_, address.address.parse().ok()?))).collect();
-        let of_type = |kind: &str| listed.iter().filter(move |(type_, _)| *type_ == kind).map(|(_, address)| *address).collect();
-        let (mut addresses, internal): (Vec<IpAddr>, Vec<IpAddr>) = (of_type("ExternalIP"), of_type("InternalIP"));
+        let listed = node
+            .status
+            .as_ref()
+            .and_then(|status| status.addresses.as_ref())
+            .into_iter()
+            .flatten();
+        let listed: Vec<_> = listed
+            .filter_map(|address| Some((&address.type_, address.address.parse().ok()?)))
+            .collect();
+        let of_type = |kind: &str| {
+            listed
+                .iter()
+                .filter(move |(type_, _)| *type_ == kind)
+                .map(|(_, address)| *address)
+                .collect()
+        };
+        let (mut addresses, internal): (Vec<IpAddr>, Vec<IpAddr>) =
+            (of_type("ExternalIP"), of_type("InternalIP"));
         addresses.extend(internal);
-        Some(Self { addresses, pods: pod_prefixes(node.spec), labels: node.metadata.labels.unwrap_or_default() })
+        Some(Self {
+            addresses,
+            pods: pod_prefixes(node.spec),
+            labels: node.metadata.labels.unwrap_or_default(),
+        })
     }
 }
 
@@ -59,36 +77,81 @@ pub struct ClusterEnvironment {
 pub fn api_servers(slices: &[EndpointSlice]) -> BTreeSet<SocketAddr> {
     let of = |slice: &EndpointSlice| {
         let ports = slice.ports.iter().flatten();
-        let mut ports = ports.filter(|port| port.name.as_deref().is_none_or(|name| ["", "https"].contains(&name)));
+        let mut ports = ports.filter(|port| {
+            port.name
+                .as_deref()
+                .is_none_or(|name| ["", "https"].contains(&name))
+        });
         let port = ports.find_map(|port| u16::try_from(port.port?).ok());
-        let ready = |endpoint: &&Endpoint| endpoint.conditions.as_ref().and_then(|known| known.ready) != Some(false);
-        let addresses = slice.endpoints.iter().filter(ready).flat_map(|endpoint| &endpoint.addresses);
-        let addresses: Vec<IpAddr> = addresses.filter_map(|address| address.parse().ok()).collect();
-        port.into_iter().flat_map(move |port| addresses.clone().into_iter().map(move |address| SocketAddr::new(address, port)))
+        let ready = |endpoint: &&Endpoint| {
+            endpoint.conditions.as_ref().and_then(|known| known.ready) != Some(false)
+        };
+        let addresses = slice
+            .endpoints
+            .iter()
+            .filter(ready)
+            .flat_map(|endpoint| &endpoint.addresses);
+        let addresses: Vec<IpAddr> = addresses
+            .filter_map(|address| address.parse().ok())
+            .collect();
+        port.into_iter().flat_map(move |port| {
+            addresses
+                .clone()
+                .into_iter()
+                .map(move |address| SocketAddr::new(address, port))
+        })
     };
     slices.iter().flat_map(of).collect()
 }
 
-/// The API servers with their stand-ins. Previous stand-ins stay. An API server that only its own machine can reach is left out.
-fn with_stand_ins(servers: &BTreeSet<SocketAddr>, external: &[IpNet], previous: &[ApiServerEndpoint]) -> Vec<ApiServerEndpoint> {
-    let reachable = |address: &IpAddr| !address.is_loopback() && !address.is_unspecified() && !address.is_multicast();
+/// The API servers with their stand-ins. Previous stand-ins stay. An API server that only its own
+/// machine can reach is left out.
+fn with_stand_ins(
+    servers: &BTreeSet<SocketAddr>,
+    external: &[IpNet],
+    previous: &[ApiServerEndpoint],
+) -> Vec<ApiServerEndpoint> {
+    let reachable = |address: &IpAddr| {
+        !address.is_loopback() && !address.is_unspecified() && !address.is_multicast()
+    };
     // An address has one stand-in, so only one of several servers at one address is reachable.
-    let ports: BTreeMap<IpAddr, u16> = servers.iter().rev().map(|server| (server.ip(), server.port())).collect();
+    let ports: BTreeMap<IpAddr, u16> = servers
+        .iter()
+        .rev()
+        .map(|server| (server.ip(), server.port()))
+        .collect();
     let addresses = ports.keys().copied().filter(reachable);
-    let before = Externals::recorded(previous.iter().map(|server| (server.address, server.stand_in)));
+    let before = Externals::recorded(
+        previous
+            .iter()
+            .map(|server| (server.address, server.stand_in)),
+    );
     let (assigned, _) = Externals::assign(external, addresses, &before);
-    let endpoint = |(address, stand_in)| Some(ApiServerEndpoint { address, port: *ports.get(&address)?, stand_in });
+    let endpoint = |(address, stand_in)| {
+        Some(ApiServerEndpoint {
+            address,
+            port: *ports.get(&address)?,
+            stand_in,
+        })
+    };
     assigned.pairs().filter_map(endpoint).collect()
 }
 
 /// The ranges of pods that kube-controller-manager was started with, where it runs as a pod.
 pub fn cluster_cidrs(pods: &[Pod]) -> Vec<IpNet> {
-    let arguments = pods.iter().filter_map(|pod| pod.spec.as_ref()).flat_map(|spec| &spec.containers).flat_map(|container| {
-        let command = container.command.iter().flatten();
-        command.chain(container.args.iter().flatten())
-    });
+    let arguments = pods
+        .iter()
+        .filter_map(|pod| pod.spec.as_ref())
+        .flat_map(|spec| &spec.containers)
+        .flat_map(|container| {
+            let command = container.command.iter().flatten();
+            command.chain(container.args.iter().flatten())
+        });
     let given = arguments.filter_map(|argument| argument.strip_prefix("--cluster-cidr="));
-    let all: BTreeSet<IpNet> = given.flat_map(|text| text.split(',')).filter_map(|prefix| prefix.trim().parse().ok()).collect();
+    let all: BTreeSet<IpNet> = given
+        .flat_map(|text| text.split(','))
+        .filter_map(|prefix| prefix.trim().parse().ok())
+        .collect();
     all.into_iter().collect()
 }
 
@@ -102,7 +165,11 @@ pub fn find(
     let services = match (&settings.service_cidrs, &environment.service_cidrs) {
         (set, _) if !set.is_empty() => set.clone(),
         (_, listed) if !listed.is_empty() => listed.clone(),
-        _ => environment.api_services.iter().filter_map(|&address| around_service(address)).collect(),
+        _ => environment
+            .api_services
+            .iter()
+            .filter_map(|&address| around_service(address))
+            .collect(),
     };
     let external = external_ranges(settings, environment, &pods, &services)?;
     Ok(NetworkRanges {
@@ -113,7 +180,10 @@ pub fn find(
     })
 }
 
-fn pod_ranges(settings: &NetworkSettings, environment: &ClusterEnvironment) -> Result<Vec<IpNet>, String> {
+fn pod_ranges(
+    settings: &NetworkSettings,
+    environment: &ClusterEnvironment,
+) -> Result<Vec<IpNet>, String> {
     let pods = match (&settings.pod_cidrs, &environment.cluster_cidrs) {
         (set, _) if !set.is_empty() => set.clone(),
         (_, given) if !given.is_empty() => given.clone(),
@@ -124,7 +194,10 @@ fn pod_ranges(settings: &NetworkSettings, environment: &ClusterEnvironment) -> R
             "the range of this cluster's pods was not found: set it with `liqoctl install --set network.podCIDRs=...`".into()
         );
     }
-    if let Some(wrong) = pods.iter().find(|range| holds_most(&environment.nodes, range)) {
+    if let Some(wrong) = pods
+        .iter()
+        .find(|range| holds_most(&environment.nodes, range))
+    {
         return Err(format!(
             "{wrong}, taken for the range of this cluster's pods, contains addresses of nodes: set the range with `liqoctl install --set network.podCIDRs=...`"
         ));
@@ -145,16 +218,32 @@ fn external_ranges(
     services: &[IpNet],
 ) -> Result<Vec<IpNet>, String> {
     let external: Vec<IpNet> = settings.external_cidrs.iter().map(IpNet::trunc).collect();
-    let of_family = |is_v4: bool| external.iter().filter(|prefix| prefix.addr().is_ipv4() == is_v4).count();
+    let of_family = |is_v4: bool| {
+        external
+            .iter()
+            .filter(|prefix| prefix.addr().is_ipv4() == is_v4)
+            .count()
+    };
     if of_family(true) > 1 || of_family(false) > 1 {
-        return Err("network.externalCIDRs holds several prefixes of one family: one is enough".into());
+        return Err(
+            "network.externalCIDRs holds several prefixes of one family: one is enough".into(),
+        );
     }
     if let Some(small) = external.iter().find(|prefix| !keeps_low_bits(prefix)) {
-        return Err(format!("network.externalCIDRs holds {small}, which is smaller than sixteen addresses"));
+        return Err(format!(
+            "network.externalCIDRs holds {small}, which is smaller than sixteen addresses"
+        ));
     }
-    let others = pods.iter().chain(services).find(|other| external.iter().any(|external| overlap(external, other)));
-    let nodes = external.iter().find(|external| holds_most(&environment.nodes, external));
-    let used = others.map(ToString::to_string).or_else(|| nodes.map(|_| "addresses of nodes".to_owned()));
+    let others = pods
+        .iter()
+        .chain(services)
+        .find(|other| external.iter().any(|external| overlap(external, other)));
+    let nodes = external
+        .iter()
+        .find(|external| holds_most(&environment.nodes, external));
+    let used = others
+        .map(ToString::to_string)
+        .or_else(|| nodes.map(|_| "addresses of nodes".to_owned()));
     if let Some(used) = used {
         return Err(format!(
             "network.externalCIDRs overlaps with {used}, which is in use here: set a free one with `liqoctl install --set network.externalCIDRs=...`"
@@ -163,24 +252,31 @@ fn external_ranges(
     Ok(external)
 }
 
-/// Whether most nodes are in this range, which is then wrong. If only a few are, liqo-fabric leaves their addresses out.
+/// Whether most nodes are in this range, which is then wrong. If only a few are, liqo-fabric leaves
+/// their addresses out.
 fn holds_most(nodes: &[NodeAddresses], range: &IpNet) -> bool {
     most_are_in(nodes.iter().map(|node| node.addresses.as_slice()), range)
 }
 
-/// Widens the ranges of single nodes to the usual size of a cluster's range, which most likely contains those of later nodes.
+/// Widens the ranges of single nodes to the usual size of a cluster's range, which most likely
+/// contains those of later nodes.
 fn widened<'a>(of_nodes: impl Iterator<Item = &'a IpNet>) -> Vec<IpNet> {
     let wide = |prefix: &IpNet| {
         let length = if prefix.addr().is_ipv4() { 16 } else { 48 };
-        IpNet::new(prefix.addr(), length.min(prefix.prefix_len())).map(|wide| wide.trunc()).ok()
+        IpNet::new(prefix.addr(), length.min(prefix.prefix_len()))
+            .map(|wide| wide.trunc())
+            .ok()
     };
     let all: BTreeSet<IpNet> = of_nodes.filter_map(wide).collect();
     all.into_iter().collect()
 }
 
-/// The largest usual range of Services around one address. It is only used to keep prefixes of peers out of it.
+/// The largest usual range of Services around one address. It is only used to keep prefixes of
+/// peers out of it.
 fn around_service(address: IpAddr) -> Option<IpNet> {
-    IpNet::new(address, if address.is_ipv4() { 12 } else { 108 }).map(|prefix| prefix.trunc()).ok()
+    IpNet::new(address, if address.is_ipv4() { 12 } else { 108 })
+        .map(|prefix| prefix.trunc())
+        .ok()
 }
 
 #[cfg(test)]
@@ -194,12 +290,19 @@ mod tests {
     }
 
     fn node(address: &str, pods: &[&str]) -> NodeAddresses {
-        NodeAddresses { addresses: vec![address.parse().unwrap()], pods: nets(pods), ..NodeAddresses::default() }
+        NodeAddresses {
+            addresses: vec![address.parse().unwrap()],
+            pods: nets(pods),
+            ..NodeAddresses::default()
+        }
     }
 
     fn environment() -> ClusterEnvironment {
         ClusterEnvironment {
-            nodes: vec![node("172.18.0.2", &["10.244.0.0/24", "fd00:10:244::/64"]), node("172.18.0.3", &["10.244.7.0/24"])],
+            nodes: vec![
+                node("172.18.0.2", &["10.244.0.0/24", "fd00:10:244::/64"]),
+                node("172.18.0.3", &["10.244.7.0/24"]),
+            ],
             api_services: vec!["10.96.0.1".parse().unwrap()],
             ..ClusterEnvironment::default()
         }
@@ -216,24 +319,49 @@ mod tests {
         environment.cluster_cidrs = nets(&["10.244.0.0/15"]);
         environment.service_cidrs = nets(&["10.100.0.0/16"]);
         let found = find(&settings, &environment, &[]).unwrap();
-        assert_eq!((found.pods, found.services), (nets(&["10.244.0.0/15"]), nets(&["10.100.0.0/16"])));
+        assert_eq!(
+            (found.pods, found.services),
+            (nets(&["10.244.0.0/15"]), nets(&["10.100.0.0/16"]))
+        );
         settings.pod_cidrs = nets(&["10.1.2.0/16"]);
         settings.service_cidrs = nets(&["10.3.0.0/16"]);
         let found = find(&settings, &environment, &[]).unwrap();
-        assert_eq!((found.pods, found.services), (nets(&["10.1.0.0/16"]), nets(&["10.3.0.0/16"])));
+        assert_eq!(
+            (found.pods, found.services),
+            (nets(&["10.1.0.0/16"]), nets(&["10.3.0.0/16"]))
+        );
     }
 
     #[test]
     fn impossible_ranges_are_refused_with_the_setting_to_change() {
-        let wrong = ClusterEnvironment { nodes: vec![node("10.244.9.9", &["10.244.0.0/24"])], ..ClusterEnvironment::default() };
+        let wrong = ClusterEnvironment {
+            nodes: vec![node("10.244.9.9", &["10.244.0.0/24"])],
+            ..ClusterEnvironment::default()
+        };
         for environment in [wrong, ClusterEnvironment::default()] {
-            assert!(find(&NetworkSettings::default(), &environment, &[]).unwrap_err().contains("--set network.podCIDRs="));
+            assert!(
+                find(&NetworkSettings::default(), &environment, &[])
+                    .unwrap_err()
+                    .contains("--set network.podCIDRs=")
+            );
         }
-        for external in
-            [&["10.1.0.0/24", "10.2.0.0/24"][..], &["10.244.9.0/24"], &["10.97.0.0/16"], &["172.18.0.0/24"], &["10.70.0.0/29"]]
-        {
-            let settings = NetworkSettings { external_cidrs: nets(external), ..NetworkSettings::default() };
-            assert!(find(&settings, &environment(), &[]).unwrap_err().contains("network.externalCIDRs"), "{external:?}");
+        for external in [
+            &["10.1.0.0/24", "10.2.0.0/24"][..],
+            &["10.244.9.0/24"],
+            &["10.97.0.0/16"],
+            &["172.18.0.0/24"],
+            &["10.70.0.0/29"],
+        ] {
+            let settings = NetworkSettings {
+                external_cidrs: nets(external),
+                ..NetworkSettings::default()
+            };
+            assert!(
+                find(&settings, &environment(), &[])
+                    .unwrap_err()
+                    .contains("network.externalCIDRs"),
+                "{external:?}"
+            );
         }
     }
 
@@ -242,7 +370,10 @@ mod tests {
         for wrong in ["10.244.9.9", "10.70.0.9"] {
             let mut environment = environment();
             environment.nodes.push(node(wrong, &[]));
-            assert!(find(&NetworkSettings::default(), &environment, &[]).is_ok(), "{wrong}");
+            assert!(
+                find(&NetworkSettings::default(), &environment, &[]).is_ok(),
+                "{wrong}"
+            );
         }
     }
 
@@ -258,7 +389,12 @@ mod tests {
             ],
         });
         let found = api_servers(&[serde_json::from_value(slice).unwrap()]);
-        assert_eq!(found, ["172.18.0.2:6443", "172.18.0.3:6443"].map(|text| text.parse().unwrap()).into());
+        assert_eq!(
+            found,
+            ["172.18.0.2:6443", "172.18.0.3:6443"]
+                .map(|text| text.parse().unwrap())
+                .into()
+        );
     }
 
     #[test]
@@ -266,19 +402,42 @@ mod tests {
         let settings = NetworkSettings::default();
         let with = |servers: &[&str], previous: &[ApiServerEndpoint]| {
             let api_servers = servers.iter().map(|text| text.parse().unwrap()).collect();
-            find(&settings, &ClusterEnvironment { api_servers, ..environment() }, previous).unwrap().api_servers
+            find(
+                &settings,
+                &ClusterEnvironment {
+                    api_servers,
+                    ..environment()
+                },
+                previous,
+            )
+            .unwrap()
+            .api_servers
         };
         let first = with(&["172.18.0.2:6443", "203.0.113.9:443"], &[]);
-        assert_eq!(first.iter().map(|one| one.port).collect::<Vec<_>>(), [6443, 443]);
-        assert!(first.iter().all(|one| settings.external_cidrs[0].contains(&one.stand_in)), "{first:?}");
+        assert_eq!(
+            first.iter().map(|one| one.port).collect::<Vec<_>>(),
+            [6443, 443]
+        );
+        assert!(
+            first
+                .iter()
+                .all(|one| settings.external_cidrs[0].contains(&one.stand_in)),
+            "{first:?}"
+        );
         assert_ne!(first[0].stand_in, first[1].stand_in);
         // A restart, a new API server, one that is gone.
         assert_eq!(with(&["172.18.0.2:6443", "203.0.113.9:443"], &first), first);
-        let more = with(&["10.0.0.1:6443", "172.18.0.2:6443", "203.0.113.9:443"], &first);
+        let more = with(
+            &["10.0.0.1:6443", "172.18.0.2:6443", "203.0.113.9:443"],
+            &first,
+        );
         assert!(first.iter().all(|one| more.contains(one)), "{more:?}");
         assert_eq!(with(&["203.0.113.9:443"], &more), [first[1]]);
         // No other machine reaches these, or there is no external prefix of the family.
-        assert_eq!(with(&["127.0.0.1:6443", "0.0.0.0:1", "[2001:db8::1]:6443"], &[]), []);
+        assert_eq!(
+            with(&["127.0.0.1:6443", "0.0.0.0:1", "[2001:db8::1]:6443"], &[]),
+            []
+        );
     }
 
     #[test]
@@ -299,7 +458,13 @@ mod tests {
             ] },
         });
         let reduced = NodeAddresses::of(serde_json::from_value(node).unwrap()).unwrap();
-        assert_eq!(reduced.addresses, ["203.0.113.1".parse::<IpAddr>().unwrap(), "10.0.0.1".parse().unwrap()]);
+        assert_eq!(
+            reduced.addresses,
+            [
+                "203.0.113.1".parse::<IpAddr>().unwrap(),
+                "10.0.0.1".parse().unwrap()
+            ]
+        );
         assert_eq!(reduced.pods, nets(&["10.1.0.0/24", "fd00::/64"]));
     }
 }

@@ -6,15 +6,16 @@ use std::{
 };
 
 use liqo_api::{
-    ClusterId, GatewayAddress, NamespaceOffloading, NetworkAnnouncement, NetworkPolicy, NetworkRanges, NetworkSettings,
-    TunnelEndpointSpec,
+    ClusterId, GatewayAddress, NamespaceOffloading, NetworkAnnouncement, NetworkPolicy,
+    NetworkRanges, NetworkSettings, TunnelEndpointSpec,
 };
 
 use liqo_network_model::allocator::KeptAddresses;
 
 use super::ranges::NodeAddresses;
 
-/// Maximum number of prefixes of one peer that we pass on to others: its pod ranges and its external ones.
+/// Maximum number of prefixes of one peer that we pass on to others: its pod ranges and its
+/// external ones.
 pub const MAX_PASSED_ON: usize = 16;
 
 /// Everything that the outcomes depend on.
@@ -40,23 +41,38 @@ pub struct PeerState {
     pub policy: NetworkPolicy,
     /// Whether a namespace of ours is offloaded to it whose pods may use our API server.
     pub runs_api_clients: bool,
-    /// The consumers whose pods we offloaded on to it, with the namespaces of ours that these pods come from.
+    /// The consumers whose pods we offloaded on to it, with the namespaces of ours that these pods
+    /// come from.
     pub customers: BTreeMap<ClusterId, BTreeSet<String>>,
     /// Whether pods of either cluster run at the other. True until that was asked.
     pub runs_pods: bool,
-    /// Its last announcement, or why that cannot be read. `None` if we do not know it (yet); the default if the peer withdrew it.
+    /// Its last announcement, or why that cannot be read. `None` if we do not know it (yet); the
+    /// default if the peer withdrew it.
     pub announcement: Option<Result<NetworkAnnouncement, String>>,
 }
 
-/// The addresses that the policy lets a peer keep. None of its prefixes moves while its announcement is missing or cannot be read.
+/// The addresses that the policy lets a peer keep. None of its prefixes moves while its
+/// announcement is missing or cannot be read.
 pub fn kept(snapshot: &NetworkSnapshot, id: &ClusterId, peer: &PeerState) -> KeptAddresses {
-    let others = snapshot.current.iter().filter(|(other, _)| *other != id).flat_map(|(_, endpoint)| &endpoint.gateways);
+    let others = snapshot
+        .current
+        .iter()
+        .filter(|(other, _)| *other != id)
+        .flat_map(|(_, endpoint)| &endpoint.gateways);
     let endpoints = others.flat_map(|gateway| gateway.endpoints.iter().chain(&gateway.tls));
     KeptAddresses {
-        // The API server refuses other texts in a policy. One from before it did so must not keep all policies from being read.
-        prefixes: peer.policy.kept_cidrs.iter().filter_map(|text| text.parse().ok()).collect(),
+        // The API server refuses other texts in a policy. One from before it did so must not keep
+        // all policies from being read.
+        prefixes: peer
+            .policy
+            .kept_cidrs
+            .iter()
+            .filter_map(|text| text.parse().ok())
+            .collect(),
         in_use: peer.runs_pods || announced(peer).is_none(),
-        avoids: endpoints.filter_map(|endpoint| Some(endpoint.parse::<SocketAddr>().ok()?.ip())).collect(),
+        avoids: endpoints
+            .filter_map(|endpoint| Some(endpoint.parse::<SocketAddr>().ok()?.ip()))
+            .collect(),
     }
 }
 
@@ -65,11 +81,21 @@ pub fn announced(peer: &PeerState) -> Option<&NetworkAnnouncement> {
     peer.announcement.as_ref()?.as_ref().ok()
 }
 
-/// Whether another peer had this key first. Peers know each other's keys; with another's key a peer would get its packets.
+/// Whether another peer had this key first. Peers know each other's keys; with another's key a peer
+/// would get its packets.
 pub fn is_of_another(snapshot: &NetworkSnapshot, id: &ClusterId, gateway: &GatewayAddress) -> bool {
-    let holds = |endpoint: &TunnelEndpointSpec| endpoint.gateways.iter().any(|other| other.public_key == gateway.public_key);
+    let holds = |endpoint: &TunnelEndpointSpec| {
+        endpoint
+            .gateways
+            .iter()
+            .any(|other| other.public_key == gateway.public_key)
+    };
     let is_its_own = snapshot.current.get(id).is_some_and(holds);
-    !is_its_own && snapshot.current.iter().any(|(other, endpoint)| other != id && holds(endpoint))
+    !is_its_own
+        && snapshot
+            .current
+            .iter()
+            .any(|(other, endpoint)| other != id && holds(endpoint))
 }
 
 /// A namespace that is offloaded.
@@ -83,7 +109,15 @@ pub struct OffloadedNamespace {
 
 impl OffloadedNamespace {
     pub fn of(offloading: NamespaceOffloading) -> Option<Self> {
-        let clusters = offloading.status?.remote_namespaces.into_iter().map(|remote| remote.cluster_id).collect();
-        Some(Self { clusters, api_server: offloading.spec.api_server })
+        let clusters = offloading
+            .status?
+            .remote_namespaces
+            .into_iter()
+            .map(|remote| remote.cluster_id)
+            .collect();
+        Some(Self {
+            clusters,
+            api_server: offloading.spec.api_server,
+        })
     }
 }

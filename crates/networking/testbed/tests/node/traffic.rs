@@ -19,12 +19,14 @@ const ECHO: u16 = 8082;
 pub const DATAGRAMS: u16 = 8083;
 /// How long a connection may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a test tries before it takes a port for closed: long enough for three SYN packets (at 0 s, 1 s and 3 s).
+/// How long a test tries before it takes a port for closed: long enough for three SYN packets (at 0
+/// s, 1 s and 3 s).
 pub const CLOSED_AFTER: Duration = Duration::from_secs(4);
 /// How long an open connection may be silent.
 const IDLE_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// Starts servers in a namespace: one answers with the address that it sees, one counts uploaded bytes, and two echo, over TCP and UDP.
+/// Starts servers in a namespace: one answers with the address that it sees, one counts uploaded
+/// bytes, and two echo, over TCP and UDP.
 pub fn serve_in(pod: &Namespace) -> io::Result<()> {
     let listen = |port| pod.run(move || TcpListener::bind((ANY_V6, port)))?;
     serve(listen(PORT)?, |mut stream| {
@@ -86,7 +88,11 @@ impl EchoConnection {
     pub fn hear(&mut self, byte: u8) -> io::Result<()> {
         let mut heard = [0];
         self.0.read_exact(&mut heard)?;
-        if heard == [byte] { Ok(()) } else { Err(io::Error::other("something else came back")) }
+        if heard == [byte] {
+            Ok(())
+        } else {
+            Err(io::Error::other("something else came back"))
+        }
     }
 
     /// Whether nothing comes back any more.
@@ -105,10 +111,15 @@ pub fn until(what: &str, condition: impl Fn() -> bool) {
     }
 }
 
-fn serve(listener: TcpListener, answer: impl Fn(TcpStream) -> io::Result<()> + Clone + Send + 'static) {
+fn serve(
+    listener: TcpListener,
+    answer: impl Fn(TcpStream) -> io::Result<()> + Clone + Send + 'static,
+) {
     thread::spawn(move || {
         for stream in listener.incoming() {
-            let (Ok(stream), answer) = (stream, answer.clone()) else { return };
+            let (Ok(stream), answer) = (stream, answer.clone()) else {
+                return;
+            };
             // The client may be gone.
             thread::spawn(move || answer(stream));
         }
@@ -160,12 +171,20 @@ pub fn echo(address: IpAddr, bytes: usize) -> io::Result<usize> {
     echo_within(from, address, bytes, IDLE_TIMEOUT)
 }
 
-/// The same from one address of several. The first datagrams may be too large for the path and get lost, until the sender learns that.
+/// The same from one address of several. The first datagrams may be too large for the path and get
+/// lost, until the sender learns that.
 pub fn echo_in_the_end(from: IpAddr, address: IpAddr, bytes: usize) -> io::Result<usize> {
-    eventually(CONNECT_TIMEOUT, || echo_within(from, address, bytes, Duration::from_millis(100)))
+    eventually(CONNECT_TIMEOUT, || {
+        echo_within(from, address, bytes, Duration::from_millis(100))
+    })
 }
 
-fn echo_within(from: IpAddr, address: IpAddr, bytes: usize, timeout: Duration) -> io::Result<usize> {
+fn echo_within(
+    from: IpAddr,
+    address: IpAddr,
+    bytes: usize,
+    timeout: Duration,
+) -> io::Result<usize> {
     let socket = UdpSocket::bind((from, 0))?;
     socket.set_read_timeout(Some(timeout))?;
     socket.send_to(&vec![7; bytes], (address, ECHO))?;
@@ -173,7 +192,10 @@ fn echo_within(from: IpAddr, address: IpAddr, bytes: usize, timeout: Duration) -
 }
 
 /// Tries until it works or the time is over.
-pub fn eventually<T>(timeout: Duration, mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+pub fn eventually<T>(
+    timeout: Duration,
+    mut attempt: impl FnMut() -> io::Result<T>,
+) -> io::Result<T> {
     let end = Instant::now() + timeout;
     loop {
         match attempt() {

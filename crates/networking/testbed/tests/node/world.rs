@@ -1,4 +1,5 @@
-//! Clusters of namespaces with the same ranges, which agree on addresses by the rules of `liqo_network_model`.
+//! Clusters of namespaces with the same ranges, which agree on addresses by the rules of
+//! `liqo_network_model`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,7 +14,9 @@ use ipnet::IpNet;
 use liqo_api::{ApiServerEndpoint, ClusterId};
 use liqo_datapath::{
     node::{self, KernelState, NetlinkLinks, NetlinkRoutes, Nft, Node, Step},
-    tunnel::{Direct, Endpoint, Local, PrivateKey, Remote, Tunnel as _, TunnelError, UserspaceTunnel},
+    tunnel::{
+        Direct, Endpoint, Local, PrivateKey, Remote, Tunnel as _, TunnelError, UserspaceTunnel,
+    },
 };
 use liqo_datapath_testbed::namespace::Namespace;
 use liqo_network_model::{
@@ -30,7 +33,8 @@ use crate::traffic::{self, ANY_V4, ANY_V6, DATAGRAMS, PORT, send, serve_in};
 const TUNNEL_PORT: u16 = 6471;
 const MTU: u16 = 1420;
 
-/// Cluster and number of a node, and of the one pod on it. The first nodes of each cluster are its gateways.
+/// Cluster and number of a node, and of the one pod on it. The first nodes of each cluster are its
+/// gateways.
 pub type NodeId = (usize, usize);
 
 /// Number of nodes, number of gateways, and address families of a cluster.
@@ -45,7 +49,11 @@ fn small(number: usize) -> u8 {
 }
 
 fn id(cluster: usize) -> ClusterId {
-    char::from(b'a' + small(cluster)).to_string().repeat(32).parse().expect("an ID")
+    char::from(b'a' + small(cluster))
+        .to_string()
+        .repeat(32)
+        .parse()
+        .expect("an ID")
 }
 
 /// An address family.
@@ -75,22 +83,34 @@ fn stand_in(number: usize, family: Family) -> IpAddr {
 }
 
 fn external_address(last: u8, family: Family) -> IpAddr {
-    family.choose(IpAddr::from([10, 70, 0, last]), IpAddr::from([0xfd70, 0, 0, 0, 0, 0, 0, last.into()]))
+    family.choose(
+        IpAddr::from([10, 70, 0, last]),
+        IpAddr::from([0xfd70, 0, 0, 0, 0, 0, 0, last.into()]),
+    )
 }
 
 pub fn node_address((cluster, node): NodeId, family: Family) -> IpAddr {
     let (cluster, last) = (small(cluster), 11 + small(node));
-    family.choose(IpAddr::from([172, 30, cluster, last]), IpAddr::from([0xfd30, 0, 0, cluster.into(), 0, 0, 0, last.into()]))
+    family.choose(
+        IpAddr::from([172, 30, cluster, last]),
+        IpAddr::from([0xfd30, 0, 0, cluster.into(), 0, 0, 0, last.into()]),
+    )
 }
 
 /// The pod prefix of a node.
 fn pods_on(node: usize, family: Family) -> IpNet {
-    net(&family.choose(format!("10.244.{node}.0/24"), format!("fd44:0:0:{node}::/64")))
+    net(&family.choose(
+        format!("10.244.{node}.0/24"),
+        format!("fd44:0:0:{node}::/64"),
+    ))
 }
 
 fn address_on(node: usize, last: u8, family: Family) -> IpAddr {
     let node = small(node);
-    family.choose(IpAddr::from([10, 244, node, last]), IpAddr::from([0xfd44, 0, 0, node.into(), 0, 0, 0, last.into()]))
+    family.choose(
+        IpAddr::from([10, 244, node, last]),
+        IpAddr::from([0xfd44, 0, 0, node.into(), 0, 0, 0, last.into()]),
+    )
 }
 
 /// The address of the pod on a node, in its own cluster.
@@ -105,12 +125,20 @@ pub fn pod_addresses((_, node): NodeId, family: Family) -> impl Iterator<Item = 
 
 /// The ranges of a cluster: the same ones for all clusters, except for the nodes.
 fn ranges(cluster: usize, families: &[Family]) -> Ranges {
-    let of_each = |v4: &str, v6: &str| families.iter().map(|family| net(family.choose(v4, v6))).collect();
+    let of_each = |v4: &str, v6: &str| {
+        families
+            .iter()
+            .map(|family| net(family.choose(v4, v6)))
+            .collect()
+    };
     Ranges {
         pods: of_each("10.244.0.0/16", "fd44::/56"),
         services: of_each("10.96.0.0/12", "fd96::/112"),
         external: of_each("10.70.0.0/24", "fd70::/120"),
-        nodes: families.iter().map(|family| node_address((cluster, 0), *family)).collect(),
+        nodes: families
+            .iter()
+            .map(|family| node_address((cluster, 0), *family))
+            .collect(),
         reserved: of_each("172.30.0.0/16", "fd30::/16"),
         pools: of_each("10.0.0.0/8", "fd00::/16"),
     }
@@ -140,20 +168,34 @@ impl World {
 
     /// Two clusters with this number of gateways and one more node each.
     pub fn with_gateways(one: usize, other: usize) -> io::Result<Self> {
-        Self::new(&[(one + 1, one, BOTH), (other + 1, other, BOTH)], &[(0, 1)], None, |_, _| false)
+        Self::new(
+            &[(one + 1, one, BOTH), (other + 1, other, BOTH)],
+            &[(0, 1)],
+            None,
+            |_, _| false,
+        )
     }
 
-    /// A hub of two nodes with this number of gateways, and two leaves of one node each that are connected only to the hub.
+    /// A hub of two nodes with this number of gateways, and two leaves of one node each that are
+    /// connected only to the hub.
     pub fn hub_and_leaves(gateways: usize) -> io::Result<Self> {
-        Self::new(&[(2, gateways, BOTH), (1, 1, BOTH), (1, 1, BOTH)], &[(0, 1), (0, 2)], Some(0), |_, _| true)
+        Self::new(
+            &[(2, gateways, BOTH), (1, 1, BOTH), (1, 1, BOTH)],
+            &[(0, 1), (0, 2)],
+            Some(0),
+            |_, _| true,
+        )
     }
 
-    /// A broker with this number of gateways and one more node, and three clusters that are connected only to it: a customer, the provider
-    /// with two nodes, and another customer. Nobody has pods at the provider yet.
+    /// A broker with this number of gateways and one more node, and three clusters that are
+    /// connected only to it: a customer, the provider with two nodes, and another customer. Nobody
+    /// has pods at the provider yet.
     pub fn broker(gateways: usize) -> io::Result<Self> {
         let leaf = (1, 1, BOTH);
         let shapes = [(gateways + 1, gateways, BOTH), leaf, (2, 1, BOTH), leaf];
-        Self::new(&shapes, &[(0, 1), (0, 2), (0, 3)], Some(0), |one, other| [one, other].contains(&2))
+        Self::new(&shapes, &[(0, 1), (0, 2), (0, 3)], Some(0), |one, other| {
+            [one, other].contains(&2)
+        })
     }
 
     fn new(
@@ -174,12 +216,26 @@ impl World {
                 pods.insert(node_id, pod);
             }
         }
-        let node_ids =
-            shapes.iter().enumerate().flat_map(|(cluster, (_, gateways, _))| (0..*gateways).map(move |node| (cluster, node)));
-        let keys: BTreeMap<NodeId, PrivateKey> = node_ids.map(|node_id| (node_id, PrivateKey::generate())).collect();
+        let node_ids = shapes
+            .iter()
+            .enumerate()
+            .flat_map(|(cluster, (_, gateways, _))| {
+                (0..*gateways).map(move |node| (cluster, node))
+            });
+        let keys: BTreeMap<NodeId, PrivateKey> = node_ids
+            .map(|node_id| (node_id, PrivateKey::generate()))
+            .collect();
         let fabrics = fabrics(shapes, links, hub, is_passed_on, &keys);
         let shapes = shapes.to_vec();
-        let mut world = Self { nodes, pods, shapes, fabrics, keys, tunnels: BTreeMap::new(), _switch: switch };
+        let mut world = Self {
+            nodes,
+            pods,
+            shapes,
+            fabrics,
+            keys,
+            tunnels: BTreeMap::new(),
+            _switch: switch,
+        };
         world.connect()?;
         for node_id in world.node_ids() {
             world.apply(node_id).map_err(io::Error::other)?;
@@ -190,7 +246,11 @@ impl World {
     /// The address families that both clusters have.
     pub fn families(&self, one: usize, other: usize) -> impl Iterator<Item = Family> {
         let others = self.shapes[other].2;
-        self.shapes[one].2.iter().copied().filter(|family| others.contains(family))
+        self.shapes[one]
+            .2
+            .iter()
+            .copied()
+            .filter(|family| others.contains(family))
     }
 
     pub fn node_ids(&self) -> Vec<NodeId> {
@@ -212,21 +272,31 @@ impl World {
 
     /// Starts servers on these nodes.
     pub fn serve_on(&self, nodes: &[NodeId]) -> io::Result<()> {
-        nodes.iter().try_for_each(|node| serve_in(&self.nodes[node]))
+        nodes
+            .iter()
+            .try_for_each(|node| serve_in(&self.nodes[node]))
     }
 
-    /// The address of another cluster's pod as this cluster sees it: directly, or through a hub that both are connected to.
+    /// The address of another cluster's pod as this cluster sees it: directly, or through a hub
+    /// that both are connected to.
     pub fn seen_from(&self, cluster: usize, of: NodeId, family: Family) -> Option<IpAddr> {
         self.sees(cluster, of.0, pod_address(of, family))
     }
 
     /// All addresses of that pod as this cluster sees them.
     pub fn all_seen_from(&self, cluster: usize, of: NodeId, family: Family) -> Vec<IpAddr> {
-        pod_addresses(of, family).filter_map(|address| self.sees(cluster, of.0, address)).collect()
+        pod_addresses(of, family)
+            .filter_map(|address| self.sees(cluster, of.0, address))
+            .collect()
     }
 
     fn sees(&self, cluster: usize, owner: usize, address: IpAddr) -> Option<IpAddr> {
-        let maps = |own: usize, peer: usize| self.fabrics[own].peers.get(&id(peer)).map(|peer| &peer.maps);
+        let maps = |own: usize, peer: usize| {
+            self.fabrics[own]
+                .peers
+                .get(&id(peer))
+                .map(|peer| &peer.maps)
+        };
         let from = |peer: usize, address| seen_here(maps(cluster, peer)?, address);
         if maps(cluster, owner).is_some() {
             return from(owner, address);
@@ -234,21 +304,35 @@ impl World {
         let through = |hub: usize| {
             let at_hub = seen_here(maps(hub, owner)?, address)?;
             // The hub's "there" is the leaf's "here".
-            maps(hub, cluster)?.seen_there(Here(at_hub)).map(|there| there.0)
+            maps(hub, cluster)?
+                .seen_there(Here(at_hub))
+                .map(|there| there.0)
         };
         (0..self.fabrics.len()).find_map(through)
     }
 
     /// The stand-ins of a cluster's nodes, as another cluster sees them.
     pub fn nodes_seen_from(&self, cluster: usize, of: usize, family: Family) -> Vec<IpAddr> {
-        (0..16).filter_map(|last| self.sees(cluster, of, external_address(last, family))).collect()
+        (0..16)
+            .filter_map(|last| self.sees(cluster, of, external_address(last, family)))
+            .collect()
     }
 
     /// Bytes that each gateway of a cluster has sent and received.
     pub fn carried(&self, cluster: usize) -> Vec<u64> {
-        let of = self.tunnels.iter().filter(|((owner, _), _)| *owner == cluster);
+        let of = self
+            .tunnels
+            .iter()
+            .filter(|((owner, _), _)| *owner == cluster);
         let remotes = of.map(|(_, (tunnel, _))| tunnel.state().remotes);
-        remotes.map(|remotes| remotes.iter().map(|remote| remote.sent_bytes + remote.received_bytes).sum()).collect()
+        remotes
+            .map(|remotes| {
+                remotes
+                    .iter()
+                    .map(|remote| remote.sent_bytes + remote.received_bytes)
+                    .sum()
+            })
+            .collect()
     }
 
     /// Starts tunnels from the gateways of each cluster to those of its peers.
@@ -280,29 +364,50 @@ impl World {
                 remotes: remotes.collect(),
             };
             let tunnel = UserspaceTunnel::new();
-            self.nodes[&node_id].run(|| tunnel.apply(&endpoint))?.map_err(io::Error::other)?;
+            self.nodes[&node_id]
+                .run(|| tunnel.apply(&endpoint))?
+                .map_err(io::Error::other)?;
             self.tunnels.insert(node_id, (tunnel, endpoint));
         }
         Ok(())
     }
 
-    /// Lets the gateways of a customer and of a provider of the broker, cluster 0, exchange packets of a pod directly, or no longer. Returns
-    /// when they do.
-    pub fn set_direct(&mut self, customer: NodeId, provider: NodeId, is_wanted: bool) -> io::Result<()> {
+    /// Lets the gateways of a customer and of a provider of the broker, cluster 0, exchange packets
+    /// of a pod directly, or no longer. Returns when they do.
+    pub fn set_direct(
+        &mut self,
+        customer: NodeId,
+        provider: NodeId,
+        is_wanted: bool,
+    ) -> io::Result<()> {
         let (ends, pod) = ([customer, provider], provider);
         for [own, other] in [ends, [provider, customer]] {
-            let at_broker: BTreeSet<IpNet> =
-                self.fabrics[0].peers[&id(other.0)].maps.imported.pairs().map(|(here, _)| here.0).collect();
+            let at_broker: BTreeSet<IpNet> = self.fabrics[0].peers[&id(other.0)]
+                .maps
+                .imported
+                .pairs()
+                .map(|(here, _)| here.0)
+                .collect();
             let maps = &self.fabrics[own.0].peers[&id(0)].maps;
-            let pairs = maps.imported.pairs().filter(|(_, there)| at_broker.contains(&there.0));
+            let pairs = maps
+                .imported
+                .pairs()
+                .filter(|(_, there)| at_broker.contains(&there.0));
             let local = if own == customer {
                 Local::Prefixes(maps.exported.pairs().map(|(_, there)| there.0).collect())
             } else {
-                let seen =
-                    |family: &Family| self.all_seen_from(0, pod, *family).into_iter().chain(self.seen_from(0, pod, *family));
+                let seen = |family: &Family| {
+                    self.all_seen_from(0, pod, *family)
+                        .into_iter()
+                        .chain(self.seen_from(0, pod, *family))
+                };
                 Local::Pods(Arc::new(BOTH.iter().flat_map(seen).collect()))
             };
-            let direct = Direct { number: 1, prefixes: PrefixMap::new(pairs).map_err(io::Error::other)?, local };
+            let direct = Direct {
+                number: 1,
+                prefixes: PrefixMap::new(pairs).map_err(io::Error::other)?,
+                local,
+            };
             let key = self.keys[&other].public();
             let (tunnel, endpoint) = self.tunnels.get_mut(&own).ok_or(io::ErrorKind::NotFound)?;
             endpoint.remotes.retain(|remote| remote.public_key != key);
@@ -314,19 +419,38 @@ impl World {
                     ..Remote::new(key)
                 });
             }
-            self.nodes[&own].run(|| tunnel.apply(endpoint))?.map_err(io::Error::other)?;
+            self.nodes[&own]
+                .run(|| tunnel.apply(endpoint))?
+                .map_err(io::Error::other)?;
         }
-        let is_direct = |own: &NodeId| self.tunnels[own].0.state().remotes.iter().any(|remote| remote.is_direct);
-        traffic::until("both ends have changed the way", || ends.iter().all(|end| is_direct(end) == is_wanted));
+        let is_direct = |own: &NodeId| {
+            self.tunnels[own]
+                .0
+                .state()
+                .remotes
+                .iter()
+                .any(|remote| remote.is_direct)
+        };
+        traffic::until("both ends have changed the way", || {
+            ends.iter().all(|end| is_direct(end) == is_wanted)
+        });
         Ok(())
     }
 
-    /// Makes a broker's gateway accept gaps in the connections between a customer and a provider. Returns in how many it did not before.
+    /// Makes a broker's gateway accept gaps in the connections between a customer and a provider.
+    /// Returns in how many it did not before.
     pub fn allow_gaps(&self, broker: NodeId, ends: [NodeId; 2]) -> io::Result<usize> {
-        let prefixes =
-            |end: NodeId| self.fabrics[broker.0].peers[&id(end.0)].maps.imported.pairs().map(|(here, _)| here.0).collect();
+        let prefixes = |end: NodeId| {
+            self.fabrics[broker.0].peers[&id(end.0)]
+                .maps
+                .imported
+                .pairs()
+                .map(|(here, _)| here.0)
+                .collect()
+        };
         let pairs = vec![ends.map(prefixes)];
-        self.nodes[&broker].run(|| tokio::runtime::Runtime::new()?.block_on(node::allow_gaps(pairs)))?
+        self.nodes[&broker]
+            .run(|| tokio::runtime::Runtime::new()?.block_on(node::allow_gaps(pairs)))?
     }
 
     /// Stops the tunnel of a gateway, as if its process had died, and starts it again.
@@ -335,8 +459,9 @@ impl World {
         self.start_tunnel(node_id)
     }
 
-    /// Tries again for a while, as the agent does: a child process that another test is just starting has a copy of the former device and
-    /// sockets until it executes its program, and the kernel refuses them to us meanwhile.
+    /// Tries again for a while, as the agent does: a child process that another test is just
+    /// starting has a copy of the former device and sockets until it executes its program, and the
+    /// kernel refuses them to us meanwhile.
     fn start_tunnel(&self, node_id: NodeId) -> io::Result<()> {
         const TIMEOUT: Duration = Duration::from_secs(10);
         let (tunnel, endpoint) = &self.tunnels[&node_id];
@@ -344,7 +469,9 @@ impl World {
         self.nodes[&node_id].run(|| {
             loop {
                 match tunnel.apply(endpoint) {
-                    Err(TunnelError::Device { .. } | TunnelError::Listen { .. }) if Instant::now() < deadline => {
+                    Err(TunnelError::Device { .. } | TunnelError::Listen { .. })
+                        if Instant::now() < deadline =>
+                    {
                         thread::sleep(Duration::from_millis(10));
                     }
                     outcome => return outcome.map_err(io::Error::other),
@@ -353,7 +480,8 @@ impl World {
         })?
     }
 
-    /// A gateway dies: its tunnel stops, and all others learn of it. Its node and the pod on it stay.
+    /// A gateway dies: its tunnel stops, and all others learn of it. Its node and the pod on it
+    /// stay.
     pub fn lose(&mut self, node_id: NodeId) -> Result<(), String> {
         self.tunnels[&node_id].0.stop();
         self.set_gateway(node_id, false)
@@ -361,7 +489,8 @@ impl World {
 
     /// The gateway comes back.
     pub fn regain(&mut self, node_id: NodeId) -> Result<(), String> {
-        self.start_tunnel(node_id).map_err(|error| error.to_string())?;
+        self.start_tunnel(node_id)
+            .map_err(|error| error.to_string())?;
         self.set_gateway(node_id, true)?;
         self.apply(node_id)?;
         // Other gateways carried its connections meanwhile.
@@ -381,24 +510,41 @@ impl World {
     pub fn set_used_by_peers(&mut self, node_id: NodeId, is_gateway: bool) -> Result<(), String> {
         let lost = self.keys[&node_id].public();
         for (_, endpoint) in self.tunnels.values_mut() {
-            for remote in endpoint.remotes.iter_mut().filter(|remote| remote.public_key == lost) {
+            for remote in endpoint
+                .remotes
+                .iter_mut()
+                .filter(|remote| remote.public_key == lost)
+            {
                 remote.enabled = is_gateway;
             }
         }
         for peer in self.tunnels.keys().filter(|peer| peer.0 != node_id.0) {
-            self.start_tunnel(*peer).map_err(|error| error.to_string())?;
+            self.start_tunnel(*peer)
+                .map_err(|error| error.to_string())?;
         }
         Ok(())
     }
 
     /// Whether the other nodes of its cluster send by this gateway.
-    pub fn set_used_by_its_cluster(&mut self, node_id: NodeId, is_gateway: bool) -> Result<(), String> {
+    pub fn set_used_by_its_cluster(
+        &mut self,
+        node_id: NodeId,
+        is_gateway: bool,
+    ) -> Result<(), String> {
         let gateway = gateway(&self.keys, node_id).filter(|_| is_gateway);
-        if let Some(node) = self.fabrics[node_id.0].nodes.get_mut(&node_id.1.to_string()) {
+        if let Some(node) = self.fabrics[node_id.0]
+            .nodes
+            .get_mut(&node_id.1.to_string())
+        {
             node.gateway = gateway;
         }
-        let others = self.node_ids().into_iter().filter(|other| other.0 == node_id.0 && *other != node_id);
-        others.into_iter().try_for_each(|other| self.apply(other).map(drop))
+        let others = self
+            .node_ids()
+            .into_iter()
+            .filter(|other| other.0 == node_id.0 && *other != node_id);
+        others
+            .into_iter()
+            .try_for_each(|other| self.apply(other).map(drop))
     }
 
     /// Brings a node to its planned state and returns the steps.
@@ -418,15 +564,22 @@ impl World {
         })
     }
 
-    /// Replaces all tables of a node, changes them by this script as somebody else would, and returns the steps that repair them.
+    /// Replaces all tables of a node, changes them by this script as somebody else would, and
+    /// returns the steps that repair them.
     pub fn meddle(&self, node_id: NodeId, script: &str) -> Result<Vec<Step>, String> {
         let plan = self.fabrics[node_id.0].plan(&node_id.1.to_string());
         self.on(node_id, async |node| {
             for table in &plan.tables {
                 node::Firewall::replace(&node.firewall, table).await?;
             }
-            assert_eq!(node.apply(&plan).await?, [], "nobody has changed anything yet");
-            let changed = std::process::Command::new("nft").args(script.split(' ')).status();
+            assert_eq!(
+                node.apply(&plan).await?,
+                [],
+                "nobody has changed anything yet"
+            );
+            let changed = std::process::Command::new("nft")
+                .args(script.split(' '))
+                .status();
             assert!(changed.is_ok_and(|status| status.success()), "{script}");
             node.apply(&plan).await
         })
@@ -440,19 +593,41 @@ impl World {
 
     /// Declares that the way from a cluster to a peer carries packets of this size.
     pub fn narrow_way(&mut self, cluster: usize, peer: usize, mtu: u32) -> Result<(), String> {
-        let peer = self.fabrics[cluster].peers.get_mut(&id(peer)).ok_or("no such peer")?;
-        peer.mtus = peer.maps.imported.pairs().map(|(here, _)| (here.0, mtu)).collect();
-        let nodes: Vec<NodeId> = self.node_ids().into_iter().filter(|node_id| node_id.0 == cluster).collect();
-        nodes.into_iter().try_for_each(|node_id| self.apply(node_id).map(drop))
+        let peer = self.fabrics[cluster]
+            .peers
+            .get_mut(&id(peer))
+            .ok_or("no such peer")?;
+        peer.mtus = peer
+            .maps
+            .imported
+            .pairs()
+            .map(|(here, _)| (here.0, mtu))
+            .collect();
+        let nodes: Vec<NodeId> = self
+            .node_ids()
+            .into_iter()
+            .filter(|node_id| node_id.0 == cluster)
+            .collect();
+        nodes
+            .into_iter()
+            .try_for_each(|node_id| self.apply(node_id).map(drop))
     }
 
     pub fn disable_source_checks(&self, node_id: NodeId) -> io::Result<()> {
-        ["all", "pod"].iter().try_for_each(|device| set(self.node(node_id), &format!("ipv4/conf/{device}/rp_filter"), "0"))
+        ["all", "pod"].iter().try_for_each(|device| {
+            set(
+                self.node(node_id),
+                &format!("ipv4/conf/{device}/rp_filter"),
+                "0",
+            )
+        })
     }
 
     /// A socket of a pod that receives single datagrams.
     pub fn listen(&self, node_id: NodeId) -> io::Result<UdpSocket> {
-        let socket = self.pod(node_id).run(|| UdpSocket::bind((ANY_V6, DATAGRAMS)))??;
+        let socket = self
+            .pod(node_id)
+            .run(|| UdpSocket::bind((ANY_V6, DATAGRAMS)))??;
         socket.set_read_timeout(Some(Duration::from_secs(1)))?;
         Ok(socket)
     }
@@ -460,14 +635,16 @@ impl World {
     /// Sends a datagram from a pod with any source address.
     pub fn send_as(&self, node_id: NodeId, source: IpAddr, to: SocketAddr) -> io::Result<()> {
         let at_once = if source.is_ipv4() { "" } else { "nodad" };
-        self.pod(node_id).ip(&format!("address replace {source} dev lo {at_once}"))?;
+        self.pod(node_id)
+            .ip(&format!("address replace {source} dev lo {at_once}"))?;
         self.pod(node_id).run(|| send(source, to))?
     }
 
     /// Makes a pod forget the path MTUs that it learned.
     pub fn forget_path_mtus(&self, node_id: NodeId) -> io::Result<()> {
         for family in ["-4", "-6"] {
-            self.pod(node_id).command("ip", &[family, "route", "flush", "cache"], "")?;
+            self.pod(node_id)
+                .command("ip", &[family, "route", "flush", "cache"], "")?;
         }
         Ok(())
     }
@@ -485,25 +662,50 @@ impl World {
         self.set_reachable(cluster, &Reachable::only(addresses.iter().copied()))
     }
 
-    /// Lets peers of a cluster go on with their connections to these addresses, and reach no others.
-    pub fn open_to_established(&mut self, cluster: usize, addresses: &[IpAddr]) -> Result<(), String> {
+    /// Lets peers of a cluster go on with their connections to these addresses, and reach no
+    /// others.
+    pub fn open_to_established(
+        &mut self,
+        cluster: usize,
+        addresses: &[IpAddr],
+    ) -> Result<(), String> {
         let established = addresses.iter().copied().collect();
-        self.set_reachable(cluster, &Reachable::Only { all: BTreeSet::new(), established })
+        self.set_reachable(
+            cluster,
+            &Reachable::Only {
+                all: BTreeSet::new(),
+                established,
+            },
+        )
     }
 
     fn set_reachable(&mut self, cluster: usize, reachable: &Reachable) -> Result<(), String> {
         for peer in self.fabrics[cluster].peers.values_mut() {
             peer.reachable = reachable.clone();
         }
-        let node_ids = self.node_ids().into_iter().filter(|node_id| node_id.0 == cluster);
-        node_ids.into_iter().try_for_each(|node_id| self.apply(node_id).map(drop))
+        let node_ids = self
+            .node_ids()
+            .into_iter()
+            .filter(|node_id| node_id.0 == cluster);
+        node_ids
+            .into_iter()
+            .try_for_each(|node_id| self.apply(node_id).map(drop))
     }
 
-    /// The broker offloaded pods of these customers on to the provider, where they have these addresses. Nothing else is open at the broker.
-    pub fn offload_on(&mut self, provider: usize, pods: &[(usize, Vec<IpAddr>)]) -> Result<(), String> {
+    /// The broker offloaded pods of these customers on to the provider, where they have these
+    /// addresses. Nothing else is open at the broker.
+    pub fn offload_on(
+        &mut self,
+        provider: usize,
+        pods: &[(usize, Vec<IpAddr>)],
+    ) -> Result<(), String> {
         let at_broker = |address: &IpAddr| self.sees(0, provider, *address);
-        let seen: Vec<(usize, BTreeSet<IpAddr>)> =
-            pods.iter().map(|(customer, addresses)| (*customer, addresses.iter().filter_map(at_broker).collect())).collect();
+        let seen: Vec<(usize, BTreeSet<IpAddr>)> = pods
+            .iter()
+            .map(|(customer, addresses)| {
+                (*customer, addresses.iter().filter_map(at_broker).collect())
+            })
+            .collect();
         let peers = &mut self.fabrics[0].peers;
         for peer in peers.values_mut() {
             (peer.transit, peer.reachable) = (false, Reachable::default());
@@ -518,10 +720,13 @@ impl World {
             }
         }
         let node_ids = self.node_ids().into_iter().filter(|node_id| node_id.0 == 0);
-        node_ids.into_iter().try_for_each(|node_id| self.apply(node_id).map(drop))
+        node_ids
+            .into_iter()
+            .try_for_each(|node_id| self.apply(node_id).map(drop))
     }
 
-    /// Declares these machines as the API servers of a cluster, which these pods of peers may reach; none ever may without a list.
+    /// Declares these machines as the API servers of a cluster, which these pods of peers may
+    /// reach; none ever may without a list.
     pub fn set_api_servers(
         &mut self,
         cluster: usize,
@@ -534,17 +739,36 @@ impl World {
             port: PORT,
             stand_in: stand_in(number, family),
         };
-        let clients: Option<BTreeSet<IpAddr>> =
-            clients.map(|clients| clients.iter().filter_map(|client| self.seen_from(cluster, *client, family)).collect());
+        let clients: Option<BTreeSet<IpAddr>> = clients.map(|clients| {
+            clients
+                .iter()
+                .filter_map(|client| self.seen_from(cluster, *client, family))
+                .collect()
+        });
         let fabric = &mut self.fabrics[cluster];
         fabric.api_servers = machines.iter().enumerate().map(server).collect();
-        fabric.peers.values_mut().for_each(|peer| peer.api_server.clone_from(&clients));
-        let nodes: Vec<NodeId> = self.node_ids().into_iter().filter(|node_id| node_id.0 == cluster).collect();
-        nodes.into_iter().try_for_each(|node_id| self.apply(node_id).map(drop))
+        fabric
+            .peers
+            .values_mut()
+            .for_each(|peer| peer.api_server.clone_from(&clients));
+        let nodes: Vec<NodeId> = self
+            .node_ids()
+            .into_iter()
+            .filter(|node_id| node_id.0 == cluster)
+            .collect();
+        nodes
+            .into_iter()
+            .try_for_each(|node_id| self.apply(node_id).map(drop))
     }
 
     /// The stand-in of another cluster's API server, as this cluster sees it.
-    pub fn api_server_seen_from(&self, cluster: usize, of: usize, number: usize, family: Family) -> Option<IpAddr> {
+    pub fn api_server_seen_from(
+        &self,
+        cluster: usize,
+        of: usize,
+        number: usize,
+        family: Family,
+    ) -> Option<IpAddr> {
         let maps = &self.fabrics[cluster].peers.get(&id(of))?.maps;
         seen_here(maps, stand_in(number, family))
     }
@@ -555,14 +779,18 @@ impl World {
         work: impl AsyncFnOnce(&Node<NetlinkLinks, NetlinkRoutes, Nft>) -> Result<T, node::Error> + Send,
     ) -> Result<T, String> {
         let inside = || {
-            let runtime =
-                tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| error.to_string())?;
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .map_err(|error| error.to_string())?;
             runtime.block_on(async {
                 let node = Node::of_this_namespace().map_err(|error| error.to_string())?;
                 work(&node).await.map_err(|error| error.to_string())
             })
         };
-        self.node(node_id).run(inside).map_err(|error| error.to_string())?
+        self.node(node_id)
+            .run(inside)
+            .map_err(|error| error.to_string())?
     }
 }
 
@@ -572,7 +800,9 @@ fn install_programs() -> io::Result<()> {
     let mut installed = INSTALLED.lock().expect("no other test panicked here");
     if !*installed {
         let install = async { Requirements::check(&[]).await?.install(&Silent).await };
-        tokio::runtime::Runtime::new()?.block_on(install).map_err(io::Error::other)?;
+        tokio::runtime::Runtime::new()?
+            .block_on(install)
+            .map_err(io::Error::other)?;
         *installed = true;
     }
     Ok(())
@@ -581,10 +811,14 @@ fn install_programs() -> io::Result<()> {
 /// A gateway as all nodes of its cluster know it.
 fn gateway(keys: &BTreeMap<NodeId, PrivateKey>, node_id: NodeId) -> Option<Gateway> {
     let number = gateway_number(&keys.get(&node_id)?.public().0);
-    Some(Gateway { slot: small(node_id.1), number })
+    Some(Gateway {
+        slot: small(node_id.1),
+        number,
+    })
 }
 
-/// The fabric of each cluster, after all have exchanged their announcements. The hub passes prefixes of one peer on to another.
+/// The fabric of each cluster, after all have exchanged their announcements. The hub passes
+/// prefixes of one peer on to another.
 fn fabrics(
     shapes: &[Shape],
     links: &[(usize, usize)],
@@ -594,21 +828,33 @@ fn fabrics(
 ) -> Vec<Fabric> {
     let ranges = |cluster: usize| ranges(cluster, shapes[cluster].2);
     let peers_of = |own: usize| {
-        let all = links.iter().flat_map(|&(one, other)| [(one, other), (other, one)]);
+        let all = links
+            .iter()
+            .flat_map(|&(one, other)| [(one, other), (other, one)]);
         all.filter(move |(from, _)| *from == own).map(|(_, to)| to)
     };
     let mut allocations = vec![Allocations::new(); shapes.len()];
     let exports = |allocations: &[Allocations], from: usize, to: usize| -> BTreeSet<IpNet> {
-        let is_passed_on =
-            |owner: &ClusterId| (0..shapes.len()).any(|one| id(one) == *owner && one != to && is_passed_on(one, to));
-        let others = allocations[from].iter().filter(|((owner, _), _)| hub == Some(from) && is_passed_on(owner));
+        let is_passed_on = |owner: &ClusterId| {
+            (0..shapes.len()).any(|one| id(one) == *owner && one != to && is_passed_on(one, to))
+        };
+        let others = allocations[from]
+            .iter()
+            .filter(|((owner, _), _)| hub == Some(from) && is_passed_on(owner));
         let ranges = ranges(from);
-        ranges.pods.into_iter().chain(ranges.external).chain(others.map(|(_, here)| *here)).collect()
+        ranges
+            .pods
+            .into_iter()
+            .chain(ranges.external)
+            .chain(others.map(|(_, here)| *here))
+            .collect()
     };
     loop {
         let before = allocations.clone();
         for own in 0..shapes.len() {
-            let theirs = peers_of(own).map(|peer| (id(peer), exports(&before, peer, own).into_iter().collect())).collect();
+            let theirs = peers_of(own)
+                .map(|peer| (id(peer), exports(&before, peer, own).into_iter().collect()))
+                .collect();
             allocations[own] = allocate_views(&ranges(own), &theirs, Kept::new(), &before[own]).0;
         }
         if before == allocations {
@@ -616,10 +862,14 @@ fn fabrics(
         }
     }
     let says = |from: usize, to: usize| {
-        let of_peer = allocations[from].iter().filter(|((owner, _), _)| *owner == id(to));
+        let of_peer = allocations[from]
+            .iter()
+            .filter(|((owner, _), _)| *owner == id(to));
         Announcement {
             exports: exports(&allocations, from, to),
-            views: of_peer.map(|((_, prefix), here)| (*prefix, *here)).collect(),
+            views: of_peer
+                .map(|((_, prefix), here)| (*prefix, *here))
+                .collect(),
         }
     };
     let fabric = |(own, &(size, _, families)): (usize, &Shape)| {
@@ -637,15 +887,23 @@ fn fabrics(
             )
         };
         let node = |node: usize| ClusterNode {
-            addresses: families.iter().map(|family| node_address((own, node), *family)).collect(),
-            pods: families.iter().map(|family| pods_on(node, *family)).collect(),
+            addresses: families
+                .iter()
+                .map(|family| node_address((own, node), *family))
+                .collect(),
+            pods: families
+                .iter()
+                .map(|family| pods_on(node, *family))
+                .collect(),
             mac: Mac::of([0, 0, 0, small(own), small(node)]),
             gateway: gateway(keys, (own, node)),
         };
         Fabric {
             pods: ranges(own).pods,
             external: ranges(own).external,
-            nodes: (0..size).map(|index| (index.to_string(), node(index))).collect(),
+            nodes: (0..size)
+                .map(|index| (index.to_string(), node(index)))
+                .collect(),
             peers: peers_of(own).map(peer).collect(),
             mtu: MTU.into(),
             ..Fabric::default()
@@ -654,8 +912,9 @@ fn fabrics(
     shapes.iter().enumerate().map(fabric).collect()
 }
 
-/// Builds a node with one pod and routes to the other nodes' pods, as a simple CNI does: it masquerades packets that leave the pod range
-/// or come from outside of it. IPv4 sources are checked strictly; Linux does not check IPv6 sources.
+/// Builds a node with one pod and routes to the other nodes' pods, as a simple CNI does: it
+/// masquerades packets that leave the pod range or come from outside of it. IPv4 sources are
+/// checked strictly; Linux does not check IPv6 sources.
 fn build_node(
     switch: &Namespace,
     node: &Namespace,
@@ -668,7 +927,10 @@ fn build_node(
     for namespace in [node, pod] {
         set(namespace, "ipv6/conf/default/accept_dad", "0")?;
     }
-    switch.ip(&format!("link add {port} type veth peer name eth0 netns {}\nlink set {port} master bridge up", node.path()))?;
+    switch.ip(&format!(
+        "link add {port} type veth peer name eth0 netns {}\nlink set {port} master bridge up",
+        node.path()
+    ))?;
     node.ip(&format!(
         "link set lo up\nlink set eth0 up\nlink add pod type veth peer name eth0 netns {}\nlink set pod up",
         pod.path()
@@ -680,7 +942,11 @@ fn build_node(
         address_node(node, pod, node_id, size, family)?;
     }
     // Some programs make the kernel use marks in the checks of sources, too.
-    set(node, "ipv4/conf/all/src_valid_mark", &(number % 2).to_string())?;
+    set(
+        node,
+        "ipv4/conf/all/src_valid_mark",
+        &(number % 2).to_string(),
+    )?;
     for device in ["all", "default", "eth0", "pod"] {
         set(node, &format!("ipv4/conf/{device}/rp_filter"), "1")?;
     }
@@ -688,20 +954,41 @@ fn build_node(
 }
 
 /// Gives a node and its pod their addresses of a family, and the routes between them.
-fn address_node(node: &Namespace, pod: &Namespace, node_id: NodeId, size: usize, family: Family) -> io::Result<()> {
+fn address_node(
+    node: &Namespace,
+    pod: &Namespace,
+    node_id: NodeId,
+    size: usize,
+    family: Family,
+) -> io::Result<()> {
     let (cluster, number) = node_id;
     let (address, length) = (node_address(node_id, family), family.choose(16, 48));
-    let (own, gateway, pods) =
-        (pod_address(node_id, family), address_on(number, 1, family), pods_on(number, family).prefix_len());
+    let (own, gateway, pods) = (
+        pod_address(node_id, family),
+        address_on(number, 1, family),
+        pods_on(number, family).prefix_len(),
+    );
     let (whole, at_once) = family.choose((32, ""), (128, "nodad"));
     node.ip(&format!("address add {address}/{length} dev eth0 {at_once}\naddress add {gateway}/{pods} dev pod {at_once}"))?;
     for other in (0..size).filter(|other| *other != number) {
-        node.ip(&format!("route add {} via {}", pods_on(other, family), node_address((cluster, other), family)))?;
+        node.ip(&format!(
+            "route add {} via {}",
+            pods_on(other, family),
+            node_address((cluster, other), family)
+        ))?;
     }
-    let more = pod_addresses(node_id, family).map(|more| format!("address add {more}/{whole} dev eth0 {at_once}\n"));
+    let more = pod_addresses(node_id, family)
+        .map(|more| format!("address add {more}/{whole} dev eth0 {at_once}\n"));
     let more: Vec<String> = more.collect();
-    pod.ip(&format!("address add {own}/{pods} dev eth0 {at_once}\n{}route add default via {gateway} src {own}", more.concat()))?;
-    set(node, family.choose("ipv4/ip_forward", "ipv6/conf/all/forwarding"), "1")?;
+    pod.ip(&format!(
+        "address add {own}/{pods} dev eth0 {at_once}\n{}route add default via {gateway} src {own}",
+        more.concat()
+    ))?;
+    set(
+        node,
+        family.choose("ipv4/ip_forward", "ipv6/conf/all/forwarding"),
+        "1",
+    )?;
     let (keyword, pods) = (family.keyword(), ranges(cluster, &[family]).pods[0]);
     let masquerade = format!(
         "table {keyword} cni {{\nchain post {{\ntype nat hook postrouting priority srcnat;\n\
@@ -718,5 +1005,8 @@ fn set(namespace: &Namespace, name: &str, value: &str) -> io::Result<()> {
 
 /// How a cluster sees an address of its peer: the inverse of [`PeerMaps::seen_there`].
 fn seen_here(maps: &PeerMaps, address: IpAddr) -> Option<IpAddr> {
-    maps.imported.here(There(address)).or_else(|| maps.exported.here(There(address))).map(|here| here.0)
+    maps.imported
+        .here(There(address))
+        .or_else(|| maps.exported.here(There(address)))
+        .map(|here| here.0)
 }

@@ -23,8 +23,12 @@ pub fn ping_in_both_families() -> Result<()> {
         let tunnels = Tunnels::new(outside_v6)?;
         for v6 in [false, true] {
             for size in [0, 56, 1372, 8000] {
-                until("an answer", || ping(&tunnels.pair.left, End::Right.inside(v6, 0), size))?;
-                until("an answer", || ping(&tunnels.pair.right, End::Left.inside(v6, 0), size))?;
+                until("an answer", || {
+                    ping(&tunnels.pair.left, End::Right.inside(v6, 0), size)
+                })?;
+                until("an answer", || {
+                    ping(&tunnels.pair.right, End::Left.inside(v6, 0), size)
+                })?;
             }
         }
     }
@@ -33,8 +37,14 @@ pub fn ping_in_both_families() -> Result<()> {
 
 fn transfer_all(pair: &Pair, length: usize) -> Result<()> {
     for v6 in [false, true] {
-        ensure!(transfer(&pair.left, &pair.right, End::Right.inside(v6, 5001), length)?, "damaged on the way to the right");
-        ensure!(transfer(&pair.right, &pair.left, End::Left.inside(v6, 5002), length)?, "damaged on the way to the left");
+        ensure!(
+            transfer(&pair.left, &pair.right, End::Right.inside(v6, 5001), length)?,
+            "damaged on the way to the right"
+        );
+        ensure!(
+            transfer(&pair.right, &pair.left, End::Left.inside(v6, 5002), length)?,
+            "damaged on the way to the left"
+        );
     }
     Ok(())
 }
@@ -45,10 +55,14 @@ pub fn fifty_megabytes_arrive_unchanged_both_ways() -> Result<()> {
     for end in [End::Left, End::Right] {
         let remote = tunnels.remote(end)?;
         ensure!(
-            remote.sent_bytes > 2 * FIFTY_MEGABYTES as u64 && remote.received_bytes > 2 * FIFTY_MEGABYTES as u64,
+            remote.sent_bytes > 2 * FIFTY_MEGABYTES as u64
+                && remote.received_bytes > 2 * FIFTY_MEGABYTES as u64,
             "{remote:?}"
         );
-        ensure!(remote.last_handshake.is_some() && remote.last_received < Some(Duration::from_secs(5)), "{remote:?}");
+        ensure!(
+            remote.last_handshake.is_some() && remote.last_received < Some(Duration::from_secs(5)),
+            "{remote:?}"
+        );
         ensure!(remote.endpoint == Some(end.other().outside(false, 51_820)));
     }
     Ok(())
@@ -63,12 +77,19 @@ pub fn everything_travels_over_ipv6_too() -> Result<()> {
 
 /// A sender at the left end and a receiver at the right end, with addresses inside the tunnel.
 pub fn datagram_sockets(pair: &Pair, v6: bool) -> Result<(UdpSocket, UdpSocket)> {
-    let sender = pair.left.run(|| UdpSocket::bind(End::Left.inside(v6, 0)))??;
-    let receiver = pair.right.run(|| UdpSocket::bind(End::Right.inside(v6, 5005)))??;
+    let sender = pair
+        .left
+        .run(|| UdpSocket::bind(End::Left.inside(v6, 0)))??;
+    let receiver = pair
+        .right
+        .run(|| UdpSocket::bind(End::Right.inside(v6, 5005)))??;
     sender.connect(End::Right.inside(v6, 5005))?;
     receiver.set_read_timeout(Some(Duration::from_secs(5)))?;
-    // A datagram is sent once. It may be lost while two ends that call each other at once agree on a session.
-    until("a session that carries packets", || ping(&pair.left, End::Right.inside(v6, 0), 0))?;
+    // A datagram is sent once. It may be lost while two ends that call each other at once agree on
+    // a session.
+    until("a session that carries packets", || {
+        ping(&pair.left, End::Right.inside(v6, 0), 0)
+    })?;
     Ok((sender, receiver))
 }
 
@@ -77,18 +98,27 @@ pub fn datagrams_of_all_sizes_arrive_unchanged() -> Result<()> {
     for v6 in [false, true] {
         let (sender, receiver) = datagram_sockets(&tunnels.pair, v6)?;
         let mut buffer = vec![0; 65_536];
-        for size in (0..1400).step_by(7).chain([1392, 1393, 3000, 20_000, 65_000]) {
+        for size in (0..1400)
+            .step_by(7)
+            .chain([1392, 1393, 3000, 20_000, 65_000])
+        {
             let datagram: Vec<_> = (0..=250).cycle().take(size).collect();
             sender.send(&datagram)?;
             let length = receiver.recv(&mut buffer)?;
-            ensure!(buffer[..length] == datagram[..], "a datagram of {size} bytes");
+            ensure!(
+                buffer[..length] == datagram[..],
+                "a datagram of {size} bytes"
+            );
         }
         // The kernel passes them to the device as one packet, and accepts them as one.
         setsockopt(&sender, sockopt::UdpGsoSegment, &500)?;
         sender.send(&vec![9; 10_250])?;
         for number in 0..21 {
             let length = receiver.recv(&mut buffer)?;
-            ensure!(length == if number == 20 { 250 } else { 500 } && buffer[..length].iter().all(|byte| *byte == 9));
+            ensure!(
+                length == if number == 20 { 250 } else { 500 }
+                    && buffer[..length].iter().all(|byte| *byte == 9)
+            );
         }
     }
     Ok(())
@@ -120,15 +150,19 @@ pub fn a_smaller_mtu_between_the_gateways_only_costs_fragments() -> Result<()> {
 pub fn applying_the_same_again_changes_nothing_and_loses_nothing() -> Result<()> {
     let tunnels = Tunnels::new(false)?;
     let (sender, receiver) = datagram_sockets(&tunnels.pair, false)?;
-    until("a session", || Ok(tunnels.remote(End::Left)?.last_handshake.is_some()))?;
-    let handshake = |end| -> Result<_> { Ok(tunnels.remote(end)?.last_handshake.unwrap_or_default()) };
+    until("a session", || {
+        Ok(tunnels.remote(End::Left)?.last_handshake.is_some())
+    })?;
+    let handshake =
+        |end| -> Result<_> { Ok(tunnels.remote(end)?.last_handshake.unwrap_or_default()) };
     let mut buffer = [0; 64];
     let (before, mut arrived) = (handshake(End::Left)?, 0);
     for number in 0..200u32 {
         sender.send(&number.to_be_bytes())?;
         tunnels.apply(End::Left, &tunnels.endpoint(End::Left))?;
         tunnels.apply(End::Right, &tunnels.endpoint(End::Right))?;
-        arrived += usize::from(receiver.recv(&mut buffer)? == 4 && buffer[..4] == number.to_be_bytes());
+        arrived +=
+            usize::from(receiver.recv(&mut buffer)? == 4 && buffer[..4] == number.to_be_bytes());
     }
     ensure!(arrived == 200, "{arrived} of 200 arrived");
     ensure!(handshake(End::Left)? >= before, "there is a new session");
@@ -143,7 +177,9 @@ pub fn handshakes_that_start_at_both_ends_at_once_end_in_one_session() -> Result
         thread::scope(|scope| {
             let right = scope.spawn(|| start(End::Right));
             start(End::Left)?;
-            right.join().map_err(|_| anyhow::anyhow!("a thread ended"))?
+            right
+                .join()
+                .map_err(|_| anyhow::anyhow!("a thread ended"))?
         })?;
         for end in [End::Left, End::Right] {
             tunnels.pair.address(end, &tunnels.side(end).device, 1420)?;
@@ -153,8 +189,13 @@ pub fn handshakes_that_start_at_both_ends_at_once_end_in_one_session() -> Result
     Ok(())
 }
 
-/// Sends a number every millisecond during some work. Returns how many were sent and how many of them arrived.
-pub fn under_load(sender: &UdpSocket, receiver: &UdpSocket, work: impl FnOnce() -> Result<()>) -> Result<(u32, u32)> {
+/// Sends a number every millisecond during some work. Returns how many were sent and how many of
+/// them arrived.
+pub fn under_load(
+    sender: &UdpSocket,
+    receiver: &UdpSocket,
+    work: impl FnOnce() -> Result<()>,
+) -> Result<(u32, u32)> {
     use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
     let done = AtomicBool::new(false);
     receiver.set_read_timeout(Some(Duration::from_secs(1)))?;
@@ -178,7 +219,10 @@ pub fn under_load(sender: &UdpSocket, receiver: &UdpSocket, work: impl FnOnce() 
         let result = work();
         done.store(true, Relaxed);
         let ended = |_| anyhow::anyhow!("a thread ended");
-        let (sent, arrived) = (sending.join().map_err(ended)?, receiving.join().map_err(ended)?);
+        let (sent, arrived) = (
+            sending.join().map_err(ended)?,
+            receiving.join().map_err(ended)?,
+        );
         result?;
         Ok((sent, u32::try_from(arrived)?))
     })

@@ -4,15 +4,20 @@ use std::{path::PathBuf, sync::Mutex};
 
 use anyhow::{Result, ensure};
 use liqo_datapath::tunnel::{Tunnel, UserspaceTunnel};
-use liqo_datapath_testbed::{End, Pair, process::Side, traffic::transfer, wireguard_go::WireguardGo};
+use liqo_datapath_testbed::{
+    End, Pair, process::Side, traffic::transfer, wireguard_go::WireguardGo,
+};
 
 use crate::{until, wire::ping};
 
 /// Builds wireguard-go the first time.
 fn program() -> Result<PathBuf> {
     static BUILD: Mutex<()> = Mutex::new(());
-    let _one = BUILD.lock().map_err(|_| anyhow::anyhow!("an earlier build failed"))?;
-    Ok(tokio::runtime::Runtime::new()?.block_on(liqo_playground::wireguard_go(&liqo_playground::Silent))?)
+    let _one = BUILD
+        .lock()
+        .map_err(|_| anyhow::anyhow!("an earlier build failed"))?;
+    Ok(tokio::runtime::Runtime::new()?
+        .block_on(liqo_playground::wireguard_go(&liqo_playground::Silent))?)
 }
 
 struct Mixed {
@@ -29,7 +34,15 @@ fn mixed(name: &'static str, v6: bool) -> Result<(Mixed, WireguardGo)> {
     let sides = Side::both(&format!("{name}{}x", std::process::id() % 1_000_000), v6);
     let go = WireguardGo::start(&program()?, &pair.right, &sides[1])?;
     pair.address(End::Right, &sides[1].device, 1420)?;
-    Ok((Mixed { pair, ours: UserspaceTunnel::new(), sides, name }, go))
+    Ok((
+        Mixed {
+            pair,
+            ours: UserspaceTunnel::new(),
+            sides,
+            name,
+        },
+        go,
+    ))
 }
 
 impl Mixed {
@@ -48,11 +61,22 @@ impl Mixed {
         for v6 in [false, true] {
             let length = megabytes << 20;
             let (left, right) = (&self.pair.left, &self.pair.right);
-            ensure!(transfer(left, right, End::Right.inside(v6, 5001), length)?, "{}: damaged on the way there", self.name);
-            ensure!(transfer(right, left, End::Left.inside(v6, 5002), length)?, "{}: damaged on the way here", self.name);
+            ensure!(
+                transfer(left, right, End::Right.inside(v6, 5001), length)?,
+                "{}: damaged on the way there",
+                self.name
+            );
+            ensure!(
+                transfer(right, left, End::Left.inside(v6, 5002), length)?,
+                "{}: damaged on the way here",
+                self.name
+            );
         }
         let remote = self.ours.state().remotes[0].clone();
-        ensure!(remote.dropped.forged == 0 && remote.dropped.wrong_source == 0, "{remote:?}");
+        ensure!(
+            remote.dropped.forged == 0 && remote.dropped.wrong_source == 0,
+            "{remote:?}"
+        );
         Ok(())
     }
 }
@@ -67,7 +91,9 @@ pub fn wireguard_go_begins() -> Result<()> {
     let (mixed, _go) = mixed("go", false)?;
     mixed.start(false)?;
     ensure!(mixed.ours.state().remotes[0].endpoint.is_none());
-    until("an answer", || ping(&mixed.pair.right, End::Left.inside(false, 0), 56))?;
+    until("an answer", || {
+        ping(&mixed.pair.right, End::Left.inside(false, 0), 56)
+    })?;
     ensure!(mixed.ours.state().remotes[0].endpoint == Some(End::Right.outside(false, 51_820)));
     mixed.transfer(10)
 }

@@ -32,13 +32,23 @@ pub fn a_tunnel_client_is_answered_in_the_process() -> Result<()> {
     });
     tunnels.apply(End::Right, &right)?;
     let endpoints = vec![End::Right.outside(false, 51_820).to_string()];
-    let gateway = Gateway { public_key: right.private_key.public().0, endpoints };
-    let config = DialConfig { private_key: *caller.bytes(), gateways: vec![gateway] };
+    let gateway = Gateway {
+        public_key: right.private_key.public().0,
+        endpoints,
+    };
+    let config = DialConfig {
+        private_key: *caller.bytes(),
+        gateways: vec![gateway],
+    };
 
     let (done, until) = oneshot::channel::<()>();
     let far = async {
-        let policy =
-            watch::channel(ListenPolicy { ports: vec![AUTH_PORT], max_connections: 8, permits: Arc::new(Semaphore::new(8)) }).1;
+        let policy = watch::channel(ListenPolicy {
+            ports: vec![AUTH_PORT],
+            max_connections: 8,
+            permits: Arc::new(Semaphore::new(8)),
+        })
+        .1;
         let (_, mut accepted) = Stack::start(Role::Server(policy), inside);
         let echo = async {
             while let Some(accepted) = accepted.recv().await {
@@ -69,15 +79,34 @@ pub fn a_tunnel_client_is_answered_in_the_process() -> Result<()> {
             write.shutdown().await
         };
         tokio::try_join!(writing, read.read_to_end(&mut received))?;
-        ensure!(received == sent, "{} of {} bytes came back", received.len(), sent.len());
+        ensure!(
+            received == sent,
+            "{} of {} bytes came back",
+            received.len(),
+            sent.len()
+        );
         Ok(())
     };
     thread::scope(|scope| {
-        let serving = scope.spawn(|| Builder::new_current_thread().enable_all().build()?.block_on(far));
+        let serving = scope.spawn(|| {
+            Builder::new_current_thread()
+                .enable_all()
+                .build()?
+                .block_on(far)
+        });
         // Sockets are of the namespace of the thread that makes them.
-        let outcome = tunnels.pair.left.run(|| anyhow::Ok(Builder::new_current_thread().enable_all().build()?.block_on(near)?));
+        let outcome = tunnels.pair.left.run(|| {
+            anyhow::Ok(
+                Builder::new_current_thread()
+                    .enable_all()
+                    .build()?
+                    .block_on(near)?,
+            )
+        });
         drop(done);
-        serving.join().map_err(|_| anyhow::anyhow!("the far end panicked"))??;
+        serving
+            .join()
+            .map_err(|_| anyhow::anyhow!("the far end panicked"))??;
         outcome?
     })
 }

@@ -1,6 +1,8 @@
-//! The tunnel between namespaces: what it carries, remotes that come and go, attacks, relays, other implementations. Needs root.
+//! The tunnel between namespaces: what it carries, remotes that come and go, attacks, relays, other
+//! implementations. Needs root.
 //!
-//! Each test has its own two namespaces, which the kernel removes when the test ends, however it ends.
+//! Each test has its own two namespaces, which the kernel removes when the test ends, however it
+//! ends.
 
 mod carries;
 mod hostile;
@@ -34,7 +36,10 @@ macro_rules! tests {
 }
 
 fn main() -> ExitCode {
-    match process::serve().map_err(anyhow::Error::from).and_then(|served| Ok(served || remotes::serve_dead_remotes()?)) {
+    match process::serve()
+        .map_err(anyhow::Error::from)
+        .and_then(|served| Ok(served || remotes::serve_dead_remotes()?))
+    {
         Ok(false) => {}
         Ok(true) => return ExitCode::SUCCESS,
         Err(error) => {
@@ -43,9 +48,15 @@ fn main() -> ExitCode {
         }
     }
     // Installs `ip` if it is missing.
-    let install = async { liqo_playground::Requirements::check(&[]).await?.install(&liqo_playground::Silent).await };
-    if let Err(error) =
-        tokio::runtime::Runtime::new().map_err(anyhow::Error::from).and_then(|runtime| Ok(runtime.block_on(install)?))
+    let install = async {
+        liqo_playground::Requirements::check(&[])
+            .await?
+            .install(&liqo_playground::Silent)
+            .await
+    };
+    if let Err(error) = tokio::runtime::Runtime::new()
+        .map_err(anyhow::Error::from)
+        .and_then(|runtime| Ok(runtime.block_on(install)?))
     {
         eprintln!("{error:#}");
         return ExitCode::FAILURE;
@@ -116,7 +127,11 @@ impl Tunnels {
     /// Does not start the tunnels.
     fn prepare(v6: bool) -> Result<Self> {
         let ends = [UserspaceTunnel::new(), UserspaceTunnel::new()];
-        Ok(Self { pair: Pair::new()?, sides: Side::both("tunnel", v6), ends })
+        Ok(Self {
+            pair: Pair::new()?,
+            sides: Side::both("tunnel", v6),
+            ends,
+        })
     }
 
     fn side(&self, end: End) -> &Side {
@@ -128,7 +143,10 @@ impl Tunnels {
     }
 
     fn apply(&self, end: End, endpoint: &Endpoint) -> Result<()> {
-        Ok(self.pair.end(end).run(|| self.tunnel(end).apply(endpoint))??)
+        Ok(self
+            .pair
+            .end(end)
+            .run(|| self.tunnel(end).apply(endpoint))??)
     }
 
     fn endpoint(&self, end: End) -> Endpoint {
@@ -137,7 +155,12 @@ impl Tunnels {
 
     /// The first remote of an end.
     fn remote(&self, end: End) -> Result<RemoteState> {
-        self.tunnel(end).state().remotes.into_iter().next().ok_or_else(|| anyhow::anyhow!("no remote"))
+        self.tunnel(end)
+            .state()
+            .remotes
+            .into_iter()
+            .next()
+            .ok_or_else(|| anyhow::anyhow!("no remote"))
     }
 }
 
@@ -145,7 +168,10 @@ impl Tunnels {
 fn until(what: &str, mut condition: impl FnMut() -> Result<bool>) -> Result<()> {
     let deadline = Instant::now() + Duration::from_secs(30);
     while !condition()? {
-        ensure!(Instant::now() < deadline, "timeout while waiting for {what}");
+        ensure!(
+            Instant::now() < deadline,
+            "timeout while waiting for {what}"
+        );
         thread::sleep(Duration::from_millis(20));
     }
     Ok(())

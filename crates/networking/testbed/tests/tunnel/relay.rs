@@ -25,7 +25,8 @@ use crate::{
     wire::ping,
 };
 
-const TUNNEL: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 51_820);
+const TUNNEL: SocketAddr =
+    SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 51_820);
 const PORT: u16 = 443;
 
 /// Two ends with a session, a relay server at the right one, and a runtime for each.
@@ -38,17 +39,37 @@ struct Relays {
 impl Relays {
     fn new(v6: bool) -> Result<Self> {
         let tunnels = Tunnels::new(v6)?;
-        until("a session", || ping(&tunnels.pair.left, End::Right.inside(v6, 0), 0))?;
-        let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+        until("a session", || {
+            ping(&tunnels.pair.left, End::Right.inside(v6, 0), 0)
+        })?;
+        let runtime = || {
+            tokio::runtime::Builder::new_multi_thread()
+                .worker_threads(1)
+                .enable_all()
+                .build()
+        };
         // The threads of a runtime are in the namespace of its creator.
-        let runtimes = [tunnels.pair.left.run(runtime)??, tunnels.pair.right.run(runtime)??];
-        let start = async move { Server::start(&[End::Right.outside(v6, PORT)], loopback_for(v6), LIMITS) };
+        let runtimes = [
+            tunnels.pair.left.run(runtime)??,
+            tunnels.pair.right.run(runtime)??,
+        ];
+        let start =
+            async move { Server::start(&[End::Right.outside(v6, PORT)], loopback_for(v6), LIMITS) };
         let server = runtimes[1].block_on(runtimes[1].spawn(start))??;
-        Ok(Self { tunnels, runtimes, server })
+        Ok(Self {
+            tunnels,
+            runtimes,
+            server,
+        })
     }
 
     fn connect(&self, v6: bool) -> Result<Client> {
-        let start = Client::start(vec![End::Right.outside(v6, PORT)], loopback_for(v6), Arc::default(), || {});
+        let start = Client::start(
+            vec![End::Right.outside(v6, PORT)],
+            loopback_for(v6),
+            Arc::default(),
+            || {},
+        );
         let client = self.runtimes[0].block_on(self.runtimes[0].spawn(start))??;
         until("a connection", || Ok(client.server().is_some()))?;
         Ok(client)
@@ -62,7 +83,10 @@ impl Relays {
     }
 
     fn is_relayed(&self) -> Result<[bool; 2]> {
-        Ok([self.tunnels.remote(End::Left)?.is_relayed(), self.tunnels.remote(End::Right)?.is_relayed()])
+        Ok([
+            self.tunnels.remote(End::Left)?.is_relayed(),
+            self.tunnels.remote(End::Right)?.is_relayed(),
+        ])
     }
 
     fn ping(&self, v6: bool) -> Result<bool> {
@@ -73,7 +97,11 @@ impl Relays {
 /// Blocks or allows all UDP on the link.
 pub fn block_udp(tunnels: &Tunnels, is_blocked: bool) -> Result<()> {
     let rules = "add table inet block\ndelete table inet block\ntable inet block {\nchain i { type filter hook input priority 0; iifname wire meta l4proto udp drop; }\nchain o { type filter hook output priority 0; oifname wire meta l4proto udp drop; }\n}";
-    let rules = if is_blocked { rules } else { "delete table inet block" };
+    let rules = if is_blocked {
+        rules
+    } else {
+        "delete table inet block"
+    };
     for end in [End::Left, End::Right] {
         tunnels.pair.end(end).command("nft", &["-f", "-"], rules)?;
     }
@@ -81,10 +109,15 @@ pub fn block_udp(tunnels: &Tunnels, is_blocked: bool) -> Result<()> {
 }
 
 fn loopback_for(v6: bool) -> SocketAddr {
-    if v6 { SocketAddr::new(std::net::Ipv6Addr::LOCALHOST.into(), TUNNEL.port()) } else { TUNNEL }
+    if v6 {
+        SocketAddr::new(std::net::Ipv6Addr::LOCALHOST.into(), TUNNEL.port())
+    } else {
+        TUNNEL
+    }
 }
 
-pub fn tls_carries_everything_while_udp_is_blocked_and_the_return_to_udp_loses_nothing() -> Result<()> {
+pub fn tls_carries_everything_while_udp_is_blocked_and_the_return_to_udp_loses_nothing()
+-> Result<()> {
     let relays = Relays::new(false)?;
     let pair = &relays.tunnels.pair;
     let (sender, receiver) = datagram_sockets(pair, false)?;
@@ -96,12 +129,41 @@ pub fn tls_carries_everything_while_udp_is_blocked_and_the_return_to_udp_loses_n
     let begun = Instant::now();
     until("a ping over TLS", || relays.ping(false))?;
     println!("the first ping over TLS after {:?}", begun.elapsed());
-    until("both ends to use the relay", || Ok(relays.is_relayed()? == [true, true]))?;
-    let speaks_from = relays.tunnels.remote(End::Right)?.endpoint.context("an endpoint")?;
-    ensure!(relays.server.peer(speaks_from).context("its connection")?.ip() == End::Left.outside(false, 0).ip());
+    until("both ends to use the relay", || {
+        Ok(relays.is_relayed()? == [true, true])
+    })?;
+    let speaks_from = relays
+        .tunnels
+        .remote(End::Right)?
+        .endpoint
+        .context("an endpoint")?;
+    ensure!(
+        relays
+            .server
+            .peer(speaks_from)
+            .context("its connection")?
+            .ip()
+            == End::Left.outside(false, 0).ip()
+    );
     ensure!(relays.server.counts().proven == 1);
-    ensure!(transfer(&pair.left, &pair.right, End::Right.inside(false, 5001), 20 << 20)?, "left to right");
-    ensure!(transfer(&pair.right, &pair.left, End::Left.inside(false, 5002), 20 << 20)?, "right to left");
+    ensure!(
+        transfer(
+            &pair.left,
+            &pair.right,
+            End::Right.inside(false, 5001),
+            20 << 20
+        )?,
+        "left to right"
+    );
+    ensure!(
+        transfer(
+            &pair.right,
+            &pair.left,
+            End::Left.inside(false, 5002),
+            20 << 20
+        )?,
+        "right to left"
+    );
 
     let (sent, arrived) = under_load(&sender, &receiver, || {
         block_udp(&relays.tunnels, false)?;
@@ -115,7 +177,9 @@ pub fn tls_carries_everything_while_udp_is_blocked_and_the_return_to_udp_loses_n
     println!("{arrived} of {sent} datagrams arrived while UDP took over again");
     ensure!(sent > 100 && sent == arrived, "{arrived} of {sent} arrived");
     drop(client);
-    until("the connection to end", || Ok(relays.server.counts().proven == 0))?;
+    until("the connection to end", || {
+        Ok(relays.server.counts().proven == 0)
+    })?;
     ensure!(relays.ping(false)?);
     Ok(())
 }
@@ -141,7 +205,9 @@ pub fn a_relay_whose_connection_breaks_reconnects_and_the_tunnel_goes_on() -> Re
     // Stop the former one first.
     let free = async { Server::start(&[], TUNNEL, LIMITS) };
     relays.server = relays.runtimes[1].block_on(relays.runtimes[1].spawn(free))??;
-    until("the end of the connection", || Ok(client.server().is_none()))?;
+    until("the end of the connection", || {
+        Ok(client.server().is_none())
+    })?;
     relays.server = relays.runtimes[1].block_on(relays.runtimes[1].spawn(start))??;
     until("another connection", || Ok(client.server().is_some()))?;
     until("a ping over TLS", || relays.ping(false))?;
@@ -172,12 +238,19 @@ pub fn an_attack_on_a_relay_harms_nobody() -> Result<()> {
     let counts = relays.server.counts();
     ensure!(counts.proven == 1 && counts.unproven < most, "{counts:?}");
     ensure!(relays.ping(false)?);
-    until("silent connections to be closed", || Ok(relays.server.counts().unproven == 0))?;
+    until("silent connections to be closed", || {
+        Ok(relays.server.counts().unproven == 0)
+    })?;
     drop(silent);
 
     // Valid TLS handshakes, then garbage: each is closed at once.
     let connector = connector().map_err(anyhow::Error::from)?;
-    let begins: [&[u8]; 4] = [&[0xff, 0xff, 1, 2, 3], &[0, 0], &[0, 5, 4, 0, 0, 0, 1], &[0, 148, 9, 9, 9, 9]];
+    let begins: [&[u8]; 4] = [
+        &[0xff, 0xff, 1, 2, 3],
+        &[0, 0],
+        &[0, 5, 4, 0, 0, 0, 1],
+        &[0, 148, 9, 9, 9, 9],
+    ];
     for begin in begins {
         let frame = [begin, &vec![7; 20_000]].concat();
         let connector = connector.clone();
@@ -188,10 +261,13 @@ pub fn an_attack_on_a_relay_harms_nobody() -> Result<()> {
             let _ = stream.flush().await;
             let mut answer = [0; 16];
             // Closed with or without an error.
-            let ended = tokio::time::timeout(Duration::from_secs(5), stream.read(&mut answer)).await?;
+            let ended =
+                tokio::time::timeout(Duration::from_secs(5), stream.read(&mut answer)).await?;
             anyhow::Ok(ended.unwrap_or(0))
         };
-        let read = relays.runtimes[0].block_on(relays.runtimes[0].spawn(attempt))?.context("a connection that was not closed")?;
+        let read = relays.runtimes[0]
+            .block_on(relays.runtimes[0].spawn(attempt))?
+            .context("a connection that was not closed")?;
         ensure!(read == 0, "garbage was answered");
     }
 
@@ -211,9 +287,22 @@ pub fn an_attack_on_a_relay_harms_nobody() -> Result<()> {
     let begun = Instant::now();
     relays.runtimes[0].block_on(relays.runtimes[0].spawn(stranger))??;
     println!("a stranger was closed after {:?}", begun.elapsed());
-    ensure!(relays.tunnels.tunnel(End::Right).state().dropped.bad_handshake > 0);
+    ensure!(
+        relays
+            .tunnels
+            .tunnel(End::Right)
+            .state()
+            .dropped
+            .bad_handshake
+            > 0
+    );
 
-    ensure!(transfer(&pair.left, &pair.right, End::Right.inside(false, 5001), 5 << 20)?);
+    ensure!(transfer(
+        &pair.left,
+        &pair.right,
+        End::Right.inside(false, 5001),
+        5 << 20
+    )?);
     ensure!(relays.server.counts().proven == 1);
     Ok(())
 }

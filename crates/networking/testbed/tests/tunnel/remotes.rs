@@ -9,7 +9,9 @@ use std::{
 
 use anyhow::{Result, ensure};
 use ipnet::IpNet;
-use liqo_datapath::tunnel::{Endpoint, Measured, PrivateKey, PublicKey, Remote, Tunnel, UserspaceTunnel};
+use liqo_datapath::tunnel::{
+    Endpoint, Measured, PrivateKey, PublicKey, Remote, Tunnel, UserspaceTunnel,
+};
 use liqo_datapath_testbed::{
     End, Pair,
     process::{self, Running, Side},
@@ -33,18 +35,28 @@ pub fn the_path_to_a_remote_is_measured_while_the_remote_is_enabled() -> Result<
     // On a busy machine answers may come too late, which counts as a loss for a minute.
     let mut lost = 0;
     until("an answer", || {
-        let found = measured(&tunnels)?.filter(|now| now.shortest.is_some_and(|time| time < Duration::from_secs(1)));
+        let found = measured(&tunnels)?.filter(|now| {
+            now.shortest
+                .is_some_and(|time| time < Duration::from_secs(1))
+        });
         lost = found.as_ref().map_or(lost, |now| now.lost_per_thousand);
         Ok(found.is_some())
     })?;
-    ensure!(tunnels.remote(End::Right)?.dropped.not_ip == 0, "a question went to the device");
+    ensure!(
+        tunnels.remote(End::Right)?.dropped.not_ip == 0,
+        "a question went to the device"
+    );
     block_udp(&tunnels, true)?;
-    until("more losses", || Ok(measured(&tunnels)?.is_some_and(|now| now.lost_per_thousand > lost)))?;
+    until("more losses", || {
+        Ok(measured(&tunnels)?.is_some_and(|now| now.lost_per_thousand > lost))
+    })?;
     block_udp(&tunnels, false)?;
     let mut endpoint = tunnels.endpoint(End::Left);
     endpoint.remotes[0].enabled = false;
     tunnels.apply(End::Left, &endpoint)?;
-    until("that it is not measured", || Ok(measured(&tunnels)?.is_none()))
+    until("that it is not measured", || {
+        Ok(measured(&tunnels)?.is_none())
+    })
 }
 
 pub fn a_connection_survives_the_death_of_the_process() -> Result<()> {
@@ -56,8 +68,12 @@ pub fn a_connection_survives_the_death_of_the_process() -> Result<()> {
         pair.address(end, &format!("tunnel{}", end.number()), 1420)?;
     }
     pair.left.ip("route add 198.51.100.0/24 dev tunnel1")?;
-    let listener = pair.right.run(|| TcpListener::bind(End::Right.inside(false, 5001)))??;
-    let mut client = pair.left.run(|| TcpStream::connect(End::Right.inside(false, 5001)))??;
+    let listener = pair
+        .right
+        .run(|| TcpListener::bind(End::Right.inside(false, 5001)))??;
+    let mut client = pair
+        .left
+        .run(|| TcpStream::connect(End::Right.inside(false, 5001)))??;
     let (mut server, _) = listener.accept()?;
     for stream in [&client, &server] {
         stream.set_read_timeout(Some(Duration::from_mins(1)))?;
@@ -77,11 +93,19 @@ pub fn a_connection_survives_the_death_of_the_process() -> Result<()> {
     };
     round_trips(0, 100)?;
     drop(left);
-    ensure!(!ping(&pair.left, End::Right.inside(false, 0), 0)?, "the process lives");
+    ensure!(
+        !ping(&pair.left, End::Right.inside(false, 0), 0)?,
+        "the process lives"
+    );
     left = Running::start("tunnel", &pair.left, &sides[0])?;
     round_trips(100, 200)?;
-    let routes = pair.left.command("ip", &["route", "show", "dev", "tunnel1"], "")?;
-    ensure!(routes.contains("198.51.100.0/24"), "the routes went: {routes}");
+    let routes = pair
+        .left
+        .command("ip", &["route", "show", "dev", "tunnel1"], "")?;
+    ensure!(
+        routes.contains("198.51.100.0/24"),
+        "the routes went: {routes}"
+    );
     drop((left, client));
     let _ = echo.join();
     Ok(())
@@ -101,7 +125,14 @@ fn second_gateway(tunnels: &Tunnels) -> Result<(UserspaceTunnel, Remote)> {
     let gateway = UserspaceTunnel::new();
     tunnels.pair.right.run(|| gateway.apply(&endpoint))??;
     // Packets from here are for an address of another device, and answers leave through that one.
-    tunnels.pair.right.command("sh", &["-c", "for f in /proc/sys/net/ipv4/conf/*/rp_filter; do echo 0 > $f; done"], "")?;
+    tunnels.pair.right.command(
+        "sh",
+        &[
+            "-c",
+            "for f in /proc/sys/net/ipv4/conf/*/rp_filter; do echo 0 > $f; done",
+        ],
+        "",
+    )?;
     let remote = Remote {
         public_key: key.public(),
         endpoint: Some(End::Right.outside(false, 51_821)),
@@ -112,24 +143,33 @@ fn second_gateway(tunnels: &Tunnels) -> Result<(UserspaceTunnel, Remote)> {
 
 fn has_session(tunnels: &Tunnels, key: PublicKey) -> bool {
     let remotes = tunnels.tunnel(End::Left).state().remotes;
-    remotes.iter().any(|remote| remote.public_key == key && remote.last_handshake.is_some())
+    remotes
+        .iter()
+        .any(|remote| remote.public_key == key && remote.last_handshake.is_some())
 }
 
 pub fn a_remote_is_replaced_under_load_without_a_loss() -> Result<()> {
     let tunnels = Tunnels::new(false)?;
     let (sender, receiver) = datagram_sockets(&tunnels.pair, false)?;
-    until("a session", || ping(&tunnels.pair.left, End::Right.inside(false, 0), 0))?;
+    until("a session", || {
+        ping(&tunnels.pair.left, End::Right.inside(false, 0), 0)
+    })?;
     let (gateway, second) = second_gateway(&tunnels)?;
     let (sent, arrived) = under_load(&sender, &receiver, || {
         // First in addition to the former one, without traffic, then instead of it.
         let mut endpoint = tunnels.endpoint(End::Left);
-        endpoint.remotes.push(Remote { enabled: false, ..second.clone() });
+        endpoint.remotes.push(Remote {
+            enabled: false,
+            ..second.clone()
+        });
         tunnels.apply(End::Left, &endpoint)?;
         until("a session", || Ok(has_session(&tunnels, second.public_key)))?;
         endpoint.remotes[0].enabled = false;
         endpoint.remotes[1].enabled = true;
         tunnels.apply(End::Left, &endpoint)?;
-        until("packets through the second", || Ok(gateway.state().remotes[0].received_bytes > 10_000))?;
+        until("packets through the second", || {
+            Ok(gateway.state().remotes[0].received_bytes > 10_000)
+        })?;
         endpoint.remotes.remove(0);
         tunnels.apply(End::Left, &endpoint)
     })?;
@@ -140,7 +180,9 @@ pub fn a_remote_is_replaced_under_load_without_a_loss() -> Result<()> {
 pub fn our_key_changes_under_load_without_a_loss() -> Result<()> {
     let tunnels = Tunnels::new(false)?;
     let (sender, receiver) = datagram_sockets(&tunnels.pair, false)?;
-    until("a session", || ping(&tunnels.pair.left, End::Right.inside(false, 0), 0))?;
+    until("a session", || {
+        ping(&tunnels.pair.left, End::Right.inside(false, 0), 0)
+    })?;
     let key = PrivateKey::generate();
     let (sent, arrived) = under_load(&sender, &receiver, || {
         // Our key changes; the peer does not know yet.
@@ -149,46 +191,74 @@ pub fn our_key_changes_under_load_without_a_loss() -> Result<()> {
         tunnels.apply(End::Left, &left)?;
         let carried = || tunnels.tunnel(End::Right).state().remotes[0].received_bytes;
         let before = carried();
-        until("datagrams that the former key carries", || Ok(carried() > before + 10_000))?;
+        until("datagrams that the former key carries", || {
+            Ok(carried() > before + 10_000)
+        })?;
         // The peer learns the new key, in addition to the former one.
         let mut right = tunnels.endpoint(End::Right);
         let former = right.remotes[0].clone();
         let first_key = Some(former.public_key);
-        right.remotes.push(Remote { public_key: key.public(), first_key, enabled: false, ..former });
+        right.remotes.push(Remote {
+            public_key: key.public(),
+            first_key,
+            enabled: false,
+            ..former
+        });
         tunnels.apply(End::Right, &right)?;
         let fresh = || tunnels.tunnel(End::Right).state().remotes[1].clone();
-        until("a session of the new key", || Ok(fresh().last_handshake.is_some()))?;
-        // The initiator uses the new session at once. For the peer both keys are one gateway; it sends with the last one.
+        until("a session of the new key", || {
+            Ok(fresh().last_handshake.is_some())
+        })?;
+        // The initiator uses the new session at once. For the peer both keys are one gateway; it
+        // sends with the last one.
         right.remotes[1].enabled = true;
         tunnels.apply(End::Right, &right)?;
-        until("packets under the new key", || Ok(fresh().received_bytes > 10_000))?;
+        until("packets under the new key", || {
+            Ok(fresh().received_bytes > 10_000)
+        })?;
         let before = tunnels.remote(End::Right)?.sent_bytes;
-        ensure!(ping(&tunnels.pair.right, End::Left.inside(false, 0), 1000)?, "with the new key");
-        ensure!(tunnels.remote(End::Right)?.sent_bytes < before + 1000, "it was sent with the former key");
+        ensure!(
+            ping(&tunnels.pair.right, End::Left.inside(false, 0), 1000)?,
+            "with the new key"
+        );
+        ensure!(
+            tunnels.remote(End::Right)?.sent_bytes < before + 1000,
+            "it was sent with the former key"
+        );
         right.remotes.remove(0);
         tunnels.apply(End::Right, &right)?;
         left.previous_key = None;
         tunnels.apply(End::Left, &left)
     })?;
     ensure!(sent > 100 && sent == arrived, "{arrived} of {sent} arrived");
-    ensure!(ping(&tunnels.pair.right, End::Left.inside(false, 0), 0)?, "the way back");
+    ensure!(
+        ping(&tunnels.pair.right, End::Left.inside(false, 0), 0)?,
+        "the way back"
+    );
     Ok(())
 }
 
 pub fn a_gateway_that_moves_is_followed() -> Result<()> {
     let tunnels = Tunnels::new(false)?;
     let (sender, receiver) = datagram_sockets(&tunnels.pair, false)?;
-    until("a session", || ping(&tunnels.pair.left, End::Right.inside(false, 0), 0))?;
+    until("a session", || {
+        ping(&tunnels.pair.left, End::Right.inside(false, 0), 0)
+    })?;
     let before = tunnels.remote(End::Left)?.last_handshake;
     let (sent, arrived) = under_load(&sender, &receiver, || {
         let mut endpoint = tunnels.endpoint(End::Left);
         endpoint.listen = vec![with_port(endpoint.listen[0], 4444)];
         tunnels.apply(End::Left, &endpoint)?;
-        until("the new address", || Ok(tunnels.remote(End::Right)?.endpoint == Some(End::Left.outside(false, 4444))))
+        until("the new address", || {
+            Ok(tunnels.remote(End::Right)?.endpoint == Some(End::Left.outside(false, 4444)))
+        })
     })?;
     ensure!(sent == arrived, "{arrived} of {sent} arrived");
     ensure!(ping(&tunnels.pair.right, End::Left.inside(false, 0), 0)?);
-    ensure!(tunnels.remote(End::Left)?.last_handshake >= before, "it needed a new session");
+    ensure!(
+        tunnels.remote(End::Left)?.last_handshake >= before,
+        "it needed a new session"
+    );
     Ok(())
 }
 
@@ -199,26 +269,44 @@ pub fn flows_are_spread_over_the_gateways_of_a_cluster() -> Result<()> {
     endpoint.remotes.push(second.clone());
     tunnels.apply(End::Left, &endpoint)?;
     until("both sessions", || {
-        Ok(has_session(&tunnels, second.public_key) && has_session(&tunnels, endpoint.remotes[0].public_key))
+        Ok(has_session(&tunnels, second.public_key)
+            && has_session(&tunnels, endpoint.remotes[0].public_key))
     })?;
-    let receiver = tunnels.pair.right.run(|| UdpSocket::bind(End::Right.inside(false, 5005)))??;
+    let receiver = tunnels
+        .pair
+        .right
+        .run(|| UdpSocket::bind(End::Right.inside(false, 5005)))??;
     receiver.set_read_timeout(Some(Duration::from_secs(5)))?;
     let mut right = tunnels.endpoint(End::Right);
     right.remotes[0].prefixes.push(SOURCES.parse()?);
     tunnels.apply(End::Right, &right)?;
-    tunnels.pair.left.ip(&format!("address add {SOURCES} dev lo"))?;
+    tunnels
+        .pair
+        .left
+        .ip(&format!("address add {SOURCES} dev lo"))?;
     let flow = |place: u8| -> Result<()> {
-        let sender = tunnels.pair.left.run(|| UdpSocket::bind((Ipv4Addr::new(10, 99, 1, place), 0)))??;
+        let sender = tunnels
+            .pair
+            .left
+            .run(|| UdpSocket::bind((Ipv4Addr::new(10, 99, 1, place), 0)))??;
         sender.send_to(&[0; 500], End::Right.inside(false, 5005))?;
         ensure!(receiver.recv(&mut [0; 600])? == 500);
         Ok(())
     };
-    let shares = || (tunnels.tunnel(End::Right).state().remotes[0].received_bytes, gateway.state().remotes[0].received_bytes);
+    let shares = || {
+        (
+            tunnels.tunnel(End::Right).state().remotes[0].received_bytes,
+            gateway.state().remotes[0].received_bytes,
+        )
+    };
     let before = shares();
     (0..16).try_for_each(flow)?;
     let after = shares();
     let (first, other) = (after.0 - before.0, after.1 - before.1);
-    ensure!(first >= 8 * 500 && other >= 8 * 500, "{first} and {other} bytes");
+    ensure!(
+        first >= 8 * 500 && other >= 8 * 500,
+        "{first} and {other} bytes"
+    );
     // When one is disabled, the other carries everything.
     endpoint.remotes[0].enabled = false;
     tunnels.apply(End::Left, &endpoint)?;
@@ -236,7 +324,8 @@ fn behind(number: u16) -> String {
     format!("10.{}.{}", 100 + number / 256, number % 256)
 }
 
-/// Runs a tunnel to remotes that do not answer, if this process was started in that role. Returns whether it was.
+/// Runs a tunnel to remotes that do not answer, if this process was started in that role. Returns
+/// whether it was.
 pub fn serve_dead_remotes() -> Result<bool> {
     if std::env::var(process::ROLE).as_deref() != Ok(DEAD_REMOTES) {
         return Ok(false);
@@ -247,11 +336,19 @@ pub fn serve_dead_remotes() -> Result<bool> {
         let endpoint: SocketAddr = format!("192.0.2.{}:51820", 3 + number % 200).parse()?;
         let public_key = PrivateKey::generate().public();
         let model = side.endpoint().remotes.remove(0);
-        anyhow::Ok(Remote { public_key, endpoint: Some(endpoint), prefixes: vec![prefix], ..model })
+        anyhow::Ok(Remote {
+            public_key,
+            endpoint: Some(endpoint),
+            prefixes: vec![prefix],
+            ..model
+        })
     };
     let remotes = (0..REMOTES).map(remote).collect::<Result<Vec<_>>>()?;
     let tunnel = UserspaceTunnel::new();
-    tunnel.apply(&Endpoint { remotes, ..side.endpoint() })?;
+    tunnel.apply(&Endpoint {
+        remotes,
+        ..side.endpoint()
+    })?;
     process::wait_for_the_end()?;
     Ok(true)
 }
@@ -264,8 +361,14 @@ pub fn hundreds_of_dead_remotes_take_little_memory() -> Result<()> {
     pair.left.ip("route add 10.100.0.0/14 dev tunnel1")?;
     let sender = pair.left.run(|| UdpSocket::bind("0.0.0.0:0"))??;
     let taken = || -> Result<usize> {
-        let shown = pair.left.command("ip", &["-s", "-j", "link", "show", "tunnel1"], "")?;
-        let packets = shown.split("\"tx\":").nth(1).and_then(|rest| rest.split("\"packets\":").nth(1)).unwrap_or_default();
+        let shown = pair
+            .left
+            .command("ip", &["-s", "-j", "link", "show", "tunnel1"], "")?;
+        let packets = shown
+            .split("\"tx\":")
+            .nth(1)
+            .and_then(|rest| rest.split("\"packets\":").nth(1))
+            .unwrap_or_default();
         Ok(packets.split(',').next().unwrap_or_default().parse()?)
     };
     let before = tunnel.resident_memory()?;
@@ -281,33 +384,57 @@ pub fn hundreds_of_dead_remotes_take_little_memory() -> Result<()> {
     }
     let grown = tunnel.resident_memory()?.saturating_sub(before);
     // 64 packets of 1344 bytes each are 26 MiB; all that were sent would be more than 110.
-    ensure!(grown < 60 << 20, "{} MiB for {REMOTES} remotes", grown >> 20);
+    ensure!(
+        grown < 60 << 20,
+        "{} MiB for {REMOTES} remotes",
+        grown >> 20
+    );
     Ok(())
 }
 
 pub fn the_device_outlives_the_tunnel_until_it_is_removed() -> Result<()> {
     let tunnels = Tunnels::new(false)?;
-    let device = || tunnels.pair.left.command("ip", &["link", "show", "tunnel1"], "");
+    let device = || {
+        tunnels
+            .pair
+            .left
+            .command("ip", &["link", "show", "tunnel1"], "")
+    };
     tunnels.tunnel(End::Left).stop();
     ensure!(!tunnels.tunnel(End::Left).state().running);
     ensure!(device()?.contains("mtu 1420"));
-    tunnels.pair.left.run(|| tunnels.tunnel(End::Left).remove_device("tunnel1"))??;
+    tunnels
+        .pair
+        .left
+        .run(|| tunnels.tunnel(End::Left).remove_device("tunnel1"))??;
     ensure!(device().is_err(), "the device is still there");
     // Removing it twice is no error.
-    tunnels.pair.left.run(|| tunnels.tunnel(End::Left).remove_device("tunnel1"))??;
+    tunnels
+        .pair
+        .left
+        .run(|| tunnels.tunnel(End::Left).remove_device("tunnel1"))??;
     Ok(())
 }
 
 pub fn a_device_that_somebody_removed_comes_back() -> Result<()> {
     let tunnels = Tunnels::new(false)?;
-    until("a session", || ping(&tunnels.pair.left, End::Right.inside(false, 0), 0))?;
+    until("a session", || {
+        ping(&tunnels.pair.left, End::Right.inside(false, 0), 0)
+    })?;
     tunnels.pair.left.ip("link delete tunnel1")?;
-    until("the loss is noticed", || Ok(!tunnels.tunnel(End::Left).state().running))?;
+    until("the loss is noticed", || {
+        Ok(!tunnels.tunnel(End::Left).state().running)
+    })?;
     tunnels.apply(End::Left, &tunnels.endpoint(End::Left))?;
     tunnels.pair.address(End::Left, "tunnel1", 1420)?;
     ensure!(tunnels.tunnel(End::Left).state().running);
     let start = Instant::now();
-    until("an answer", || ping(&tunnels.pair.left, End::Right.inside(false, 0), 0))?;
-    ensure!(start.elapsed() < Duration::from_secs(3), "the session did not survive");
+    until("an answer", || {
+        ping(&tunnels.pair.left, End::Right.inside(false, 0), 0)
+    })?;
+    ensure!(
+        start.elapsed() < Duration::from_secs(3),
+        "the session did not survive"
+    );
     Ok(())
 }

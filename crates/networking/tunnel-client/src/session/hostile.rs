@@ -1,5 +1,6 @@
-//! A hostile gateway, or somebody on the way to it, sends to a session: recorded messages with faults, and hostile packets in valid
-//! messages. The session refuses the former, and it and its stack survive the latter.
+//! A hostile gateway, or somebody on the way to it, sends to a session: recorded messages with
+//! faults, and hostile packets in valid messages. The session refuses the former, and it and its
+//! stack survive the latter.
 
 use std::cell::RefCell;
 
@@ -31,17 +32,30 @@ struct Call {
     _socket: std::net::UdpSocket,
 }
 
-/// Runs a test with new inputs each time. The session changes with each input, so a failure cannot be made smaller.
+/// Runs a test with new inputs each time. The session changes with each input, so a failure cannot
+/// be made smaller.
 fn run<S: Strategy>(strategy: &S, test: impl Fn(S::Value) -> TestCaseResult) {
-    TestRunner::new(Config { max_shrink_iters: 0, failure_persistence: None, ..Config::default() }).run(strategy, test).unwrap();
+    TestRunner::new(Config {
+        max_shrink_iters: 0,
+        failure_persistence: None,
+        ..Config::default()
+    })
+    .run(strategy, test)
+    .unwrap();
 }
 
 impl Call {
     fn new() -> Self {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let address = socket.local_addr().unwrap();
-        let gateways = vec![Gateway { public_key: public(THEIRS), endpoints: vec![address.to_string()] }];
+        let gateways = vec![Gateway {
+            public_key: public(THEIRS),
+            endpoints: vec![address.to_string()],
+        }];
         let session = runtime.block_on(async {
             let mut session = Session::new(OURS, watch::channel(gateways).1, |_| true).unwrap();
             session.update_candidates();
@@ -49,47 +63,82 @@ impl Call {
         });
         let secret = x25519::StaticSecret::from(THEIRS);
         let limiter = Arc::new(RateLimiter::new(&x25519::PublicKey::from(&secret), 100));
-        let gateway = Tunn::new(secret, public(OURS).into(), None, None, IndexTable::from_os_rng(), limiter);
-        Self { runtime, session: session.into(), gateway: gateway.into(), address, _socket: socket }
+        let gateway = Tunn::new(
+            secret,
+            public(OURS).into(),
+            None,
+            None,
+            IndexTable::from_os_rng(),
+            limiter,
+        );
+        Self {
+            runtime,
+            session: session.into(),
+            gateway: gateway.into(),
+            address,
+            _socket: socket,
+        }
     }
 
     /// The packet that the session takes out of a datagram.
     fn receive(&self, datagram: &[u8]) -> Option<Vec<u8>> {
-        self.runtime.block_on(self.session.borrow_mut().receive(datagram, self.address))
+        self.runtime
+            .block_on(self.session.borrow_mut().receive(datagram, self.address))
     }
 
     fn encrypt(&self, packet: &[u8]) -> Vec<u8> {
-        let message = self.gateway.borrow_mut().encapsulate_with_session(Packet::copy_from(packet));
-        message.map(|message| Packet::from(WgKind::Data(message)).to_vec()).unwrap_or_default()
+        let message = self
+            .gateway
+            .borrow_mut()
+            .encapsulate_with_session(Packet::copy_from(packet));
+        message
+            .map(|message| Packet::from(WgKind::Data(message)).to_vec())
+            .unwrap_or_default()
     }
 
-    /// Sends a message with faults to the session, many times. It takes nothing out of them but what was sent. Three bytes after the kind
-    /// are reserved, and nobody reads them.
+    /// Sends a message with faults to the session, many times. It takes nothing out of them but
+    /// what was sent. Three bytes after the kind are reserved, and nobody reads them.
     fn attack(&self, message: &[u8]) {
         run(&mutated(Just(message.to_vec())), |datagram| {
             let carried = self.receive(&datagram);
             let is_same = || datagram.get(4..) == message.get(4..) && datagram[0] == message[0];
-            prop_assert!(carried.is_none() || is_same(), "{:?} carries {:?}", datagram, carried);
+            prop_assert!(
+                carried.is_none() || is_same(),
+                "{:?} carries {:?}",
+                datagram,
+                carried
+            );
             Ok(())
         });
     }
 
     /// Establishes the session. Before each message of the gateway, `before` gets it.
     fn establish(&self, before: impl Fn(&[u8])) {
-        let initiation = self.session.borrow_mut().candidates[0].tunn.format_handshake_initiation(true).unwrap();
+        let initiation = self.session.borrow_mut().candidates[0]
+            .tunn
+            .format_handshake_initiation(true)
+            .unwrap();
         let initiation = Packet::from(WgKind::from(initiation)).to_vec();
         let public_key = x25519::PublicKey::from(public(THEIRS));
-        let cookie = RateLimiter::new(&public_key, 0).verify_packet(self.address, Packet::copy_from(&initiation[..]));
-        let Err(TunnResult::WriteToNetwork(cookie)) = cookie else { panic!("no cookie") };
+        let cookie = RateLimiter::new(&public_key, 0)
+            .verify_packet(self.address, Packet::copy_from(&initiation[..]));
+        let Err(TunnResult::WriteToNetwork(cookie)) = cookie else {
+            panic!("no cookie")
+        };
         before(&Packet::from(cookie));
         let message = Packet::copy_from(&initiation[..]).try_into_wg().unwrap();
-        let TunnResult::WriteToNetwork(answer) = self.gateway.borrow_mut().handle_incoming_packet(message) else {
+        let TunnResult::WriteToNetwork(answer) =
+            self.gateway.borrow_mut().handle_incoming_packet(message)
+        else {
             panic!("no answer")
         };
         let answer = Packet::from(answer).to_vec();
         before(&answer);
         assert_eq!(self.receive(&answer), None);
-        assert!(self.session.borrow().active.is_some(), "the gateway has answered");
+        assert!(
+            self.session.borrow().active.is_some(),
+            "the gateway has answered"
+        );
     }
 }
 
@@ -100,7 +149,10 @@ fn mutated_answers_of_a_gateway_are_refused_and_the_session_is_established_never
     for length in [1, 16, 1280] {
         call.attack(&call.encrypt(&vec![7; length]));
     }
-    assert_eq!(call.receive(&call.encrypt(b"who is there?")).as_deref(), Some(&b"who is there?"[..]));
+    assert_eq!(
+        call.receive(&call.encrypt(b"who is there?")).as_deref(),
+        Some(&b"who is there?"[..])
+    );
 }
 
 #[test]
@@ -108,14 +160,23 @@ fn hostile_packets_of_a_gateway_end_neither_the_session_nor_its_stack() {
     let call = Call::new();
     call.establish(|_| {});
     let (inside, link) = PacketLink::pair();
-    let (stack, _) = call.runtime.block_on(async { Stack::start(Role::Client, inside) });
+    let (stack, _) = call
+        .runtime
+        .block_on(async { Stack::start(Role::Client, inside) });
     let PacketLink { outgoing, incoming } = link;
     let incoming = RefCell::new(incoming);
     run(&hostile_packets(), |packets| {
         for (packet, is_repaired) in packets {
-            let packet = if is_repaired { to_client(packet) } else { packet };
+            let packet = if is_repaired {
+                to_client(packet)
+            } else {
+                packet
+            };
             let carried = call.receive(&call.encrypt(&packet));
-            prop_assert_eq!(carried.as_ref(), Some(&packet).filter(|packet| !packet.is_empty()));
+            prop_assert_eq!(
+                carried.as_ref(),
+                Some(&packet).filter(|packet| !packet.is_empty())
+            );
             call.runtime.block_on(async {
                 if let Some(packet) = carried {
                     outgoing.send(packet).await.unwrap();

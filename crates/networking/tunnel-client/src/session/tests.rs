@@ -18,7 +18,8 @@ async fn gateway(secret: [u8; 32], known: [u8; 32], address: &str) -> Server {
     gateway_with(&[secret], known, address).await
 }
 
-/// A gateway that answers handshakes for any of these keys, and sends with the first that has a session.
+/// A gateway that answers handshakes for any of these keys, and sends with the first that has a
+/// session.
 async fn gateway_with(secrets: &[[u8; 32]], known: [u8; 32], address: &str) -> Server {
     let socket = UdpSocket::bind(address).await.unwrap();
     let address = socket.local_addr().unwrap();
@@ -31,7 +32,11 @@ async fn gateway_with(secrets: &[[u8; 32]], known: [u8; 32], address: &str) -> S
     let mut tunns: Vec<Tunn> = secrets.iter().map(tunn).collect();
     let (inside, mut outside) = PacketLink::pair();
     let permits = Arc::new(tokio::sync::Semaphore::new(8));
-    let policy = ListenPolicy { ports: vec![crate::AUTH_PORT], max_connections: 8, permits };
+    let policy = ListenPolicy {
+        ports: vec![crate::AUTH_PORT],
+        max_connections: 8,
+        permits,
+    };
     let (_, accepted) = Stack::start(Role::Server(watch::channel(policy).1), inside);
     let stop = CancellationToken::new();
     let run = async move {
@@ -67,15 +72,26 @@ async fn gateway_with(secrets: &[[u8; 32]], known: [u8; 32], address: &str) -> S
         }
     };
     tokio::spawn(stop.clone().run_until_cancelled_owned(run));
-    Server { public_keys: secrets.iter().copied().map(public).collect(), address, accepted, _until: stop.drop_guard() }
+    Server {
+        public_keys: secrets.iter().copied().map(public).collect(),
+        address,
+        accepted,
+        _until: stop.drop_guard(),
+    }
 }
 
 fn config(private_key: [u8; 32], gateways: &[&Server]) -> DialConfig {
     let one = |&server: &&Server| {
-        let by = |&public_key: &[u8; 32]| Gateway { public_key, endpoints: vec![server.address.to_string()] };
+        let by = |&public_key: &[u8; 32]| Gateway {
+            public_key,
+            endpoints: vec![server.address.to_string()],
+        };
         server.public_keys.iter().rev().map(by).collect::<Vec<_>>()
     };
-    DialConfig { private_key, gateways: gateways.iter().flat_map(one).collect() }
+    DialConfig {
+        private_key,
+        gateways: gateways.iter().flat_map(one).collect(),
+    }
 }
 
 /// Like [`super::dial`], but gateways may be on this machine.
@@ -130,25 +146,61 @@ fn gateways_that_do_not_answer_are_called_less_and_less_often() {
 }
 
 #[tokio::test]
-async fn a_gateways_state_survives_a_change_of_the_list_and_names_are_not_looked_up_at_each_change() {
+async fn a_gateways_state_survives_a_change_of_the_list_and_names_are_not_looked_up_at_each_change()
+{
     let known = |endpoints: &[&str]| {
-        let endpoints = endpoints.iter().map(|&endpoint| endpoint.to_owned()).collect();
-        vec![Gateway { public_key: public([2; 32]), endpoints }]
+        let endpoints = endpoints
+            .iter()
+            .map(|&endpoint| endpoint.to_owned())
+            .collect();
+        vec![Gateway {
+            public_key: public([2; 32]),
+            endpoints,
+        }]
     };
     let (gateways, receiver) = watch::channel(known(&["203.0.113.5:51840", "milan.example:51840"]));
     let mut session = Session::new([1; 32], receiver, is_allowed_address).unwrap();
     session.update_candidates();
     assert_eq!(session.names_to_look_up(None), ["milan.example:51840"]);
-    session.names.insert("milan.example:51840".to_owned(), vec!["203.0.113.5:51840".parse().unwrap()]);
-    drop(session.candidates[0].tunn.format_handshake_initiation(true).unwrap());
-    gateways.send_replace(known(&["203.0.113.6:51840", "203.0.113.5:51840", "milan.example:51840", "rome.example:51840"]));
+    session.names.insert(
+        "milan.example:51840".to_owned(),
+        vec!["203.0.113.5:51840".parse().unwrap()],
+    );
+    drop(
+        session.candidates[0]
+            .tunn
+            .format_handshake_initiation(true)
+            .unwrap(),
+    );
+    gateways.send_replace(known(&[
+        "203.0.113.6:51840",
+        "203.0.113.5:51840",
+        "milan.example:51840",
+        "rome.example:51840",
+    ]));
     session.update_candidates();
     assert_eq!(session.candidates.len(), 2);
-    assert!(session.candidates[1].tunn.format_handshake_initiation(false).is_none(), "it was called already");
-    assert!(session.names_to_look_up(Some(NEW_LOOKUP_INTERVAL / 2)).is_empty());
+    assert!(
+        session.candidates[1]
+            .tunn
+            .format_handshake_initiation(false)
+            .is_none(),
+        "it was called already"
+    );
+    assert!(
+        session
+            .names_to_look_up(Some(NEW_LOOKUP_INTERVAL / 2))
+            .is_empty()
+    );
     assert_eq!(session.names_to_look_up(Some(NEW_LOOKUP_INTERVAL)).len(), 2);
-    session.names.insert("rome.example:51840".to_owned(), Vec::new());
-    assert!(session.names_to_look_up(Some(LOOKUP_INTERVAL / 2)).is_empty());
+    session
+        .names
+        .insert("rome.example:51840".to_owned(), Vec::new());
+    assert!(
+        session
+            .names_to_look_up(Some(LOOKUP_INTERVAL / 2))
+            .is_empty()
+    );
 }
 
 #[tokio::test]
@@ -165,9 +217,20 @@ async fn the_session_uses_one_gateway_when_several_answer() {
     let mut one = gateway([2; 32], public([1; 32]), "127.0.0.1:0").await;
     let mut other = gateway([3; 32], public([1; 32]), "127.0.0.1:0").await;
     let connection = dial(config([1; 32], &[&one, &other])).unwrap();
-    drop(timeout(SESSION_TIMEOUT, connection.heard_at.clone().wait_for(Option::is_some)).await.unwrap());
+    drop(
+        timeout(
+            SESSION_TIMEOUT,
+            connection.heard_at.clone().wait_for(Option::is_some),
+        )
+        .await
+        .unwrap(),
+    );
     let first = connection.gateway();
-    let server = if first == Some(one.address) { &mut one } else { &mut other };
+    let server = if first == Some(one.address) {
+        &mut one
+    } else {
+        &mut other
+    };
     let (ours, theirs) = tokio::join!(connection.connect(crate::AUTH_PORT), server.accepted.recv());
     let (mut ours, mut theirs) = (ours.unwrap(), theirs.unwrap().stream);
     let large = vec![7; 300_000];
@@ -183,19 +246,39 @@ async fn a_gateway_that_is_added_later_is_called_when_the_first_is_gone() {
     let mut second = gateway([3; 32], public([1; 32]), "127.0.0.1:0").await;
     let connection = dial(config([1; 32], &[&first])).unwrap();
     let mut heard_at = connection.heard_at.clone();
-    drop(timeout(SESSION_TIMEOUT, heard_at.wait_for(Option::is_some)).await.unwrap());
+    drop(
+        timeout(SESSION_TIMEOUT, heard_at.wait_for(Option::is_some))
+            .await
+            .unwrap(),
+    );
     connection.set_gateways(&config([1; 32], &[&first, &second]).gateways);
     drop(first);
     let address = second.address;
-    drop(timeout(GATEWAY_TIMEOUT * 2, heard_at.wait_for(|at| *at == Some(address))).await.unwrap());
+    drop(
+        timeout(
+            GATEWAY_TIMEOUT * 2,
+            heard_at.wait_for(|at| *at == Some(address)),
+        )
+        .await
+        .unwrap(),
+    );
     echo(&connection, &mut second).await;
 }
 
 #[test]
 fn addresses_that_are_no_other_machine_are_not_called() {
-    let others =
-        ["169.254.169.254:51840", "224.0.0.1:51840", "0.0.0.0:51840", "[fe80::1]:51840", "203.0.113.5:0", "127.0.0.1:51840"];
-    for address in others.into_iter().chain(["[::1]:51840", "[::ffff:127.0.0.1]:51840"]) {
+    let others = [
+        "169.254.169.254:51840",
+        "224.0.0.1:51840",
+        "0.0.0.0:51840",
+        "[fe80::1]:51840",
+        "203.0.113.5:0",
+        "127.0.0.1:51840",
+    ];
+    for address in others
+        .into_iter()
+        .chain(["[::1]:51840", "[::ffff:127.0.0.1]:51840"])
+    {
         assert!(!is_allowed_address(&address.parse().unwrap()), "{address}");
     }
     assert!(is_allowed_address(&"203.0.113.5:51840".parse().unwrap()));
@@ -205,5 +288,12 @@ fn addresses_that_are_no_other_machine_are_not_called() {
 async fn a_client_that_the_gateway_does_not_know_gets_no_session() {
     let server = gateway([2; 32], public([9; 32]), "127.0.0.1:0").await;
     let connection = dial(config([1; 32], &[&server])).unwrap();
-    assert_eq!(connection.connect(crate::AUTH_PORT).await.unwrap_err().kind(), io::ErrorKind::TimedOut);
+    assert_eq!(
+        connection
+            .connect(crate::AUTH_PORT)
+            .await
+            .unwrap_err()
+            .kind(),
+        io::ErrorKind::TimedOut
+    );
 }

@@ -48,19 +48,25 @@ impl phy::TxToken for TransmitSlot<'_> {
 
 /// Corrects the sequence number of a segment that carries nothing but an acknowledgement.
 ///
-/// RFC 9293 (3.10.7.4) wants SND.NXT there: the number after everything that was sent. smoltcp 0.14 has one number (`remote_last_seq`) for
-/// "next to send" and "next to retransmit", and writes it into pure acknowledgements while it retransmits. The other side then drops
-/// them as old. When both sides retransmit at the same time, neither sees the other's acknowledgements, and the connection hangs.
+/// RFC 9293 (3.10.7.4) wants SND.NXT there: the number after everything that was sent. smoltcp 0.14
+/// has one number (`remote_last_seq`) for "next to send" and "next to retransmit", and writes it
+/// into pure acknowledgements while it retransmits. The other side then drops them as old. When
+/// both sides retransmit at the same time, neither sees the other's acknowledgements, and the
+/// connection hangs.
 ///
-/// The fix belongs in smoltcp: keep the highest number that was sent and use it in segments without payload. Once a release has
-/// it, this function and [`SentUpTo`] can go.
+/// The fix belongs in smoltcp: keep the highest number that was sent and use it in segments without
+/// payload. Once a release has it, this function and [`SentUpTo`] can go.
 fn set_sequence_of_pure_acknowledgement(packet: &mut [u8], sent_up_to: &mut SentUpTo) {
-    let Ok(mut packet) = Ipv6Packet::new_checked(packet) else { return };
+    let Ok(mut packet) = Ipv6Packet::new_checked(packet) else {
+        return;
+    };
     if packet.next_header() != IpProtocol::Tcp {
         return;
     }
     let (from, to) = (packet.src_addr().into(), packet.dst_addr().into());
-    let Ok(mut segment) = TcpPacket::new_checked(packet.payload_mut()) else { return };
+    let Ok(mut segment) = TcpPacket::new_checked(packet.payload_mut()) else {
+        return;
+    };
     let ports = (segment.src_port(), segment.dst_port());
     let (begin, length) = (segment.seq_number(), segment.segment_len());
     // One byte is a window probe or a keepalive. It counts as sent only when more follows.
@@ -86,12 +92,25 @@ impl phy::Device for Packets {
             return None;
         }
         let packet = self.incoming.pop_front()?;
-        Some((ReceivedPacket(packet), TransmitSlot { outgoing: &mut self.outgoing, sent_up_to: &mut self.sent_up_to }))
+        Some((
+            ReceivedPacket(packet),
+            TransmitSlot {
+                outgoing: &mut self.outgoing,
+                sent_up_to: &mut self.sent_up_to,
+            },
+        ))
     }
 
     fn transmit(&mut self, _: inner::Instant) -> Option<TransmitSlot<'_>> {
-        let Self { outgoing, sent_up_to, .. } = self;
-        (outgoing.len() < MAX_PACKETS).then_some(TransmitSlot { outgoing, sent_up_to })
+        let Self {
+            outgoing,
+            sent_up_to,
+            ..
+        } = self;
+        (outgoing.len() < MAX_PACKETS).then_some(TransmitSlot {
+            outgoing,
+            sent_up_to,
+        })
     }
 
     fn capabilities(&self) -> DeviceCapabilities {
@@ -139,7 +158,12 @@ pub(super) mod tests {
         around.emit(&mut packet);
         let checksums = ChecksumCapabilities::default();
         let (from, to) = (Role::CLIENT.into(), Role::SERVER.into());
-        segment.emit(&mut TcpPacket::new_unchecked(packet.payload_mut()), &from, &to, &checksums);
+        segment.emit(
+            &mut TcpPacket::new_unchecked(packet.payload_mut()),
+            &from,
+            &to,
+            &checksums,
+        );
         bytes
     }
 
@@ -164,15 +188,45 @@ pub(super) mod tests {
         let data = |at| -> Sent { (at, TcpControl::None, &[7; 100]) };
         let ack = |at| -> Sent { (at, TcpControl::None, &[]) };
         let byte = |at| -> Sent { (at, TcpControl::None, &[0]) };
-        let (last, hang_up): (Sent, Sent) = ((210, TcpControl::Fin, &[]), (10, TcpControl::Rst, &[]));
-        assert_eq!(sent(&[begin(9), data(10), data(110), ack(210), data(10), ack(110)]), [9, 10, 110, 210, 10, 210]);
-        assert_eq!(sent(&[begin(9), data(110), last, ack(110)])[3], 211, "the end of a stream has a number");
-        assert_eq!(sent(&[begin(9), data(10), byte(110), ack(110)])[3], 110, "a window probe may not be accepted");
-        assert_eq!(sent(&[begin(9), data(10), byte(109), ack(110)])[3], 110, "nor a keepalive");
-        assert_eq!(sent(&[begin(9), byte(10), ack(11), data(10), ack(10)])[4], 110);
+        let (last, hang_up): (Sent, Sent) =
+            ((210, TcpControl::Fin, &[]), (10, TcpControl::Rst, &[]));
+        assert_eq!(
+            sent(&[begin(9), data(10), data(110), ack(210), data(10), ack(110)]),
+            [9, 10, 110, 210, 10, 210]
+        );
+        assert_eq!(
+            sent(&[begin(9), data(110), last, ack(110)])[3],
+            211,
+            "the end of a stream has a number"
+        );
+        assert_eq!(
+            sent(&[begin(9), data(10), byte(110), ack(110)])[3],
+            110,
+            "a window probe may not be accepted"
+        );
+        assert_eq!(
+            sent(&[begin(9), data(10), byte(109), ack(110)])[3],
+            110,
+            "nor a keepalive"
+        );
+        assert_eq!(
+            sent(&[begin(9), byte(10), ack(11), data(10), ack(10)])[4],
+            110
+        );
         let high = i32::MAX - 50;
-        assert_eq!(sent(&[begin(high - 1), data(high), ack(high)])[2], high.wrapping_add(100));
-        assert_eq!(sent(&[begin(9), data(10), hang_up])[2], 110, "a reset is corrected, too");
-        assert_eq!(sent(&[begin(9), data(10), begin(4), ack(5)])[3], 5, "a new connection on the same ports");
+        assert_eq!(
+            sent(&[begin(high - 1), data(high), ack(high)])[2],
+            high.wrapping_add(100)
+        );
+        assert_eq!(
+            sent(&[begin(9), data(10), hang_up])[2],
+            110,
+            "a reset is corrected, too"
+        );
+        assert_eq!(
+            sent(&[begin(9), data(10), begin(4), ack(5)])[3],
+            5,
+            "a new connection on the same ports"
+        );
     }
 }

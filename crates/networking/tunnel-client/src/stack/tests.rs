@@ -18,7 +18,11 @@ fn server(ports: &[u16]) -> Role {
 }
 
 fn policy(ports: &[u16], permits: &Arc<Semaphore>) -> ListenPolicy {
-    ListenPolicy { ports: ports.to_vec(), max_connections: MAX_STREAMS, permits: permits.clone() }
+    ListenPolicy {
+        ports: ports.to_vec(),
+        max_connections: MAX_STREAMS,
+        permits: permits.clone(),
+    }
 }
 
 fn pair() -> (Stack, mpsc::Receiver<IncomingStream>) {
@@ -42,7 +46,9 @@ fn echo(mut accepted: mpsc::Receiver<IncomingStream>) {
 }
 
 async fn call(near: &Stack, length: usize) {
-    let sent: Vec<u8> = (0..length).map(|at| u8::try_from(at % 251).unwrap()).collect();
+    let sent: Vec<u8> = (0..length)
+        .map(|at| u8::try_from(at % 251).unwrap())
+        .collect();
     let (mut read, mut write) = tokio::io::split(near.connect(PORT).await.unwrap());
     let mut received = Vec::new();
     let writing = async {
@@ -51,7 +57,11 @@ async fn call(near: &Stack, length: usize) {
     };
     let ((), read) = tokio::join!(writing, read.read_to_end(&mut received));
     read.unwrap();
-    assert!(received == sent, "{} bytes came back of {length}", received.len());
+    assert!(
+        received == sent,
+        "{} bytes came back of {length}",
+        received.len()
+    );
 }
 
 #[tokio::test]
@@ -69,9 +79,15 @@ async fn many_streams_are_open_at_a_time_up_to_the_maximum() {
     let mut streams = Vec::new();
     for number in 0..MAX_STREAMS {
         let (ours, theirs) = tokio::join!(near.connect(PORT), accepted.recv());
-        streams.push((ours.unwrap_or_else(|error| panic!("stream {number}: {error}")), theirs.unwrap()));
+        streams.push((
+            ours.unwrap_or_else(|error| panic!("stream {number}: {error}")),
+            theirs.unwrap(),
+        ));
     }
-    assert_eq!(near.connect(PORT).await.unwrap_err().kind(), io::ErrorKind::QuotaExceeded);
+    assert_eq!(
+        near.connect(PORT).await.unwrap_err().kind(),
+        io::ErrorKind::QuotaExceeded
+    );
     for (ours, theirs) in &mut streams {
         ours.write_all(b"x").await.unwrap();
         assert_eq!(theirs.stream.read_u8().await.unwrap(), b'x');
@@ -111,7 +127,10 @@ async fn a_closed_port_refuses_and_a_port_that_opens_accepts() {
     let (near, _) = Stack::start(Role::Client, near);
     assert!(near.connect(PORT + 1).await.is_err());
     policy.send_modify(|policy| policy.ports = vec![PORT + 1]);
-    assert_eq!(near.connect(PORT).await.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+    assert_eq!(
+        near.connect(PORT).await.unwrap_err().kind(),
+        io::ErrorKind::ConnectionRefused
+    );
     let (ours, theirs) = tokio::join!(near.connect(PORT + 1), accepted.recv());
     assert!(ours.is_ok() && theirs.is_some_and(|one| one.port == PORT + 1));
 }
@@ -119,17 +138,25 @@ async fn a_closed_port_refuses_and_a_port_that_opens_accepts() {
 #[tokio::test]
 async fn another_port_is_refused_at_once() {
     let (near, _accepted) = pair();
-    assert_eq!(near.connect(PORT + 1).await.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+    assert_eq!(
+        near.connect(PORT + 1).await.unwrap_err().kind(),
+        io::ErrorKind::ConnectionRefused
+    );
 }
 
 #[tokio::test]
 async fn connecting_fails_when_nobody_answers_and_when_the_link_ends() {
     let (near, mut far) = PacketLink::pair();
     let (stack, _) = Stack::start(Role::Client, near);
-    let (outcome, ()) = tokio::join!(stack.connect(PORT), async { while far.incoming.try_recv().is_ok() {} });
+    let (outcome, ()) = tokio::join!(stack.connect(PORT), async {
+        while far.incoming.try_recv().is_ok() {}
+    });
     assert_eq!(outcome.unwrap_err().kind(), io::ErrorKind::TimedOut);
     drop(far);
-    assert_eq!(stack.connect(PORT).await.unwrap_err().kind(), io::ErrorKind::NotConnected);
+    assert_eq!(
+        stack.connect(PORT).await.unwrap_err().kind(),
+        io::ErrorKind::NotConnected
+    );
 }
 
 #[tokio::test]
@@ -167,7 +194,9 @@ async fn until(what: &str, holds: impl Fn() -> bool) {
             tokio::task::yield_now().await;
         }
     };
-    timeout(Duration::from_secs(2), waiting).await.unwrap_or_else(|_| panic!("{what}"));
+    timeout(Duration::from_secs(2), waiting)
+        .await
+        .unwrap_or_else(|_| panic!("{what}"));
 }
 
 #[tokio::test]
@@ -192,7 +221,10 @@ async fn a_client_that_connects_and_resets_leaves_nothing_behind() {
         assert!(near.incoming.recv().await.is_some(), "{port} was answered");
         // Tokio makes a task wait that was polled for this long without a pause.
         tokio::task::yield_now().await;
-        assert!(driver.packets.sent_up_to.len() <= driver.sockets.iter().count(), "after {port}");
+        assert!(
+            driver.packets.sent_up_to.len() <= driver.sockets.iter().count(),
+            "after {port}"
+        );
     }
 }
 
@@ -200,7 +232,10 @@ async fn a_client_that_connects_and_resets_leaves_nothing_behind() {
 async fn a_connection_that_ended_holds_no_permit() {
     let (near, far) = PacketLink::pair();
     let permits = Arc::new(Semaphore::new(2));
-    let (_, mut accepted) = Stack::start(Role::Server(watch::channel(policy(&[PORT], &permits)).1), far);
+    let (_, mut accepted) = Stack::start(
+        Role::Server(watch::channel(policy(&[PORT], &permits)).1),
+        far,
+    );
     let near = Stack::start(Role::Client, near).0;
     for _ in 0..20 {
         let (ours, theirs) = tokio::join!(near.connect(PORT), accepted.recv());
@@ -211,7 +246,10 @@ async fn a_connection_that_ended_holds_no_permit() {
         ours.shutdown().await.unwrap();
         assert_eq!(theirs.stream.read(&mut [0; 1]).await.unwrap(), 0);
         drop((ours, theirs));
-        until("a stream that ended returns its permit", || permits.available_permits() > 0).await;
+        until("a stream that ended returns its permit", || {
+            permits.available_permits() > 0
+        })
+        .await;
     }
 }
 
@@ -219,17 +257,28 @@ async fn a_connection_that_ended_holds_no_permit() {
 async fn a_stream_that_waits_to_be_accepted_holds_a_permit() {
     let (near, far) = PacketLink::pair();
     let permits = Arc::new(Semaphore::new(3));
-    let (_, mut accepted) = Stack::start(Role::Server(watch::channel(policy(&[PORT], &permits)).1), far);
+    let (_, mut accepted) = Stack::start(
+        Role::Server(watch::channel(policy(&[PORT], &permits)).1),
+        far,
+    );
     let near = Stack::start(Role::Client, near).0;
     let mut streams = Vec::new();
     for _ in 0..3 {
         streams.push(near.connect(PORT).await.unwrap());
     }
-    until("three connections hold three permits", || permits.available_permits() == 0).await;
-    assert_eq!(near.connect(PORT).await.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+    until("three connections hold three permits", || {
+        permits.available_permits() == 0
+    })
+    .await;
+    assert_eq!(
+        near.connect(PORT).await.unwrap_err().kind(),
+        io::ErrorKind::ConnectionRefused
+    );
     drop((accepted.recv().await, streams.remove(0)));
     let again = async { while near.connect(PORT).await.is_err() {} };
-    timeout(Duration::from_secs(2), again).await.expect("a permit that is free again is taken");
+    timeout(Duration::from_secs(2), again)
+        .await
+        .expect("a permit that is free again is taken");
 }
 
 #[tokio::test]
@@ -239,13 +288,19 @@ async fn no_two_connections_share_a_source_port() {
     let mut answers = Vec::new();
     for _ in 0..3 {
         let (connected, answer) = oneshot::channel();
-        driver.connect(Connect { port: PORT, connected });
+        driver.connect(Connect {
+            port: PORT,
+            connected,
+        });
         answers.push(answer);
         // As after all ports have been used once.
         driver.next_port = EPHEMERAL.end - 1;
     }
-    let mut ports: Vec<_> =
-        driver.sockets.iter().filter_map(|(_, Socket::Tcp(socket))| socket.local_endpoint().map(|local| local.port)).collect();
+    let mut ports: Vec<_> = driver
+        .sockets
+        .iter()
+        .filter_map(|(_, Socket::Tcp(socket))| socket.local_endpoint().map(|local| local.port))
+        .collect();
     ports.sort_unstable();
     ports.dedup();
     assert_eq!(ports.len(), 3);
@@ -280,7 +335,11 @@ pub fn to_client(bytes: Vec<u8>) -> Vec<u8> {
 /// An echo request of the client.
 fn echo_request(length: usize) -> Vec<u8> {
     let data = vec![7; length];
-    let message = Icmpv6Repr::EchoRequest { ident: 1, seq_no: 1, data: &data };
+    let message = Icmpv6Repr::EchoRequest {
+        ident: 1,
+        seq_no: 1,
+        data: &data,
+    };
     let around = Ipv6Repr {
         src_addr: Role::CLIENT,
         dst_addr: Role::SERVER,
@@ -292,12 +351,17 @@ fn echo_request(length: usize) -> Vec<u8> {
     let mut packet = Ipv6Packet::new_unchecked(&mut bytes[..]);
     around.emit(&mut packet);
     let mut inside = Icmpv6Packet::new_unchecked(packet.payload_mut());
-    message.emit(&Role::CLIENT, &Role::SERVER, &mut inside, &ChecksumCapabilities::default());
+    message.emit(
+        &Role::CLIENT,
+        &Role::SERVER,
+        &mut inside,
+        &ChecksumCapabilities::default(),
+    );
     bytes
 }
 
-/// Protocols and extension headers of IPv6 that the stack reads, or refuses: hop-by-hop options, UDP, routing, fragment, none, options
-/// for the destination.
+/// Protocols and extension headers of IPv6 that the stack reads, or refuses: hop-by-hop options,
+/// UDP, routing, fragment, none, options for the destination.
 const NEXT_HEADERS: [u8; 6] = [0, 17, 43, 44, 59, 60];
 
 /// A segment that claims to be something else.
@@ -311,13 +375,20 @@ fn disguised() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// Segments of a connection, in any order, with faults; most with a valid checksum. Others between them.
+/// Segments of a connection, in any order, with faults; most with a valid checksum. Others between
+/// them.
 pub fn hostile_packets() -> impl Strategy<Value = Vec<(Vec<u8>, bool)>> {
-    let control =
-        prop::sample::select(vec![TcpControl::Syn, TcpControl::None, TcpControl::Psh, TcpControl::Fin, TcpControl::Rst]);
+    let control = prop::sample::select(vec![
+        TcpControl::Syn,
+        TcpControl::None,
+        TcpControl::Psh,
+        TcpControl::Fin,
+        TcpControl::Rst,
+    ]);
     let valid = || {
         let length = prop_oneof![Just(0), 1..1200_usize];
-        (0..5000_i32, control.clone(), length).prop_map(|(begin, control, length)| packet(begin, control, &vec![7; length]))
+        (0..5000_i32, control.clone(), length)
+            .prop_map(|(begin, control, length)| packet(begin, control, &vec![7; length]))
     };
     let other = || prop_oneof![(0..1200_usize).prop_map(echo_request), disguised()];
     let any = prop_oneof![3 => valid(), 3 => mutated(valid()), 1 => other(), 1 => mutated(other())];

@@ -1,5 +1,6 @@
-//! The controllers of the consumer's side. Each works on one queue, follows connections, or looks again after a time. They share the
-//! state and the rules, and never call each other: what one changes, the watches report, and the triggers say which keys are due.
+//! The controllers of the consumer's side. Each works on one queue, follows connections, or looks
+//! again after a time. They share the state and the rules, and never call each other: what one
+//! changes, the watches report, and the triggers say which keys are due.
 
 pub mod budgets;
 pub mod connections;

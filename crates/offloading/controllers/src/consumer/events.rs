@@ -1,6 +1,7 @@
 //! Events on local pods.
 //!
-//! Warnings about pods that this cluster lends on are shown to their consumer, who knows no names for the clusters behind this one.
+//! Warnings about pods that this cluster lends on are shown to their consumer, who knows no names
+//! for the clusters behind this one.
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use liqo_controller_runtime::events::object_ref;
@@ -12,12 +13,20 @@ use liqo_offloading_rules::pod::local_state::LocalPod;
 pub const BEHIND: &str = "a cluster behind the provider";
 
 pub async fn warn(consumer: &Consumer, pod: &LocalPod, reason: &str, message: &str) {
-    consumer.context.events.warning(&reference(pod), reason, message).await;
+    consumer
+        .context
+        .events
+        .warning(&reference(pod), reason, message)
+        .await;
 }
 
 /// Tells the owner of a pod what is in order, but not to be seen in the pod.
 pub async fn note(consumer: &Consumer, pod: &LocalPod, reason: &str, message: &str) {
-    consumer.context.events.normal(&reference(pod), reason, message).await;
+    consumer
+        .context
+        .events
+        .normal(&reference(pod), reason, message)
+        .await;
 }
 
 fn reference(pod: &LocalPod) -> ObjectReference {

@@ -1,4 +1,5 @@
-//! Evictions of running pods by turns: what the controllers that decide on them have to know, and the request.
+//! Evictions of running pods by turns: what the controllers that decide on them have to know, and
+//! the request.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -32,19 +33,36 @@ pub struct NodePods {
 /// The virtual nodes whose pods are all known.
 pub fn known_nodes(consumer: &Consumer) -> Vec<NodePods> {
     let tasks = consumer.node_tasks.lock();
-    let known = consumer.virtual_nodes.all().into_iter().filter_map(|(key, node)| {
-        let (name, _) = recorded_node(&node)?;
-        let live = consumer.nodes.get(&Key::new("", &name))?;
-        let pods = tasks.get(&key).map(|tasks| tasks.pods.clone()).filter(Cache::is_synced)?;
-        let open =
-            takes_new_pods(&live) && node.spec.withdrawal_timestamp.is_none() && node.metadata.deletion_timestamp.is_none();
-        let pods = pods.all().into_iter().map(|(_, pod)| pod).collect();
-        Some(NodePods { node: PricedNode::of_json(&name, &live), pods, open, free: node.spec.resources.clone() })
-    });
+    let known = consumer
+        .virtual_nodes
+        .all()
+        .into_iter()
+        .filter_map(|(key, node)| {
+            let (name, _) = recorded_node(&node)?;
+            let live = consumer.nodes.get(&Key::new("", &name))?;
+            let pods = tasks
+                .get(&key)
+                .map(|tasks| tasks.pods.clone())
+                .filter(Cache::is_synced)?;
+            let open = takes_new_pods(&live)
+                && node.spec.withdrawal_timestamp.is_none()
+                && node.metadata.deletion_timestamp.is_none();
+            let pods = pods.all().into_iter().map(|(_, pod)| pod).collect();
+            Some(NodePods {
+                node: PricedNode::of_json(&name, &live),
+                pods,
+                open,
+                free: node.spec.resources.clone(),
+            })
+        });
     let mut known: Vec<NodePods> = known.collect();
     drop(tasks);
     for one in &mut known {
-        let used = one.pods.iter().filter_map(|pod| amounts(pod)).fold(ResourceList::new(), |sum, amounts| sum + &amounts);
+        let used = one
+            .pods
+            .iter()
+            .filter_map(|pod| amounts(pod))
+            .fold(ResourceList::new(), |sum, amounts| sum + &amounts);
         one.free = one.free.saturating_sub(&used);
     }
     known
@@ -52,24 +70,45 @@ pub fn known_nodes(consumer: &Consumer) -> Vec<NodePods> {
 
 /// UIDs of the controllers with a pod that has no node.
 pub fn waiting_controllers(consumer: &Consumer, namespace: &str) -> Vec<String> {
-    let unscheduled = consumer.followed.lock().get(namespace).map(|followed| followed.unscheduled.all());
-    unscheduled.into_iter().flatten().filter_map(|(_, pod)| Some(pod.controller.as_ref()?.uid.clone())).collect()
+    let unscheduled = consumer
+        .followed
+        .lock()
+        .get(namespace)
+        .map(|followed| followed.unscheduled.all());
+    unscheduled
+        .into_iter()
+        .flatten()
+        .filter_map(|(_, pod)| Some(pod.controller.as_ref()?.uid.clone()))
+        .collect()
 }
 
-/// Notes on each pod which disruption budgets select it. Returns how many evictions each allows now.
+/// Notes on each pod which disruption budgets select it. Returns how many evictions each allows
+/// now.
 pub async fn allowed_by_budgets(
     consumer: &Consumer,
     namespace: &str,
     pods: &mut [RunningPod],
 ) -> Result<BTreeMap<Key, u32>, StepError> {
     let api: Api<PodDisruptionBudget> = Api::namespaced(consumer.context.client.clone(), namespace);
-    let found = api.list(&ListParams::default()).await.step("list", "PodDisruptionBudget", Key::new(namespace, ""))?;
+    let found = api.list(&ListParams::default()).await.step(
+        "list",
+        "PodDisruptionBudget",
+        Key::new(namespace, ""),
+    )?;
     let mut allowed = BTreeMap::new();
     for budget in found {
         let key = Key::new(namespace, budget.name_any());
         // Kubernetes: an empty selector selects all pods, no selector none.
-        let selector = budget.spec.and_then(|spec| spec.selector).as_ref().and_then(label_selector);
-        for pod in pods.iter_mut().filter(|pod| selector.as_ref().is_some_and(|selector| selector.matches(&pod.labels))) {
+        let selector = budget
+            .spec
+            .and_then(|spec| spec.selector)
+            .as_ref()
+            .and_then(label_selector);
+        for pod in pods.iter_mut().filter(|pod| {
+            selector
+                .as_ref()
+                .is_some_and(|selector| selector.matches(&pod.labels))
+        }) {
             pod.budgets.push(key.clone());
         }
         let left = budget.status.map_or(0, |status| status.disruptions_allowed);
@@ -79,6 +118,17 @@ pub async fn allowed_by_budgets(
 }
 
 /// Whether the pod was evicted. The API server checks the budgets again.
-pub async fn evict(consumer: &Consumer, key: &Key, uid: &str, cause: DepartureCause, message: String) -> Result<bool, StepError> {
-    Ok(departures::leave(&consumer.context, Departure::new(cause, key, uid).telling(message)).await? == Outcome::Accepted)
+pub async fn evict(
+    consumer: &Consumer,
+    key: &Key,
+    uid: &str,
+    cause: DepartureCause,
+    message: String,
+) -> Result<bool, StepError> {
+    Ok(departures::leave(
+        &consumer.context,
+        Departure::new(cause, key, uid).telling(message),
+    )
+    .await?
+        == Outcome::Accepted)
 }

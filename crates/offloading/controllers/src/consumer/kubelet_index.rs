@@ -20,12 +20,20 @@ impl LocalPods {
     }
 
     /// A local pod on this node, with its provider.
-    fn local(&self, node: &str, namespace: &str, pod: &str) -> Option<(Arc<PeerState>, Arc<LocalPod>)> {
+    fn local(
+        &self,
+        node: &str,
+        namespace: &str,
+        pod: &str,
+    ) -> Option<(Arc<PeerState>, Arc<LocalPod>)> {
         let consumer = self.consumer.upgrade()?;
         let key = Key::new(namespace, pod);
         consumer.peers.all().into_iter().find_map(|peer| {
             let bound_here = |local: &LocalPod| is_node(&consumer, &local.virtual_node, node);
-            let local = peer.pods().into_iter().find(|local| local.key == key && bound_here(local))?;
+            let local = peer
+                .pods()
+                .into_iter()
+                .find(|local| local.key == key && bound_here(local))?;
             Some((peer, local))
         })
     }
@@ -37,19 +45,36 @@ impl Index for LocalPods {
         remote_pod(&peer, &local)
     }
 
-    fn refusal(&self, node: &str, (namespace, pod): (&str, &str), container: &str) -> Option<String> {
+    fn refusal(
+        &self,
+        node: &str,
+        (namespace, pod): (&str, &str),
+        container: &str,
+    ) -> Option<String> {
         let (_, local) = self.local(node, namespace, pod)?;
         ephemeral::refusal(&local.json(), container)
     }
 
     fn pods(&self, node: &str) -> Vec<(LocalPodRef, RemotePod)> {
-        let Some(consumer) = self.consumer.upgrade() else { return Vec::new() };
+        let Some(consumer) = self.consumer.upgrade() else {
+            return Vec::new();
+        };
         let mut found = Vec::new();
         for peer in consumer.peers.all() {
-            let here = peer.pods().into_iter().filter(|local| is_node(&consumer, &local.virtual_node, node));
+            let here = peer
+                .pods()
+                .into_iter()
+                .filter(|local| is_node(&consumer, &local.virtual_node, node));
             found.extend(here.filter_map(|local| {
                 let Key { namespace, name } = local.key.clone();
-                Some((LocalPodRef { namespace, name, uid: local.uid.clone() }, remote_pod(&peer, &local)?))
+                Some((
+                    LocalPodRef {
+                        namespace,
+                        name,
+                        uid: local.uid.clone(),
+                    },
+                    remote_pod(&peer, &local)?,
+                ))
             }));
         }
         found
@@ -59,7 +84,9 @@ impl Index for LocalPods {
 /// Whether this is the node of a `VirtualNode`.
 fn is_node(consumer: &Consumer, virtual_node: &Key, node: &str) -> bool {
     let virtual_node = consumer.virtual_nodes.get(virtual_node);
-    virtual_node.and_then(|one| Some(one.status.as_ref()?.node_name.as_deref()? == node)).unwrap_or(false)
+    virtual_node
+        .and_then(|one| Some(one.status.as_ref()?.node_name.as_deref()? == node))
+        .unwrap_or(false)
 }
 
 fn remote_pod(peer: &PeerState, local: &LocalPod) -> Option<RemotePod> {
@@ -70,7 +97,12 @@ fn remote_pod(peer: &PeerState, local: &LocalPod) -> Option<RemotePod> {
     }
     let namespace = remote.mapped(&local.key.namespace)?;
     let is_customers = local.labels.contains_key(labels::CONSUMER_ID);
-    Some(RemotePod { client: remote.connection.client.clone(), namespace, name: local.key.name.clone(), is_customers })
+    Some(RemotePod {
+        client: remote.connection.client.clone(),
+        namespace,
+        name: local.key.name.clone(),
+        is_customers,
+    })
 }
 
 /// Whether the provider created the remote pod.
@@ -84,7 +116,9 @@ mod tests {
 
     #[test]
     fn a_pod_that_the_provider_did_not_create_has_no_logs_there() {
-        assert!(!has_remote_pod(ShadowPodPhase::Pending) && !has_remote_pod(ShadowPodPhase::Refused));
+        assert!(
+            !has_remote_pod(ShadowPodPhase::Pending) && !has_remote_pod(ShadowPodPhase::Refused)
+        );
         assert!(has_remote_pod(ShadowPodPhase::Created) && has_remote_pod(ShadowPodPhase::Failed));
     }
 }

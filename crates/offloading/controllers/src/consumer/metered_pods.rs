@@ -1,7 +1,9 @@
-//! The consumption that this cluster counts for its pods at a provider, by its own clock where it does not know the provider's.
+//! The consumption that this cluster counts for its pods at a provider, by its own clock where it
+//! does not know the provider's.
 //!
-//! This cluster signs what it counts. So that comes from its own objects, or from what it wrote into a shadow pod with a code that nobody
-//! else can compute. The provider's charges say only when within that a pod ran.
+//! This cluster signs what it counts. So that comes from its own objects, or from what it wrote
+//! into a shadow pod with a code that nobody else can compute. The provider's charges say only when
+//! within that a pod ran.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -12,7 +14,9 @@ use liqo_metering::observation::{never_charged, parts_with_witnesses};
 use liqo_metering::spending::Account;
 use liqo_metering::{Charges, Entry, Observation, Period, Seconds, Voucher};
 use liqo_offloading_rules::budget::unmetered::UnmeteredPool;
-use liqo_offloading_rules::pod::chargeable::{AtPeriodEnd, at_period_end, chargeable, running_entry, sent_at};
+use liqo_offloading_rules::pod::chargeable::{
+    AtPeriodEnd, at_period_end, chargeable, running_entry, sent_at,
+};
 use liqo_offloading_rules::pod::local::{PeerState as Reachability, Sent};
 use liqo_offloading_rules::pod::local_state::{LocalPod, Shadow};
 use liqo_offloading_rules::pod::shadow_pod::{MAX_GRACE_SECONDS, end_of_charges};
@@ -25,49 +29,83 @@ pub struct ConsumerSide(pub Arc<Consumer>);
 
 impl Consumer {
     fn clock_tolerance(&self) -> Seconds {
-        self.context.config().spec.metering.clock_tolerance_seconds.into()
+        self.context
+            .config()
+            .spec
+            .metering
+            .clock_tolerance_seconds
+            .into()
     }
 
     fn contract(&self, provider: &ClusterId) -> Option<Arc<MeteredContract>> {
         self.recorder.contract(&provider_namespace(provider))
     }
 
-    /// Stores what a local pod used whose shadow pod is gone. Returns whether that is done; otherwise its key is enqueued again then.
+    /// Stores what a local pod used whose shadow pod is gone. Returns whether that is done;
+    /// otherwise its key is enqueued again then.
     pub fn store_usage(&self, peer: &PeerState, pod: &LocalPod) -> bool {
         self.store_until(peer, pod, self.context.now().as_second())
     }
 
-    /// Stores what a local pod used that has ended, before its shadow pod goes. The provider deletes the remote pod within its grace.
+    /// Stores what a local pod used that has ended, before its shadow pod goes. The provider
+    /// deletes the remote pod within its grace.
     pub fn store_ended(&self, peer: &PeerState, pod: &LocalPod) -> bool {
-        self.store_until(peer, pod, self.context.now().as_second() + MAX_GRACE_SECONDS)
+        self.store_until(
+            peer,
+            pod,
+            self.context.now().as_second() + MAX_GRACE_SECONDS,
+        )
     }
 
     fn store_until(&self, peer: &PeerState, pod: &LocalPod, gone: Seconds) -> bool {
-        let Some(contract) = self.contract(&peer.id) else { return true };
-        if peer.sent(&pod.uid) == Sent::No && peer.seen_charges(&pod.uid).is_none() && !peer.may_run(pod) {
+        let Some(contract) = self.contract(&peer.id) else {
+            return true;
+        };
+        if peer.sent(&pod.uid) == Sent::No
+            && peer.seen_charges(&pod.uid).is_none()
+            && !peer.may_run(pod)
+        {
             // It was refused until it went, and cost nothing.
-            return !peer.is_vouched(&pod.uid) || self.store_uncharged(peer, &pod.uid, &self.pool_of(peer, pod));
+            return !peer.is_vouched(&pod.uid)
+                || self.store_uncharged(peer, &pod.uid, &self.pool_of(peer, pod));
         }
         let entries = self.entries(peer, pod, &contract, Some(gone));
-        self.recorder.store(&provider_namespace(&peer.id), &pod.uid, entries)
+        self.recorder
+            .store(&provider_namespace(&peer.id), &pod.uid, entries)
     }
 
     /// Stores that a pod is gone which was never charged: its provider may have kept the voucher.
     fn store_uncharged(&self, peer: &PeerState, uid: &str, pool: &str) -> bool {
         let entry = never_charged(uid, pool, self.context.now().as_second());
-        self.recorder.store(&provider_namespace(&peer.id), uid, entry.into_iter().collect())
+        self.recorder.store(
+            &provider_namespace(&peer.id),
+            uid,
+            entry.into_iter().collect(),
+        )
     }
 
-    /// Remembers what a pod used under a shadow pod that somebody removed, before it is sent again: the next one has charges of its own.
+    /// Remembers what a pod used under a shadow pod that somebody removed, before it is sent again:
+    /// the next one has charges of its own.
     pub fn store_former(&self, peer: &PeerState, pod: &LocalPod) {
-        let (Some(contract), Some(charges)) = (self.contract(&peer.id), peer.seen_charges(&pod.uid)) else { return };
-        let first = charges_of(Some(charges.charges.unverified())).and_then(|charges| charges.from()).unwrap_or_default();
+        let (Some(contract), Some(charges)) =
+            (self.contract(&peer.id), peer.seen_charges(&pod.uid))
+        else {
+            return;
+        };
+        let first = charges_of(Some(charges.charges.unverified()))
+            .and_then(|charges| charges.from())
+            .unwrap_or_default();
         let entries = self.entries(peer, pod, &contract, Some(self.context.now().as_second()));
-        self.recorder.store(&provider_namespace(&peer.id), &format!("{}/{first}", pod.uid), entries);
+        self.recorder.store(
+            &provider_namespace(&peer.id),
+            &format!("{}/{first}", pod.uid),
+            entries,
+        );
         peer.forget_charges(&pod.uid);
     }
 
-    /// Stores what a pod used that is gone here, before its shadow pod goes. The provider deletes the remote pod within its grace.
+    /// Stores what a pod used that is gone here, before its shadow pod goes. The provider deletes
+    /// the remote pod within its grace.
     pub fn store_orphan(&self, peer: &PeerState, uid: &str, shadow: &Shadow) -> bool {
         if self.contract(&peer.id).is_none() {
             return true;
@@ -81,45 +119,80 @@ impl Consumer {
         }
         let now = self.context.now().as_second();
         let entries = self.entries_of_orphan(peer, uid, shadow, Some(now + MAX_GRACE_SECONDS), now);
-        self.recorder.store(&provider_namespace(&peer.id), uid, entries)
+        self.recorder
+            .store(&provider_namespace(&peer.id), uid, entries)
     }
 
-    /// Remembers what a pod was charged before it is resized. Its voucher will have the amounts, if it has one.
+    /// Remembers what a pod was charged before it is resized. Its voucher will have the amounts, if
+    /// it has one.
     pub fn store_before_resize(&self, peer: &PeerState, pod: &LocalPod, shadow: &Shadow) {
-        let Some(contract) = self.contract(&peer.id) else { return };
+        let Some(contract) = self.contract(&peer.id) else {
+            return;
+        };
         if !shows_charges(shadow) {
             return;
         }
         let now = self.context.now().as_second();
         let entries = self.entries(peer, pod, &contract, Some(now));
-        self.recorder.store(&provider_namespace(&peer.id), &format!("{}/{now}", pod.uid), entries);
+        self.recorder.store(
+            &provider_namespace(&peer.id),
+            &format!("{}/{now}", pod.uid),
+            entries,
+        );
     }
 
-    /// Returns the text that this cluster writes into the shadow pod of a pod, to know the pod again when it is gone here. `former`: the
-    /// text that the shadow pod has already. `None` without a contract.
-    pub fn voucher(&self, provider: &ClusterId, pod: &LocalPod, pool: &str, former: Claimed<Option<&str>>) -> Option<String> {
+    /// Returns the text that this cluster writes into the shadow pod of a pod, to know the pod
+    /// again when it is gone here. `former`: the text that the shadow pod has already. `None`
+    /// without a contract.
+    pub fn voucher(
+        &self,
+        provider: &ClusterId,
+        pod: &LocalPod,
+        pool: &str,
+        former: Claimed<Option<&str>>,
+    ) -> Option<String> {
         let contract = self.contract(provider)?;
         let former = self.voucher_key.read(provider.as_str(), &pod.uid, former);
-        let sent = former.as_ref().map_or_else(|| sent_at(pod).as_second(), |former| former.sent);
+        let sent = former
+            .as_ref()
+            .map_or_else(|| sent_at(pod).as_second(), |former| former.sent);
         let former = former.map(|former| former.amounts).unwrap_or_default();
         let amounts = chargeable(pod, contract.charge, contract.limit_percentage, &former);
         let (namespace, pool) = (pod.key.namespace.clone(), pool.to_owned());
-        self.voucher_key.write(provider.as_str(), &pod.uid, &Voucher { namespace, pool, sent, amounts })
+        self.voucher_key.write(
+            provider.as_str(),
+            &pod.uid,
+            &Voucher {
+                namespace,
+                pool,
+                sent,
+                amounts,
+            },
+        )
     }
 
-    /// Computes the cost of each contract with a provider so far, and the cost of its pods now. If the provider does not answer, or has not
-    /// said when it began to charge a pod, the pod counts as if it had run since it was bound.
+    /// Computes the cost of each contract with a provider so far, and the cost of its pods now. If
+    /// the provider does not answer, or has not said when it began to charge a pod, the pod counts
+    /// as if it had run since it was bound.
     pub fn accounts(&self, id: &ClusterId) -> Vec<Account> {
         let namespace = provider_namespace(id);
         let mut accounts = self.recorder.accounts(&namespace);
-        let (Some(peer), Some(contract)) = (self.peers.get(id), self.contract(id)) else { return accounts };
+        let (Some(peer), Some(contract)) = (self.peers.get(id), self.contract(id)) else {
+            return accounts;
+        };
         let (remote, now) = (peer.answering(), self.context.now().as_second());
-        let mut add = |entries: &[Entry]| accounts.iter_mut().for_each(|account| account.add_running(entries));
+        let mut add = |entries: &[Entry]| {
+            accounts
+                .iter_mut()
+                .for_each(|account| account.add_running(entries));
+        };
         let mut running = Vec::new();
         for pod in peer.pods_and_left() {
             let shadow = remote.as_ref().and_then(|remote| remote.shadow(&pod.uid));
             let is_charged = shadow.is_some() || peer.seen_charges(&pod.uid).is_some();
-            let is_sent = shadow.is_some() || peer.sent(&pod.uid) != Sent::No || (remote.is_none() && peer.may_run(&pod));
+            let is_sent = shadow.is_some()
+                || peer.sent(&pod.uid) != Sent::No
+                || (remote.is_none() && peer.may_run(&pod));
             if (is_charged || is_sent) && !self.recorder.is_stored(&namespace, &pod.uid) {
                 if let Some(shadow) = &shadow {
                     peer.saw_charges(&pod, shadow);
@@ -128,14 +201,20 @@ impl Consumer {
                 running.extend((is_sent && !pod.finished).then_some(pod));
             }
         }
-        for (Key { name: uid, .. }, shadow) in remote.iter().flat_map(|remote| remote.shadows.all()) {
-            if peer.pod(&uid).is_none() && peer.left_pod(&uid).is_none() && !self.recorder.is_stored(&namespace, &uid) {
+        for (Key { name: uid, .. }, shadow) in remote.iter().flat_map(|remote| remote.shadows.all())
+        {
+            if peer.pod(&uid).is_none()
+                && peer.left_pod(&uid).is_none()
+                && !self.recorder.is_stored(&namespace, &uid)
+            {
                 add(&self.entries_of_orphan(&peer, &uid, &shadow, None, now));
             }
         }
         for pod in running {
             let amounts = chargeable(&pod, contract.charge, contract.limit_percentage, &[]);
-            let most = amounts.iter().fold(ResourceList::new(), |all, one| all.max(one));
+            let most = amounts
+                .iter()
+                .fold(ResourceList::new(), |all, one| all.max(one));
             let pool = self.pool_of(&peer, &pod);
             for account in &mut accounts {
                 account.add_rate(&pod.key.namespace, &pool, &most, now);
@@ -144,16 +223,26 @@ impl Consumer {
         accounts
     }
 
-    /// Returns the usage so far of the pods that run in these pools of a provider, where nothing meters them.
+    /// Returns the usage so far of the pods that run in these pools of a provider, where nothing
+    /// meters them.
     pub fn running(&self, id: &ClusterId, pools: &BTreeMap<String, UnmeteredPool>) -> Vec<Entry> {
-        let Some(peer) = self.peers.get(id).filter(|_| !pools.is_empty()) else { return Vec::new() };
+        let Some(peer) = self.peers.get(id).filter(|_| !pools.is_empty()) else {
+            return Vec::new();
+        };
         let now = self.context.now().as_second();
-        let with_pool = peer.pods().into_iter().map(|pod| (self.pool_of(&peer, &pod), pod));
-        with_pool.filter(|(pool, _)| pools.contains_key(pool)).filter_map(|(pool, pod)| running_entry(&pod, &pool, now)).collect()
+        let with_pool = peer
+            .pods()
+            .into_iter()
+            .map(|pod| (self.pool_of(&peer, &pod), pod));
+        with_pool
+            .filter(|(pool, _)| pools.contains_key(pool))
+            .filter_map(|(pool, pod)| running_entry(&pod, &pool, now))
+            .collect()
     }
 
-    /// The entries of a pod that is gone here, as far as this cluster vouched for it when it was sent. None of a pod that the provider may
-    /// have invented, or that ended long ago and whose shadow pod the provider created again: its receipt is disputed.
+    /// The entries of a pod that is gone here, as far as this cluster vouched for it when it was
+    /// sent. None of a pod that the provider may have invented, or that ended long ago and whose
+    /// shadow pod the provider created again: its receipt is disputed.
     pub fn entries_of_orphan(
         &self,
         peer: &PeerState,
@@ -162,36 +251,84 @@ impl Consumer {
         gone: Option<Seconds>,
         now: Seconds,
     ) -> Vec<Entry> {
-        let Some(voucher) = self.read_voucher(peer, uid, &shadow.voucher) else { return Vec::new() };
-        if !self.recorder.may_have_run_on(&provider_namespace(&peer.id), uid, voucher.sent) {
+        let Some(voucher) = self.read_voucher(peer, uid, &shadow.voucher) else {
+            return Vec::new();
+        };
+        if !self
+            .recorder
+            .may_have_run_on(&provider_namespace(&peer.id), uid, voucher.sent)
+        {
             return Vec::new();
         }
-        let Voucher { namespace, pool, sent, amounts } = voucher;
-        let charges = shadow.charges.by_ref().map(|text| charges_of(text.as_deref()).unwrap_or_default());
+        let Voucher {
+            namespace,
+            pool,
+            sent,
+            amounts,
+        } = voucher;
+        let charges = shadow
+            .charges
+            .by_ref()
+            .map(|text| charges_of(text.as_deref()).unwrap_or_default());
         let charged_until = shadow.deleted_at.map(end_of_charges_at);
         let (namespace, pool, asked, charges) = (&namespace, &pool, &amounts, charges.by_ref());
-        Observation { uid, namespace, pool, sent, gone, charged_until, asked, charges }.entries(now, self.clock_tolerance())
+        Observation {
+            uid,
+            namespace,
+            pool,
+            sent,
+            gone,
+            charged_until,
+            asked,
+            charges,
+        }
+        .entries(now, self.clock_tolerance())
     }
 
     /// Reads a voucher, if it is ours.
-    fn read_voucher(&self, peer: &PeerState, uid: &str, voucher: &Claimed<Option<Box<str>>>) -> Option<Voucher> {
-        self.voucher_key.read(peer.id.as_str(), uid, voucher.by_ref().map(|text| text.as_deref()))
+    fn read_voucher(
+        &self,
+        peer: &PeerState,
+        uid: &str,
+        voucher: &Claimed<Option<Box<str>>>,
+    ) -> Option<Voucher> {
+        self.voucher_key.read(
+            peer.id.as_str(),
+            uid,
+            voucher.by_ref().map(|text| text.as_deref()),
+        )
     }
 
-    /// The pool that a local pod uses: that of its virtual node or, when that is gone, the one that this cluster vouched for.
+    /// The pool that a local pod uses: that of its virtual node or, when that is gone, the one that
+    /// this cluster vouched for.
     fn pool_of(&self, peer: &PeerState, pod: &LocalPod) -> String {
-        let pool = self.virtual_nodes.get(&pod.virtual_node).map(|node| node.spec.pool.clone());
+        let pool = self
+            .virtual_nodes
+            .get(&pod.virtual_node)
+            .map(|node| node.spec.pool.clone());
         let vouched = || self.read_voucher(peer, &pod.uid, &peer.seen_charges(&pod.uid)?.voucher);
-        pool.or_else(|| Some(vouched()?.pool)).unwrap_or_else(|| pod.virtual_node.name.clone())
+        pool.or_else(|| Some(vouched()?.pool))
+            .unwrap_or_else(|| pod.virtual_node.name.clone())
     }
 
     /// The entries of a local pod, which is gone at the provider or not.
-    fn entries(&self, peer: &PeerState, pod: &LocalPod, contract: &MeteredContract, gone: Option<Seconds>) -> Vec<Entry> {
+    fn entries(
+        &self,
+        peer: &PeerState,
+        pod: &LocalPod,
+        contract: &MeteredContract,
+        gone: Option<Seconds>,
+    ) -> Vec<Entry> {
         let seen = peer.seen_charges(&pod.uid).unwrap_or_default();
-        let charges = seen.charges.map(|text| charges_of(Some(&text)).unwrap_or_default());
+        let charges = seen
+            .charges
+            .map(|text| charges_of(Some(&text)).unwrap_or_default());
         let voucher = self.read_voucher(peer, &pod.uid, &seen.voucher);
         let former = voucher.map(|voucher| voucher.amounts).unwrap_or_default();
-        let (pool, asked) = (self.pool_of(peer, pod), chargeable(pod, contract.charge, contract.limit_percentage, &former));
+        let (pool, asked) = (
+            self.pool_of(peer, pod),
+            chargeable(pod, contract.charge, contract.limit_percentage, &former),
+        );
         let (sent, now) = (sent_at(pod).as_second(), self.context.now().as_second());
         let charged_until = seen.deleted_at.map(end_of_charges_at);
         let observation = Observation {
@@ -208,7 +345,8 @@ impl Consumer {
     }
 }
 
-/// A provider charges nothing when the grace is over after the deletion of the shadow pod. It may be a while until its manager says so.
+/// A provider charges nothing when the grace is over after the deletion of the shadow pod. It may
+/// be a while until its manager says so.
 fn end_of_charges_at(deleted: Option<Timestamp>) -> Option<Seconds> {
     deleted.map(|deleted| end_of_charges(deleted).as_second())
 }
@@ -248,8 +386,12 @@ impl Side for ConsumerSide {
             let is_stored = consumer.recorder.is_stored(namespace, &pod.uid);
             match at_period_end(pod, shadow.as_deref(), is_charged, is_stored) {
                 AtPeriodEnd::Nothing => {}
-                AtPeriodEnd::Charged => entries.extend(consumer.entries(&peer, pod, &contract, None)),
-                AtPeriodEnd::Unseen => entries.extend(consumer.entries(&peer, pod, &contract, Some(now))),
+                AtPeriodEnd::Charged => {
+                    entries.extend(consumer.entries(&peer, pod, &contract, None));
+                }
+                AtPeriodEnd::Unseen => {
+                    entries.extend(consumer.entries(&peer, pod, &contract, Some(now)));
+                }
             }
         }
         for (Key { name: uid, .. }, shadow) in remote.shadows.all() {
@@ -267,7 +409,9 @@ impl Side for ConsumerSide {
 
     fn stored(&self, namespace: &str, pods: Vec<String>) {
         let id = namespace.rsplit('-').next().and_then(|id| id.parse().ok());
-        let Some(peer) = id.and_then(|id: ClusterId| self.0.peers.get(&id)) else { return };
+        let Some(peer) = id.and_then(|id: ClusterId| self.0.peers.get(&id)) else {
+            return;
+        };
         for pod in pods {
             let uid = name_of_key(&pod);
             // A pod that exists does not wait for what was stored before a resize.

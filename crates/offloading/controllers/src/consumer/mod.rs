@@ -11,7 +11,8 @@
 //!   budgets           usage and prices ──▶ which providers get no new pods; the other controllers read it
 //!   remote_events     events of remote pods ──▶ events here;   connections: the connection to one provider
 //! ```
-//! `state` has caches of this cluster and, while a provider is connected, of its tenant namespace. Read `pods` first.
+//! `state` has caches of this cluster and, while a provider is connected, of its tenant namespace.
+//! Read `pods` first.
 
 mod controllers;
 mod events;
@@ -32,7 +33,9 @@ use liqo_controller_runtime::Context;
 use liqo_metering::VoucherKey;
 use tokio::{sync::mpsc, task::JoinSet};
 
-use controllers::{budgets, connections, namespaces, notices, pods, savings, unscheduled_pods, virtual_nodes};
+use controllers::{
+    budgets, connections, namespaces, notices, pods, savings, unscheduled_pods, virtual_nodes,
+};
 use state::{Consumer, NewPeer};
 
 use crate::provider::RemotePods;
@@ -52,11 +55,23 @@ pub async fn run(context: Context, voucher_key: VoucherKey, remote_pods: RemoteP
     tasks.spawn(notices::run(consumer.clone()));
     tasks.spawn(budgets::run(consumer.clone()));
     tasks.spawn(run_peers(consumer.clone(), new_peers));
-    tasks.spawn(consumer.recorder.clone().run(Arc::new(metered_pods::ConsumerSide(consumer.clone()))));
+    tasks.spawn(
+        consumer
+            .recorder
+            .clone()
+            .run(Arc::new(metered_pods::ConsumerSide(consumer.clone()))),
+    );
     let kubelet = consumer.kubelet.clone();
     tasks.spawn(async move {
-        let (stop, peers) = (consumer.context.stop.clone(), consumer.context.peers.clone());
-        peers.for_each(stop, move |connection| connections::run(consumer.clone(), connection)).await;
+        let (stop, peers) = (
+            consumer.context.stop.clone(),
+            consumer.context.peers.clone(),
+        );
+        peers
+            .for_each(stop, move |connection| {
+                connections::run(consumer.clone(), connection)
+            })
+            .await;
     });
     // Each of them ends with the context only.
     tasks.join_all().await;
@@ -73,7 +88,15 @@ async fn run_peers(consumer: Arc<Consumer>, mut new_peers: mpsc::UnboundedReceiv
         };
         let Some((peer, stop)) = new else { return };
         tokio::spawn(pods::run(consumer.clone(), peer.clone(), stop.clone()));
-        tokio::spawn(controllers::records::run(consumer.clone(), peer.clone(), stop.clone()));
-        tokio::spawn(controllers::remote_events::run(consumer.clone(), peer, stop));
+        tokio::spawn(controllers::records::run(
+            consumer.clone(),
+            peer.clone(),
+            stop.clone(),
+        ));
+        tokio::spawn(controllers::remote_events::run(
+            consumer.clone(),
+            peer,
+            stop,
+        ));
     }
 }

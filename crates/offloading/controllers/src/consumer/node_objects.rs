@@ -13,7 +13,9 @@ use kube::{
 };
 use liqo_api::{ClusterId, Key, labels, rfc3339};
 use liqo_controller_runtime::Context;
-use liqo_controller_runtime::writes::{Step as _, StepError, delete_if_present, only, unless_changed, unless_gone};
+use liqo_controller_runtime::writes::{
+    Step as _, StepError, delete_if_present, only, unless_changed, unless_gone,
+};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -44,7 +46,10 @@ pub enum Error {
     NameTaken { node: String },
     /// The object that we would create is not a Node.
     #[error("cannot encode Node {node}: {source}")]
-    Malformed { node: String, source: serde_json::Error },
+    Malformed {
+        node: String,
+        source: serde_json::Error,
+    },
 }
 
 /// The reduced form of a Node.
@@ -59,11 +64,21 @@ fn nodes(client: &Client) -> Api<DynamicObject> {
 
 /// Reads a Node.
 pub async fn live(client: &Client, name: &str) -> Result<Option<Value>, Error> {
-    Ok(nodes(client).get_opt(name).await.step("read", "Node", node_key(name))?.and_then(as_json))
+    Ok(nodes(client)
+        .get_opt(name)
+        .await
+        .step("read", "Node", node_key(name))?
+        .and_then(as_json))
 }
 
-/// Creates the Node, or changes what differs from `spec`. `known` is the Node as the watch shows it.
-pub async fn ensure(context: &Context, cluster: &ClusterId, spec: &NodeSpec<'_>, known: Option<&Value>) -> Result<(), Error> {
+/// Creates the Node, or changes what differs from `spec`. `known` is the Node as the watch shows
+/// it.
+pub async fn ensure(
+    context: &Context,
+    cluster: &ClusterId,
+    spec: &NodeSpec<'_>,
+    known: Option<&Value>,
+) -> Result<(), Error> {
     let (now, key) = (rfc3339(context.now()), node_key(spec.name));
     let client = &context.client;
     let api = nodes(client);
@@ -72,27 +87,40 @@ pub async fn ensure(context: &Context, cluster: &ClusterId, spec: &NodeSpec<'_>,
         None => live(client, spec.name).await?,
     };
     let Some(live) = live else {
-        let malformed = |source| Error::Malformed { node: spec.name.to_owned(), source };
+        let malformed = |source| Error::Malformed {
+            node: spec.name.to_owned(),
+            source,
+        };
         let node = serde_json::from_value(new_node(spec, &now)).map_err(malformed)?;
-        api.create(&PostParams::default(), &node).await.step("create", "Node", key)?;
+        api.create(&PostParams::default(), &node)
+            .await
+            .step("create", "Node", key)?;
         tracing::info!(node = spec.name, cluster = %cluster, pool = spec.pool, "virtual node created");
         return Ok(());
     };
     if !is_ours(&live, cluster, spec.pool) {
-        return Err(Error::NameTaken { node: spec.name.to_owned() });
+        return Err(Error::NameTaken {
+            node: spec.name.to_owned(),
+        });
     }
     let parameters = PatchParams::default();
     // First, because it names the version that it was decided on.
     if let Some(patch) = taints_patch(&live, spec) {
-        let answer = api.patch(spec.name, &parameters, &Patch::Merge(&patch)).await;
+        let answer = api
+            .patch(spec.name, &parameters, &Patch::Merge(&patch))
+            .await;
         // If somebody else wrote the Node meanwhile, the watch tells, and it is tried again.
         unless_changed(answer).step("taint", "Node", &key)?;
     }
     if let Some(patch) = metadata_patch(spec, &live) {
-        api.patch(spec.name, &parameters, &Patch::Merge(&patch)).await.step("label", "Node", &key)?;
+        api.patch(spec.name, &parameters, &Patch::Merge(&patch))
+            .await
+            .step("label", "Node", &key)?;
     }
     if let Some(patch) = status_patch(spec, &live, &now) {
-        api.patch_status(spec.name, &parameters, &Patch::Strategic(&patch)).await.step("write the status of", "Node", key)?;
+        api.patch_status(spec.name, &parameters, &Patch::Strategic(&patch))
+            .await
+            .step("write the status of", "Node", key)?;
     }
     Ok(())
 }
@@ -102,30 +130,56 @@ pub async fn cordon(client: &Client, name: &str, known: &Value) -> Result<(), Er
     if known.pointer("/spec/unschedulable") == Some(&Value::Bool(true)) {
         return Ok(());
     }
-    patch(client, "cordon", name, &json!({ "spec": { "unschedulable": true } })).await
+    patch(
+        client,
+        "cordon",
+        name,
+        &json!({ "spec": { "unschedulable": true } }),
+    )
+    .await
 }
 
 /// Applies a merge patch to a Node that may be gone.
-pub async fn patch(client: &Client, verb: &'static str, name: &str, patch: &Value) -> Result<(), Error> {
-    let answer = nodes(client).patch(name, &PatchParams::default(), &Patch::Merge(patch)).await;
+pub async fn patch(
+    client: &Client,
+    verb: &'static str,
+    name: &str,
+    patch: &Value,
+) -> Result<(), Error> {
+    let answer = nodes(client)
+        .patch(name, &PatchParams::default(), &Patch::Merge(patch))
+        .await;
     unless_gone(answer).step(verb, "Node", node_key(name))?;
     Ok(())
 }
 
 /// Removes the Node, if it is ours, and its Lease.
-pub async fn remove(client: &Client, name: &str, cluster: &ClusterId, pool: &str) -> Result<(), Error> {
+pub async fn remove(
+    client: &Client,
+    name: &str,
+    cluster: &ClusterId,
+    pool: &str,
+) -> Result<(), Error> {
     let live = live(client, name).await?;
-    if live.as_ref().is_some_and(|live| !is_ours(live, cluster, pool)) {
+    if live
+        .as_ref()
+        .is_some_and(|live| !is_ours(live, cluster, pool))
+    {
         return Ok(());
     }
     if let Some(live) = live {
         let uid = text(&live, "/metadata/uid").unwrap_or_default();
-        delete_if_present(&nodes(client), name, &only(uid)).await.step("delete", "Node", node_key(name))?;
+        delete_if_present(&nodes(client), name, &only(uid))
+            .await
+            .step("delete", "Node", node_key(name))?;
         tracing::info!(node = name, cluster = %cluster, pool, "virtual node deleted");
     }
-    // Also if an earlier attempt came no further. A lease that is created at this moment goes with the Node, which owns it.
+    // Also if an earlier attempt came no further. A lease that is created at this moment goes with
+    // the Node, which owns it.
     let leases: Api<Lease> = Api::namespaced(client.clone(), LEASES);
-    delete_if_present(&leases, name, &DeleteParams::default()).await.step("delete", "Lease", Key::new(LEASES, name))?;
+    delete_if_present(&leases, name, &DeleteParams::default())
+        .await
+        .step("delete", "Lease", Key::new(LEASES, name))?;
     Ok(())
 }
 
@@ -153,11 +207,15 @@ async fn renew(context: &Context, name: &str) -> Result<bool, Error> {
     let leases: Api<Lease> = Api::namespaced(context.client.clone(), LEASES);
     let (now, key) = (MicroTime(context.now()), Key::new(LEASES, name));
     let patch = json!({ "spec": { "renewTime": now } });
-    let answer = leases.patch_metadata(name, &PatchParams::default(), &Patch::Merge(&patch)).await;
+    let answer = leases
+        .patch_metadata(name, &PatchParams::default(), &Patch::Merge(&patch))
+        .await;
     if unless_gone(answer).step("renew", "Lease", &key)?.is_some() {
         return Ok(true);
     }
-    let Some(node) = live(&context.client, name).await? else { return Ok(false) };
+    let Some(node) = live(&context.client, name).await? else {
+        return Ok(false);
+    };
     let lease = Lease {
         metadata: ObjectMeta {
             name: Some(name.to_owned()),
@@ -178,7 +236,10 @@ async fn renew(context: &Context, name: &str) -> Result<bool, Error> {
             ..LeaseSpec::default()
         }),
     };
-    leases.create(&PostParams::default(), &lease).await.step("create", "Lease", key)?;
+    leases
+        .create(&PostParams::default(), &lease)
+        .await
+        .step("create", "Lease", key)?;
     Ok(true)
 }
 

@@ -1,4 +1,5 @@
-//! The tasks that run for each virtual node as long as it exists: the watch of its pods, its lease and its kubelet API.
+//! The tasks that run for each virtual node as long as it exists: the watch of its pods, its lease
+//! and its kubelet API.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -21,11 +22,22 @@ pub fn start(consumer: &Arc<Consumer>, key: &Key, node: &VirtualNode, name: &str
     }
     let stop = consumer.context.stop.child_token();
     let peer = consumer.peer(&node.spec.cluster_id);
-    // An earlier watch may have reported pods while it was being stopped. Those that still exist are reported again.
+    // An earlier watch may have reported pods while it was being stopped. Those that still exist
+    // are reported again.
     peer.forget_pods_on(key);
     let pods = watches::pods(consumer, key, peer.clone(), name, stop.clone());
-    tokio::spawn(node_objects::renew_lease(consumer.context.clone(), name.to_owned(), stop.clone()));
-    tokio::spawn(serving_certificate::serve(consumer.clone(), key.clone(), name.to_owned(), port, stop.clone()));
+    tokio::spawn(node_objects::renew_lease(
+        consumer.context.clone(),
+        name.to_owned(),
+        stop.clone(),
+    ));
+    tokio::spawn(serving_certificate::serve(
+        consumer.clone(),
+        key.clone(),
+        name.to_owned(),
+        port,
+        stop.clone(),
+    ));
     let listed = pods.clone();
     let started = NodeTasks {
         pods,
@@ -43,23 +55,32 @@ pub fn start(consumer: &Arc<Consumer>, key: &Key, node: &VirtualNode, name: &str
         if listed.synced().await {
             triggers::enqueue(&consumer, &peer, triggers::pods_listed());
             // Those that were forgotten above and not listed again are gone.
-            peer.left_pods().into_iter().for_each(|uid| peer.pod_queue.add(uid));
+            peer.left_pods()
+                .into_iter()
+                .for_each(|uid| peer.pod_queue.add(uid));
         }
     });
 }
 
 /// Stops the tasks of a virtual node, and forgets its pods.
 pub fn stop(consumer: &Consumer, key: &Key) {
-    let Some(tasks) = consumer.node_tasks.lock().remove(key) else { return };
+    let Some(tasks) = consumer.node_tasks.lock().remove(key) else {
+        return;
+    };
     let pods = tasks.pods.all();
     // This stops the watch, so it reports nothing after this.
     drop(tasks);
     for (_, pod) in pods {
         for peer in consumer.peers.all() {
-            if peer.pod(&pod.uid).is_some_and(|known| known.virtual_node == *key) {
+            if peer
+                .pod(&pod.uid)
+                .is_some_and(|known| known.virtual_node == *key)
+            {
                 peer.pod_changed(Some(&pod), None);
                 triggers::enqueue(consumer, &peer, triggers::local_pod(Some(&pod), None));
-                let budgets = triggers::budgets_of_pod(Some(&pod), None, |namespace| consumer.budgets(namespace));
+                let budgets = triggers::budgets_of_pod(Some(&pod), None, |namespace| {
+                    consumer.budgets(namespace)
+                });
                 triggers::enqueue_everywhere(consumer, &budgets);
             }
         }

@@ -16,26 +16,57 @@ use crate::{
 const LISTEN_RETRY: Duration = Duration::from_secs(5);
 
 /// Serves the kubelet API of the Node of this `VirtualNode` until `stop`.
-pub async fn serve(consumer: Arc<Consumer>, key: Key, node: String, port: u16, stop: CancellationToken) {
+pub async fn serve(
+    consumer: Arc<Consumer>,
+    key: Key,
+    node: String,
+    port: u16,
+    stop: CancellationToken,
+) {
     let address = consumer.context.pod_ip;
-    let identity = Identity { node: node.clone(), address };
+    let identity = Identity {
+        node: node.clone(),
+        address,
+    };
     let certificate = match self_signed(&identity) {
         Ok(certificate) => Arc::new(certificate),
         Err(error) => return report(&consumer, &key, Serving::SelfSigned(error_chain(&error))),
     };
-    let Some(listener) = listen(&consumer.context, &node, port, &stop).await else { return };
-    let tls = Tls { certificate: certificate.clone(), clients: consumer.client_authority.clone() };
+    let Some(listener) = listen(&consumer.context, &node, port, &stop).await else {
+        return;
+    };
+    let tls = Tls {
+        certificate: certificate.clone(),
+        clients: consumer.client_authority.clone(),
+    };
     let report = |serving| report(&consumer, &key, serving);
-    let signing = keep_signed(consumer.context.clone(), identity, certificate, report, stop.clone());
-    tokio::join!(consumer.kubelet.clone().serve(&node, listener, tls, stop), signing);
+    let signing = keep_signed(
+        consumer.context.clone(),
+        identity,
+        certificate,
+        report,
+        stop.clone(),
+    );
+    tokio::join!(
+        consumer.kubelet.clone().serve(&node, listener, tls, stop),
+        signing
+    );
 }
 
-/// Listens on every address of the family that the Node shows, so that forwarded connections are answered, too.
-async fn listen(context: &Context, node: &str, port: u16, stop: &CancellationToken) -> Option<Box<dyn Listener>> {
+/// Listens on every address of the family that the Node shows, so that forwarded connections are
+/// answered, too.
+async fn listen(
+    context: &Context,
+    node: &str,
+    port: u16,
+    stop: &CancellationToken,
+) -> Option<Box<dyn Listener>> {
     loop {
         match context.listen(port).await {
             Ok(listener) => return Some(listener),
-            Err(error) => tracing::warn!(node, port, %error, "kubelet API cannot listen, trying again"),
+            Err(error) => {
+                tracing::warn!(node, port, %error, "kubelet API cannot listen, trying again");
+            }
         }
         tokio::select! {
             biased;

@@ -1,5 +1,6 @@
-//! The state that the consumer's controllers share: caches of objects, queues, and what this process remembers. Nothing here decides which
-//! key of a queue is due; that is what [`triggers`](super::triggers) are for.
+//! The state that the consumer's controllers share: caches of objects, queues, and what this
+//! process remembers. Nothing here decides which key of a queue is due; that is what
+//! [`triggers`](super::triggers) are for.
 
 mod peer;
 mod pod_index;
@@ -11,7 +12,10 @@ use std::{
 
 use jiff::Timestamp;
 use liqo_api::reflection::passes;
-use liqo_api::{ClusterId, ForeignCluster, NAMESPACE_OFFLOADING, NamespaceOffloading, PeeringPolicy, VirtualNode};
+use liqo_api::{
+    ClusterId, ForeignCluster, NAMESPACE_OFFLOADING, NamespaceOffloading, PeeringPolicy,
+    VirtualNode,
+};
 use liqo_controller_runtime::{Cache, Context, Key, Queue, watch};
 use liqo_metering::VoucherKey;
 use liqo_quantity::ResourceList;
@@ -86,7 +90,8 @@ pub struct Queues {
     pub namespaces: Queue<NamespaceKey>,
     /// Pods of offloaded namespaces that have no node.
     pub unscheduled: Queue<Key>,
-    /// Namespaces whose pods may have got a node of this cluster although they may run in others only.
+    /// Namespaces whose pods may have got a node of this cluster although they may run in others
+    /// only.
     pub at_home: Queue<String>,
 }
 
@@ -115,7 +120,8 @@ pub struct Consumer {
     pub peers: PeerStates,
     /// Time of the last replacement of a refused pod, by UID of its owner.
     pub replaced: Mutex<HashMap<String, Instant>>,
-    /// First time that this process saw that the strategy of a namespace is Local, and the generation of its `NamespaceOffloading` then.
+    /// First time that this process saw that the strategy of a namespace is Local, and the
+    /// generation of its `NamespaceOffloading` then.
     pub local_since: Mutex<HashMap<String, (Option<i64>, Timestamp)>>,
     /// Namespaces whose late pods are deleted.
     pub unoffloaded: Mutex<Unoffloaded>,
@@ -212,7 +218,11 @@ impl Consumer {
     }
 
     pub fn nodes_of(&self, id: &ClusterId) -> Vec<(Key, Arc<VirtualNode>)> {
-        self.virtual_nodes.all().into_iter().filter(|(_, node)| node.spec.cluster_id == *id).collect()
+        self.virtual_nodes
+            .all()
+            .into_iter()
+            .filter(|(_, node)| node.spec.cluster_id == *id)
+            .collect()
     }
 
     /// The labels of the Node of this virtual node; none while it does not exist.
@@ -225,14 +235,17 @@ impl Consumer {
     /// The providers that have a virtual node, with their names.
     pub fn providers(&self) -> Vec<(ClusterId, String)> {
         let nodes = self.virtual_nodes.all();
-        let mut providers: Vec<_> =
-            nodes.iter().map(|(_, node)| (node.spec.cluster_id.clone(), node.spec.cluster_name.clone())).collect();
+        let mut providers: Vec<_> = nodes
+            .iter()
+            .map(|(_, node)| (node.spec.cluster_id.clone(), node.spec.cluster_name.clone()))
+            .collect();
         providers.sort();
         providers.dedup_by(|one, other| one.0 == other.0);
         providers
     }
 
-    /// Whether the pods on all virtual nodes of a provider are known. Until then, a pod's absence proves nothing.
+    /// Whether the pods on all virtual nodes of a provider are known. Until then, a pod's absence
+    /// proves nothing.
     pub fn all_pods_known(&self, id: &ClusterId) -> bool {
         let tasks = self.node_tasks.lock();
         self.virtual_nodes.is_synced()
@@ -245,11 +258,23 @@ impl Consumer {
 
     /// Whether the budgets of policies that apply to this provider were judged, if there are any.
     pub fn policy_budgets_known(&self, id: &ClusterId) -> bool {
-        let has_budgets = || self.policies.all().iter().any(|(_, policy)| policy.spec.consume.budget.is_some());
-        self.policies.is_synced() && (self.budgets.read().as_ref().is_some_and(|standing| standing.knows(id)) || !has_budgets())
+        let has_budgets = || {
+            self.policies
+                .all()
+                .iter()
+                .any(|(_, policy)| policy.spec.consume.budget.is_some())
+        };
+        self.policies.is_synced()
+            && (self
+                .budgets
+                .read()
+                .as_ref()
+                .is_some_and(|standing| standing.knows(id))
+                || !has_budgets())
     }
 
-    /// Returns the reason why a budget lets no new pod of this namespace go to this provider. `Err` while that is not known.
+    /// Returns the reason why a budget lets no new pod of this namespace go to this provider. `Err`
+    /// while that is not known.
     pub fn closed_by_budget(
         &self,
         offloading: &NamespaceOffloading,
@@ -258,12 +283,17 @@ impl Consumer {
     ) -> Result<Option<String>, ()> {
         let standing = self.budgets.read().clone();
         let is_judged = |standing: &Standing| {
-            let judged = standing.of_namespace(namespace).map(|verdict| &verdict.held.budget);
-            judged == offloading.spec.budget.as_ref() && (offloading.spec.budget.is_none() || standing.knows(id))
+            let judged = standing
+                .of_namespace(namespace)
+                .map(|verdict| &verdict.held.budget);
+            judged == offloading.spec.budget.as_ref()
+                && (offloading.spec.budget.is_none() || standing.knows(id))
         };
         match standing {
             _ if !self.policy_budgets_known(id) => Err(()),
-            Some(standing) if is_judged(&standing) => Ok(standing.closed_for(namespace, id).map(str::to_owned)),
+            Some(standing) if is_judged(&standing) => {
+                Ok(standing.closed_for(namespace, id).map(str::to_owned))
+            }
             None if offloading.spec.budget.is_none() => Ok(None),
             _ => Err(()),
         }
@@ -271,36 +301,56 @@ impl Consumer {
 
     /// Whether everything is listed that decides where namespaces go.
     pub fn placement_known(&self) -> bool {
-        self.offloadings.is_synced() && self.virtual_nodes.is_synced() && self.nodes.is_synced() && self.webhook.is_synced()
+        self.offloadings.is_synced()
+            && self.virtual_nodes.is_synced()
+            && self.nodes.is_synced()
+            && self.webhook.is_synced()
     }
 
     /// The virtual nodes of a provider; nothing while one of them has no Node yet.
     pub fn candidates(&self, id: &ClusterId) -> Option<Vec<Candidate>> {
         let candidate = |node: &VirtualNode| {
             let labels = self.node_labels(node)?;
-            Some(Candidate { node: node.status.as_ref()?.node_name.clone()?, labels })
+            Some(Candidate {
+                node: node.status.as_ref()?.node_name.clone()?,
+                labels,
+            })
         };
-        self.nodes_of(id).iter().map(|(_, node)| candidate(node)).collect()
+        self.nodes_of(id)
+            .iter()
+            .map(|(_, node)| candidate(node))
+            .collect()
     }
 
-    /// Whether a namespace goes to this provider, by the objects of this cluster; nothing while that is not known. The map at the
-    /// provider is no answer: the provider can write it.
+    /// Whether a namespace goes to this provider, by the objects of this cluster; nothing while
+    /// that is not known. The map at the provider is no answer: the provider can write it.
     pub fn goes_to(&self, peer: &PeerState, namespace: &str) -> Option<bool> {
         if !self.placement_known() {
             return None;
         }
-        let Some(offloading) = self.offloadings.get(&Key::new(namespace, NAMESPACE_OFFLOADING)) else { return Some(false) };
+        let Some(offloading) = self
+            .offloadings
+            .get(&Key::new(namespace, NAMESPACE_OFFLOADING))
+        else {
+            return Some(false);
+        };
         let stays = offloading.metadata.deletion_timestamp.is_none();
         if stays && placement::is_wanted(&offloading, &self.candidates(&peer.id)?) {
             return Some(true);
         }
-        Some(peer.pods().iter().any(|pod| pod.key.namespace == namespace && peer.may_run(pod)))
+        Some(
+            peer.pods()
+                .iter()
+                .any(|pod| pod.key.namespace == namespace && peer.may_run(pod)),
+        )
     }
 
-    /// Whether the namespace is offloaded, to whichever provider. It still is while it is being unoffloaded: its pods still read
-    /// what they name.
+    /// Whether the namespace is offloaded, to whichever provider. It still is while it is being
+    /// unoffloaded: its pods still read what they name.
     pub fn is_offloaded(&self, namespace: &str) -> bool {
-        self.offloadings.get(&Key::new(namespace, NAMESPACE_OFFLOADING)).is_some()
+        self.offloadings
+            .get(&Key::new(namespace, NAMESPACE_OFFLOADING))
+            .is_some()
     }
 
     /// Whether the namespace is that of one of our consumers, whose pods run at a provider of ours.
@@ -312,35 +362,59 @@ impl Consumer {
 
     /// Selects the events about the remote pods of this namespace that come back.
     pub fn event_selection(&self, namespace: &str) -> Selection {
-        Selection::of(self.offloadings.get(&Key::new(namespace, NAMESPACE_OFFLOADING)).as_deref())
+        Selection::of(
+            self.offloadings
+                .get(&Key::new(namespace, NAMESPACE_OFFLOADING))
+                .as_deref(),
+        )
     }
 
     /// Whether providers get tokens of the `ServiceAccount`s of this namespace.
     pub fn gives_tokens(&self, namespace: &str) -> bool {
-        self.offloadings.get(&Key::new(namespace, NAMESPACE_OFFLOADING)).is_some_and(|offloading| offloading.spec.api_server)
+        self.offloadings
+            .get(&Key::new(namespace, NAMESPACE_OFFLOADING))
+            .is_some_and(|offloading| offloading.spec.api_server)
     }
 
     /// Whether the reflection list of the namespace lets an object travel.
     pub fn is_on_list(&self, namespace: &str, is_allowed: bool) -> bool {
-        let offloading = self.offloadings.get(&Key::new(namespace, NAMESPACE_OFFLOADING));
-        passes(offloading.map(|offloading| offloading.spec.reflection).unwrap_or_default(), is_allowed)
+        let offloading = self
+            .offloadings
+            .get(&Key::new(namespace, NAMESPACE_OFFLOADING));
+        passes(
+            offloading
+                .map(|offloading| offloading.spec.reflection)
+                .unwrap_or_default(),
+            is_allowed,
+        )
     }
 
     /// The caches of a namespace that is followed.
     pub fn local_objects(&self, namespace: &str) -> Option<LocalObjects> {
-        self.followed.lock().get(namespace).map(|followed| followed.objects.clone())
+        self.followed
+            .lock()
+            .get(namespace)
+            .map(|followed| followed.objects.clone())
     }
 
     /// The caches of every followed namespace, or of this one.
     pub fn local_objects_in(&self, namespace: Option<&str>) -> Vec<LocalObjects> {
         let followed = self.followed.lock();
-        let concerned = followed.iter().filter(|(name, _)| namespace.is_none_or(|namespace| namespace == *name));
-        concerned.map(|(_, followed)| followed.objects.clone()).collect()
+        let concerned = followed
+            .iter()
+            .filter(|(name, _)| namespace.is_none_or(|namespace| namespace == *name));
+        concerned
+            .map(|(_, followed)| followed.objects.clone())
+            .collect()
     }
 
     /// A pod of a followed namespace that has no node.
     pub fn unscheduled_pod(&self, key: &Key) -> Option<Arc<UnscheduledPod>> {
-        self.followed.lock().get(&key.namespace)?.unscheduled.get(key)
+        self.followed
+            .lock()
+            .get(&key.namespace)?
+            .unscheduled
+            .get(key)
     }
 
     /// Stops the watches of a namespace.
@@ -350,12 +424,16 @@ impl Consumer {
 
     /// The policies of a namespace that travel; nothing while not all of them are known.
     pub fn policies(&self, namespace: &str) -> Option<Cache<NetworkPolicy>> {
-        self.local_objects(namespace).map(|objects| objects.policies).filter(Cache::is_synced)
+        self.local_objects(namespace)
+            .map(|objects| objects.policies)
+            .filter(Cache::is_synced)
     }
 
     /// The disruption budgets of a namespace, as far as they are known.
     pub fn budgets(&self, namespace: &str) -> Vec<(Key, Arc<LocalBudget>)> {
-        self.local_objects(namespace).map(|objects| objects.budgets.all()).unwrap_or_default()
+        self.local_objects(namespace)
+            .map(|objects| objects.budgets.all())
+            .unwrap_or_default()
     }
 
     /// Whether this is a disruption budget of this cluster.
@@ -369,28 +447,42 @@ impl Consumer {
         self.local_objects(&key.namespace)?.ingresses.get(key)
     }
 
-    /// Whether an Ingress that travels to this provider, and that the provider accepted, names this Secret. Until then the provider
-    /// needs none of its Secrets. Nothing while not everything is known that decides on it.
-    pub fn is_named_by_ingress(&self, peer: &PeerState, remote: &RemoteState, reference: &Reference) -> Option<bool> {
+    /// Whether an Ingress that travels to this provider, and that the provider accepted, names this
+    /// Secret. Until then the provider needs none of its Secrets. Nothing while not everything is
+    /// known that decides on it.
+    pub fn is_named_by_ingress(
+        &self,
+        peer: &PeerState,
+        remote: &RemoteState,
+        reference: &Reference,
+    ) -> Option<bool> {
         // The Ingresses of our consumers go no further, and so do their keys.
         if reference.kind != Kind::Secret || self.is_lent_on(&reference.namespace) {
             return Some(false);
         }
         // A namespace that is not followed is not offloaded.
-        let Some(objects) = self.local_objects(&reference.namespace) else { return Some(false) };
+        let Some(objects) = self.local_objects(&reference.namespace) else {
+            return Some(false);
+        };
         if !objects.ingresses.is_synced() {
             return None;
         }
         // The provider writes both the record and its status, so these alone give it no key.
-        let is_accepted =
-            |key: &Key| remote.record(&Reference::new(Kind::Ingress, key)).is_some_and(|record| record.exposure.is_some());
-        let travels = |ingress: &LocalIngress| self.is_on_list(&reference.namespace, ingress.is_allowed);
-        let is_named = objects
-            .ingresses
-            .all()
-            .iter()
-            .any(|(key, ingress)| ingress.secrets.contains(&reference.name) && travels(ingress) && is_accepted(key));
-        if is_named { self.goes_to(peer, &reference.namespace) } else { Some(false) }
+        let is_accepted = |key: &Key| {
+            remote
+                .record(&Reference::new(Kind::Ingress, key))
+                .is_some_and(|record| record.exposure.is_some())
+        };
+        let travels =
+            |ingress: &LocalIngress| self.is_on_list(&reference.namespace, ingress.is_allowed);
+        let is_named = objects.ingresses.all().iter().any(|(key, ingress)| {
+            ingress.secrets.contains(&reference.name) && travels(ingress) && is_accepted(key)
+        });
+        if is_named {
+            self.goes_to(peer, &reference.namespace)
+        } else {
+            Some(false)
+        }
     }
 }
 

@@ -9,8 +9,8 @@
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use liqo_api::{
-    ClusterId, ForeignCluster, NAMESPACE_OFFLOADING, NamespaceMap, NamespaceOffloading, PodOffloadingStrategy, VirtualNode,
-    annotations,
+    ClusterId, ForeignCluster, NAMESPACE_OFFLOADING, NamespaceMap, NamespaceOffloading,
+    PodOffloadingStrategy, VirtualNode, annotations,
 };
 use liqo_controller_runtime::{Cache, Key, Queue};
 use serde_json::Value;
@@ -33,23 +33,27 @@ use liqo_offloading_rules::replica::record::LocalSlice;
 use liqo_offloading_rules::replica::record::Reference;
 use liqo_offloading_rules::replica::record::ReflectionRecord;
 
-/// A provider may write the status of a record as often as it likes. What follows from it waits this long, and is done once.
+/// A provider may write the status of a record as often as it likes. What follows from it waits
+/// this long, and is done once.
 const PROBLEM_DELAY: Duration = Duration::from_secs(5);
 const EXPOSURE_DELAY: Duration = Duration::from_secs(2);
 
-/// Pods come and go by the dozen: what follows for policies waits this long, and is done once for all of them.
+/// Pods come and go by the dozen: what follows for policies waits this long, and is done once for
+/// all of them.
 const POLICY_DELAY: Duration = Duration::from_millis(300);
 
 /// The status of a disruption budget follows that of its pods within this time.
 const BUDGET_DELAY: Duration = Duration::from_secs(2);
 
-/// The same for what a deleted pod named, and for the namespace of a pod that is gone on both sides.
+/// The same for what a deleted pod named, and for the namespace of a pod that is gone on both
+/// sides.
 const DELETED_POD_DELAY: Duration = Duration::from_secs(1);
 
 /// The same for the watch of events in the namespace of a pod that came, ended or went.
 const EVENT_WATCH_DELAY: Duration = Duration::from_secs(1);
 
-/// The API server reads within this time which pods the webhook is to see. Then pods that it did not see are looked for.
+/// The API server reads within this time which pods the webhook is to see. Then pods that it did
+/// not see are looked for.
 const WEBHOOK_DELAY: Duration = Duration::from_secs(2);
 
 /// Keys of one provider's queues that are due, and after which delay.
@@ -100,8 +104,8 @@ enum Records {
     All,
     /// The Secrets by which pods use the API server of this cluster.
     Tokens,
-    /// The objects that travel with their namespace: those of one namespace or of all. Policies always of all namespaces, because
-    /// the policies of one may select pods of another.
+    /// The objects that travel with their namespace: those of one namespace or of all. Policies
+    /// always of all namespaces, because the policies of one may select pods of another.
     Namespaced(Option<String>),
     Policies(Option<String>),
     /// The disruption budgets of one namespace, or of all.
@@ -115,7 +119,10 @@ enum Records {
 }
 
 fn now(target: Target) -> Trigger {
-    Trigger { target, delay: Duration::ZERO }
+    Trigger {
+        target,
+        delay: Duration::ZERO,
+    }
 }
 
 fn pods(pods: Pods) -> Trigger {
@@ -139,48 +146,96 @@ impl Trigger {
 // What is due when something changes.
 
 /// A `VirtualNode` changed.
-pub fn virtual_node(key: &Key, old: Option<&VirtualNode>, new: Option<&VirtualNode>) -> (Vec<NodeKey>, Vec<NamespaceKey>) {
-    let link = new.or(old).map(|node| NodeKey::Link(node.spec.cluster_id.clone()));
+pub fn virtual_node(
+    key: &Key,
+    old: Option<&VirtualNode>,
+    new: Option<&VirtualNode>,
+) -> (Vec<NodeKey>, Vec<NamespaceKey>) {
+    let link = new
+        .or(old)
+        .map(|node| NodeKey::Link(node.spec.cluster_id.clone()));
     let name = |node: Option<&VirtualNode>| node.map(recorded_node);
     let maps = (name(old) != name(new)).then_some(NamespaceKey::AllMaps);
-    ([NodeKey::VirtualNode(key.clone())].into_iter().chain(link).collect(), maps.into_iter().collect())
+    (
+        [NodeKey::VirtualNode(key.clone())]
+            .into_iter()
+            .chain(link)
+            .collect(),
+        maps.into_iter().collect(),
+    )
 }
 
 /// The Node of a virtual node changed.
-pub fn node(key: &Key, old: Option<&Value>, new: Option<&Value>) -> (Vec<NodeKey>, Vec<NamespaceKey>) {
+pub fn node(
+    key: &Key,
+    old: Option<&Value>,
+    new: Option<&Value>,
+) -> (Vec<NodeKey>, Vec<NamespaceKey>) {
     // The selectors of namespaces look at labels only.
-    let labels = |node: Option<&Value>| node.and_then(|node| node.pointer("/metadata/labels").cloned());
-    let mut placement = if labels(old) == labels(new) { Vec::new() } else { vec![NamespaceKey::AllMaps, NamespaceKey::AllPods] };
+    let labels =
+        |node: Option<&Value>| node.and_then(|node| node.pointer("/metadata/labels").cloned());
+    let mut placement = if labels(old) == labels(new) {
+        Vec::new()
+    } else {
+        vec![NamespaceKey::AllMaps, NamespaceKey::AllPods]
+    };
     // A pod that was kept off may have room now.
     let said = |node: Option<&Value>| {
-        node.and_then(|node| node.pointer("/metadata/annotations")?.get(annotations::LARGEST_PODS).cloned())
+        node.and_then(|node| {
+            node.pointer("/metadata/annotations")?
+                .get(annotations::LARGEST_PODS)
+                .cloned()
+        })
     };
-    let largest_pods = |node: Option<&Value>| node.map(|node| PricedNode::of_json("", node).largest_pods).unwrap_or_default();
+    let largest_pods = |node: Option<&Value>| {
+        node.map(|node| PricedNode::of_json("", node).largest_pods)
+            .unwrap_or_default()
+    };
     let has_grown = said(old) != said(new) && largest_pods(new).has_grown(&largest_pods(old));
     placement.extend(has_grown.then_some(NamespaceKey::AllUnscheduled));
     (vec![NodeKey::Node(key.name.clone())], placement)
 }
 
 /// A `NamespaceOffloading` changed.
-pub fn offloading(key: &Key, old: Option<&NamespaceOffloading>, new: Option<&NamespaceOffloading>) -> Vec<NamespaceKey> {
+pub fn offloading(
+    key: &Key,
+    old: Option<&NamespaceOffloading>,
+    new: Option<&NamespaceOffloading>,
+) -> Vec<NamespaceKey> {
     if key.name != NAMESPACE_OFFLOADING {
         return Vec::new();
     }
     let mut due = vec![NamespaceKey::Namespace(key.namespace.clone())];
     // Most of its status is our own, but pods that a budget holds wait for what it says.
-    let budget = |one: &NamespaceOffloading| one.status.as_ref().and_then(|status| status.budget.clone());
+    let budget =
+        |one: &NamespaceOffloading| one.status.as_ref().and_then(|status| status.budget.clone());
     let intent = |one: Option<&NamespaceOffloading>| {
-        one.map(|one| (one.spec.clone(), one.metadata.deletion_timestamp.is_some(), budget(one), Selection::of(Some(one))))
+        one.map(|one| {
+            (
+                one.spec.clone(),
+                one.metadata.deletion_timestamp.is_some(),
+                budget(one),
+                Selection::of(Some(one)),
+            )
+        })
     };
     if intent(old) != intent(new) {
-        due.extend([NamespaceKey::Pods(key.namespace.clone()), NamespaceKey::AllMaps]);
+        due.extend([
+            NamespaceKey::Pods(key.namespace.clone()),
+            NamespaceKey::AllMaps,
+        ]);
     }
     due
 }
 
-/// The webhook began or ceased to see the new pods of these namespaces, or sees them for another strategy.
+/// The webhook began or ceased to see the new pods of these namespaces, or sees them for another
+/// strategy.
 pub fn webhook(changed: &BTreeSet<String>) -> Vec<NamespaceKey> {
-    changed.iter().cloned().map(NamespaceKey::Namespace).collect()
+    changed
+        .iter()
+        .cloned()
+        .map(NamespaceKey::Namespace)
+        .collect()
 }
 
 /// A `ForeignCluster` changed.
@@ -193,12 +248,15 @@ pub fn kubelet_serving(virtual_node: &Key) -> NodeKey {
     NodeKey::VirtualNode(virtual_node.clone())
 }
 
-/// The network to this provider came, changed or went. Whatever holds addresses is due; and the tokens, when our API server is
-/// opened or closed.
+/// The network to this provider came, changed or went. Whatever holds addresses is due; and the
+/// tokens, when our API server is opened or closed.
 pub fn network(old: Option<&Network>, new: Option<&Network>) -> Vec<Trigger> {
     let is_open = |network: Option<&Network>| network.is_some_and(|network| network.api_server);
     let tokens = (is_open(old) != is_open(new)).then(|| records(Records::Tokens));
-    [pods(Pods::All), records(Records::Namespaced(None))].into_iter().chain(tokens).collect()
+    [pods(Pods::All), records(Records::Namespaced(None))]
+        .into_iter()
+        .chain(tokens)
+        .collect()
 }
 
 /// A connection to this provider came, went, fell silent or was listed.
@@ -216,12 +274,19 @@ pub fn connection() -> [Trigger; 7] {
 
 /// The outage of a virtual node's provider became another one.
 pub fn outage() -> [Trigger; 2] {
-    [pods(Pods::All), now(Target::Namespace(NamespaceKey::AllNamespaces))]
+    [
+        pods(Pods::All),
+        now(Target::Namespace(NamespaceKey::AllNamespaces)),
+    ]
 }
 
-/// A shadow pod at this provider changed. It may show the UID of the remote pod, which events are compared with.
+/// A shadow pod at this provider changed. It may show the UID of the remote pod, which events are
+/// compared with.
 pub fn shadow_pod(name: &str) -> [Trigger; 2] {
-    [pods(Pods::One(name.to_owned())), events(Events::Of(name.to_owned()))]
+    [
+        pods(Pods::One(name.to_owned())),
+        events(Events::Of(name.to_owned())),
+    ]
 }
 
 /// A watch showed an event about the remote pod of the pod with this UID.
@@ -231,39 +296,72 @@ pub fn remote_event(uid: &str) -> Trigger {
 
 /// The `NamespaceMap` at this provider changed.
 pub fn namespace_map(old: Option<&NamespaceMap>, new: Option<&NamespaceMap>) -> Vec<Trigger> {
-    let namespaces = |map: Option<&NamespaceMap>| map.and_then(|map| map.status.clone()).unwrap_or_default().namespaces;
+    let namespaces = |map: Option<&NamespaceMap>| {
+        map.and_then(|map| map.status.clone())
+            .unwrap_or_default()
+            .namespaces
+    };
     let (old, new) = (namespaces(old), namespaces(new));
-    let changed: BTreeSet<&String> = old.keys().chain(new.keys()).filter(|key| old.get(*key) != new.get(*key)).collect();
+    let changed: BTreeSet<&String> = old
+        .keys()
+        .chain(new.keys())
+        .filter(|key| old.get(*key) != new.get(*key))
+        .collect();
     let of_namespace = |namespace: &String| {
         [
             pods(Pods::In(namespace.clone())),
             records(Records::Namespaced(Some(namespace.clone()))),
-            now(Target::Namespace(NamespaceKey::Namespace(namespace.clone()))),
+            now(Target::Namespace(NamespaceKey::Namespace(
+                namespace.clone(),
+            ))),
             events(Events::Watch(namespace.clone())),
         ]
     };
-    [now(Target::Map)].into_iter().chain(changed.into_iter().flat_map(of_namespace)).collect()
+    [now(Target::Map)]
+        .into_iter()
+        .chain(changed.into_iter().flat_map(of_namespace))
+        .collect()
 }
 
 /// A record at this provider changed.
 pub fn record(old: Option<&ReflectionRecord>, new: Option<&ReflectionRecord>) -> Vec<Trigger> {
     let mut due = Vec::new();
-    if old.zip(new).is_none_or(|(old, new)| new.differs_beyond_problem(old)) {
-        due.extend([old, new].into_iter().flatten().map(|record| records(Records::One(record.reference.clone()))));
+    if old
+        .zip(new)
+        .is_none_or(|(old, new)| new.differs_beyond_problem(old))
+    {
+        due.extend(
+            [old, new]
+                .into_iter()
+                .flatten()
+                .map(|record| records(Records::One(record.reference.clone()))),
+        );
     }
-    let Some(reference) = old.or(new).map(|record| record.reference.clone()) else { return due };
-    let exposure = |record: Option<&ReflectionRecord>| record.and_then(|record| record.exposure.clone());
+    let Some(reference) = old.or(new).map(|record| record.reference.clone()) else {
+        return due;
+    };
+    let exposure =
+        |record: Option<&ReflectionRecord>| record.and_then(|record| record.exposure.clone());
     if exposure(old) != exposure(new) {
         let namespace = reference.namespace.clone();
         let ingress = (reference.kind == Kind::Ingress).then(|| {
             let key = Key::new(namespace.clone(), reference.name.clone());
             // Also Secrets that no Ingress names any more, or not for this provider.
-            [records(Records::SecretsOf(key)), records(Records::SecretsIn(namespace.clone()))]
+            [
+                records(Records::SecretsOf(key)),
+                records(Records::SecretsIn(namespace.clone())),
+            ]
         });
         let namespace = now(Target::Namespace(NamespaceKey::Namespace(namespace)));
-        due.extend([namespace].into_iter().chain(ingress.into_iter().flatten()).map(|one| one.after(EXPOSURE_DELAY)));
+        due.extend(
+            [namespace]
+                .into_iter()
+                .chain(ingress.into_iter().flatten())
+                .map(|one| one.after(EXPOSURE_DELAY)),
+        );
     }
-    let problem = |record: Option<&ReflectionRecord>| record.and_then(|record| record.problem.clone());
+    let problem =
+        |record: Option<&ReflectionRecord>| record.and_then(|record| record.problem.clone());
     if problem(old) != problem(new) {
         if reference.kind.is_of_namespace() {
             due.push(records(Records::One(reference)).after(PROBLEM_DELAY));
@@ -279,23 +377,42 @@ pub fn record(old: Option<&ReflectionRecord>, new: Option<&ReflectionRecord>) ->
 pub fn local_pod(old: Option<&LocalPod>, new: Option<&LocalPod>) -> Vec<Trigger> {
     // What a new pod names is recorded before it is sent.
     let gone = old.filter(|old| new.is_none_or(|new| new.uid != old.uid));
-    let named = gone.into_iter().flat_map(Reference::all).map(|one| records(Records::One(one)).after(DELETED_POD_DELAY));
+    let named = gone
+        .into_iter()
+        .flat_map(Reference::all)
+        .map(|one| records(Records::One(one)).after(DELETED_POD_DELAY));
     // An ephemeral container may name more.
-    let grown = old.zip(new).filter(|(old, new)| old.uid == new.uid && old.refs != new.refs);
-    let more = grown.into_iter().flat_map(|(old, new)| Reference::all(new).into_iter().filter(|one| !one.is_named_by(old)));
+    let grown = old
+        .zip(new)
+        .filter(|(old, new)| old.uid == new.uid && old.refs != new.refs);
+    let more = grown.into_iter().flat_map(|(old, new)| {
+        Reference::all(new)
+            .into_iter()
+            .filter(|one| !one.is_named_by(old))
+    });
     let more = more.map(|one| records(Records::One(one)));
     // A pod that is sent needs a token; one that ended, or is annotated so, needs none any more.
     let uses = |pod: &LocalPod| (pod.api_server, pod.finished, pod.sent_to.clone());
     let token = old.zip(new).filter(|(old, new)| uses(old) != uses(new));
     let token = token.map(|(_, new)| records(Records::One(Reference::of_api_server(new))));
-    let both = [old, new].into_iter().flatten().map(|pod| pods(Pods::One(pod.uid.clone())));
+    let both = [old, new]
+        .into_iter()
+        .flatten()
+        .map(|pod| pods(Pods::One(pod.uid.clone())));
     let runs = |pod: Option<&LocalPod>| pod.is_some_and(|pod| !pod.finished);
     let changed = old.or(new).filter(|_| runs(old) != runs(new));
-    let watch = changed.map(|pod| events(Events::Watch(pod.key.namespace.clone())).after(EVENT_WATCH_DELAY));
-    named.chain(more).chain(token).chain(both).chain(watch).collect()
+    let watch = changed
+        .map(|pod| events(Events::Watch(pod.key.namespace.clone())).after(EVENT_WATCH_DELAY));
+    named
+        .chain(more)
+        .chain(token)
+        .chain(both)
+        .chain(watch)
+        .collect()
 }
 
-/// A pod of an offloaded namespace that has no node changed. One that got a node, or is gone, is due no more.
+/// A pod of an offloaded namespace that has no node changed. One that got a node, or is gone, is
+/// due no more.
 pub fn unscheduled_pod(key: &Key, new: Option<&UnscheduledPod>) -> Option<Key> {
     new.map(|_| key.clone())
 }
@@ -307,11 +424,15 @@ pub fn may_be_at_home(old: Option<&UnscheduledPod>, new: Option<&UnscheduledPod>
 
 /// All pods of a virtual node are listed.
 pub fn pods_listed() -> [Trigger; 3] {
-    [records(Records::All), records(Records::Budgets(None)), events(Events::AllWatches)]
+    [
+        records(Records::All),
+        records(Records::Budgets(None)),
+        events(Events::AllWatches),
+    ]
 }
 
-/// A pod is gone here, and its shadow pod at the provider too: the last one of a namespace that is no longer wanted there lets
-/// the mapping go.
+/// A pod is gone here, and its shadow pod at the provider too: the last one of a namespace that is
+/// no longer wanted there lets the mapping go.
 pub fn pod_gone() -> Trigger {
     now(Target::Map).after(DELETED_POD_DELAY)
 }
@@ -330,15 +451,27 @@ pub fn service(
 ) -> Vec<Trigger> {
     let is_allowed = |service: Option<&LocalService>| service.map(|service| service.is_allowed);
     let with_slices = is_allowed(old) != is_allowed(new);
-    let slices = slices.iter().filter(|(_, slice)| with_slices && slice.service == key.name);
+    let slices = slices
+        .iter()
+        .filter(|(_, slice)| with_slices && slice.service == key.name);
     let slices = slices.map(|(key, _)| object(Kind::EndpointSlice, key));
-    [object(Kind::Service, key)].into_iter().chain(slices).collect()
+    [object(Kind::Service, key)]
+        .into_iter()
+        .chain(slices)
+        .collect()
 }
 
-/// An Ingress of an offloaded namespace changed: it is due, and so are the Secrets that it names or named.
+/// An Ingress of an offloaded namespace changed: it is due, and so are the Secrets that it names or
+/// named.
 pub fn ingress(key: &Key, old: Option<&LocalIngress>, new: Option<&LocalIngress>) -> Vec<Trigger> {
-    let secrets = [old, new].into_iter().flatten().flat_map(|ingress| secrets_of(&key.namespace, ingress));
-    [object(Kind::Ingress, key)].into_iter().chain(secrets.map(|one| records(Records::One(one)))).collect()
+    let secrets = [old, new]
+        .into_iter()
+        .flatten()
+        .flat_map(|ingress| secrets_of(&key.namespace, ingress));
+    [object(Kind::Ingress, key)]
+        .into_iter()
+        .chain(secrets.map(|one| records(Records::One(one))))
+        .collect()
 }
 
 /// An `EndpointSlice`, a `NetworkPolicy` or a disruption budget of an offloaded namespace changed.
@@ -346,7 +479,8 @@ pub fn object(kind: Kind, key: &Key) -> Trigger {
     records(Records::One(Reference::new(kind, key)))
 }
 
-/// The Services, slices and Ingresses of a namespace are listed: records of those that are gone since must go.
+/// The Services, slices and Ingresses of a namespace are listed: records of those that are gone
+/// since must go.
 pub fn services_listed(namespace: &str) -> Trigger {
     records(Records::Namespaced(Some(namespace.to_owned())))
 }
@@ -360,33 +494,54 @@ pub fn budgets_listed(namespace: &str) -> Trigger {
     records(Records::Budgets(Some(namespace.to_owned())))
 }
 
-/// A pod on a virtual node changed: the budgets are due that select it, at every provider. `budgets` finds those of a namespace.
+/// A pod on a virtual node changed: the budgets are due that select it, at every provider.
+/// `budgets` finds those of a namespace.
 pub fn budgets_of_pod(
     old: Option<&LocalPod>,
     new: Option<&LocalPod>,
     budgets: impl FnOnce(&str) -> Vec<(Key, Arc<LocalBudget>)>,
 ) -> Vec<Trigger> {
-    let Some(pod) = new.or(old) else { return Vec::new() };
+    let Some(pod) = new.or(old) else {
+        return Vec::new();
+    };
     let budgets = budgets(&pod.key.namespace);
     if budgets.is_empty() {
         return Vec::new();
     }
-    let selects = |budget: &LocalBudget| [old, new].into_iter().flatten().any(|pod| budget.selector.matches(&pod.labels));
+    let selects = |budget: &LocalBudget| {
+        [old, new]
+            .into_iter()
+            .flatten()
+            .any(|pod| budget.selector.matches(&pod.labels))
+    };
     let is_changed = old.map(as_counted) != new.map(as_counted);
-    let due = budgets.iter().filter(|(_, budget)| is_changed && selects(budget));
-    due.map(|(key, _)| object(Kind::PodDisruptionBudget, key).after(BUDGET_DELAY)).collect()
+    let due = budgets
+        .iter()
+        .filter(|(_, budget)| is_changed && selects(budget));
+    due.map(|(key, _)| object(Kind::PodDisruptionBudget, key).after(BUDGET_DELAY))
+        .collect()
 }
 
 /// The input of the budgets.
 fn as_counted(pod: &LocalPod) -> (bool, bool, bool, &Labels) {
-    (pod.is_ready_there, pod.finished, pod.deletion.is_some(), &pod.labels)
+    (
+        pod.is_ready_there,
+        pod.finished,
+        pod.deletion.is_some(),
+        &pod.labels,
+    )
 }
 
-/// A provider began or ended to drain a node with pods that a budget selects: the budget is due at every provider.
+/// A provider began or ended to drain a node with pods that a budget selects: the budget is due at
+/// every provider.
 pub fn draining(old: Option<&ReflectionRecord>, new: Option<&ReflectionRecord>) -> Vec<Trigger> {
-    let drains = |record: Option<&ReflectionRecord>| record.is_some_and(|record| record.is_draining);
+    let drains =
+        |record: Option<&ReflectionRecord>| record.is_some_and(|record| record.is_draining);
     let changed = new.or(old).filter(|_| drains(old) != drains(new));
-    changed.map(|record| records(Records::One(record.reference.clone()))).into_iter().collect()
+    changed
+        .map(|record| records(Records::One(record.reference.clone())))
+        .into_iter()
+        .collect()
 }
 
 /// A pod anywhere in this cluster changed: those of the policies are due that select it.
@@ -397,21 +552,38 @@ pub fn policy_pod(
 ) -> Vec<Trigger> {
     let concerns = |namespace: &str, policy: &NetworkPolicy| {
         changed.iter().any(|pod| {
-            network_policy_translation::concerns(policy, namespace, pod, labels_of_namespace(&pod.namespace).as_deref())
+            network_policy_translation::concerns(
+                policy,
+                namespace,
+                pod,
+                labels_of_namespace(&pod.namespace).as_deref(),
+            )
         })
     };
-    let concerned = policies.iter().filter(|(key, policy)| concerns(&key.namespace, policy));
-    concerned.map(|(key, _)| object(Kind::NetworkPolicy, key).after(POLICY_DELAY)).collect()
+    let concerned = policies
+        .iter()
+        .filter(|(key, policy)| concerns(&key.namespace, policy));
+    concerned
+        .map(|(key, _)| object(Kind::NetworkPolicy, key).after(POLICY_DELAY))
+        .collect()
 }
 
-/// The labels of a namespace changed, or all pods and namespaces that policies select from are listed.
+/// The labels of a namespace changed, or all pods and namespaces that policies select from are
+/// listed.
 pub fn policy_sources() -> Trigger {
     records(Records::Policies(None)).after(POLICY_DELAY)
 }
 
-fn secrets_of<'a>(namespace: &'a str, ingress: &'a LocalIngress) -> impl Iterator<Item = Reference> + use<'a> {
+fn secrets_of<'a>(
+    namespace: &'a str,
+    ingress: &'a LocalIngress,
+) -> impl Iterator<Item = Reference> + use<'a> {
     let named = ingress.secrets.iter();
-    named.map(|name| Reference { kind: Kind::Secret, namespace: namespace.to_owned(), name: name.clone() })
+    named.map(|name| Reference {
+        kind: Kind::Secret,
+        namespace: namespace.to_owned(),
+        name: name.clone(),
+    })
 }
 
 // From triggers to keys.
@@ -436,7 +608,11 @@ pub fn enqueue(consumer: &Consumer, peer: &PeerState, triggers: impl IntoIterato
                 }
             }
             Target::Namespace(key) => add(&consumer.queues.namespaces, key, delay),
-            Target::Map => add(&consumer.queues.namespaces, NamespaceKey::Map(peer.id.clone()), delay),
+            Target::Map => add(
+                &consumer.queues.namespaces,
+                NamespaceKey::Map(peer.id.clone()),
+                delay,
+            ),
             Target::Pods(pods) => enqueue_pods(peer, &pods, delay),
             Target::Events(events) => enqueue_events(peer, events, delay),
             Target::Records(records) => {
@@ -472,31 +648,58 @@ pub fn enqueue_all_maps(consumer: &Consumer) {
 
 pub fn enqueue_all_namespaces(consumer: &Consumer) {
     for (key, _) in consumer.offloadings.all() {
-        consumer.queues.namespaces.add(NamespaceKey::Namespace(key.namespace));
+        consumer
+            .queues
+            .namespaces
+            .add(NamespaceKey::Namespace(key.namespace));
     }
 }
 
 /// Looks soon for pods of a namespace that run here although they may run in other clusters only.
 pub fn enqueue_at_home(consumer: &Consumer, namespace: &str) {
-    let offloading = consumer.offloadings.get(&Key::new(namespace, NAMESPACE_OFFLOADING));
-    if offloading.is_some_and(|one| one.spec.pod_offloading_strategy == PodOffloadingStrategy::Remote) {
-        consumer.queues.at_home.add_after(namespace.to_owned(), WEBHOOK_DELAY);
+    let offloading = consumer
+        .offloadings
+        .get(&Key::new(namespace, NAMESPACE_OFFLOADING));
+    if offloading
+        .is_some_and(|one| one.spec.pod_offloading_strategy == PodOffloadingStrategy::Remote)
+    {
+        consumer
+            .queues
+            .at_home
+            .add_after(namespace.to_owned(), WEBHOOK_DELAY);
     }
 }
 
-/// The pods of a namespace at every provider, and all that is or should be recorded for them; those that have no node; and those here.
+/// The pods of a namespace at every provider, and all that is or should be recorded for them; those
+/// that have no node; and those here.
 pub fn enqueue_pods_of(consumer: &Consumer, namespace: &str) {
     enqueue_at_home(consumer, namespace);
-    let unscheduled = consumer.followed.lock().get(namespace).map(|followed| followed.unscheduled.clone());
+    let unscheduled = consumer
+        .followed
+        .lock()
+        .get(namespace)
+        .map(|followed| followed.unscheduled.clone());
     enqueue_unscheduled(consumer, unscheduled);
     let namespaced = records(Records::Namespaced(Some(namespace.to_owned())));
     let watch = events(Events::Watch(namespace.to_owned()));
-    enqueue_everywhere(consumer, &[pods(Pods::In(namespace.to_owned())), records(Records::All), namespaced, watch]);
+    enqueue_everywhere(
+        consumer,
+        &[
+            pods(Pods::In(namespace.to_owned())),
+            records(Records::All),
+            namespaced,
+            watch,
+        ],
+    );
 }
 
 pub fn enqueue_all_unscheduled(consumer: &Consumer) {
-    let all: Vec<Cache<UnscheduledPod>> =
-        consumer.followed.lock().values().map(|followed| followed.unscheduled.clone()).collect();
+    let all: Vec<Cache<UnscheduledPod>> = consumer
+        .followed
+        .lock()
+        .values()
+        .map(|followed| followed.unscheduled.clone())
+        .collect();
     enqueue_unscheduled(consumer, all);
 }
 
@@ -512,11 +715,22 @@ pub fn enqueue_all_pods(consumer: &Consumer) {
 
 /// The map at one provider, from which a namespace is to go.
 pub fn enqueue_map(consumer: &Consumer, provider: &ClusterId) {
-    consumer.queues.namespaces.add(NamespaceKey::Map(provider.clone()));
+    consumer
+        .queues
+        .namespaces
+        .add(NamespaceKey::Map(provider.clone()));
 }
 
-fn add<K: Clone + Eq + std::hash::Hash + Ord + std::fmt::Debug + Send + 'static>(queue: &Queue<K>, key: K, delay: Duration) {
-    if delay.is_zero() { queue.add(key) } else { queue.add_after(key, delay) }
+fn add<K: Clone + Eq + std::hash::Hash + Ord + std::fmt::Debug + Send + 'static>(
+    queue: &Queue<K>,
+    key: K,
+    delay: Duration,
+) {
+    if delay.is_zero() {
+        queue.add(key);
+    } else {
+        queue.add_after(key, delay);
+    }
 }
 
 fn enqueue_pods(peer: &PeerState, pods: &Pods, delay: Duration) {
@@ -524,12 +738,24 @@ fn enqueue_pods(peer: &PeerState, pods: &Pods, delay: Duration) {
     match pods {
         Pods::One(uid) => enqueue(uid),
         Pods::All => {
-            peer.pods_and_left().iter().for_each(|pod| enqueue(&pod.uid));
-            peer.remote().iter().flat_map(|remote| remote.shadows.all()).for_each(|(key, _)| enqueue(&key.name));
+            peer.pods_and_left()
+                .iter()
+                .for_each(|pod| enqueue(&pod.uid));
+            peer.remote()
+                .iter()
+                .flat_map(|remote| remote.shadows.all())
+                .for_each(|(key, _)| enqueue(&key.name));
         }
-        Pods::In(namespace) => peer.pods().iter().filter(|pod| pod.key.namespace == *namespace).for_each(|pod| enqueue(&pod.uid)),
+        Pods::In(namespace) => peer
+            .pods()
+            .iter()
+            .filter(|pod| pod.key.namespace == *namespace)
+            .for_each(|pod| enqueue(&pod.uid)),
         Pods::Naming(reference) => {
-            peer.pods().iter().filter(|pod| reference.is_named_by(pod)).for_each(|pod| enqueue(&pod.uid));
+            peer.pods()
+                .iter()
+                .filter(|pod| reference.is_named_by(pod))
+                .for_each(|pod| enqueue(&pod.uid));
         }
     }
 }
@@ -544,7 +770,11 @@ fn enqueue_events(peer: &PeerState, events: Events, delay: Duration) {
         }
         Events::Watch(namespace) => watch(namespace),
         Events::AllWatches => {
-            let namespaces: BTreeSet<String> = peer.pods().iter().map(|pod| pod.key.namespace.clone()).collect();
+            let namespaces: BTreeSet<String> = peer
+                .pods()
+                .iter()
+                .map(|pod| pod.key.namespace.clone())
+                .collect();
             namespaces.into_iter().for_each(watch);
         }
     }
@@ -553,67 +783,156 @@ fn enqueue_events(peer: &PeerState, events: Events, delay: Duration) {
 fn references(consumer: &Consumer, peer: &PeerState, records: Records) -> Vec<Reference> {
     let recorded = |secrets: bool| {
         let remote = peer.remote();
-        let all = remote.iter().flat_map(|remote| if secrets { remote.secrets.all() } else { remote.objects.all() });
-        all.map(|(_, record)| record.reference.clone()).collect::<Vec<_>>()
+        let all = remote.iter().flat_map(|remote| {
+            if secrets {
+                remote.secrets.all()
+            } else {
+                remote.objects.all()
+            }
+        });
+        all.map(|(_, record)| record.reference.clone())
+            .collect::<Vec<_>>()
     };
     match records {
         Records::One(reference) => vec![reference],
         Records::IfNamed(reference) => {
-            let by_ingress =
-                || peer.remote().and_then(|remote| consumer.is_named_by_ingress(peer, &remote, &reference)) == Some(true);
+            let by_ingress = || {
+                peer.remote()
+                    .and_then(|remote| consumer.is_named_by_ingress(peer, &remote, &reference))
+                    == Some(true)
+            };
             let is_named = peer.pods().iter().any(|pod| reference.is_named_by(pod)) || by_ingress();
             is_named.then_some(reference).into_iter().collect()
         }
         Records::All => {
-            let named = peer.pods().into_iter().flat_map(|pod| Reference::all(&pod)).collect::<Vec<_>>();
-            named.into_iter().chain(recorded(false)).chain(recorded(true)).collect()
+            let named = peer
+                .pods()
+                .into_iter()
+                .flat_map(|pod| Reference::all(&pod))
+                .collect::<Vec<_>>();
+            named
+                .into_iter()
+                .chain(recorded(false))
+                .chain(recorded(true))
+                .collect()
         }
         Records::Tokens => {
             let pods = peer.pods();
-            let wanted = pods.iter().filter(|pod| matches!(pod.api_server, ApiServerChoice::Home { .. }));
-            let recorded = recorded(true).into_iter().filter(|reference| reference.is_for_api_server().is_some());
-            wanted.map(|pod| Reference::of_api_server(pod)).chain(recorded).collect()
+            let wanted = pods
+                .iter()
+                .filter(|pod| matches!(pod.api_server, ApiServerChoice::Home { .. }));
+            let recorded = recorded(true)
+                .into_iter()
+                .filter(|reference| reference.is_for_api_server().is_some());
+            wanted
+                .map(|pod| Reference::of_api_server(pod))
+                .chain(recorded)
+                .collect()
         }
         Records::Namespaced(namespace) => {
             let mut all = references(consumer, peer, Records::Policies(None));
-            all.extend(references(consumer, peer, Records::Budgets(namespace.clone())));
+            all.extend(references(
+                consumer,
+                peer,
+                Records::Budgets(namespace.clone()),
+            ));
             for objects in consumer.local_objects_in(namespace.as_deref()) {
-                all.extend(objects.services.all().iter().map(|(key, _)| Reference::new(Kind::Service, key)));
-                all.extend(objects.slices.all().iter().map(|(key, _)| Reference::new(Kind::EndpointSlice, key)));
-                all.extend(objects.ingresses.all().iter().map(|(key, _)| Reference::new(Kind::Ingress, key)));
+                all.extend(
+                    objects
+                        .services
+                        .all()
+                        .iter()
+                        .map(|(key, _)| Reference::new(Kind::Service, key)),
+                );
+                all.extend(
+                    objects
+                        .slices
+                        .all()
+                        .iter()
+                        .map(|(key, _)| Reference::new(Kind::EndpointSlice, key)),
+                );
+                all.extend(
+                    objects
+                        .ingresses
+                        .all()
+                        .iter()
+                        .map(|(key, _)| Reference::new(Kind::Ingress, key)),
+                );
             }
-            let concerns = |one: &Reference| namespace.as_ref().is_none_or(|namespace| *namespace == one.namespace);
-            all.extend(recorded(false).into_iter().filter(|one| Kind::SERVICES.contains(&one.kind) && concerns(one)));
+            let concerns = |one: &Reference| {
+                namespace
+                    .as_ref()
+                    .is_none_or(|namespace| *namespace == one.namespace)
+            };
+            all.extend(
+                recorded(false)
+                    .into_iter()
+                    .filter(|one| Kind::SERVICES.contains(&one.kind) && concerns(one)),
+            );
             all
         }
         Records::Policies(namespace) => {
             let mut all = Vec::new();
             for objects in consumer.local_objects_in(namespace.as_deref()) {
-                all.extend(objects.policies.all().iter().map(|(key, _)| Reference::new(Kind::NetworkPolicy, key)));
+                all.extend(
+                    objects
+                        .policies
+                        .all()
+                        .iter()
+                        .map(|(key, _)| Reference::new(Kind::NetworkPolicy, key)),
+                );
             }
-            let concerns = |one: &Reference| namespace.as_ref().is_none_or(|namespace| *namespace == one.namespace);
-            all.extend(recorded(false).into_iter().filter(|one| one.kind == Kind::NetworkPolicy && concerns(one)));
+            let concerns = |one: &Reference| {
+                namespace
+                    .as_ref()
+                    .is_none_or(|namespace| *namespace == one.namespace)
+            };
+            all.extend(
+                recorded(false)
+                    .into_iter()
+                    .filter(|one| one.kind == Kind::NetworkPolicy && concerns(one)),
+            );
             all
         }
         Records::Budgets(namespace) => {
-            let concerns = |one: &Reference| namespace.as_ref().is_none_or(|namespace| *namespace == one.namespace);
-            let local = consumer.local_objects_in(namespace.as_deref()).into_iter().flat_map(|objects| objects.budgets.all());
+            let concerns = |one: &Reference| {
+                namespace
+                    .as_ref()
+                    .is_none_or(|namespace| *namespace == one.namespace)
+            };
+            let local = consumer
+                .local_objects_in(namespace.as_deref())
+                .into_iter()
+                .flat_map(|objects| objects.budgets.all());
             let local = local.map(|(key, _)| Reference::new(Kind::PodDisruptionBudget, &key));
-            let recorded = recorded(false).into_iter().filter(|one| one.kind == Kind::PodDisruptionBudget && concerns(one));
+            let recorded = recorded(false)
+                .into_iter()
+                .filter(|one| one.kind == Kind::PodDisruptionBudget && concerns(one));
             local.chain(recorded).collect()
         }
         Records::SecretsOf(key) => {
             let ingress = consumer.ingress(&key);
-            ingress.iter().flat_map(|ingress| secrets_of(&key.namespace, ingress)).collect()
+            ingress
+                .iter()
+                .flat_map(|ingress| secrets_of(&key.namespace, ingress))
+                .collect()
         }
         Records::SecretsIn(namespace) => {
-            let is_concerned = |one: &Reference| one.namespace == namespace && one.is_for_api_server().is_none();
+            let is_concerned =
+                |one: &Reference| one.namespace == namespace && one.is_for_api_server().is_none();
             recorded(true).into_iter().filter(is_concerned).collect()
         }
         Records::IngressesNaming(secret) => {
-            let ingresses = consumer.local_objects(&secret.namespace).map(|objects| objects.ingresses.all()).unwrap_or_default();
-            let naming = ingresses.iter().filter(|(_, ingress)| ingress.secrets.contains(&secret.name));
-            naming.map(|(key, _)| Reference::new(Kind::Ingress, key)).collect()
+            let ingresses = consumer
+                .local_objects(&secret.namespace)
+                .map(|objects| objects.ingresses.all())
+                .unwrap_or_default();
+            let naming = ingresses
+                .iter()
+                .filter(|(_, ingress)| ingress.secrets.contains(&secret.name));
+            naming
+                .map(|(key, _)| Reference::new(Kind::Ingress, key))
+                .collect()
         }
     }
 }

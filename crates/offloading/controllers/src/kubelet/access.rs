@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use axum::http::{HeaderMap, StatusCode, header::AUTHORIZATION};
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
-use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
+use k8s_openapi::api::authorization::v1::{
+    ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec,
+};
 use kube::api::PostParams;
 use kube::{Api, Client};
 use parking_lot::Mutex;
@@ -32,7 +34,10 @@ pub(super) struct Access {
 
 impl Access {
     /// To run commands, or to open a connection to a pod.
-    pub(super) const CONNECT: Self = Self { verb: "create", part: "proxy" };
+    pub(super) const CONNECT: Self = Self {
+        verb: "create",
+        part: "proxy",
+    };
 
     /// To read one subresource of a node.
     pub(super) const fn read(part: &'static str) -> Self {
@@ -45,7 +50,11 @@ pub(super) enum Denied {
     #[error("no client certificate or bearer token that this cluster accepts")]
     Unauthenticated,
     #[error("{user} may not {} nodes/{} of node {node}", access.verb, access.part)]
-    Forbidden { user: String, node: String, access: Access },
+    Forbidden {
+        user: String,
+        node: String,
+        access: Access,
+    },
     #[error("asking the API server about the caller: {0}")]
     Review(#[source] kube::Error),
 }
@@ -78,7 +87,11 @@ pub(super) struct Gate {
 
 impl Gate {
     pub(super) fn new(client: Client) -> Self {
-        Self { client, tokens: Cache::default(), grants: Cache::default() }
+        Self {
+            client,
+            tokens: Cache::default(),
+            grants: Cache::default(),
+        }
     }
 
     /// Succeeds if the caller has access.
@@ -93,7 +106,8 @@ impl Gate {
             Some(caller) => caller,
             None => self.bearer(headers).await?,
         };
-        // Access to the whole node (`proxy`) includes each part, as in clusters that don't know the parts yet.
+        // Access to the whole node (`proxy`) includes each part, as in clusters that don't know the
+        // parts yet.
         for part in [access.part, "proxy"] {
             if self.may(&caller, node, Access { part, ..access }).await? {
                 return Ok(());
@@ -102,27 +116,51 @@ impl Gate {
                 break;
             }
         }
-        Err(Denied::Forbidden { user: caller.user, node: node.to_owned(), access })
+        Err(Denied::Forbidden {
+            user: caller.user,
+            node: node.to_owned(),
+            access,
+        })
     }
 
     async fn bearer(&self, headers: &HeaderMap) -> Result<Caller, Denied> {
-        let token = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
-        let token = token.filter(|token| !token.is_empty() && token.len() <= MAX_TOKEN_LEN).ok_or(Denied::Unauthenticated)?;
+        let token = headers
+            .get(AUTHORIZATION)
+            .and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
+        let token = token
+            .filter(|token| !token.is_empty() && token.len() <= MAX_TOKEN_LEN)
+            .ok_or(Denied::Unauthenticated)?;
         if let Some(caller) = self.tokens.get(&token.to_owned(), Instant::now()) {
             return Ok(caller);
         }
-        let spec = TokenReviewSpec { token: Some(token.to_owned()), audiences: None };
-        let review = TokenReview { spec, ..TokenReview::default() };
-        let review = Api::all(self.client.clone()).create(&PostParams::default(), &review).await.map_err(Denied::Review)?;
-        let status = review.status.filter(|status| status.authenticated == Some(true)).ok_or(Denied::Unauthenticated)?;
+        let spec = TokenReviewSpec {
+            token: Some(token.to_owned()),
+            audiences: None,
+        };
+        let review = TokenReview {
+            spec,
+            ..TokenReview::default()
+        };
+        let review = Api::all(self.client.clone())
+            .create(&PostParams::default(), &review)
+            .await
+            .map_err(Denied::Review)?;
+        let status = review
+            .status
+            .filter(|status| status.authenticated == Some(true))
+            .ok_or(Denied::Unauthenticated)?;
         let user = status.user.unwrap_or_default();
         let caller = Caller {
-            user: user.username.filter(|name| !name.is_empty()).ok_or(Denied::Unauthenticated)?,
+            user: user
+                .username
+                .filter(|name| !name.is_empty())
+                .ok_or(Denied::Unauthenticated)?,
             groups: user.groups.unwrap_or_default(),
             uid: user.uid,
             extra: user.extra.unwrap_or_default(),
         };
-        self.tokens.put(token.to_owned(), caller.clone(), Instant::now());
+        self.tokens
+            .put(token.to_owned(), caller.clone(), Instant::now());
         Ok(caller)
     }
 
@@ -149,8 +187,13 @@ impl Gate {
             },
             ..SubjectAccessReview::default()
         };
-        let review = Api::all(self.client.clone()).create(&PostParams::default(), &review).await.map_err(Denied::Review)?;
-        let granted = review.status.is_some_and(|status| status.allowed && status.denied != Some(true));
+        let review = Api::all(self.client.clone())
+            .create(&PostParams::default(), &review)
+            .await
+            .map_err(Denied::Review)?;
+        let granted = review
+            .status
+            .is_some_and(|status| status.allowed && status.denied != Some(true));
         self.grants.put(key, granted, Instant::now());
         Ok(granted)
     }
@@ -160,11 +203,24 @@ impl Gate {
 fn named_in(certificate: &CertificateDer<'static>) -> Option<Caller> {
     let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
     let subject = certificate.subject();
-    let user = subject.iter_common_name().next()?.as_str().ok().filter(|name| !name.is_empty())?.to_owned();
-    let mut groups: Vec<String> =
-        subject.iter_organization().filter_map(|group| group.as_str().ok().map(str::to_owned)).collect();
+    let user = subject
+        .iter_common_name()
+        .next()?
+        .as_str()
+        .ok()
+        .filter(|name| !name.is_empty())?
+        .to_owned();
+    let mut groups: Vec<String> = subject
+        .iter_organization()
+        .filter_map(|group| group.as_str().ok().map(str::to_owned))
+        .collect();
     groups.push("system:authenticated".into());
-    Some(Caller { user, groups, uid: None, extra: BTreeMap::new() })
+    Some(Caller {
+        user,
+        groups,
+        uid: None,
+        extra: BTreeMap::new(),
+    })
 }
 
 /// Cached answers.
@@ -179,7 +235,10 @@ impl<K, V> Default for Cache<K, V> {
 impl<K: Hash + Eq, V: Clone> Cache<K, V> {
     fn get(&self, key: &K, now: Instant) -> Option<V> {
         let known = self.0.lock();
-        known.get(key).filter(|(_, end)| now < *end).map(|(value, _)| value.clone())
+        known
+            .get(key)
+            .filter(|(_, end)| now < *end)
+            .map(|(value, _)| value.clone())
     }
 
     fn put(&self, key: K, value: V, now: Instant) {

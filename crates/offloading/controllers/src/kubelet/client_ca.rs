@@ -12,26 +12,31 @@ const NAMESPACE: &str = "kube-system";
 const NAME: &str = "extension-apiserver-authentication";
 const KEY: &str = "client-ca-file";
 
-/// The cluster's client CA. Until it is known, and in clusters that publish none, callers need a token. An invalid PEM text changes
-/// nothing.
+/// The cluster's client CA. Until it is known, and in clusters that publish none, callers need a
+/// token. An invalid PEM text changes nothing.
 pub fn follow(client: Client, stop: CancellationToken) -> watch::Receiver<ClientAuthority> {
     let (sender, authority) = watch::channel(ClientAuthority::default());
     let published = Api::<ConfigMap>::namespaced(client, NAMESPACE);
     let only = watcher::Config::default().fields(&format!("metadata.name={NAME}"));
     let reduce = |map: ConfigMap| map.data.and_then(|mut data| data.remove(KEY));
-    Cache::watch(published, only, stop, reduce, move |_, _, pem| match pem.map(|pem| ClientAuthority::from_pem(pem)) {
-        Some(Ok(authority)) => {
-            sender.send_replace(authority);
+    Cache::watch(published, only, stop, reduce, move |_, _, pem| {
+        match pem.map(|pem| ClientAuthority::from_pem(pem)) {
+            Some(Ok(authority)) => {
+                sender.send_replace(authority);
+            }
+            Some(Err(error)) => {
+                tracing::warn!(%error, "{KEY} in ConfigMap {NAMESPACE}/{NAME} cannot be used; the former CA stays in use");
+            }
+            None => tracing::warn!(
+                "{KEY} is gone from ConfigMap {NAMESPACE}/{NAME}; the former CA stays in use"
+            ),
         }
-        Some(Err(error)) => {
-            tracing::warn!(%error, "{KEY} in ConfigMap {NAMESPACE}/{NAME} cannot be used; the former CA stays in use");
-        }
-        None => tracing::warn!("{KEY} is gone from ConfigMap {NAMESPACE}/{NAME}; the former CA stays in use"),
     });
     authority
 }
 
-/// A client CA from a file, for clusters whose API server calls kubelets with certificates of another CA than the published one.
+/// A client CA from a file, for clusters whose API server calls kubelets with certificates of
+/// another CA than the published one.
 pub fn fixed(pem: &str) -> Result<watch::Receiver<ClientAuthority>, TlsError> {
     Ok(watch::channel(ClientAuthority::from_pem(pem)?).1)
 }

@@ -1,17 +1,20 @@
 //! Whether an exec or attach told its result before its connection ended. Pure.
 //!
-//! Clients and API servers take an SPDY connection that merely ends for a success: a command that still runs would look as if it
-//! had succeeded. So the frames on their way to the caller are followed here, and a connection that ends without a result gets one: a
-//! failure. Frames pass unchanged, and their contents are not looked at.
+//! Clients and API servers take an SPDY connection that merely ends for a success: a command that
+//! still runs would look as if it had succeeded. So the frames on their way to the caller are
+//! followed here, and a connection that ends without a result gets one: a failure. Frames pass
+//! unchanged, and their contents are not looked at.
 
 use http::HeaderMap;
 use http::header::{SEC_WEBSOCKET_EXTENSIONS, SEC_WEBSOCKET_PROTOCOL, UPGRADE};
 use serde_json::json;
 
-/// A longer frame passes piece by piece, and nothing can be told if it is cut. Kubelets send frames of 32 KiB.
+/// A longer frame passes piece by piece, and nothing can be told if it is cut. Kubelets send frames
+/// of 32 KiB.
 const MAX_HELD_LEN: usize = 64 * 1024;
 
-/// The versions of the protocol in which each command ends with a result. The earlier ones tell errors only.
+/// The versions of the protocol in which each command ends with a result. The earlier ones tell
+/// errors only.
 const VERSIONS: [&str; 2] = ["v4.channel.k8s.io", "v5.channel.k8s.io"];
 
 /// The SPDY stream of results: the first one that a client opens.
@@ -46,18 +49,31 @@ pub(super) struct ResultWatch {
 }
 
 impl ResultWatch {
-    /// For the headers of the answer that agrees to the upgrade; `None` if its protocol does not tell each result.
+    /// For the headers of the answer that agrees to the upgrade; `None` if its protocol does not
+    /// tell each result.
     pub(super) fn of(answer: &HeaderMap) -> Option<Self> {
-        let value = |name: &str| answer.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let value = |name: &str| {
+            answer
+                .get(name)
+                .and_then(|value| value.to_str().ok())
+                .unwrap_or_default()
+        };
         let upgrade = value(UPGRADE.as_str());
         let (framing, version) = if upgrade.eq_ignore_ascii_case("SPDY/3.1") {
             (Framing::Spdy, value("x-stream-protocol-version"))
-        } else if upgrade.eq_ignore_ascii_case("websocket") && !answer.contains_key(SEC_WEBSOCKET_EXTENSIONS) {
+        } else if upgrade.eq_ignore_ascii_case("websocket")
+            && !answer.contains_key(SEC_WEBSOCKET_EXTENSIONS)
+        {
             (Framing::WebSocket, value(SEC_WEBSOCKET_PROTOCOL.as_str()))
         } else {
             return None;
         };
-        VERSIONS.contains(&version).then(|| Self { framing, held: Vec::new(), passing: 0, told: false })
+        VERSIONS.contains(&version).then(|| Self {
+            framing,
+            held: Vec::new(),
+            passing: 0,
+            told: false,
+        })
     }
 
     /// Takes what the peer sent, and returns what the caller gets now.
@@ -93,7 +109,8 @@ impl ResultWatch {
         self.told && self.held.is_empty() && self.passing == 0
     }
 
-    /// Returns the last bytes for the caller: a failure with this message. Empty if it has a result, or is in the middle of a frame.
+    /// Returns the last bytes for the caller: a failure with this message. Empty if it has a
+    /// result, or is in the middle of a frame.
     pub(super) fn failure(&mut self, message: &str) -> Vec<u8> {
         if self.told || self.passing > 0 {
             return Vec::new();
@@ -108,7 +125,8 @@ impl ResultWatch {
 }
 
 /// The peer ended a command in order, but without a result.
-pub(super) const NO_RESULT: &str = "the other cluster ended the connection without a result: the command may still run";
+pub(super) const NO_RESULT: &str =
+    "the other cluster ended the connection without a result: the command may still run";
 
 impl Framing {
     /// Length and meaning of the first frame. `None` until its header is there.
@@ -124,7 +142,8 @@ impl Framing {
         match self {
             Self::Spdy => {
                 let mut frame = SPDY_RESULTS.to_be_bytes().to_vec();
-                // The length has three bytes; in the place of the fourth is the flag for the last frame of the stream.
+                // The length has three bytes; in the place of the fourth is the flag for the last
+                // frame of the stream.
                 let len = u32::try_from(status.len()).unwrap_or_default() & 0x00ff_ffff;
                 frame.extend((len | 0x0100_0000).to_be_bytes());
                 [frame.as_slice(), status].concat()
@@ -133,7 +152,13 @@ impl Framing {
                 let len = u16::try_from(status.len() + 1).unwrap_or_default();
                 let header = [&[0x82, 126], &len.to_be_bytes()[..], &[WEBSOCKET_RESULTS]].concat();
                 // A close frame with the code of an internal error (RFC 6455, 7.4.1).
-                [header.as_slice(), status, &[0x88, 2], &1011_u16.to_be_bytes()].concat()
+                [
+                    header.as_slice(),
+                    status,
+                    &[0x88, 2],
+                    &1011_u16.to_be_bytes(),
+                ]
+                .concat()
             }
         }
     }
@@ -141,21 +166,33 @@ impl Framing {
 
 /// Source: SPDY protocol, draft 3.1, section 2.2. Data frames are not compressed.
 fn spdy_frame(bytes: &[u8]) -> Option<(usize, Meaning)> {
-    let &[first, second, third, fourth, _, high, middle, low, ..] = bytes else { return None };
+    let &[first, second, third, fourth, _, high, middle, low, ..] = bytes else {
+        return None;
+    };
     let len = u32::from_be_bytes([0, high, middle, low]);
     let meaning = if first & 0x80 == 0 {
         let stream = u32::from_be_bytes([first, second, third, fourth]);
-        if stream == SPDY_RESULTS && len > 0 { Meaning::Result } else { Meaning::Other }
+        if stream == SPDY_RESULTS && len > 0 {
+            Meaning::Result
+        } else {
+            Meaning::Other
+        }
     } else {
         const GO_AWAY: u16 = 7;
-        if u16::from_be_bytes([third, fourth]) == GO_AWAY { Meaning::End } else { Meaning::Other }
+        if u16::from_be_bytes([third, fourth]) == GO_AWAY {
+            Meaning::End
+        } else {
+            Meaning::Other
+        }
     };
     Some((8 + usize::try_from(len).ok()?, meaning))
 }
 
 /// Source: RFC 6455, section 5.2. The first byte of a message is its channel.
 fn websocket_frame(bytes: &[u8]) -> Option<(usize, Meaning)> {
-    let &[first, second, ..] = bytes else { return None };
+    let &[first, second, ..] = bytes else {
+        return None;
+    };
     let extended = match second & 0x7f {
         126 => 2,
         127 => 8,
@@ -163,7 +200,10 @@ fn websocket_frame(bytes: &[u8]) -> Option<(usize, Meaning)> {
     };
     let payload = match extended {
         0 => u64::from(second & 0x7f),
-        _ => bytes.get(2..2 + extended)?.iter().fold(0, |len: u64, &byte| (len << 8) | u64::from(byte)),
+        _ => bytes
+            .get(2..2 + extended)?
+            .iter()
+            .fold(0, |len: u64, &byte| (len << 8) | u64::from(byte)),
     };
     let header = 2 + extended + if second & 0x80 == 0 { 0 } else { 4 };
     let meaning = match first & 0x0f {
@@ -172,7 +212,12 @@ fn websocket_frame(bytes: &[u8]) -> Option<(usize, Meaning)> {
         _ => Meaning::Other,
     };
     // A length that no machine has lasts until the end of the connection.
-    Some((usize::try_from(payload).unwrap_or(usize::MAX).saturating_add(header), meaning))
+    Some((
+        usize::try_from(payload)
+            .unwrap_or(usize::MAX)
+            .saturating_add(header),
+        meaning,
+    ))
 }
 
 #[cfg(test)]
@@ -207,7 +252,10 @@ mod tests {
         let text = String::from_utf8_lossy(bytes);
         let (start, end) = (text.find('{').unwrap(), text.rfind('}').unwrap());
         let status: serde_json::Value = serde_json::from_str(&text[start..=end]).unwrap();
-        assert_eq!((&status["kind"], &status["status"]), (&json!("Status"), &json!("Failure")));
+        assert_eq!(
+            (&status["kind"], &status["status"]),
+            (&json!("Status"), &json!("Failure"))
+        );
         status["message"].as_str().unwrap().to_owned()
     }
 
@@ -228,10 +276,19 @@ mod tests {
 
     #[test]
     fn frames_pass_unchanged_however_they_arrive() {
-        let sent = [data(5, b"hello"), data(1, b"{}"), data(5, &[7; 5000]), GO_AWAY.to_vec()].concat();
+        let sent = [
+            data(5, b"hello"),
+            data(1, b"{}"),
+            data(5, &[7; 5000]),
+            GO_AWAY.to_vec(),
+        ]
+        .concat();
         for size in [1, 3, 8, 100, sent.len()] {
             let mut watch = spdy();
-            let passed: Vec<u8> = sent.chunks(size).flat_map(|piece| watch.pass(piece)).collect();
+            let passed: Vec<u8> = sent
+                .chunks(size)
+                .flat_map(|piece| watch.pass(piece))
+                .collect();
             assert_eq!(passed, sent, "{size}");
             assert!(watch.is_complete());
             assert!(watch.failure("cut").is_empty());
@@ -245,7 +302,10 @@ mod tests {
         assert_eq!(watch.pass(&cut), data(5, b"hello"));
         assert!(!watch.is_complete());
         let told = watch.failure("cut");
-        assert_eq!((&told[..5], usize::from(told[7])), (&[0, 0, 0, 1, 1][..], told.len() - 8));
+        assert_eq!(
+            (&told[..5], usize::from(told[7])),
+            (&[0, 0, 0, 1, 1][..], told.len() - 8)
+        );
         assert_eq!(message(&told), "cut");
         assert!(watch.failure("again").is_empty());
     }
@@ -257,7 +317,13 @@ mod tests {
         assert_eq!(message(&passed[..passed.len() - GO_AWAY.len()]), NO_RESULT);
         // Closed normally: a client would take it for a success.
         let close = [0x88, 2, 3, 0xe8];
-        assert!(watch("websocket", "v5.channel.k8s.io").unwrap().pass(&close).len() > close.len());
+        assert!(
+            watch("websocket", "v5.channel.k8s.io")
+                .unwrap()
+                .pass(&close)
+                .len()
+                > close.len()
+        );
     }
 
     #[test]
@@ -279,22 +345,46 @@ mod tests {
         assert!(result.is_complete());
 
         let mut output = watch("websocket", "v4.channel.k8s.io").unwrap();
-        for frame in [vec![0x82, 2, 1, 3], vec![0x82, 1, 3], [&[0x82, 126, 1, 0][..], &[1; 256]].concat()] {
+        for frame in [
+            vec![0x82, 2, 1, 3],
+            vec![0x82, 1, 3],
+            [&[0x82, 126, 1, 0][..], &[1; 256]].concat(),
+        ] {
             assert_eq!(output.pass(&frame), frame);
         }
         let told = output.failure("cut");
         assert_eq!((told[0], told[1], told[4]), (0x82, 126, 3));
-        assert_eq!(usize::from(told[2]) * 256 + usize::from(told[3]), told.len() - 4 - 4, "the length, without the close frame");
+        assert_eq!(
+            usize::from(told[2]) * 256 + usize::from(told[3]),
+            told.len() - 4 - 4,
+            "the length, without the close frame"
+        );
         assert!(told.ends_with(&[0x88, 2, 0x03, 0xf3]));
         assert_eq!(message(&told), "cut");
     }
 
     fn frames(is_spdy: bool) -> Vec<u8> {
         if is_spdy {
-            [data(3, &[7; 300]), data(5, b""), data(1, br#"{"status":"Success"}"#), GO_AWAY.to_vec()].concat()
+            [
+                data(3, &[7; 300]),
+                data(5, b""),
+                data(1, br#"{"status":"Success"}"#),
+                GO_AWAY.to_vec(),
+            ]
+            .concat()
         } else {
-            let result = [&[0x82, 21, WEBSOCKET_RESULTS][..], br#"{"status":"Success"}"#].concat();
-            [&[0x82, 126, 1, 44][..], &[1; 300], &result, &[0x88, 2, 3, 232]].concat()
+            let result = [
+                &[0x82, 21, WEBSOCKET_RESULTS][..],
+                br#"{"status":"Success"}"#,
+            ]
+            .concat();
+            [
+                &[0x82, 126, 1, 44][..],
+                &[1; 300],
+                &result,
+                &[0x88, 2, 3, 232],
+            ]
+            .concat()
         }
     }
 

@@ -13,7 +13,9 @@ const LINGER: Duration = Duration::from_millis(200);
 /// The reason why a log ended early.
 #[derive(Debug, thiserror::Error)]
 enum Cut {
-    #[error("the kubelet API of the virtual node stopped (Liqo's manager restarts, or the node goes)")]
+    #[error(
+        "the kubelet API of the virtual node stopped (Liqo's manager restarts, or the node goes)"
+    )]
     Stopped,
     #[error("the connection to the other cluster broke: {0}")]
     Broke(#[source] kube::Error),
@@ -21,41 +23,57 @@ enum Cut {
 
 /// The rest of a log.
 enum Rest {
-    Lines { body: kube::client::Body, ends_line: bool },
+    Lines {
+        body: kube::client::Body,
+        ends_line: bool,
+    },
     Failed(Cut),
     Nothing,
 }
 
-/// The log as the peer sends it. If that breaks, or at `stop`, the body fails: without its last chunk in HTTP/1.1, with a reset of the
-/// stream in HTTP/2. The API server hides this from its own caller (it ends its answer in order), so a last line says it, too: a
-/// kubelet also writes into the log that it cannot go on.
+/// The log as the peer sends it. If that breaks, or at `stop`, the body fails: without its last
+/// chunk in HTTP/1.1, with a reset of the stream in HTTP/2. The API server hides this from its own
+/// caller (it ends its answer in order), so a last line says it, too: a kubelet also writes into
+/// the log that it cannot go on.
 pub(super) fn log_body(body: kube::client::Body, stop: CancellationToken) -> Body {
-    let lines = stream::unfold((Rest::Lines { body, ends_line: true }, stop), |(rest, stop)| async move {
-        let (mut body, ends_line) = match rest {
-            Rest::Lines { body, ends_line } => (body, ends_line),
-            Rest::Failed(cut) => {
-                tokio::time::sleep(LINGER).await;
-                return Some((Err(cut), (Rest::Nothing, stop)));
+    let lines = stream::unfold(
+        (
+            Rest::Lines {
+                body,
+                ends_line: true,
+            },
+            stop,
+        ),
+        |(rest, stop)| async move {
+            let (mut body, ends_line) = match rest {
+                Rest::Lines { body, ends_line } => (body, ends_line),
+                Rest::Failed(cut) => {
+                    tokio::time::sleep(LINGER).await;
+                    return Some((Err(cut), (Rest::Nothing, stop)));
+                }
+                Rest::Nothing => return None,
+            };
+            let next = tokio::select! {
+                biased;
+                () = stop.cancelled() => Err(Cut::Stopped),
+                next = data(&mut body) => next,
+            };
+            match next {
+                Ok(None) => None,
+                Ok(Some(data)) => {
+                    let ends_line = data.last().map_or(ends_line, |&last| last == b'\n');
+                    Some((Ok(data), (Rest::Lines { body, ends_line }, stop)))
+                }
+                Err(cut) => {
+                    let line = format!(
+                        "{}liqo: the log ends here: {cut}\n",
+                        if ends_line { "" } else { "\n" }
+                    );
+                    Some((Ok(line.into()), (Rest::Failed(cut), stop)))
+                }
             }
-            Rest::Nothing => return None,
-        };
-        let next = tokio::select! {
-            biased;
-            () = stop.cancelled() => Err(Cut::Stopped),
-            next = data(&mut body) => next,
-        };
-        match next {
-            Ok(None) => None,
-            Ok(Some(data)) => {
-                let ends_line = data.last().map_or(ends_line, |&last| last == b'\n');
-                Some((Ok(data), (Rest::Lines { body, ends_line }, stop)))
-            }
-            Err(cut) => {
-                let line = format!("{}liqo: the log ends here: {cut}\n", if ends_line { "" } else { "\n" });
-                Some((Ok(line.into()), (Rest::Failed(cut), stop)))
-            }
-        }
-    });
+        },
+    );
     Body::from_stream(lines)
 }
 

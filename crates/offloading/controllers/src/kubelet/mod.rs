@@ -1,17 +1,19 @@
-//! The kubelet API of virtual nodes: what `kubectl logs`, `exec`, `attach`, `port-forward` and metrics-server call.
+//! The kubelet API of virtual nodes: what `kubectl logs`, `exec`, `attach`, `port-forward` and
+//! metrics-server call.
 //!
-//! Each virtual node has its own listener (port), which answers only for pods on this node. It checks callers as a
-//! kubelet does: a client certificate or a bearer token authenticates them, a `SubjectAccessReview` authorises them.
-//! Logs come as a stream from the provider's API server. exec, attach and port-forward are *spliced*: this process
-//! forwards the bytes of the upgraded connection, whatever its protocol is. A connection that breaks never looks like a
-//! normal end.
+//! Each virtual node has its own listener (port), which answers only for pods on this node. It
+//! checks callers as a kubelet does: a client certificate or a bearer token authenticates them, a
+//! `SubjectAccessReview` authorises them. Logs come as a stream from the provider's API server.
+//! exec, attach and port-forward are *spliced*: this process forwards the bytes of the upgraded
+//! connection, whatever its protocol is. A connection that breaks never looks like a normal end.
 //!
 //! ```text
 //!   kubectl -> home API server -TLS-> access -> index: local pod to remote pod -> request -> provider's API server
 //!                                                                                    |                 |
 //!                                     <=========== logs, or the spliced stream ======+=================+
 //! ```
-//! Only the action and known query keys of the caller's request reach the provider: host and path come from the index.
+//! Only the action and known query keys of the caller's request reach the provider: host and path
+//! come from the index.
 
 mod access;
 pub mod client_ca;
@@ -61,7 +63,8 @@ const MAX_ERROR_LEN: usize = 64 * 1024;
 
 /// How long the provider's answer about usage is served. metrics-server asks every 15 s.
 const USAGE_INTERVAL: Duration = Duration::from_secs(10);
-/// Maximum length of that answer, for one namespace: about 1000 pods. In memory it can take thirty times as much.
+/// Maximum length of that answer, for one namespace: about 1000 pods. In memory it can take thirty
+/// times as much.
 const MAX_USAGE_LEN: usize = 4 * 1024 * 1024;
 
 /// The remote pod of a local pod.
@@ -70,16 +73,19 @@ pub struct RemotePod {
     pub client: Client,
     pub namespace: String,
     pub name: String,
-    /// A customer of this broker owns the pod. Its commands wait in the cluster of the customer, which gives an answer less time.
+    /// A customer of this broker owns the pod. Its commands wait in the cluster of the customer,
+    /// which gives an answer less time.
     pub is_customers: bool,
 }
 
 /// Finds the remote pod of a local pod.
 pub trait Index: Send + Sync + 'static {
-    /// The remote pod of a local pod on this node. `None` for all others, whatever access the caller has.
+    /// The remote pod of a local pod on this node. `None` for all others, whatever access the
+    /// caller has.
     fn lookup(&self, node: &str, namespace: &str, pod: &str) -> Option<RemotePod>;
 
-    /// Why the provider refused an ephemeral container of a local pod (namespace and name) on this node; `None` if it did not.
+    /// Why the provider refused an ephemeral container of a local pod (namespace and name) on this
+    /// node; `None` if it did not.
     fn refusal(&self, node: &str, pod: (&str, &str), container: &str) -> Option<String>;
 
     /// The local pods on this node, with their remote pods.
@@ -100,11 +106,24 @@ pub struct KubeletApi {
 impl KubeletApi {
     /// `home` is a client for this cluster, to check callers and list pods.
     pub fn new(home: Client, index: Arc<dyn Index>, clock: Clock) -> Arc<Self> {
-        Arc::new(Self { gate: Gate::new(home.clone()), home, index, clock, idle: IDLE_TIMEOUT, open: TaskTracker::new() })
+        Arc::new(Self {
+            gate: Gate::new(home.clone()),
+            home,
+            index,
+            clock,
+            idle: IDLE_TIMEOUT,
+            open: TaskTracker::new(),
+        })
     }
 
     /// Serves one node on its listener until `stop`.
-    pub async fn serve(self: Arc<Self>, node: &str, listener: Box<dyn Listener>, tls: Tls, stop: CancellationToken) {
+    pub async fn serve(
+        self: Arc<Self>,
+        node: &str,
+        listener: Box<dyn Listener>,
+        tls: Tls,
+        stop: CancellationToken,
+    ) {
         let _open = self.open.token();
         let served = Arc::new(Served {
             api: self.clone(),
@@ -116,12 +135,18 @@ impl KubeletApi {
         server::serve(listener, tls, routes(served), stop).await;
     }
 
-    /// Waits until every caller was told that its stream was cut, after all nodes were stopped. A process that ends earlier makes
-    /// commands look as if they had succeeded.
+    /// Waits until every caller was told that its stream was cut, after all nodes were stopped. A
+    /// process that ends earlier makes commands look as if they had succeeded.
     pub async fn closed(&self) {
         self.open.close();
-        if tokio::time::timeout(CLOSE_TIMEOUT, self.open.wait()).await.is_err() {
-            tracing::debug!(open = self.open.len(), "kubelet API ends with open connections");
+        if tokio::time::timeout(CLOSE_TIMEOUT, self.open.wait())
+            .await
+            .is_err()
+        {
+            tracing::debug!(
+                open = self.open.len(),
+                "kubelet API ends with open connections"
+            );
         }
     }
 }
@@ -184,7 +209,9 @@ enum Failure {
     NoUpgrade,
     #[error("listing the pods of the node: {0}")]
     Home(#[source] kube::Error),
-    #[error("the other cluster has no metrics API (metrics.k8s.io): it needs metrics-server, for example")]
+    #[error(
+        "the other cluster has no metrics API (metrics.k8s.io): it needs metrics-server, for example"
+    )]
     NoMetrics,
     #[error("the other cluster's metrics cannot be read: {0}")]
     MetricsUnreadable(#[source] Box<dyn std::error::Error + Send + Sync>),
@@ -196,17 +223,23 @@ impl Failure {
     fn status(&self) -> StatusCode {
         match self {
             Self::Denied(denied) => denied.status(),
-            Self::Malformed(_) | Self::NoUpgrade | Self::ContainerRefused { .. } => StatusCode::BAD_REQUEST,
+            Self::Malformed(_) | Self::NoUpgrade | Self::ContainerRefused { .. } => {
+                StatusCode::BAD_REQUEST
+            }
             Self::NoSuchPod { .. } => StatusCode::NOT_FOUND,
             Self::PeerSilent => StatusCode::GATEWAY_TIMEOUT,
             Self::PeerRefused { status, .. } if is_about_pod(*status) => *status,
             Self::NoMetrics | Self::UsageUnknown(_) => StatusCode::SERVICE_UNAVAILABLE,
-            Self::Peer(_) | Self::PeerRefused { .. } | Self::Home(_) | Self::MetricsUnreadable(_) => StatusCode::BAD_GATEWAY,
+            Self::Peer(_)
+            | Self::PeerRefused { .. }
+            | Self::Home(_)
+            | Self::MetricsUnreadable(_) => StatusCode::BAD_GATEWAY,
         }
     }
 
-    /// The answer to a request for an upgrade. API servers and clients read it as a `Status`, and fall back to the text only if it
-    /// cannot be one: a text with a colon is YAML, and would become a `Status` without a message.
+    /// The answer to a request for an upgrade. API servers and clients read it as a `Status`, and
+    /// fall back to the text only if it cannot be one: a text with a colon is YAML, and would
+    /// become a `Status` without a message.
     fn to_upgrade(&self) -> Response {
         let status = self.status();
         let body = serde_json::json!({
@@ -217,8 +250,8 @@ impl Failure {
     }
 }
 
-/// Whether a provider's answer is about the pod, or about how often its users call. The caller gets its message, but neither messages
-/// about us nor redirects.
+/// Whether a provider's answer is about the pod, or about how often its users call. The caller gets
+/// its message, but neither messages about us nor redirects.
 fn is_about_pod(status: StatusCode) -> bool {
     [400, 404, 409, 422, 429, 500].contains(&status.as_u16())
 }
@@ -230,26 +263,56 @@ impl IntoResponse for Failure {
 }
 
 impl Served {
-    async fn admit(&self, client: &ClientCertificate, headers: &HeaderMap, access: Access) -> Result<(), Failure> {
-        Ok(self.api.gate.admit(client, headers, &self.node, access).await?)
+    async fn admit(
+        &self,
+        client: &ClientCertificate,
+        headers: &HeaderMap,
+        access: Access,
+    ) -> Result<(), Failure> {
+        Ok(self
+            .api
+            .gate
+            .admit(client, headers, &self.node, access)
+            .await?)
     }
 
     fn remote(&self, namespace: &str, pod: &str) -> Result<RemotePod, Failure> {
         let found = self.api.index.lookup(&self.node, namespace, pod);
-        found.ok_or_else(|| Failure::NoSuchPod { namespace: namespace.into(), pod: pod.into() })
+        found.ok_or_else(|| Failure::NoSuchPod {
+            namespace: namespace.into(),
+            pod: pod.into(),
+        })
     }
 
-    /// The failure of a call about a container. The provider does not know one that it refused, so its answer names no cause.
+    /// The failure of a call about a container. The provider does not know one that it refused, so
+    /// its answer names no cause.
     fn explained(&self, failure: Failure, pod: (&str, &str), container: &str) -> Failure {
-        let Failure::PeerRefused { status, .. } = &failure else { return failure };
-        let refusal = self.api.index.refusal(&self.node, pod, container).filter(|_| is_about_pod(*status));
-        refusal.map_or(failure, |why| Failure::ContainerRefused { container: container.to_owned(), why })
+        let Failure::PeerRefused { status, .. } = &failure else {
+            return failure;
+        };
+        let refusal = self
+            .api
+            .index
+            .refusal(&self.node, pod, container)
+            .filter(|_| is_about_pod(*status));
+        refusal.map_or(failure, |why| Failure::ContainerRefused {
+            container: container.to_owned(),
+            why,
+        })
     }
 
     /// Splices the caller with the remote pod.
-    async fn stream(&self, action: Action<'_>, client: &ClientCertificate, pod: (&str, &str), request: Request) -> Response {
+    async fn stream(
+        &self,
+        action: Action<'_>,
+        client: &ClientCertificate,
+        pod: (&str, &str),
+        request: Request,
+    ) -> Response {
         let container = match action {
-            Action::Log { container } | Action::Exec { container } | Action::Attach { container } => Some(container),
+            Action::Log { container }
+            | Action::Exec { container }
+            | Action::Attach { container } => Some(container),
             Action::PortForward => None,
         };
         let answer = self.splice(action, client, pod, request).await;
@@ -267,10 +330,15 @@ impl Served {
         request: Request,
     ) -> Result<Response, Failure> {
         // Also for GET, which WebSockets use: running a command needs more than read access.
-        self.admit(client, request.headers(), Access::CONNECT).await?;
+        self.admit(client, request.headers(), Access::CONNECT)
+            .await?;
         let remote = self.remote(pod.0, pod.1)?;
         let uri = request::uri(&remote, action, request.uri().query().unwrap_or_default())?;
-        let limits = Limits { idle: self.api.idle, stop: self.stop.clone(), open: self.api.open.clone() };
+        let limits = Limits {
+            idle: self.api.idle,
+            stop: self.stop.clone(),
+            open: self.api.open.clone(),
+        };
         let line = (!remote.is_customers).then_some(&self.line);
         splice::splice(&remote.client, &uri, request, line, limits).await
     }
@@ -278,7 +346,10 @@ impl Served {
     /// What the pods of the node use, as the provider said at most [`USAGE_INTERVAL`] ago.
     async fn usage(&self) -> Result<NodeUsage, Failure> {
         let mut measured = self.measured.lock().await;
-        if measured.asked.is_none_or(|at| at.elapsed() >= USAGE_INTERVAL) {
+        if measured
+            .asked
+            .is_none_or(|at| at.elapsed() >= USAGE_INTERVAL)
+        {
             match self.reported_usage().await {
                 Ok(reported) => {
                     measured.usage = measured.usage.next(&reported, self.api.clock.now());
@@ -288,23 +359,35 @@ impl Served {
             }
             measured.asked = Some(Instant::now());
         }
-        measured.failure.clone().map_or_else(|| Ok(measured.usage.clone()), |failure| Err(Failure::UsageUnknown(failure)))
+        measured.failure.clone().map_or_else(
+            || Ok(measured.usage.clone()),
+            |failure| Err(Failure::UsageUnknown(failure)),
+        )
     }
 
     /// Asks the provider about the pods of the node, and about no others that it has.
     async fn reported_usage(&self) -> Result<Vec<(LocalPodRef, PodMetrics)>, Failure> {
-        let mut namespaces: BTreeMap<String, (Client, HashMap<String, LocalPodRef>)> = BTreeMap::new();
+        let mut namespaces: BTreeMap<String, (Client, HashMap<String, LocalPodRef>)> =
+            BTreeMap::new();
         for (local, remote) in self.api.index.pods(&self.node) {
-            let (_, pods) = namespaces.entry(remote.namespace).or_insert_with(|| (remote.client, HashMap::new()));
+            let (_, pods) = namespaces
+                .entry(remote.namespace)
+                .or_insert_with(|| (remote.client, HashMap::new()));
             pods.insert(remote.name, local);
         }
-        // One answer at a time is in memory. A namespace that cannot be read says nothing about the others.
+        // One answer at a time is in memory. A namespace that cannot be read says nothing about the
+        // others.
         let (mut reported, mut failure, mut has_answered) = (Vec::new(), None, false);
         for (namespace, (client, mut pods)) in namespaces {
             match metrics_of(&client, &namespace).await {
                 Ok(found) => {
                     has_answered = true;
-                    reported.extend(found.items.into_iter().filter_map(|metrics| Some((pods.remove(metrics.name())?, metrics))));
+                    reported.extend(
+                        found
+                            .items
+                            .into_iter()
+                            .filter_map(|metrics| Some((pods.remove(metrics.name())?, metrics))),
+                    );
                 }
                 Err(error) => failure = Some(error),
             }
@@ -313,14 +396,27 @@ impl Served {
     }
 
     async fn list(&self, fields: &str) -> Result<Response, Failure> {
-        Ok(([(CONTENT_TYPE, "application/json")], self.pods_text(fields).await?).into_response())
+        Ok((
+            [(CONTENT_TYPE, "application/json")],
+            self.pods_text(fields).await?,
+        )
+            .into_response())
     }
 
     /// The list of the node's pods, as the API server has it.
     async fn pods_text(&self, fields: &str) -> Result<String, Failure> {
-        let uri = format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{}{fields}", self.node);
-        let request = http::Request::get(uri).body(Vec::new()).map_err(|error| Failure::Home(kube::Error::HttpError(error)))?;
-        self.api.home.request_text(request).await.map_err(Failure::Home)
+        let uri = format!(
+            "/api/v1/pods?fieldSelector=spec.nodeName%3D{}{fields}",
+            self.node
+        );
+        let request = http::Request::get(uri)
+            .body(Vec::new())
+            .map_err(|error| Failure::Home(kube::Error::HttpError(error)))?;
+        self.api
+            .home
+            .request_text(request)
+            .await
+            .map_err(Failure::Home)
     }
 }
 
@@ -329,7 +425,8 @@ async fn healthz(
     Extension(client): Extension<ClientCertificate>,
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
-    node.admit(&client, &headers, Access::read("healthz")).await?;
+    node.admit(&client, &headers, Access::read("healthz"))
+        .await?;
     Ok("ok".into_response())
 }
 
@@ -342,14 +439,24 @@ async fn logs(
 ) -> Result<Response, Failure> {
     node.admit(&client, &headers, Access::read("proxy")).await?;
     let remote = node.remote(&namespace, &pod)?;
-    let uri = request::uri(&remote, Action::Log { container: &container }, query.as_deref().unwrap_or_default())?;
+    let uri = request::uri(
+        &remote,
+        Action::Log {
+            container: &container,
+        },
+        query.as_deref().unwrap_or_default(),
+    )?;
     let request = http::Request::get(uri).body(kube::client::Body::empty());
     let request = request.map_err(|error| Failure::Peer(kube::Error::HttpError(error)))?;
     let response = ask(&remote.client, request).await?;
     if response.status() != StatusCode::OK {
         return Err(node.explained(refusal(response).await, (&namespace, &pod), &container));
     }
-    Ok(([(CONTENT_TYPE, "text/plain")], log_stream::log_body(response.into_body(), node.stop.clone())).into_response())
+    Ok((
+        [(CONTENT_TYPE, "text/plain")],
+        log_stream::log_body(response.into_body(), node.stop.clone()),
+    )
+        .into_response())
 }
 
 async fn exec(
@@ -358,7 +465,15 @@ async fn exec(
     Path((namespace, pod, container)): Path<(String, String, String)>,
     request: Request,
 ) -> Response {
-    node.stream(Action::Exec { container: &container }, &client, (&namespace, &pod), request).await
+    node.stream(
+        Action::Exec {
+            container: &container,
+        },
+        &client,
+        (&namespace, &pod),
+        request,
+    )
+    .await
 }
 
 async fn attach(
@@ -367,7 +482,15 @@ async fn attach(
     Path((namespace, pod, container)): Path<(String, String, String)>,
     request: Request,
 ) -> Response {
-    node.stream(Action::Attach { container: &container }, &client, (&namespace, &pod), request).await
+    node.stream(
+        Action::Attach {
+            container: &container,
+        },
+        &client,
+        (&namespace, &pod),
+        request,
+    )
+    .await
 }
 
 async fn port_forward(
@@ -376,7 +499,8 @@ async fn port_forward(
     Path((namespace, pod)): Path<(String, String)>,
     request: Request,
 ) -> Response {
-    node.stream(Action::PortForward, &client, (&namespace, &pod), request).await
+    node.stream(Action::PortForward, &client, (&namespace, &pod), request)
+        .await
 }
 
 async fn pods(
@@ -411,19 +535,23 @@ async fn metrics(
     Extension(client): Extension<ClientCertificate>,
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
-    node.admit(&client, &headers, Access::read("metrics")).await?;
+    node.admit(&client, &headers, Access::read("metrics"))
+        .await?;
     Ok(exposition(node.usage().await?.metrics()))
 }
 
-/// Serves CPU time and memory of containers as cAdvisor does in a kubelet, with the images by which dashboards select them.
+/// Serves CPU time and memory of containers as cAdvisor does in a kubelet, with the images by which
+/// dashboards select them.
 async fn container_metrics(
     State(node): Node,
     Extension(client): Extension<ClientCertificate>,
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
-    node.admit(&client, &headers, Access::read("metrics")).await?;
+    node.admit(&client, &headers, Access::read("metrics"))
+        .await?;
     let usage = node.usage().await?;
-    let pods = serde_json::from_str(&node.pods_text("").await?).map_err(|error| Failure::Home(kube::Error::SerdeError(error)))?;
+    let pods = serde_json::from_str(&node.pods_text("").await?)
+        .map_err(|error| Failure::Home(kube::Error::SerdeError(error)))?;
     Ok(exposition(usage.container_metrics(&pods)))
 }
 
@@ -433,7 +561,8 @@ async fn own_metrics(
     Extension(client): Extension<ClientCertificate>,
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
-    node.admit(&client, &headers, Access::read("metrics")).await?;
+    node.admit(&client, &headers, Access::read("metrics"))
+        .await?;
     let running = node.api.index.pods(&node.node).len();
     Ok(exposition(usage::own_metrics(&node.node, running)))
 }
@@ -444,7 +573,8 @@ async fn no_metrics(
     Extension(client): Extension<ClientCertificate>,
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
-    node.admit(&client, &headers, Access::read("metrics")).await?;
+    node.admit(&client, &headers, Access::read("metrics"))
+        .await?;
     Ok(exposition(String::new()))
 }
 
@@ -454,7 +584,8 @@ async fn configuration(
     Extension(client): Extension<ClientCertificate>,
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
-    node.admit(&client, &headers, Access::read("configz")).await?;
+    node.admit(&client, &headers, Access::read("configz"))
+        .await?;
     let configuration = serde_json::json!({
         "kind": "KubeletConfiguration", "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "authentication": { "anonymous": { "enabled": false }, "webhook": { "enabled": true } },
@@ -465,28 +596,45 @@ async fn configuration(
 
 /// Metrics in the text format of Prometheus.
 fn exposition(text: String) -> Response {
-    ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
+    (
+        [(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")],
+        text,
+    )
+        .into_response()
 }
 
 type PeerResponse = http::Response<kube::client::Body>;
 
-/// Sends a request to the peer. The answer must begin within [`CALL_TIMEOUT`], and may then go on without limit.
-async fn ask(client: &Client, request: http::Request<kube::client::Body>) -> Result<PeerResponse, Failure> {
+/// Sends a request to the peer. The answer must begin within [`CALL_TIMEOUT`], and may then go on
+/// without limit.
+async fn ask(
+    client: &Client,
+    request: http::Request<kube::client::Body>,
+) -> Result<PeerResponse, Failure> {
     let answer = tokio::time::timeout(CALL_TIMEOUT, client.send(request)).await;
-    answer.map_err(|_| Failure::PeerSilent)?.map_err(Failure::Peer)
+    answer
+        .map_err(|_| Failure::PeerSilent)?
+        .map_err(Failure::Peer)
 }
 
 /// What the pods of a namespace use, as the provider's metrics API says.
 async fn metrics_of(client: &Client, namespace: &str) -> Result<PodMetricsList, Failure> {
-    let request = http::Request::get(request::usage_uri(namespace)?).body(kube::client::Body::empty());
-    let response = ask(client, request.map_err(|error| Failure::Peer(kube::Error::HttpError(error)))?).await?;
+    let request =
+        http::Request::get(request::usage_uri(namespace)?).body(kube::client::Body::empty());
+    let response = ask(
+        client,
+        request.map_err(|error| Failure::Peer(kube::Error::HttpError(error)))?,
+    )
+    .await?;
     match response.status() {
         StatusCode::OK => {}
         StatusCode::NOT_FOUND => return Err(Failure::NoMetrics),
         _ => return Err(refusal(response).await),
     }
     let body = Limited::new(response.into_body(), MAX_USAGE_LEN).collect();
-    let body = tokio::time::timeout(CALL_TIMEOUT, body).await.map_err(|_| Failure::PeerSilent)?;
+    let body = tokio::time::timeout(CALL_TIMEOUT, body)
+        .await
+        .map_err(|_| Failure::PeerSilent)?;
     let body = body.map_err(Failure::MetricsUnreadable)?.to_bytes();
     serde_json::from_slice(&body).map_err(|error| Failure::MetricsUnreadable(error.into()))
 }
@@ -494,16 +642,30 @@ async fn metrics_of(client: &Client, namespace: &str) -> Result<PodMetricsList, 
 /// The error text of an answer.
 async fn refusal(response: PeerResponse) -> Failure {
     let status = response.status();
-    let body = tokio::time::timeout(CALL_TIMEOUT, Limited::new(response.into_body(), MAX_ERROR_LEN).collect()).await;
-    let body = body.ok().and_then(Result::ok).map(http_body_util::Collected::to_bytes).unwrap_or_default();
+    let body = tokio::time::timeout(
+        CALL_TIMEOUT,
+        Limited::new(response.into_body(), MAX_ERROR_LEN).collect(),
+    )
+    .await;
+    let body = body
+        .ok()
+        .and_then(Result::ok)
+        .map(http_body_util::Collected::to_bytes)
+        .unwrap_or_default();
     let said: Option<serde_json::Value> = serde_json::from_slice(&body).ok();
-    let message = said.as_ref().and_then(|said| said["message"].as_str()).map(str::to_owned);
+    let message = said
+        .as_ref()
+        .and_then(|said| said["message"].as_str())
+        .map(str::to_owned);
     let message = message.unwrap_or_else(|| match String::from_utf8_lossy(&body).trim() {
         // A kubelet answers with a text.
         text if is_about_pod(status) && !text.is_empty() => text.to_owned(),
         text => format!("{status} {text}").trim_end().to_owned(),
     });
     // A broker says so of a cluster behind it.
-    let message = message.strip_prefix("the other cluster").map(|rest| format!("a further cluster{rest}")).unwrap_or(message);
+    let message = message
+        .strip_prefix("the other cluster")
+        .map(|rest| format!("a further cluster{rest}"))
+        .unwrap_or(message);
     Failure::PeerRefused { status, message }
 }

@@ -1,7 +1,7 @@
 //! Translates a call of the kubelet API into one of the provider's API server. Pure.
 //!
-//! Path segments come from the index and are checked, because the peer chose the namespace's name. Only known query keys and values
-//! pass.
+//! Path segments come from the index and are checked, because the peer chose the namespace's name.
+//! Only known query keys and values pass.
 
 use jiff::Timestamp;
 
@@ -22,7 +22,11 @@ pub(super) enum Malformed {
     #[error("{0:?} is not a name that Kubernetes gives")]
     Name(String),
     #[error("query parameter {key}: {value:?} is not {expected}")]
-    Value { key: String, value: String, expected: &'static str },
+    Value {
+        key: String,
+        value: String,
+        expected: &'static str,
+    },
 }
 
 /// Path and query at the provider's API server.
@@ -33,7 +37,11 @@ pub(super) fn uri(pod: &RemotePod, action: Action, query: &str) -> Result<String
         Action::Attach { container } => ("attach", Some(container)),
         Action::PortForward => ("portforward", None),
     };
-    for name in [&pod.namespace, &pod.name].into_iter().map(String::as_str).chain(container) {
+    for name in [&pod.namespace, &pod.name]
+        .into_iter()
+        .map(String::as_str)
+        .chain(container)
+    {
         if !is_name(name) {
             return Err(Malformed::Name(name.chars().take(64).collect()));
         }
@@ -45,20 +53,29 @@ pub(super) fn uri(pod: &RemotePod, action: Action, query: &str) -> Result<String
     for (key, value) in form_urlencoded::parse(query.as_bytes()) {
         let kind = match action {
             Action::Log { .. } => log_parameter(&key),
-            Action::Exec { .. } | Action::Attach { .. } => stream_parameter(&key, matches!(action, Action::Exec { .. })),
+            Action::Exec { .. } | Action::Attach { .. } => {
+                stream_parameter(&key, matches!(action, Action::Exec { .. }))
+            }
             Action::PortForward => (key == "port").then_some(("ports", Kind::Number)),
         };
         if let Some((name, kind)) = kind {
             passed.append_pair(name, &kind.checked(&key, &value)?);
         }
     }
-    Ok(format!("/api/v1/namespaces/{}/pods/{}/{subresource}?{}", pod.namespace, pod.name, passed.finish()))
+    Ok(format!(
+        "/api/v1/namespaces/{}/pods/{}/{subresource}?{}",
+        pod.namespace,
+        pod.name,
+        passed.finish()
+    ))
 }
 
 /// Path at the provider's API server of what the pods of a namespace use.
 pub(super) fn usage_uri(namespace: &str) -> Result<String, Malformed> {
     if is_name(namespace) {
-        Ok(format!("/apis/metrics.k8s.io/v1beta1/namespaces/{namespace}/pods"))
+        Ok(format!(
+            "/apis/metrics.k8s.io/v1beta1/namespaces/{namespace}/pods"
+        ))
     } else {
         Err(Malformed::Name(namespace.chars().take(64).collect()))
     }
@@ -106,14 +123,25 @@ impl Kind {
         let (holds, expected) = match self {
             Self::Switch => return Ok(matches!(value, "1" | "true").to_string()),
             Self::Text => return Ok(value.to_owned()),
-            Self::Number => (value.parse::<u32>().is_ok() || value.parse::<i64>().is_ok_and(|number| number >= 0), "a number"),
+            Self::Number => (
+                value.parse::<u32>().is_ok()
+                    || value.parse::<i64>().is_ok_and(|number| number >= 0),
+                "a number",
+            ),
             Self::Time => (value.parse::<Timestamp>().is_ok(), "a time (RFC 3339)"),
-            Self::Stream => (["All", "Stdout", "Stderr"].contains(&value), "one of All, Stdout, Stderr"),
+            Self::Stream => (
+                ["All", "Stdout", "Stderr"].contains(&value),
+                "one of All, Stdout, Stderr",
+            ),
         };
         if holds {
             Ok(value.to_owned())
         } else {
-            Err(Malformed::Value { key: key.into(), value: value.chars().take(64).collect(), expected })
+            Err(Malformed::Value {
+                key: key.into(),
+                value: value.chars().take(64).collect(),
+                expected,
+            })
         }
     }
 }
@@ -124,7 +152,9 @@ pub(super) fn is_name(name: &str) -> bool {
         !part.is_empty()
             && !part.starts_with('-')
             && !part.ends_with('-')
-            && part.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
+            && part
+                .chars()
+                .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
     };
     name.len() <= 253 && name.split('.').all(of_part)
 }
@@ -138,8 +168,9 @@ mod tests {
 
     /// A client that is never used.
     fn pod(namespace: &str, name: &str) -> RemotePod {
-        let nobody =
-            tower::service_fn(|_| async { Ok::<_, std::convert::Infallible>(http::Response::new(kube::client::Body::empty())) });
+        let nobody = tower::service_fn(|_| async {
+            Ok::<_, std::convert::Infallible>(http::Response::new(kube::client::Body::empty()))
+        });
         RemotePod {
             client: kube::Client::new(nobody, "default"),
             namespace: namespace.into(),
@@ -163,7 +194,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_command_keeps_its_words_and_their_order() {
-        let query = "command=sh&command=-c&command=echo+%26%3D%3F%23%0A&input=1&output=1&error=1&tty=1";
+        let query =
+            "command=sh&command=-c&command=echo+%26%3D%3F%23%0A&input=1&output=1&error=1&tty=1";
         assert_eq!(
             path(Action::Exec { container: "c" }, query).unwrap(),
             "/api/v1/namespaces/demo-rome/pods/web-0/exec?container=c&command=sh&command=-c&command=echo+%26%3D%3F%23%0A&stdin=true&stdout=true&stderr=true&tty=true"
@@ -193,26 +225,55 @@ mod tests {
 
     #[tokio::test]
     async fn a_value_of_the_wrong_kind_is_refused() {
-        for query in ["tailLines=-1", "tailLines=many", "sinceTime=yesterday", "stream=Both"] {
-            assert!(path(Action::Log { container: "c" }, query).is_err(), "{query}");
+        for query in [
+            "tailLines=-1",
+            "tailLines=many",
+            "sinceTime=yesterday",
+            "stream=Both",
+        ] {
+            assert!(
+                path(Action::Log { container: "c" }, query).is_err(),
+                "{query}"
+            );
         }
     }
 
     #[tokio::test]
     async fn a_name_that_would_lead_elsewhere_is_refused() {
-        for hostile in ["..", "", "a/../../secrets", "a?b=c", "a#b", "a%2Fb", "A", "-a", "a\n"] {
-            assert!(uri(&pod(hostile, "web-0"), Action::PortForward, "").is_err(), "namespace {hostile:?}");
+        for hostile in [
+            "..",
+            "",
+            "a/../../secrets",
+            "a?b=c",
+            "a#b",
+            "a%2Fb",
+            "A",
+            "-a",
+            "a\n",
+        ] {
+            assert!(
+                uri(&pod(hostile, "web-0"), Action::PortForward, "").is_err(),
+                "namespace {hostile:?}"
+            );
             assert!(usage_uri(hostile).is_err(), "namespace {hostile:?}");
-            assert!(uri(&pod("demo", hostile), Action::PortForward, "").is_err(), "pod {hostile:?}");
-            assert!(path(Action::Log { container: hostile }, "").is_err(), "container {hostile:?}");
+            assert!(
+                uri(&pod("demo", hostile), Action::PortForward, "").is_err(),
+                "pod {hostile:?}"
+            );
+            assert!(
+                path(Action::Log { container: hostile }, "").is_err(),
+                "container {hostile:?}"
+            );
         }
     }
 
-    const QUERY: &str =
-        "follow=true&tailLines=5&sinceTime=2026-01-01T00%3A00%3A00Z&stream=All&command=sh&command=-c&input=1&tty=1&port=80";
+    const QUERY: &str = "follow=true&tailLines=5&sinceTime=2026-01-01T00%3A00%3A00Z&stream=All&command=sh&command=-c&input=1&tty=1&port=80";
 
     fn valid_names() -> impl Strategy<Value = String> {
-        prop_oneof![Just("demo-rome-x7k2qd".to_owned()), Just("web-0.example".to_owned())]
+        prop_oneof![
+            Just("demo-rome-x7k2qd".to_owned()),
+            Just("web-0.example".to_owned())
+        ]
     }
 
     proptest! {

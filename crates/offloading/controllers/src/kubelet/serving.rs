@@ -1,8 +1,10 @@
-//! The serving certificate of a virtual node's kubelet API, signed by the home cluster like those of its kubelets.
+//! The serving certificate of a virtual node's kubelet API, signed by the home cluster like those
+//! of its kubelets.
 //!
-//! The signer `kubernetes.io/kubelet-serving` signs whatever is approved, so before it approves a request, the manager compares
-//! every field with what it sent. If nobody signs in time, the certificate stays self-signed, and a condition says so: `kubectl
-//! logs` then fails in clusters that verify their kubelets.
+//! The signer `kubernetes.io/kubelet-serving` signs whatever is approved, so before it approves a
+//! request, the manager compares every field with what it sent. If nobody signs in time, the
+//! certificate stays self-signed, and a condition says so: `kubectl logs` then fails in clusters
+//! that verify their kubelets.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -24,7 +26,9 @@ use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use x509_parser::prelude::{FromDer as _, GeneralName, ParsedExtension, X509Certificate, X509CertificationRequest};
+use x509_parser::prelude::{
+    FromDer as _, GeneralName, ParsedExtension, X509Certificate, X509CertificationRequest,
+};
 
 use crate::server::{Certificate, TlsError};
 
@@ -62,7 +66,11 @@ pub enum ServingError {
     #[error(transparent)]
     Tls(#[from] TlsError),
     #[error("{step} for node {node}: {source}")]
-    Api { step: &'static str, node: String, source: kube::Error },
+    Api {
+        step: &'static str,
+        node: String,
+        source: kube::Error,
+    },
     #[error("the certificate request of node {node} is not the one that this process sent ({0}); it is not approved", node = .1)]
     NotOurs(Difference, String),
     #[error("signer {SIGNER} did not sign for node {node} in {} s: is kube-controller-manager running with a signing CA?", SIGNER_TIMEOUT.as_secs())]
@@ -73,14 +81,20 @@ pub enum ServingError {
 
 /// A self-signed certificate for the start.
 pub fn self_signed(identity: &Identity) -> Result<Certificate, ServingError> {
-    let make = |source| ServingError::Make { node: identity.node.clone(), source };
+    let make = |source| ServingError::Make {
+        node: identity.node.clone(),
+        source,
+    };
     let key = KeyPair::generate().map_err(make)?;
     let certificate = params(identity).self_signed(&key).map_err(make)?;
-    Ok(Certificate::new(vec![certificate.der().clone()], private(&key))?)
+    Ok(Certificate::new(
+        vec![certificate.der().clone()],
+        private(&key),
+    )?)
 }
 
-/// Renews the certificate until `stop`: requests one, renews it after two thirds of its lifetime, and requests it again if nobody
-/// signed. Calls `report` with each change of the state.
+/// Renews the certificate until `stop`: requests one, renews it after two thirds of its lifetime,
+/// and requests it again if nobody signed. Calls `report` with each change of the state.
 pub async fn keep_signed(
     context: Context,
     identity: Identity,
@@ -108,7 +122,11 @@ pub async fn keep_signed(
             Err(error) => (Serving::SelfSigned(error.to_string()), RETRY_DELAY),
         };
         if last.as_ref() != Some(&state) {
-            tracing::info!(node = identity.node, ?state, "certificate of the kubelet API");
+            tracing::info!(
+                node = identity.node,
+                ?state,
+                "certificate of the kubelet API"
+            );
             report(state.clone());
             last = Some(state);
         }
@@ -121,19 +139,42 @@ pub async fn keep_signed(
 }
 
 /// Gets a certificate signed and uses it. Returns its remaining lifetime.
-async fn signed(context: &Context, identity: &Identity, certificate: &Certificate) -> Result<Duration, ServingError> {
+async fn signed(
+    context: &Context,
+    identity: &Identity,
+    certificate: &Certificate,
+) -> Result<Duration, ServingError> {
     let node = || identity.node.clone();
-    let api = |step: &'static str| move |source| ServingError::Api { step, node: identity.node.clone(), source };
-    let make = |source| ServingError::Make { node: node(), source };
-    let (reviews, requests): (Api<SelfSubjectReview>, Api<CertificateSigningRequest>) =
-        (Api::all(context.client.clone()), Api::all(context.client.clone()));
+    let api = |step: &'static str| {
+        move |source| ServingError::Api {
+            step,
+            node: identity.node.clone(),
+            source,
+        }
+    };
+    let make = |source| ServingError::Make {
+        node: node(),
+        source,
+    };
+    let (reviews, requests): (Api<SelfSubjectReview>, Api<CertificateSigningRequest>) = (
+        Api::all(context.client.clone()),
+        Api::all(context.client.clone()),
+    );
 
-    let ourselves =
-        reviews.create(&PostParams::default(), &SelfSubjectReview::default()).await.map_err(api("asking who we are"))?;
-    let user = ourselves.status.and_then(|status| status.user_info?.username).unwrap_or_default();
+    let ourselves = reviews
+        .create(&PostParams::default(), &SelfSubjectReview::default())
+        .await
+        .map_err(api("asking who we are"))?;
+    let user = ourselves
+        .status
+        .and_then(|status| status.user_info?.username)
+        .unwrap_or_default();
     let key = KeyPair::generate().map_err(make)?;
     let request = request(identity, &key).map_err(make)?;
-    let created = requests.create(&PostParams::default(), &request).await.map_err(api("creating the certificate request"))?;
+    let created = requests
+        .create(&PostParams::default(), &request)
+        .await
+        .map_err(api("creating the certificate request"))?;
 
     let outcome = async {
         is_exactly_ours(&created, identity, &user, &key.subject_public_key_info())
@@ -150,11 +191,17 @@ async fn signed(context: &Context, identity: &Identity, certificate: &Certificat
     }
     .await;
     // The request is no longer needed, and would distract users who look for other requests.
-    if let Err(error) = requests.delete(&created.name_any(), &DeleteParams::default()).await {
+    if let Err(error) = requests
+        .delete(&created.name_any(), &DeleteParams::default())
+        .await
+    {
         tracing::debug!(request = created.name_any(), %error, "certificate request left to the cluster's own cleaner");
     }
     let chain = outcome?;
-    let life = chain.first().and_then(|first| remaining(first, context.now())).unwrap_or(LIFETIME);
+    let life = chain
+        .first()
+        .and_then(|first| remaining(first, context.now()))
+        .unwrap_or(LIFETIME);
     certificate.replace(chain, private(&key))?;
     Ok(life)
 }
@@ -164,20 +211,35 @@ async fn issued(
     name: &str,
     identity: &Identity,
 ) -> Result<Vec<CertificateDer<'static>>, ServingError> {
-    let refused = |message: String| ServingError::Refused { node: identity.node.clone(), message };
+    let refused = |message: String| ServingError::Refused {
+        node: identity.node.clone(),
+        message,
+    };
     loop {
         let step = "reading the certificate request";
-        let request =
-            requests.get(name).await.map_err(|source| ServingError::Api { step, node: identity.node.clone(), source })?;
+        let request = requests
+            .get(name)
+            .await
+            .map_err(|source| ServingError::Api {
+                step,
+                node: identity.node.clone(),
+                source,
+            })?;
         let status = request.status.unwrap_or_default();
-        if let Some(no) =
-            status.conditions.iter().flatten().find(|condition| ["Failed", "Denied"].contains(&condition.type_.as_str()))
+        if let Some(no) = status
+            .conditions
+            .iter()
+            .flatten()
+            .find(|condition| ["Failed", "Denied"].contains(&condition.type_.as_str()))
         {
             return Err(refused(no.message.clone().unwrap_or_default()));
         }
         if let Some(ByteString(pem)) = status.certificate {
             let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
-            return chain.ok().filter(|chain| !chain.is_empty()).ok_or_else(|| refused("its certificate cannot be read".into()));
+            return chain
+                .ok()
+                .filter(|chain| !chain.is_empty())
+                .ok_or_else(|| refused("its certificate cannot be read".into()));
         }
         tokio::time::sleep(POLL_INTERVAL).await;
     }
@@ -193,8 +255,12 @@ fn remaining(certificate: &CertificateDer<'static>, now: Timestamp) -> Option<Du
 fn params(identity: &Identity) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
-    params.distinguished_name.push(DnType::OrganizationName, "system:nodes");
-    params.distinguished_name.push(DnType::CommonName, format!("system:node:{}", identity.node));
+    params
+        .distinguished_name
+        .push(DnType::OrganizationName, "system:nodes");
+    params
+        .distinguished_name
+        .push(DnType::CommonName, format!("system:node:{}", identity.node));
     params.subject_alt_names = vec![SanType::IpAddress(identity.address)];
     params
 }
@@ -220,11 +286,16 @@ fn request(identity: &Identity, key: &KeyPair) -> Result<CertificateSigningReque
 
 fn approve(mut request: CertificateSigningRequest) -> CertificateSigningRequest {
     let conditions = &mut request.status.get_or_insert_default().conditions;
-    conditions.get_or_insert_default().push(CertificateSigningRequestCondition {
+    conditions
+        .get_or_insert_default()
+        .push(CertificateSigningRequestCondition {
         type_: "Approved".into(),
         status: "True".into(),
         reason: Some("LiqoVirtualNode".into()),
-        message: Some("the kubelet API of a virtual node asked for it, with exactly its own name and address".into()),
+        message: Some(
+            "the kubelet API of a virtual node asked for it, with exactly its own name and address"
+                .into(),
+        ),
         ..CertificateSigningRequestCondition::default()
     });
     request
@@ -253,8 +324,8 @@ pub enum Difference {
     Key,
 }
 
-/// Checks that a request is the one that we sent for this node: from this user, for this key, subject, address, usages and signer,
-/// and nothing more.
+/// Checks that a request is the one that we sent for this node: from this user, for this key,
+/// subject, address, usages and signer, and nothing more.
 pub fn is_exactly_ours(
     request: &CertificateSigningRequest,
     identity: &Identity,
@@ -264,34 +335,56 @@ pub fn is_exactly_ours(
     let demand = |holds: bool, difference| if holds { Ok(()) } else { Err(difference) };
     let spec = &request.spec;
     demand(spec.signer_name == SIGNER, Difference::Signer)?;
-    demand(!user.is_empty() && spec.username.as_deref() == Some(user), Difference::User)?;
+    demand(
+        !user.is_empty() && spec.username.as_deref() == Some(user),
+        Difference::User,
+    )?;
     let mut usages: Vec<&str> = spec.usages.iter().flatten().map(String::as_str).collect();
     usages.sort_unstable();
     demand(usages == USAGES, Difference::Usages)?;
 
-    let (_, pem) = x509_parser::pem::parse_x509_pem(&spec.request.0).map_err(|_| Difference::Unreadable)?;
-    let (rest, parsed) = X509CertificationRequest::from_der(&pem.contents).map_err(|_| Difference::Unreadable)?;
+    let (_, pem) =
+        x509_parser::pem::parse_x509_pem(&spec.request.0).map_err(|_| Difference::Unreadable)?;
+    let (rest, parsed) =
+        X509CertificationRequest::from_der(&pem.contents).map_err(|_| Difference::Unreadable)?;
     demand(rest.is_empty(), Difference::Unreadable)?;
     let info = &parsed.certification_request_info;
     demand(info.subject_pki.raw == public_key, Difference::Key)?;
 
     let subject = &info.subject;
-    let organisations: Vec<_> = subject.iter_organization().filter_map(|one| one.as_str().ok()).collect();
-    let names: Vec<_> = subject.iter_common_name().filter_map(|one| one.as_str().ok()).collect();
+    let organisations: Vec<_> = subject
+        .iter_organization()
+        .filter_map(|one| one.as_str().ok())
+        .collect();
+    let names: Vec<_> = subject
+        .iter_common_name()
+        .filter_map(|one| one.as_str().ok())
+        .collect();
     let exact = subject.iter_attributes().count() == 2
         && organisations == ["system:nodes"]
         && names == [format!("system:node:{}", identity.node)];
     demand(exact, Difference::Subject)?;
 
-    let extensions: Vec<&ParsedExtension> = parsed.requested_extensions().into_iter().flatten().collect();
+    let extensions: Vec<&ParsedExtension> = parsed
+        .requested_extensions()
+        .into_iter()
+        .flatten()
+        .collect();
     let [ParsedExtension::SubjectAlternativeName(alternative)] = extensions[..] else {
-        return Err(if extensions.len() > 1 { Difference::Extensions } else { Difference::AlternativeNames });
+        return Err(if extensions.len() > 1 {
+            Difference::Extensions
+        } else {
+            Difference::AlternativeNames
+        });
     };
     let address = match identity.address {
         IpAddr::V4(address) => address.octets().to_vec(),
         IpAddr::V6(address) => address.octets().to_vec(),
     };
-    demand(alternative.general_names == [GeneralName::IPAddress(&address)], Difference::AlternativeNames)
+    demand(
+        alternative.general_names == [GeneralName::IPAddress(&address)],
+        Difference::AlternativeNames,
+    )
 }
 
 fn private(key: &KeyPair) -> PrivateKeyDer<'static> {
@@ -305,10 +398,14 @@ mod tests {
     const USER: &str = "system:serviceaccount:liqo:liqo-controller-manager";
 
     fn identity() -> Identity {
-        Identity { node: "milan".into(), address: "10.0.0.5".parse().unwrap() }
+        Identity {
+            node: "milan".into(),
+            address: "10.0.0.5".parse().unwrap(),
+        }
     }
 
-    /// The difference that is found in a request with changed parameters, which is then changed as an object.
+    /// The difference that is found in a request with changed parameters, which is then changed as
+    /// an object.
     fn checked(
         params_changed: impl Fn(&mut CertificateParams),
         object_changed: impl Fn(&mut CertificateSigningRequest),
@@ -317,7 +414,14 @@ mod tests {
         let mut made = request(&identity(), &key).unwrap();
         let mut params = params(&identity());
         params_changed(&mut params);
-        made.spec.request = ByteString(params.serialize_request(&key).unwrap().pem().unwrap().into_bytes());
+        made.spec.request = ByteString(
+            params
+                .serialize_request(&key)
+                .unwrap()
+                .pem()
+                .unwrap()
+                .into_bytes(),
+        );
         made.spec.username = Some(USER.into());
         object_changed(&mut made);
         is_exactly_ours(&made, &identity(), USER, &key.subject_public_key_info())
@@ -330,44 +434,90 @@ mod tests {
 
     #[test]
     fn a_request_of_another_user_is_not() {
-        assert_eq!(checked(|_| (), |made| made.spec.username = Some("system:admin".into())), Err(Difference::User));
-        assert_eq!(checked(|_| (), |made| made.spec.username = None), Err(Difference::User));
+        assert_eq!(
+            checked(
+                |_| (),
+                |made| made.spec.username = Some("system:admin".into())
+            ),
+            Err(Difference::User)
+        );
+        assert_eq!(
+            checked(|_| (), |made| made.spec.username = None),
+            Err(Difference::User)
+        );
     }
 
     #[test]
     fn a_request_for_another_name_is_not() {
         assert_eq!(
-            checked(|params| params.distinguished_name.push(DnType::CommonName, "system:node:n1"), |_| ()),
+            checked(
+                |params| params
+                    .distinguished_name
+                    .push(DnType::CommonName, "system:node:n1"),
+                |_| ()
+            ),
             Err(Difference::Subject)
         );
         assert_eq!(
-            checked(|params| params.distinguished_name.push(DnType::OrganizationName, "system:masters"), |_| ()),
+            checked(
+                |params| params
+                    .distinguished_name
+                    .push(DnType::OrganizationName, "system:masters"),
+                |_| ()
+            ),
             Err(Difference::Subject)
         );
-        assert_eq!(checked(|params| params.distinguished_name.push(DnType::CountryName, "IT"), |_| ()), Err(Difference::Subject));
+        assert_eq!(
+            checked(
+                |params| params.distinguished_name.push(DnType::CountryName, "IT"),
+                |_| ()
+            ),
+            Err(Difference::Subject)
+        );
     }
 
     #[test]
     fn a_request_with_other_alternative_names_is_not() {
-        let with = |names: Vec<SanType>| checked(|params| params.subject_alt_names.clone_from(&names), |_| ());
+        let with = |names: Vec<SanType>| {
+            checked(|params| params.subject_alt_names.clone_from(&names), |_| ())
+        };
         let ours = SanType::IpAddress("10.0.0.5".parse().unwrap());
         assert_eq!(with(vec![]), Err(Difference::AlternativeNames));
-        assert_eq!(with(vec![SanType::IpAddress("10.0.0.6".parse().unwrap())]), Err(Difference::AlternativeNames));
         assert_eq!(
-            with(vec![ours.clone(), SanType::DnsName("kubernetes.default.svc".try_into().unwrap())]),
+            with(vec![SanType::IpAddress("10.0.0.6".parse().unwrap())]),
             Err(Difference::AlternativeNames)
         );
-        assert_eq!(with(vec![ours.clone(), ours]), Err(Difference::AlternativeNames));
+        assert_eq!(
+            with(vec![
+                ours.clone(),
+                SanType::DnsName("kubernetes.default.svc".try_into().unwrap())
+            ]),
+            Err(Difference::AlternativeNames)
+        );
+        assert_eq!(
+            with(vec![ours.clone(), ours]),
+            Err(Difference::AlternativeNames)
+        );
     }
 
     #[test]
     fn a_request_with_other_usages_or_signer_is_not() {
         assert_eq!(
-            checked(|_| (), |made| made.spec.usages.get_or_insert_default().push("client auth".into())),
+            checked(
+                |_| (),
+                |made| made
+                    .spec
+                    .usages
+                    .get_or_insert_default()
+                    .push("client auth".into())
+            ),
             Err(Difference::Usages)
         );
         assert_eq!(
-            checked(|_| (), |made| made.spec.signer_name = "kubernetes.io/kube-apiserver-client".into()),
+            checked(
+                |_| (),
+                |made| made.spec.signer_name = "kubernetes.io/kube-apiserver-client".into()
+            ),
             Err(Difference::Signer)
         );
     }
@@ -375,7 +525,10 @@ mod tests {
     #[test]
     fn a_request_with_further_extensions_is_not() {
         assert_eq!(
-            checked(|params| params.key_usages = vec![rcgen::KeyUsagePurpose::KeyCertSign], |_| ()),
+            checked(
+                |params| params.key_usages = vec![rcgen::KeyUsagePurpose::KeyCertSign],
+                |_| ()
+            ),
             Err(Difference::Extensions)
         );
     }
@@ -383,19 +536,34 @@ mod tests {
     #[test]
     fn a_request_for_another_key_is_not() {
         let other = request(&identity(), &KeyPair::generate().unwrap()).unwrap();
-        assert_eq!(checked(|_| (), |made| made.spec.request = other.spec.request.clone()), Err(Difference::Key));
+        assert_eq!(
+            checked(
+                |_| (),
+                |made| made.spec.request = other.spec.request.clone()
+            ),
+            Err(Difference::Key)
+        );
     }
 
     #[test]
     fn a_request_that_cannot_be_read_is_not() {
-        assert_eq!(checked(|_| (), |made| made.spec.request = ByteString(b"nonsense".to_vec())), Err(Difference::Unreadable));
+        assert_eq!(
+            checked(
+                |_| (),
+                |made| made.spec.request = ByteString(b"nonsense".to_vec())
+            ),
+            Err(Difference::Unreadable)
+        );
     }
 
     #[test]
     fn the_request_says_what_the_signer_wants() {
         let made = request(&identity(), &KeyPair::generate().unwrap()).unwrap();
         assert_eq!(made.spec.signer_name, "kubernetes.io/kubelet-serving");
-        assert_eq!(made.spec.usages.unwrap(), ["digital signature", "server auth"]);
+        assert_eq!(
+            made.spec.usages.unwrap(),
+            ["digital signature", "server auth"]
+        );
         assert_eq!(made.spec.expiration_seconds, Some(86_400));
     }
 }

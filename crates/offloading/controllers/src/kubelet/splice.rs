@@ -1,7 +1,8 @@
 //! Joins two upgraded connections: forwards the bytes in both directions without changing them.
 //!
-//! So every protocol over an upgrade works (SPDY, WebSocket, port-forward through either), including future ones. Of exec and attach
-//! the frames to the caller are followed, so that a connection that breaks never looks like a command that succeeded.
+//! So every protocol over an upgrade works (SPDY, WebSocket, port-forward through either),
+//! including future ones. Of exec and attach the frames to the caller are followed, so that a
+//! connection that breaks never looks like a command that succeeded.
 
 use std::io;
 use std::pin::Pin;
@@ -66,7 +67,8 @@ enum Cut {
     Broke(#[source] io::Error),
 }
 
-/// Repeats the caller's upgrade towards the peer, and joins the two connections if the peer agrees. Waits in the line, if there is one.
+/// Repeats the caller's upgrade towards the peer, and joins the two connections if the peer agrees.
+/// Waits in the line, if there is one.
 pub(super) async fn splice(
     client: &Client,
     uri: &str,
@@ -102,12 +104,24 @@ pub(super) async fn splice(
 }
 
 /// Asks the peer for the upgrade that the caller asked for.
-async fn upgrade(client: &Client, uri: &str, method: &Method, headers: &HeaderMap) -> Result<PeerResponse, Failure> {
-    let repeated = http::Request::builder().method(method).uri(uri).body(kube::client::Body::empty());
+async fn upgrade(
+    client: &Client,
+    uri: &str,
+    method: &Method,
+    headers: &HeaderMap,
+) -> Result<PeerResponse, Failure> {
+    let repeated = http::Request::builder()
+        .method(method)
+        .uri(uri)
+        .body(kube::client::Body::empty());
     let mut repeated = repeated.map_err(|error| Failure::Peer(kube::Error::HttpError(error)))?;
     copy_headers(headers, repeated.headers_mut());
     let answer = ask(client, repeated).await?;
-    if answer.status() == StatusCode::SWITCHING_PROTOCOLS { Ok(answer) } else { Err(refusal(answer).await) }
+    if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
+        Ok(answer)
+    } else {
+        Err(refusal(answer).await)
+    }
 }
 
 fn copy_headers(from: &HeaderMap, to: &mut HeaderMap) {
@@ -122,8 +136,9 @@ fn copy_headers(from: &HeaderMap, to: &mut HeaderMap) {
     }
 }
 
-/// Copies in both directions until both sides have ended, one fails, or a limit is reached. A connection that is cut ends without
-/// TLS's farewell (`close_notify`), and tells the result of a command first if there was none.
+/// Copies in both directions until both sides have ended, one fails, or a limit is reached. A
+/// connection that is cut ends without TLS's farewell (`close_notify`), and tells the result of a
+/// command first if there was none.
 async fn join(
     caller: impl AsyncRead + AsyncWrite + Unpin,
     peer: impl AsyncRead + AsyncWrite + Unpin,
@@ -131,9 +146,19 @@ async fn join(
     limits: &Limits,
 ) -> Result<(), Cut> {
     let last = Arc::new(Mutex::new(Instant::now()));
-    let (mut from_caller, to_caller) = tokio::io::split(Heard { inner: caller, last: last.clone() });
-    let (mut from_peer, mut to_peer) = tokio::io::split(Heard { inner: peer, last: last.clone() });
-    let mut to_caller = ToCaller { stream: to_caller, watch, unsent: Bytes::new() };
+    let (mut from_caller, to_caller) = tokio::io::split(Heard {
+        inner: caller,
+        last: last.clone(),
+    });
+    let (mut from_peer, mut to_peer) = tokio::io::split(Heard {
+        inner: peer,
+        last: last.clone(),
+    });
+    let mut to_caller = ToCaller {
+        stream: to_caller,
+        watch,
+        unsent: Bytes::new(),
+    };
     let silence = async {
         loop {
             let end = *last.lock() + limits.idle;
@@ -149,7 +174,8 @@ async fn join(
             to_peer.shutdown().await
         };
         if let Err(error) = sent.await {
-            // A peer that takes nothing more may have ended in order: its last words are still on the way.
+            // A peer that takes nothing more may have ended in order: its last words are still on
+            // the way.
             tokio::time::sleep(FAREWELL_TIMEOUT).await;
             return Err(Cut::Broke(error));
         }
@@ -191,7 +217,11 @@ impl<S: AsyncWrite> ToCaller<S> {
             };
             self.send().await.map_err(Cut::Broke)?;
         }
-        if self.watch.as_ref().is_some_and(|watch| !watch.is_complete()) {
+        if self
+            .watch
+            .as_ref()
+            .is_some_and(|watch| !watch.is_complete())
+        {
             return Err(Cut::NoResult);
         }
         self.stream.shutdown().await.map_err(Cut::Broke)
@@ -220,7 +250,11 @@ struct Heard<S> {
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Heard<S> {
-    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let read = Pin::new(&mut self.inner).poll_read(context, buffer);
         if read.is_ready() {
             *self.last.lock() = Instant::now();
@@ -230,7 +264,11 @@ impl<S: AsyncRead + Unpin> AsyncRead for Heard<S> {
 }
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for Heard<S> {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.inner).poll_write(context, bytes)
     }
 
@@ -250,14 +288,20 @@ mod tests {
     use super::*;
 
     fn limits(idle: Duration) -> Limits {
-        Limits { idle, stop: CancellationToken::new(), open: TaskTracker::new() }
+        Limits {
+            idle,
+            stop: CancellationToken::new(),
+            open: TaskTracker::new(),
+        }
     }
 
     #[tokio::test]
     async fn a_silent_connection_is_closed() {
         let (_caller, here) = duplex(64);
         let (there, _peer) = duplex(64);
-        let cut = join(here, there, None, &limits(Duration::from_millis(10))).await.unwrap_err();
+        let cut = join(here, there, None, &limits(Duration::from_millis(10)))
+            .await
+            .unwrap_err();
         assert!(matches!(cut, Cut::Idle(_)), "{cut}");
     }
 
@@ -265,7 +309,10 @@ mod tests {
     async fn a_connection_on_which_one_side_talks_stays_open() {
         let (mut caller, here) = duplex(64);
         let (there, mut peer) = duplex(64);
-        let joined = tokio::spawn(async move { join(here, there, None, &limits(Duration::from_secs(1))).await });
+        let joined =
+            tokio::spawn(
+                async move { join(here, there, None, &limits(Duration::from_secs(1))).await },
+            );
         let begin = Instant::now();
         while begin.elapsed() < Duration::from_millis(1500) {
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -280,7 +327,10 @@ mod tests {
     async fn the_end_of_one_side_is_told_to_the_other() {
         let (caller, here) = duplex(64);
         let (there, mut peer) = duplex(64);
-        let joined = tokio::spawn(async move { join(here, there, None, &limits(Duration::from_mins(1))).await });
+        let joined =
+            tokio::spawn(
+                async move { join(here, there, None, &limits(Duration::from_mins(1))).await },
+            );
         drop(caller);
         assert_eq!(peer.read(&mut [0; 8]).await.unwrap(), 0);
         drop(peer);
@@ -304,7 +354,10 @@ mod tests {
         copy_headers(&from, &mut to);
         let mut names: Vec<&str> = to.keys().map(HeaderName::as_str).collect();
         names.sort_unstable();
-        assert_eq!(names, ["connection", "upgrade", "x-stream-protocol-version"]);
+        assert_eq!(
+            names,
+            ["connection", "upgrade", "x-stream-protocol-version"]
+        );
         assert_eq!(to[CONNECTION], "Upgrade");
     }
 }

@@ -1,4 +1,5 @@
-//! The API over real sockets: a caller with TLS on one side, an API server that upgrades connections on the other.
+//! The API over real sockets: a caller with TLS on one side, an API server that upgrades
+//! connections on the other.
 
 use std::net::SocketAddr;
 use std::sync::Mutex;
@@ -30,25 +31,41 @@ impl Index for OnePod {
     fn lookup(&self, node: &str, namespace: &str, pod: &str) -> Option<RemotePod> {
         let here = (node, namespace) == ("milan", "demo") && ["web", "customers"].contains(&pod);
         let is_customers = pod == "customers";
-        here.then(|| RemotePod { client: self.0.clone(), namespace: "demo-rome".into(), name: pod.into(), is_customers })
+        here.then(|| RemotePod {
+            client: self.0.clone(),
+            namespace: "demo-rome".into(),
+            name: pod.into(),
+            is_customers,
+        })
     }
 
     fn refusal(&self, _: &str, pod: (&str, &str), container: &str) -> Option<String> {
-        (pod == ("demo", "web") && container == "privileged").then(|| "violates PodSecurity".to_owned())
+        (pod == ("demo", "web") && container == "privileged")
+            .then(|| "violates PodSecurity".to_owned())
     }
 
     fn pods(&self, node: &str) -> Vec<(LocalPodRef, RemotePod)> {
-        let local = LocalPodRef { namespace: "demo".into(), name: "web".into(), uid: "u".into() };
-        self.lookup(node, "demo", "web").map(|remote| (local, remote)).into_iter().collect()
+        let local = LocalPodRef {
+            namespace: "demo".into(),
+            name: "web".into(),
+            uid: "u".into(),
+        };
+        self.lookup(node, "demo", "web")
+            .map(|remote| (local, remote))
+            .into_iter()
+            .collect()
     }
 }
 
-/// The home API server: it knows the token `good` of the user `admin`, who may do everything, the token `scraper` of a user who may
-/// get nodes/metrics, and by certificate the user `kube-apiserver`.
+/// The home API server: it knows the token `good` of the user `admin`, who may do everything, the
+/// token `scraper` of a user who may get nodes/metrics, and by certificate the user
+/// `kube-apiserver`.
 fn home() -> Client {
     let answer = |request: http::Request<kube::client::Body>| async move {
         let path = request.uri().path().to_owned();
-        let sent: Value = serde_json::from_slice(&request.into_body().collect().await.unwrap().to_bytes()).unwrap_or_default();
+        let sent: Value =
+            serde_json::from_slice(&request.into_body().collect().await.unwrap().to_bytes())
+                .unwrap_or_default();
         let answer = match path.rsplit('/').next().unwrap() {
             "tokenreviews" => {
                 let user = match sent["spec"]["token"].as_str() {
@@ -60,7 +77,10 @@ fn home() -> Client {
             }
             "subjectaccessreviews" => {
                 let asked = &sent["spec"]["resourceAttributes"];
-                assert_eq!((&asked["resource"], &asked["name"]), (&json!("nodes"), &json!("milan")));
+                assert_eq!(
+                    (&asked["resource"], &asked["name"]),
+                    (&json!("nodes"), &json!("milan"))
+                );
                 let allowed = match sent["spec"]["user"].as_str().unwrap() {
                     "admin" | "kube-apiserver" => asked["subresource"] == "proxy",
                     "scraper" => asked["subresource"] == "metrics" && asked["verb"] == "get",
@@ -71,7 +91,9 @@ fn home() -> Client {
             "pods" => json!({"kind": "PodList", "items": []}),
             other => panic!("unexpected call of {other}"),
         };
-        Ok::<_, Infallible>(http::Response::new(kube::client::Body::from(answer.to_string().into_bytes())))
+        Ok::<_, Infallible>(http::Response::new(kube::client::Body::from(
+            answer.to_string().into_bytes(),
+        )))
     };
     Client::new(tower::service_fn(answer), "default")
 }
@@ -95,11 +117,21 @@ struct Provider {
 }
 
 async fn answer(State(provider): State<Provider>, mut request: Request) -> Response {
-    provider.asked.lock().unwrap().push((request.uri().to_string(), request.headers().clone()));
+    provider
+        .asked
+        .lock()
+        .unwrap()
+        .push((request.uri().to_string(), request.headers().clone()));
     let subresource = request.uri().path().rsplit('/').next().unwrap().to_owned();
     let one_less = |left: usize| left.checked_sub(1);
-    if subresource == "exec" && provider.refusing.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok() {
-        let status = json!({"kind": "Status", "message": "50 at once, and then 2 a second", "code": 429});
+    if subresource == "exec"
+        && provider
+            .refusing
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less)
+            .is_ok()
+    {
+        let status =
+            json!({"kind": "Status", "message": "50 at once, and then 2 a second", "code": 429});
         return (StatusCode::TOO_MANY_REQUESTS, axum::Json(status)).into_response();
     }
     match subresource.as_str() {
@@ -113,8 +145,16 @@ async fn answer(State(provider): State<Provider>, mut request: Request) -> Respo
             });
             Body::new(StreamBody::new(lines)).into_response()
         }
-        "exec" if request.uri().query().is_some_and(|query| query.contains("command=sleep")) => {
-            let breaks = request.uri().query().is_some_and(|query| query.contains("breaks"));
+        "exec"
+            if request
+                .uri()
+                .query()
+                .is_some_and(|query| query.contains("command=sleep")) =>
+        {
+            let breaks = request
+                .uri()
+                .query()
+                .is_some_and(|query| query.contains("breaks"));
             let upgraded = hyper::upgrade::on(&mut request);
             tokio::spawn(async move {
                 let mut stream = TokioIo::new(upgraded.await.unwrap());
@@ -125,12 +165,24 @@ async fn answer(State(provider): State<Provider>, mut request: Request) -> Respo
                     _ = stream.read(&mut [0; 8]).await;
                 }
             });
-            let headers =
-                [("upgrade", "SPDY/3.1"), ("connection", "Upgrade"), ("x-stream-protocol-version", "v5.channel.k8s.io")];
+            let headers = [
+                ("upgrade", "SPDY/3.1"),
+                ("connection", "Upgrade"),
+                ("x-stream-protocol-version", "v5.channel.k8s.io"),
+            ];
             (StatusCode::SWITCHING_PROTOCOLS, headers, "").into_response()
         }
-        "exec" if request.uri().query().is_some_and(|query| query.contains("command=absent")) => {
-            (StatusCode::INTERNAL_SERVER_ERROR, "container not found (\"c\")\n").into_response()
+        "exec"
+            if request
+                .uri()
+                .query()
+                .is_some_and(|query| query.contains("command=absent")) =>
+        {
+            (
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "container not found (\"c\")\n",
+            )
+                .into_response()
         }
         "exec" => {
             let upgraded = hyper::upgrade::on(&mut request);
@@ -138,26 +190,50 @@ async fn answer(State(provider): State<Provider>, mut request: Request) -> Respo
                 let mut stream = TokioIo::new(upgraded.await.unwrap());
                 let mut said = [0; 5];
                 stream.read_exact(&mut said).await.unwrap();
-                stream.write_all(&[b"you said ", &said[..]].concat()).await.unwrap();
-                assert_eq!(stream.read(&mut said).await.unwrap(), 0, "the caller's end arrives");
+                stream
+                    .write_all(&[b"you said ", &said[..]].concat())
+                    .await
+                    .unwrap();
+                assert_eq!(
+                    stream.read(&mut said).await.unwrap(),
+                    0,
+                    "the caller's end arrives"
+                );
                 stream.write_all(b", bye").await.unwrap();
             });
             let protocol = request.headers()["upgrade"].clone();
-            (StatusCode::SWITCHING_PROTOCOLS, [("upgrade", protocol), ("connection", "Upgrade".parse().unwrap())], "")
+            (
+                StatusCode::SWITCHING_PROTOCOLS,
+                [
+                    ("upgrade", protocol),
+                    ("connection", "Upgrade".parse().unwrap()),
+                ],
+                "",
+            )
                 .into_response()
         }
-        "attach" => {
-            (StatusCode::NOT_FOUND, axum::Json(json!({"kind": "Status", "message": "container c is not there"}))).into_response()
-        }
+        "attach" => (
+            StatusCode::NOT_FOUND,
+            axum::Json(json!({"kind": "Status", "message": "container c is not there"})),
+        )
+            .into_response(),
         "pods" if provider.measures.load(Ordering::Relaxed) => {
             let usage = |pod: &str| {
                 let containers = json!([{"name": "c", "usage": {"cpu": "250m", "memory": "64Mi"}}]);
                 json!({"metadata": {"name": pod, "namespace": "demo-rome"}, "containers": containers})
             };
-            axum::Json(json!({"kind": "PodMetricsList", "items": [usage("web"), usage("stranger")]})).into_response()
+            axum::Json(
+                json!({"kind": "PodMetricsList", "items": [usage("web"), usage("stranger")]}),
+            )
+            .into_response()
         }
         "pods" => (StatusCode::NOT_FOUND, "404 page not found").into_response(),
-        _ => (StatusCode::TEMPORARY_REDIRECT, [("location", "http://127.0.0.1:1/")], "").into_response(),
+        _ => (
+            StatusCode::TEMPORARY_REDIRECT,
+            [("location", "http://127.0.0.1:1/")],
+            "",
+        )
+            .into_response(),
     }
 }
 
@@ -182,9 +258,16 @@ async fn setting() -> Setting {
     let (log, lines) = mpsc::channel(4);
     let measures = Arc::new(AtomicBool::new(true));
     let log_lines = Arc::new(tokio::sync::Mutex::new(lines));
-    let provider = Provider { asked: Arc::default(), log: log_lines, measures, refusing: Arc::default() };
+    let provider = Provider {
+        asked: Arc::default(),
+        log: log_lines,
+        measures,
+        refusing: Arc::default(),
+    };
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap())
+        .parse()
+        .unwrap();
     let stop = CancellationToken::new();
     let router = Router::new().fallback(answer).with_state(provider.clone());
     tokio::spawn(async move { axum::serve(listener, router).await });
@@ -195,46 +278,104 @@ async fn setting() -> Setting {
     let remote = Client::try_from(config).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let certificate = Arc::new(self_signed(&Identity { node: "milan".into(), address: address.ip() }).unwrap());
+    let certificate = Arc::new(
+        self_signed(&Identity {
+            node: "milan".into(),
+            address: address.ip(),
+        })
+        .unwrap(),
+    );
     let (authority, clients) = watch::channel(ClientAuthority::default());
     let api = KubeletApi::new(home(), Arc::new(OnePod(remote)), Clock::system());
-    let tls = Tls { certificate: certificate.clone(), clients };
+    let tls = Tls {
+        certificate: certificate.clone(),
+        clients,
+    };
     let (served, stopped) = (api.clone(), stop.clone());
-    tokio::spawn(async move { served.serve("milan", Box::new(listener), tls, stopped).await });
-    Setting { address, certificate, authority, provider, log, api, stop }
+    tokio::spawn(async move {
+        served
+            .serve("milan", Box::new(listener), tls, stopped)
+            .await;
+    });
+    Setting {
+        address,
+        certificate,
+        authority,
+        provider,
+        log,
+        api,
+        stop,
+    }
 }
 
 /// A client certificate and its key.
 type Pair = (CertificateDer<'static>, PrivateKeyDer<'static>);
 
 impl Setting {
-    /// A connection by HTTP/2 or HTTP/1.1, as the API server makes it with `--kubelet-certificate-authority` not set.
-    async fn connect(&self, protocol: &str, pair: Option<Pair>) -> std::io::Result<tokio_rustls::client::TlsStream<TcpStream>> {
+    /// A connection by HTTP/2 or HTTP/1.1, as the API server makes it with
+    /// `--kubelet-certificate-authority` not set.
+    async fn connect(
+        &self,
+        protocol: &str,
+        pair: Option<Pair>,
+    ) -> std::io::Result<tokio_rustls::client::TlsStream<TcpStream>> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = rustls::ClientConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions().unwrap();
-        let config = config.dangerous().with_custom_certificate_verifier(Arc::new(Trusting(provider)));
+        let config = rustls::ClientConfig::builder_with_provider(provider.clone())
+            .with_safe_default_protocol_versions()
+            .unwrap();
+        let config = config
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(Trusting(provider)));
         let mut config = match pair {
-            Some((certificate, key)) => config.with_client_auth_cert(vec![certificate], key).unwrap(),
+            Some((certificate, key)) => config
+                .with_client_auth_cert(vec![certificate], key)
+                .unwrap(),
             None => config.with_no_client_auth(),
         };
         config.alpn_protocols = vec![protocol.as_bytes().to_vec()];
         let socket = TcpStream::connect(self.address).await?;
         let name = ServerName::IpAddress(self.address.ip().into());
-        tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, socket).await
+        tokio_rustls::TlsConnector::from(Arc::new(config))
+            .connect(name, socket)
+            .await
     }
 
-    async fn send(&self, request: http::request::Builder, pair: Option<Pair>) -> http::Response<Incoming> {
+    async fn send(
+        &self,
+        request: http::request::Builder,
+        pair: Option<Pair>,
+    ) -> http::Response<Incoming> {
         let stream = TokioIo::new(self.connect("http/1.1", pair).await.unwrap());
         let (mut sender, connection) = hyper::client::conn::http1::handshake(stream).await.unwrap();
         tokio::spawn(connection.with_upgrades());
-        sender.send_request(request.body(Empty::<Bytes>::new()).unwrap()).await.unwrap()
+        sender
+            .send_request(request.body(Empty::<Bytes>::new()).unwrap())
+            .await
+            .unwrap()
     }
 
     /// Status and text for a path, asked with a token.
     async fn get(&self, path: &str, token: &str) -> (u16, String) {
-        let response = self.send(http::Request::get(path).header("authorization", format!("Bearer {token}")), None).await;
+        let response = self
+            .send(
+                http::Request::get(path).header("authorization", format!("Bearer {token}")),
+                None,
+            )
+            .await;
         let status = response.status().as_u16();
-        (status, String::from_utf8(response.into_body().collect().await.unwrap().to_bytes().to_vec()).unwrap())
+        (
+            status,
+            String::from_utf8(
+                response
+                    .into_body()
+                    .collect()
+                    .await
+                    .unwrap()
+                    .to_bytes()
+                    .to_vec(),
+            )
+            .unwrap(),
+        )
     }
 
     fn asked(&self) -> Vec<(String, HeaderMap)> {
@@ -264,7 +405,12 @@ impl rustls::client::danger::ServerCertVerifier for Trusting {
         certificate: &CertificateDer<'_>,
         signature: &rustls::DigitallySignedStruct,
     ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls12_signature(message, certificate, signature, &self.0.signature_verification_algorithms)
+        rustls::crypto::verify_tls12_signature(
+            message,
+            certificate,
+            signature,
+            &self.0.signature_verification_algorithms,
+        )
     }
 
     fn verify_tls13_signature(
@@ -273,7 +419,12 @@ impl rustls::client::danger::ServerCertVerifier for Trusting {
         certificate: &CertificateDer<'_>,
         signature: &rustls::DigitallySignedStruct,
     ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls13_signature(message, certificate, signature, &self.0.signature_verification_algorithms)
+        rustls::crypto::verify_tls13_signature(
+            message,
+            certificate,
+            signature,
+            &self.0.signature_verification_algorithms,
+        )
     }
 
     fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
@@ -293,7 +444,13 @@ fn client_of_a_ca(user: &str) -> (String, Pair) {
     params.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ClientAuth];
     let key = KeyPair::generate().unwrap();
     let certificate = params.signed_by(&key, &issuer).unwrap();
-    (authority.pem(), (certificate.der().clone(), PrivateKeyDer::Pkcs8(key.serialize_der().into())))
+    (
+        authority.pem(),
+        (
+            certificate.der().clone(),
+            PrivateKeyDer::Pkcs8(key.serialize_der().into()),
+        ),
+    )
 }
 
 const LOGS: &str = "/containerLogs/demo/web/c?follow=true&tailLines=5";
@@ -335,14 +492,31 @@ async fn a_caller_without_the_right_is_turned_away() {
 #[tokio::test]
 async fn the_right_on_a_part_is_enough_and_that_on_the_whole_node_counts_for_each() {
     let setting = setting().await;
-    let metrics = ["/metrics", "/metrics/resource", "/metrics/cadvisor", "/metrics/probes"];
+    let metrics = [
+        "/metrics",
+        "/metrics/resource",
+        "/metrics/cadvisor",
+        "/metrics/probes",
+    ];
     for path in metrics {
         assert_eq!(setting.get(path, "scraper").await.0, 200, "{path}");
     }
-    for path in metrics.into_iter().chain(["/stats/summary", "/healthz", "/pods", "/runningpods/", "/configz"]) {
+    for path in metrics.into_iter().chain([
+        "/stats/summary",
+        "/healthz",
+        "/pods",
+        "/runningpods/",
+        "/configz",
+    ]) {
         assert_eq!(setting.get(path, "good").await.0, 200, "{path}");
     }
-    assert!(setting.get("/stats/summary", "good").await.1.contains(r#""nodeName":"milan""#));
+    assert!(
+        setting
+            .get("/stats/summary", "good")
+            .await
+            .1
+            .contains(r#""nodeName":"milan""#)
+    );
 }
 
 #[tokio::test]
@@ -351,10 +525,14 @@ async fn usage_is_that_of_the_nodes_own_pods_and_is_asked_for_once() {
     let text = setting.get("/metrics/resource", "good").await.1;
     assert!(text.contains(r#"container_memory_working_set_bytes{container="c",namespace="demo",pod="web"} 67108864 "#), "{text}");
     assert!(!text.contains("stranger"), "{text}");
-    let summary: Value = serde_json::from_str(&setting.get("/stats/summary", "good").await.1).unwrap();
+    let summary: Value =
+        serde_json::from_str(&setting.get("/stats/summary", "good").await.1).unwrap();
     assert_eq!(summary["pods"][0]["podRef"]["name"], "web");
     let asked: Vec<String> = setting.asked().into_iter().map(|(uri, _)| uri).collect();
-    assert_eq!(asked, ["/apis/metrics.k8s.io/v1beta1/namespaces/demo-rome/pods"]);
+    assert_eq!(
+        asked,
+        ["/apis/metrics.k8s.io/v1beta1/namespaces/demo-rome/pods"]
+    );
 }
 
 #[tokio::test]
@@ -373,9 +551,21 @@ async fn a_certificate_of_the_client_ca_names_the_caller() {
     let setting = setting().await;
     let (authority, pair) = client_of_a_ca("kube-apiserver");
     let (_, stranger) = client_of_a_ca("kube-apiserver");
-    setting.authority.send_replace(ClientAuthority::from_pem(&authority).unwrap());
-    assert_eq!(setting.send(http::Request::get("/healthz"), Some(pair)).await.status(), 200);
-    assert_eq!(setting.get("/healthz", "good").await.0, 200, "a token serves beside it");
+    setting
+        .authority
+        .send_replace(ClientAuthority::from_pem(&authority).unwrap());
+    assert_eq!(
+        setting
+            .send(http::Request::get("/healthz"), Some(pair))
+            .await
+            .status(),
+        200
+    );
+    assert_eq!(
+        setting.get("/healthz", "good").await.0,
+        200,
+        "a token serves beside it"
+    );
     // In TLS 1.3 the client learns that its certificate was refused with the first answer.
     let refused = match setting.connect("http/1.1", Some(stranger)).await {
         Ok(mut stream) => stream.read_u8().await.is_err(),
@@ -388,27 +578,52 @@ async fn a_certificate_of_the_client_ca_names_the_caller() {
 async fn a_certificate_that_no_ca_was_asked_for_names_nobody() {
     let setting = setting().await;
     let (_, pair) = client_of_a_ca("kube-apiserver");
-    assert_eq!(setting.send(http::Request::get("/healthz"), Some(pair)).await.status(), 401);
+    assert_eq!(
+        setting
+            .send(http::Request::get("/healthz"), Some(pair))
+            .await
+            .status(),
+        401
+    );
 }
 
 #[tokio::test]
 async fn logs_come_as_they_are_written_also_over_http_2() {
     let setting = setting().await;
     let stream = TokioIo::new(setting.connect("h2", None).await.unwrap());
-    let (mut sender, connection) = hyper::client::conn::http2::handshake(TokioExecutor::new(), stream).await.unwrap();
+    let (mut sender, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), stream)
+            .await
+            .unwrap();
     tokio::spawn(connection);
     let url = format!("https://{}{LOGS}", setting.address);
-    let request = http::Request::get(url).header("authorization", "Bearer good").body(Empty::<Bytes>::new()).unwrap();
+    let request = http::Request::get(url)
+        .header("authorization", "Bearer good")
+        .body(Empty::<Bytes>::new())
+        .unwrap();
     let response = sender.send_request(request).await.unwrap();
-    assert_eq!((response.status().as_u16(), response.version()), (200, http::Version::HTTP_2));
+    assert_eq!(
+        (response.status().as_u16(), response.version()),
+        (200, http::Version::HTTP_2)
+    );
     let mut body = response.into_body();
     for line in ["first\n", "second\n"] {
         setting.log.send(line).await.unwrap();
-        assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), line);
+        assert_eq!(
+            body.frame().await.unwrap().unwrap().into_data().unwrap(),
+            line
+        );
     }
     let (asked, headers) = setting.asked().remove(0);
-    assert_eq!(asked, "/api/v1/namespaces/demo-rome/pods/web/log?container=c&follow=true&tailLines=5");
-    assert_eq!(headers.get("authorization"), None, "the caller's token stays at home");
+    assert_eq!(
+        asked,
+        "/api/v1/namespaces/demo-rome/pods/web/log?container=c&follow=true&tailLines=5"
+    );
+    assert_eq!(
+        headers.get("authorization"),
+        None,
+        "the caller's token stays at home"
+    );
 }
 
 #[tokio::test]
@@ -437,8 +652,13 @@ fn upgrade(path: &str) -> http::request::Builder {
 #[tokio::test]
 async fn exec_is_spliced_both_ways_and_the_ends_are_told() {
     let setting = setting().await;
-    let response = setting.send(upgrade("/exec/demo/web/c?command=ls&output=1"), None).await;
-    assert_eq!((response.status().as_u16(), &response.headers()["upgrade"]), (101, &"SPDY/3.1".parse().unwrap()));
+    let response = setting
+        .send(upgrade("/exec/demo/web/c?command=ls&output=1"), None)
+        .await;
+    assert_eq!(
+        (response.status().as_u16(), &response.headers()["upgrade"]),
+        (101, &"SPDY/3.1".parse().unwrap())
+    );
     let mut stream = TokioIo::new(hyper::upgrade::on(response).await.unwrap());
     stream.write_all(b"hello").await.unwrap();
     let mut heard = [0; 14];
@@ -451,30 +671,57 @@ async fn exec_is_spliced_both_ways_and_the_ends_are_told() {
     assert_eq!(rest, ", bye");
 
     let (asked, headers) = setting.asked().remove(0);
-    assert_eq!(asked, "/api/v1/namespaces/demo-rome/pods/web/exec?container=c&command=ls&stdout=true");
+    assert_eq!(
+        asked,
+        "/api/v1/namespaces/demo-rome/pods/web/exec?container=c&command=ls&stdout=true"
+    );
     assert_eq!(headers["x-stream-protocol-version"], "v5.channel.k8s.io");
-    assert_eq!((headers.get("authorization"), headers.get("cookie")), (None, None));
+    assert_eq!(
+        (headers.get("authorization"), headers.get("cookie")),
+        (None, None)
+    );
 }
 
 #[tokio::test]
 async fn a_command_that_the_provider_paces_is_tried_again_and_that_of_a_customer_is_not() {
     let setting = setting().await;
     setting.provider.refusing.store(2, Ordering::Relaxed);
-    let response = setting.send(upgrade("/exec/demo/web/c?command=sleep"), None).await;
-    assert_eq!((response.status().as_u16(), setting.asked().len()), (101, 3));
+    let response = setting
+        .send(upgrade("/exec/demo/web/c?command=sleep"), None)
+        .await;
+    assert_eq!(
+        (response.status().as_u16(), setting.asked().len()),
+        (101, 3)
+    );
 
     setting.provider.refusing.store(2, Ordering::Relaxed);
-    let response = setting.send(upgrade("/exec/demo/customers/c?command=ls"), None).await;
-    assert_eq!((response.status().as_u16(), setting.asked().len()), (429, 4));
-    assert_eq!(said(response).await, "the other cluster: 50 at once, and then 2 a second");
+    let response = setting
+        .send(upgrade("/exec/demo/customers/c?command=ls"), None)
+        .await;
+    assert_eq!(
+        (response.status().as_u16(), setting.asked().len()),
+        (429, 4)
+    );
+    assert_eq!(
+        said(response).await,
+        "the other cluster: 50 at once, and then 2 a second"
+    );
 }
 
 #[tokio::test]
 async fn a_command_is_not_tried_again_for_a_caller_that_is_gone() {
     let setting = setting().await;
-    setting.provider.refusing.store(usize::MAX, Ordering::Relaxed);
+    setting
+        .provider
+        .refusing
+        .store(usize::MAX, Ordering::Relaxed);
     let request = setting.send(upgrade("/exec/demo/web/c?command=ls"), None);
-    assert!(tokio::time::timeout(Duration::from_millis(500), request).await.is_err(), "it waits");
+    assert!(
+        tokio::time::timeout(Duration::from_millis(500), request)
+            .await
+            .is_err(),
+        "it waits"
+    );
     let asked = setting.asked().len();
     tokio::time::sleep(Duration::from_millis(1500)).await;
     assert_eq!(setting.asked().len(), asked);
@@ -485,36 +732,55 @@ async fn what_the_provider_says_against_it_reaches_the_caller() {
     let setting = setting().await;
     let response = setting.send(upgrade("/attach/demo/web/c"), None).await;
     assert_eq!(response.status(), 404);
-    assert_eq!(said(response).await, "the other cluster: container c is not there");
+    assert_eq!(
+        said(response).await,
+        "the other cluster: container c is not there"
+    );
 
     // A kubelet's text, which the provider's API server passes on.
-    let response = setting.send(upgrade("/exec/demo/web/c?command=absent"), None).await;
+    let response = setting
+        .send(upgrade("/exec/demo/web/c?command=absent"), None)
+        .await;
     assert_eq!(response.status(), 500);
-    assert_eq!(said(response).await, "the other cluster: container not found (\"c\")");
+    assert_eq!(
+        said(response).await,
+        "the other cluster: container not found (\"c\")"
+    );
 }
 
 #[tokio::test]
 async fn the_cause_of_a_refused_container_reaches_the_caller() {
     let setting = setting().await;
-    let response = setting.send(upgrade("/attach/demo/web/privileged"), None).await;
+    let response = setting
+        .send(upgrade("/attach/demo/web/privileged"), None)
+        .await;
     assert_eq!(response.status(), 400);
-    let cause = "the other cluster refused the ephemeral container privileged: violates PodSecurity";
+    let cause =
+        "the other cluster refused the ephemeral container privileged: violates PodSecurity";
     assert_eq!(said(response).await, cause);
-    let response = setting.send(upgrade("/exec/demo/web/privileged?command=absent"), None).await;
+    let response = setting
+        .send(upgrade("/exec/demo/web/privileged?command=absent"), None)
+        .await;
     assert_eq!(said(response).await, cause);
 }
 
 /// The message of an answer in the form that API servers and clients read.
 async fn said(response: http::Response<Incoming>) -> String {
-    let status: Value = serde_json::from_slice(&response.into_body().collect().await.unwrap().to_bytes()).unwrap();
-    assert_eq!((&status["kind"], &status["apiVersion"], &status["status"]), (&json!("Status"), &json!("v1"), &json!("Failure")));
+    let status: Value =
+        serde_json::from_slice(&response.into_body().collect().await.unwrap().to_bytes()).unwrap();
+    assert_eq!(
+        (&status["kind"], &status["apiVersion"], &status["status"]),
+        (&json!("Status"), &json!("v1"), &json!("Failure"))
+    );
     status["message"].as_str().unwrap().to_owned()
 }
 
 #[tokio::test]
 async fn a_redirect_is_not_followed() {
     let setting = setting().await;
-    let response = setting.send(upgrade("/portForward/demo/web?port=80"), None).await;
+    let response = setting
+        .send(upgrade("/portForward/demo/web?port=80"), None)
+        .await;
     assert_eq!(response.status(), 502);
     assert_eq!(response.headers().get("location"), None);
 }
@@ -522,20 +788,33 @@ async fn a_redirect_is_not_followed() {
 #[tokio::test]
 async fn exec_without_an_upgrade_is_refused() {
     let setting = setting().await;
-    assert_eq!(setting.get("/exec/demo/web/c?command=ls", "good").await.0, 400);
+    assert_eq!(
+        setting.get("/exec/demo/web/c?command=ls", "good").await.0,
+        400
+    );
     assert!(setting.asked().is_empty());
 }
 
-/// What the caller of an exec gets from then on, until its connection ends: the message of the failure after the output.
+/// What the caller of an exec gets from then on, until its connection ends: the message of the
+/// failure after the output.
 async fn failure_of(mut stream: TokioIo<hyper::upgrade::Upgraded>, cut: impl FnOnce()) -> String {
     let mut heard = vec![0; OUTPUT.len()];
     stream.read_exact(&mut heard).await.unwrap();
     assert_eq!(heard, OUTPUT);
     cut();
     let mut result = Vec::new();
-    let ended = tokio::time::timeout(Duration::from_secs(5), stream.read_to_end(&mut result)).await.unwrap();
-    assert!(ended.is_err(), "the end of the connection is not a clean one");
-    assert_eq!(result[..5], [0, 0, 0, 1, 1], "the last frame of the error stream");
+    let ended = tokio::time::timeout(Duration::from_secs(5), stream.read_to_end(&mut result))
+        .await
+        .unwrap();
+    assert!(
+        ended.is_err(),
+        "the end of the connection is not a clean one"
+    );
+    assert_eq!(
+        result[..5],
+        [0, 0, 0, 1, 1],
+        "the last frame of the error stream"
+    );
     let status: Value = serde_json::from_slice(&result[8..]).unwrap();
     assert_eq!(status["status"], "Failure");
     status["message"].as_str().unwrap().to_owned()
@@ -544,47 +823,85 @@ async fn failure_of(mut stream: TokioIo<hyper::upgrade::Upgraded>, cut: impl FnO
 #[tokio::test]
 async fn an_exec_that_ends_with_the_node_fails() {
     let setting = setting().await;
-    let response = setting.send(upgrade("/exec/demo/web/c?command=sleep"), None).await;
+    let response = setting
+        .send(upgrade("/exec/demo/web/c?command=sleep"), None)
+        .await;
     let stream = TokioIo::new(hyper::upgrade::on(response).await.unwrap());
     let failure = failure_of(stream, || setting.stop.cancel()).await;
-    assert!(failure.contains("the kubelet API of the virtual node stopped"), "{failure}");
-    tokio::time::timeout(Duration::from_secs(5), setting.api.closed()).await.expect("nothing is open");
+    assert!(
+        failure.contains("the kubelet API of the virtual node stopped"),
+        "{failure}"
+    );
+    tokio::time::timeout(Duration::from_secs(5), setting.api.closed())
+        .await
+        .expect("nothing is open");
 }
 
 #[tokio::test]
 async fn an_exec_whose_connection_breaks_at_the_provider_fails() {
     let setting = setting().await;
-    let response = setting.send(upgrade("/exec/demo/web/c?command=sleep&command=breaks"), None).await;
-    let failure = failure_of(TokioIo::new(hyper::upgrade::on(response).await.unwrap()), || ()).await;
+    let response = setting
+        .send(
+            upgrade("/exec/demo/web/c?command=sleep&command=breaks"),
+            None,
+        )
+        .await;
+    let failure = failure_of(
+        TokioIo::new(hyper::upgrade::on(response).await.unwrap()),
+        || (),
+    )
+    .await;
     assert!(failure.contains("without a result"), "{failure}");
 }
 
 #[tokio::test]
 async fn a_log_that_is_cut_says_so_and_does_not_end_in_order() {
-    for (protocol, stops) in [("http/1.1", true), ("http/1.1", false), ("h2", true), ("h2", false)] {
+    for (protocol, stops) in [
+        ("http/1.1", true),
+        ("http/1.1", false),
+        ("h2", true),
+        ("h2", false),
+    ] {
         let setting = setting().await;
         let stream = TokioIo::new(setting.connect(protocol, None).await.unwrap());
-        let url = if protocol == "h2" { format!("https://{}{LOGS}", setting.address) } else { LOGS.to_owned() };
-        let request = http::Request::get(url).header("authorization", "Bearer good").body(Empty::<Bytes>::new()).unwrap();
+        let url = if protocol == "h2" {
+            format!("https://{}{LOGS}", setting.address)
+        } else {
+            LOGS.to_owned()
+        };
+        let request = http::Request::get(url)
+            .header("authorization", "Bearer good")
+            .body(Empty::<Bytes>::new())
+            .unwrap();
         let response = if protocol == "h2" {
-            let (mut sender, connection) = hyper::client::conn::http2::handshake(TokioExecutor::new(), stream).await.unwrap();
+            let (mut sender, connection) =
+                hyper::client::conn::http2::handshake(TokioExecutor::new(), stream)
+                    .await
+                    .unwrap();
             tokio::spawn(connection);
             sender.send_request(request).await.unwrap()
         } else {
-            let (mut sender, connection) = hyper::client::conn::http1::handshake(stream).await.unwrap();
+            let (mut sender, connection) =
+                hyper::client::conn::http1::handshake(stream).await.unwrap();
             tokio::spawn(connection);
             sender.send_request(request).await.unwrap()
         };
         let mut body = response.into_body();
         setting.log.send("begun").await.unwrap();
-        assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), "begun");
+        assert_eq!(
+            body.frame().await.unwrap().unwrap().into_data().unwrap(),
+            "begun"
+        );
         if stops {
             setting.stop.cancel();
         } else {
             setting.log.send(BROKEN).await.unwrap();
         }
         let last = body.frame().await.unwrap().unwrap().into_data().unwrap();
-        assert!(last.starts_with(b"\nliqo: the log ends here: "), "{protocol}: {last:?}");
+        assert!(
+            last.starts_with(b"\nliqo: the log ends here: "),
+            "{protocol}: {last:?}"
+        );
         assert!(body.frame().await.unwrap().is_err(), "{protocol}");
     }
 }
@@ -592,12 +909,31 @@ async fn a_log_that_is_cut_says_so_and_does_not_end_in_order() {
 #[tokio::test]
 async fn a_new_certificate_is_shown_to_the_next_caller() {
     let setting = setting().await;
-    let shown =
-        async || setting.connect("h2", None).await.unwrap().get_ref().1.peer_certificates().unwrap()[0].clone().into_owned();
+    let shown = async || {
+        setting
+            .connect("h2", None)
+            .await
+            .unwrap()
+            .get_ref()
+            .1
+            .peer_certificates()
+            .unwrap()[0]
+            .clone()
+            .into_owned()
+    };
     let before = shown().await;
     let key = KeyPair::generate().unwrap();
-    let other = CertificateParams::new(["other".to_owned()]).unwrap().self_signed(&key).unwrap();
-    setting.certificate.replace(vec![other.der().clone()], PrivateKeyDer::Pkcs8(key.serialize_der().into())).unwrap();
+    let other = CertificateParams::new(["other".to_owned()])
+        .unwrap()
+        .self_signed(&key)
+        .unwrap();
+    setting
+        .certificate
+        .replace(
+            vec![other.der().clone()],
+            PrivateKeyDer::Pkcs8(key.serialize_der().into()),
+        )
+        .unwrap();
     let after = shown().await;
     assert_ne!(before, after);
     assert_eq!(&after, other.der());

@@ -1,8 +1,9 @@
 //! The usage of the pods of a virtual node, in the two forms that a kubelet serves. Pure.
 //!
-//! The provider's metrics API reports rates: cores in use over its last window. Kubelets report the CPU time since the start, and
-//! metrics-server derives a rate from two answers. So the rates are added up here, by this cluster's clock. What a container uses
-//! before it is first seen is unknown, and does not count. The counter of the node never falls: it keeps what ended pods used.
+//! The provider's metrics API reports rates: cores in use over its last window. Kubelets report the
+//! CPU time since the start, and metrics-server derives a rate from two answers. So the rates are
+//! added up here, by this cluster's clock. What a container uses before it is first seen is
+//! unknown, and does not count. The counter of the node never falls: it keeps what ended pods used.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -16,8 +17,8 @@ use serde_json::{Value, json};
 
 use super::request::is_name;
 
-/// CPU time at the start of a counter, in nanoseconds: metrics-server ignores nodes and containers with none. It reads seconds as a
-/// floating-point number, so one nanosecond could become none.
+/// CPU time at the start of a counter, in nanoseconds: metrics-server ignores nodes and containers
+/// with none. It reads seconds as a floating-point number, so one nanosecond could become none.
 const FIRST_CPU_TIME: u64 = 1000;
 /// Larger amounts are not believed: a thousand cores, and an exabyte.
 const MAX_NANO_CORES: i128 = 1_000_000_000_000;
@@ -119,11 +120,17 @@ struct Counter {
 
 impl Counter {
     fn starting(now: Timestamp) -> Self {
-        Self { cpu_time: FIRST_CPU_TIME, since: now }
+        Self {
+            cpu_time: FIRST_CPU_TIME,
+            since: now,
+        }
     }
 
     fn plus(self, cpu_time: u64) -> Self {
-        Self { cpu_time: self.cpu_time.saturating_add(cpu_time), ..self }
+        Self {
+            cpu_time: self.cpu_time.saturating_add(cpu_time),
+            ..self
+        }
     }
 }
 
@@ -147,16 +154,30 @@ pub(super) struct NodeUsage {
 }
 
 impl NodeUsage {
-    /// The usage now, after this one. Pods and containers that the provider does not report any more are forgotten; the counters of
-    /// their node and pod keep what they used.
+    /// The usage now, after this one. Pods and containers that the provider does not report any
+    /// more are forgotten; the counters of their node and pod keep what they used.
     pub(super) fn next(&self, reported: &[(LocalPodRef, PodMetrics)], now: Timestamp) -> Self {
         let elapsed = Duration::try_from(now.duration_since(self.at)).unwrap_or_default();
-        let mut next = Self { at: now, ..Self::default() };
+        let mut next = Self {
+            at: now,
+            ..Self::default()
+        };
         let mut node = self.cpu.unwrap_or(Counter::starting(now));
         for (pod, metrics) in reported {
-            let mut total = self.pods.get(pod).copied().unwrap_or(Counter::starting(now));
-            for container in metrics.containers.iter().take(MAX_CONTAINERS).filter(|container| is_name(&container.name)) {
-                let Some((nano_cores, memory)) = container.usage.amounts() else { continue };
+            let mut total = self
+                .pods
+                .get(pod)
+                .copied()
+                .unwrap_or(Counter::starting(now));
+            for container in metrics
+                .containers
+                .iter()
+                .take(MAX_CONTAINERS)
+                .filter(|container| is_name(&container.name))
+            {
+                let Some((nano_cores, memory)) = container.usage.amounts() else {
+                    continue;
+                };
                 let key = (pod.clone(), container.name.clone());
                 if next.containers.contains_key(&key) {
                     continue;
@@ -165,7 +186,14 @@ impl NodeUsage {
                 let used = before.map_or(0, |_| cpu_time(nano_cores, elapsed));
                 (node, total) = (node.plus(used), total.plus(used));
                 let cpu = before.unwrap_or(Counter::starting(now)).plus(used);
-                next.containers.insert(key, Container { nano_cores, memory, cpu });
+                next.containers.insert(
+                    key,
+                    Container {
+                        nano_cores,
+                        memory,
+                        cpu,
+                    },
+                );
                 next.pods.insert(pod.clone(), total);
             }
         }
@@ -177,39 +205,72 @@ impl NodeUsage {
     pub(super) fn metrics(&self) -> String {
         let mut text = String::new();
         let at = self.at.as_millisecond();
-        let mut metric = |name: &str, kind: &str, samples: &mut dyn Iterator<Item = (String, String)>| {
-            // Writing to a text never fails.
-            _ = writeln!(text, "# TYPE {name} {kind}");
-            for (labels, value) in samples {
-                _ = writeln!(text, "{name}{labels} {value} {at}");
-            }
-        };
+        let mut metric =
+            |name: &str, kind: &str, samples: &mut dyn Iterator<Item = (String, String)>| {
+                // Writing to a text never fails.
+                _ = writeln!(text, "# TYPE {name} {kind}");
+                for (labels, value) in samples {
+                    _ = writeln!(text, "{name}{labels} {value} {at}");
+                }
+            };
         let total = self.of_node();
         let of_container = |(pod, container): &(LocalPodRef, String)| {
-            format!("{{container=\"{container}\",namespace=\"{}\",pod=\"{}\"}}", pod.namespace, pod.name)
+            format!(
+                "{{container=\"{container}\",namespace=\"{}\",pod=\"{}\"}}",
+                pod.namespace, pod.name
+            )
         };
         let each = |value: &dyn Fn(&Container) -> String| -> Vec<(String, String)> {
-            self.containers.iter().map(|(key, container)| (of_container(key), value(container))).collect()
+            self.containers
+                .iter()
+                .map(|(key, container)| (of_container(key), value(container)))
+                .collect()
         };
         let started = |container: &Container| format!("{}.0", container.cpu.since.as_second());
-        metric("node_cpu_usage_seconds_total", "counter", &mut [(String::new(), seconds(total.cpu.cpu_time))].into_iter());
-        metric("node_memory_working_set_bytes", "gauge", &mut [(String::new(), total.memory.to_string())].into_iter());
+        metric(
+            "node_cpu_usage_seconds_total",
+            "counter",
+            &mut [(String::new(), seconds(total.cpu.cpu_time))].into_iter(),
+        );
+        metric(
+            "node_memory_working_set_bytes",
+            "gauge",
+            &mut [(String::new(), total.memory.to_string())].into_iter(),
+        );
         metric(
             "container_cpu_usage_seconds_total",
             "counter",
             &mut each(&|container| seconds(container.cpu.cpu_time)).into_iter(),
         );
-        metric("container_memory_working_set_bytes", "gauge", &mut each(&|container| container.memory.to_string()).into_iter());
-        metric("container_start_time_seconds", "gauge", &mut each(&started).into_iter());
+        metric(
+            "container_memory_working_set_bytes",
+            "gauge",
+            &mut each(&|container| container.memory.to_string()).into_iter(),
+        );
+        metric(
+            "container_start_time_seconds",
+            "gauge",
+            &mut each(&started).into_iter(),
+        );
         text
     }
 
-    /// The form of `/metrics/cadvisor`. Labels have what cAdvisor gives them: `id` and `name` of the container at the provider, its image,
-    /// and all processors as one. A container without a status is left out: whoever asks for images would not see it.
+    /// The form of `/metrics/cadvisor`. Labels have what cAdvisor gives them: `id` and `name` of
+    /// the container at the provider, its image, and all processors as one. A container without a
+    /// status is left out: whoever asks for images would not see it.
     pub(super) fn container_metrics(&self, pods: &LocalPods) -> String {
         let statuses = |pod: &LocalPodRef| {
-            let found = pods.items.iter().find(|one| one.metadata.uid == pod.uid).map(|one| &one.status);
-            found.into_iter().flat_map(|status| status.container_statuses.iter().chain(&status.init_container_statuses))
+            let found = pods
+                .items
+                .iter()
+                .find(|one| one.metadata.uid == pod.uid)
+                .map(|one| &one.status);
+            found.into_iter().flat_map(|status| {
+                status
+                    .container_statuses
+                    .iter()
+                    .chain(&status.init_container_statuses)
+            })
         };
         let labelled = self.containers.iter().filter_map(|((pod, name), container)| {
             let status = statuses(pod).find(|status| status.name == *name)?;
@@ -234,13 +295,26 @@ impl NodeUsage {
                 _ = writeln!(text, "{name}{} {at}", value(labels, container));
             }
         };
-        metric("container_cpu_usage_seconds_total", "counter", &|labels, container| {
-            format!("{{{labels},cpu=\"total\"}} {}", seconds(container.cpu.cpu_time))
-        });
-        metric("container_memory_working_set_bytes", "gauge", &|labels, container| format!("{{{labels}}} {}", container.memory));
-        metric("container_start_time_seconds", "gauge", &|labels, container| {
-            format!("{{{labels}}} {}.0", container.cpu.since.as_second())
-        });
+        metric(
+            "container_cpu_usage_seconds_total",
+            "counter",
+            &|labels, container| {
+                format!(
+                    "{{{labels},cpu=\"total\"}} {}",
+                    seconds(container.cpu.cpu_time)
+                )
+            },
+        );
+        metric(
+            "container_memory_working_set_bytes",
+            "gauge",
+            &|labels, container| format!("{{{labels}}} {}", container.memory),
+        );
+        metric(
+            "container_start_time_seconds",
+            "gauge",
+            &|labels, container| format!("{{{labels}}} {}.0", container.cpu.since.as_second()),
+        );
         text
     }
 
@@ -263,14 +337,23 @@ impl NodeUsage {
         };
         let mut pods: BTreeMap<&LocalPodRef, Vec<Value>> = BTreeMap::new();
         for ((pod, name), container) in &self.containers {
-            pods.entry(pod).or_default().push(named(stats(container), "name", name.as_str().into()));
+            pods.entry(pod).or_default().push(named(
+                stats(container),
+                "name",
+                name.as_str().into(),
+            ));
         }
         let pods: Vec<Value> = pods
             .into_iter()
             .map(|(pod, containers)| {
                 let total = stats(&self.of_pod(pod));
-                let reference = json!({ "name": pod.name, "namespace": pod.namespace, "uid": pod.uid });
-                named(named(total, "podRef", reference), "containers", containers.into())
+                let reference =
+                    json!({ "name": pod.name, "namespace": pod.namespace, "uid": pod.uid });
+                named(
+                    named(total, "podRef", reference),
+                    "containers",
+                    containers.into(),
+                )
             })
             .collect();
         json!({ "node": named(stats(&self.of_node()), "nodeName", node.into()), "pods": pods })
@@ -286,12 +369,19 @@ impl NodeUsage {
 
     /// Sums the usage of the containers of some pods now, with the counter of their CPU time.
     fn sum(&self, cpu: Option<Counter>, counts: impl Fn(&LocalPodRef) -> bool) -> Container {
-        let none = Container { nano_cores: 0, memory: 0, cpu: cpu.unwrap_or(Counter::starting(self.at)) };
-        self.containers.iter().filter(|((pod, _), _)| counts(pod)).fold(none, |sum, (_, one)| Container {
-            nano_cores: sum.nano_cores.saturating_add(one.nano_cores),
-            memory: sum.memory.saturating_add(one.memory),
-            ..sum
-        })
+        let none = Container {
+            nano_cores: 0,
+            memory: 0,
+            cpu: cpu.unwrap_or(Counter::starting(self.at)),
+        };
+        self.containers
+            .iter()
+            .filter(|((pod, _), _)| counts(pod))
+            .fold(none, |sum, (_, one)| Container {
+                nano_cores: sum.nano_cores.saturating_add(one.nano_cores),
+                memory: sum.memory.saturating_add(one.memory),
+                ..sum
+            })
     }
 }
 
@@ -315,11 +405,18 @@ pub(super) fn own_metrics(node: &str, running_pods: usize) -> String {
 
 /// The value of a label.
 fn escaped(value: &str) -> String {
-    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+    value
+        .replace('\\', "\\\\")
+        .replace('"', "\\\"")
+        .replace('\n', "\\n")
 }
 
 fn seconds(nanoseconds: u64) -> String {
-    format!("{}.{:09}", nanoseconds / 1_000_000_000, nanoseconds % 1_000_000_000)
+    format!(
+        "{}.{:09}",
+        nanoseconds / 1_000_000_000,
+        nanoseconds % 1_000_000_000
+    )
 }
 
 /// The CPU time of this many nanocores in a period, in nanoseconds.
@@ -335,7 +432,11 @@ mod tests {
     use super::*;
 
     fn web() -> LocalPodRef {
-        LocalPodRef { namespace: "demo".into(), name: "web".into(), uid: "u".into() }
+        LocalPodRef {
+            namespace: "demo".into(),
+            name: "web".into(),
+            uid: "u".into(),
+        }
     }
 
     fn reported(containers: &[(&str, &str, &str)]) -> Vec<(LocalPodRef, PodMetrics)> {
@@ -369,13 +470,20 @@ mod tests {
 
     #[test]
     fn containers_have_the_labels_by_which_dashboards_find_them() {
-        let usage = NodeUsage::default().next(&reported(&[("c", "250m", "64Mi"), ("unknown", "1", "1Mi")]), at(0));
+        let usage = NodeUsage::default().next(
+            &reported(&[("c", "250m", "64Mi"), ("unknown", "1", "1Mi")]),
+            at(0),
+        );
         let status = json!({ "name": "c", "image": "example.com/a:1\"x", "containerID": "containerd://abc" });
-        let pod = json!({ "metadata": { "uid": "u" }, "status": { "containerStatuses": [status] } });
-        let text = usage.container_metrics(&serde_json::from_value(json!({ "items": [pod] })).unwrap());
+        let pod =
+            json!({ "metadata": { "uid": "u" }, "status": { "containerStatuses": [status] } });
+        let text =
+            usage.container_metrics(&serde_json::from_value(json!({ "items": [pod] })).unwrap());
         let labels = "container=\"c\",id=\"/kubepods/podu/abc\",image=\"example.com/a:1\\\"x\",name=\"abc\",namespace=\"demo\",pod=\"web\"";
         for line in [
-            format!("container_cpu_usage_seconds_total{{{labels},cpu=\"total\"}} 0.000001000 1000000000"),
+            format!(
+                "container_cpu_usage_seconds_total{{{labels},cpu=\"total\"}} 0.000001000 1000000000"
+            ),
             format!("container_memory_working_set_bytes{{{labels}}} 67108864 1000000000"),
             format!("container_start_time_seconds{{{labels}}} 1000000.0 1000000000"),
         ] {
@@ -389,7 +497,10 @@ mod tests {
     fn counters(usage: &NodeUsage) -> (u64, Option<u64>) {
         let summary = usage.summary("milan");
         let cpu_time = |of: &Value| of["cpu"]["usageCoreNanoSeconds"].as_u64();
-        (cpu_time(&summary["node"]).unwrap(), cpu_time(&summary["pods"][0]["containers"][0]))
+        (
+            cpu_time(&summary["node"]).unwrap(),
+            cpu_time(&summary["pods"][0]["containers"][0]),
+        )
     }
 
     #[test]
@@ -404,12 +515,25 @@ mod tests {
         assert_eq!(counters(&runs), (used, Some(used)));
         let ended = runs.next(&[], at(60));
         assert_eq!(counters(&ended), (used, None));
-        assert!(ended.metrics().contains("node_cpu_usage_seconds_total 5.000001000 "), "{}", ended.metrics());
+        assert!(
+            ended
+                .metrics()
+                .contains("node_cpu_usage_seconds_total 5.000001000 "),
+            "{}",
+            ended.metrics()
+        );
         let again = ended.next(&pod, at(80));
-        assert_eq!(counters(&again), (used, Some(FIRST_CPU_TIME)), "a container that starts has a counter that starts");
+        assert_eq!(
+            counters(&again),
+            (used, Some(FIRST_CPU_TIME)),
+            "a container that starts has a counter that starts"
+        );
         let summary = again.summary("milan");
         assert_eq!(
-            (&summary["node"]["startTime"], &summary["pods"][0]["startTime"]),
+            (
+                &summary["node"]["startTime"],
+                &summary["pods"][0]["startTime"]
+            ),
             (&json!(rfc3339(at(0))), &json!(rfc3339(at(80))))
         );
     }
@@ -417,39 +541,73 @@ mod tests {
     #[test]
     fn the_counter_of_a_pod_keeps_what_its_ended_containers_used() {
         let both = reported(&[("init", "1", "1Mi"), ("main", "1", "1Mi")]);
-        let usage = NodeUsage::default().next(&both, at(0)).next(&both, at(10)).next(&reported(&[("main", "0", "1Mi")]), at(20));
-        assert_eq!(usage.summary("milan")["pods"][0]["cpu"]["usageCoreNanoSeconds"], FIRST_CPU_TIME + 20_000_000_000);
+        let usage = NodeUsage::default()
+            .next(&both, at(0))
+            .next(&both, at(10))
+            .next(&reported(&[("main", "0", "1Mi")]), at(20));
+        assert_eq!(
+            usage.summary("milan")["pods"][0]["cpu"]["usageCoreNanoSeconds"],
+            FIRST_CPU_TIME + 20_000_000_000
+        );
     }
 
     #[test]
     fn a_container_that_is_reported_twice_counts_once() {
         let twice = reported(&[("c", "1", "1Mi"), ("c", "1", "1Mi")]);
-        let usage = NodeUsage::default().next(&twice, at(0)).next(&twice, at(10));
-        assert_eq!(counters(&usage), (FIRST_CPU_TIME + 10_000_000_000, Some(FIRST_CPU_TIME + 10_000_000_000)));
+        let usage = NodeUsage::default()
+            .next(&twice, at(0))
+            .next(&twice, at(10));
+        assert_eq!(
+            counters(&usage),
+            (
+                FIRST_CPU_TIME + 10_000_000_000,
+                Some(FIRST_CPU_TIME + 10_000_000_000)
+            )
+        );
     }
 
     #[test]
     fn the_summary_has_the_sums_of_pods_and_node() {
-        let usage = NodeUsage::default().next(&reported(&[("a", "1", "1Ki"), ("b", "500m", "1Ki")]), at(0));
+        let usage =
+            NodeUsage::default().next(&reported(&[("a", "1", "1Ki"), ("b", "500m", "1Ki")]), at(0));
         let summary = usage.summary("milan");
         assert_eq!(summary["node"]["nodeName"], "milan");
         assert_eq!(summary["node"]["cpu"]["usageNanoCores"], 1_500_000_000_u64);
-        assert_eq!(summary["pods"][0]["podRef"], json!({ "name": "web", "namespace": "demo", "uid": "u" }));
+        assert_eq!(
+            summary["pods"][0]["podRef"],
+            json!({ "name": "web", "namespace": "demo", "uid": "u" })
+        );
         assert_eq!(summary["pods"][0]["memory"]["workingSetBytes"], 2048);
         assert_eq!(summary["pods"][0]["containers"][1]["name"], "b");
     }
 
     #[test]
     fn what_cannot_be_is_left_out() {
-        let strange =
-            [("a", "-1", "1Mi"), ("b", "1", "much"), ("c\"} 1\nx{y=\"", "1", "1Mi"), ("d", "5000000", "1Mi"), ("", "1", "1Mi")];
-        assert_eq!(NodeUsage::default().next(&reported(&strange), at(0)).containers.len(), 0);
+        let strange = [
+            ("a", "-1", "1Mi"),
+            ("b", "1", "much"),
+            ("c\"} 1\nx{y=\"", "1", "1Mi"),
+            ("d", "5000000", "1Mi"),
+            ("", "1", "1Mi"),
+        ];
+        assert_eq!(
+            NodeUsage::default()
+                .next(&reported(&strange), at(0))
+                .containers
+                .len(),
+            0
+        );
         let usage = NodeUsage::default().next(&reported(&[("c", "1", "1Mi")]), at(0));
-        assert_eq!(usage.next(&[], at(10)).containers.len(), 0, "what is gone is forgotten");
+        assert_eq!(
+            usage.next(&[], at(10)).containers.len(),
+            0,
+            "what is gone is forgotten"
+        );
     }
 
     fn valid() -> String {
-        let container = |name: &str| json!({ "name": name, "usage": { "cpu": "250m", "memory": "64Mi" } });
+        let container =
+            |name: &str| json!({ "name": name, "usage": { "cpu": "250m", "memory": "64Mi" } });
         let pod = json!({ "metadata": { "name": "web" }, "containers": [container("c"), container("d")] });
         json!({ "kind": "PodMetricsList", "items": [pod] }).to_string()
     }

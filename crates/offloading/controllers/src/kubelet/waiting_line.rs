@@ -1,5 +1,6 @@
-//! Commands that a provider refuses for the moment (429) wait here, and are tried again. So a script that starts many of them gets slower
-//! and does not fail. The provider's limit holds: whoever waits takes no turn there, and only the first of the line asks.
+//! Commands that a provider refuses for the moment (429) wait here, and are tried again. So a
+//! script that starts many of them gets slower and does not fail. The provider's limit holds:
+//! whoever waits takes no turn there, and only the first of the line asks.
 
 use std::future::Future;
 use std::time::Duration;
@@ -10,11 +11,13 @@ use tokio::time::Instant;
 
 use super::Failure;
 
-/// Maximum time that a command waits before it fails. kubectl and API servers would wait longer for an answer.
+/// Maximum time that a command waits before it fails. kubectl and API servers would wait longer for
+/// an answer.
 const MAX_WAIT: Duration = Duration::from_secs(30);
 /// Time between two tries of the first in the line.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
-/// Maximum number of commands that wait for one virtual node. A provider of Liqo lets two begin each second: more would wait in vain.
+/// Maximum number of commands that wait for one virtual node. A provider of Liqo lets two begin
+/// each second: more would wait in vain.
 const MAX_WAITING: usize = 60;
 
 /// The commands that wait for one virtual node, in the order in which they came.
@@ -26,14 +29,20 @@ pub(super) struct WaitingLine {
 
 impl Default for WaitingLine {
     fn default() -> Self {
-        Self { places: Semaphore::new(MAX_WAITING), first: Mutex::new(()) }
+        Self {
+            places: Semaphore::new(MAX_WAITING),
+            first: Mutex::new(()),
+        }
     }
 }
 
 impl WaitingLine {
-    /// Asks the provider to begin a command, and again while it refuses for the moment and somebody waits for the answer. A command
-    /// for which there is no place is tried only once.
-    pub async fn ask<A, F: Future<Output = Result<A, Failure>>>(&self, mut ask: impl FnMut() -> F) -> Result<A, Failure> {
+    /// Asks the provider to begin a command, and again while it refuses for the moment and somebody
+    /// waits for the answer. A command for which there is no place is tried only once.
+    pub async fn ask<A, F: Future<Output = Result<A, Failure>>>(
+        &self,
+        mut ask: impl FnMut() -> F,
+    ) -> Result<A, Failure> {
         let asked = Instant::now();
         let mut refusal = None;
         // Nobody overtakes those who wait.
@@ -44,7 +53,9 @@ impl WaitingLine {
             }
             refusal = Some(answer);
         }
-        let Ok(_place) = self.places.try_acquire() else { return ask().await };
+        let Ok(_place) = self.places.try_acquire() else {
+            return ask().await;
+        };
         let Ok(_first) = tokio::time::timeout_at(asked + MAX_WAIT, self.first.lock()).await else {
             return match refusal {
                 Some(refusal) => refusal,
@@ -53,7 +64,9 @@ impl WaitingLine {
         };
         loop {
             let answer = ask().await;
-            let Some(next) = next_try(asked, Instant::now()).filter(|_| is_paced(&answer)) else { return answer };
+            let Some(next) = next_try(asked, Instant::now()).filter(|_| is_paced(&answer)) else {
+                return answer;
+            };
             tokio::time::sleep_until(next).await;
         }
     }
@@ -66,7 +79,13 @@ fn next_try(asked: Instant, now: Instant) -> Option<Instant> {
 }
 
 fn is_paced<A>(answer: &Result<A, Failure>) -> bool {
-    matches!(answer, Err(Failure::PeerRefused { status: StatusCode::TOO_MANY_REQUESTS, .. }))
+    matches!(
+        answer,
+        Err(Failure::PeerRefused {
+            status: StatusCode::TOO_MANY_REQUESTS,
+            ..
+        })
+    )
 }
 
 #[cfg(test)]
@@ -79,7 +98,10 @@ mod tests {
     use super::*;
 
     fn refusal(status: StatusCode) -> Failure {
-        Failure::PeerRefused { status, message: "no".into() }
+        Failure::PeerRefused {
+            status,
+            message: "no".into(),
+        }
     }
 
     /// A provider that lets one command begin in each interval.
@@ -91,7 +113,11 @@ mod tests {
 
     impl Provider {
         fn new(interval: Duration) -> Self {
-            Self { interval, last: Cell::new(Instant::now()), asked: Cell::new(0) }
+            Self {
+                interval,
+                last: Cell::new(Instant::now()),
+                asked: Cell::new(0),
+            }
         }
 
         fn begin(&self) -> Ready<Result<(), Failure>> {
@@ -106,7 +132,11 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_command_that_the_provider_paces_begins_later_and_nobody_overtakes_it() {
-        let (line, provider, order) = (WaitingLine::default(), Provider::new(Duration::from_secs(2)), RefCell::new(Vec::new()));
+        let (line, provider, order) = (
+            WaitingLine::default(),
+            Provider::new(Duration::from_secs(2)),
+            RefCell::new(Vec::new()),
+        );
         let commands = (0..10_u64).map(|number| {
             let (line, provider, order) = (&line, &provider, &order);
             async move {
@@ -117,12 +147,20 @@ mod tests {
         });
         join_all(commands).await;
         assert_eq!(*order.borrow(), (0..10).collect::<Vec<_>>());
-        assert!(provider.asked.get() <= 31, "only the first asks, each second: {}", provider.asked.get());
+        assert!(
+            provider.asked.get() <= 31,
+            "only the first asks, each second: {}",
+            provider.asked.get()
+        );
     }
 
     #[tokio::test(start_paused = true)]
     async fn after_thirty_seconds_a_command_fails_with_what_the_provider_says() {
-        let (line, provider, begin) = (WaitingLine::default(), Provider::new(Duration::MAX), Instant::now());
+        let (line, provider, begin) = (
+            WaitingLine::default(),
+            Provider::new(Duration::MAX),
+            Instant::now(),
+        );
         let answers = join_all([(); 3].map(|()| line.ask(|| provider.begin()))).await;
         assert!(answers.iter().all(is_paced));
         assert_eq!(begin.elapsed(), MAX_WAIT);
@@ -130,7 +168,11 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn other_answers_are_final() {
-        for status in [StatusCode::NOT_FOUND, StatusCode::INTERNAL_SERVER_ERROR, StatusCode::SERVICE_UNAVAILABLE] {
+        for status in [
+            StatusCode::NOT_FOUND,
+            StatusCode::INTERNAL_SERVER_ERROR,
+            StatusCode::SERVICE_UNAVAILABLE,
+        ] {
             let asked = Cell::new(0);
             let ask = || {
                 asked.set(asked.get() + 1);
@@ -143,8 +185,14 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn few_wait_and_who_goes_away_leaves_its_place() {
-        let (line, provider, begin) = (WaitingLine::default(), Provider::new(Duration::MAX), Instant::now());
-        let mut waiting: Vec<_> = (0..MAX_WAITING).map(|_| Box::pin(line.ask(|| provider.begin()))).collect();
+        let (line, provider, begin) = (
+            WaitingLine::default(),
+            Provider::new(Duration::MAX),
+            Instant::now(),
+        );
+        let mut waiting: Vec<_> = (0..MAX_WAITING)
+            .map(|_| Box::pin(line.ask(|| provider.begin())))
+            .collect();
         for command in &mut waiting {
             assert!(futures::poll!(command).is_pending());
         }

@@ -25,7 +25,8 @@ pub struct MeteredContract {
     pub start: Seconds,
     end: Option<Seconds>,
     pub charge: Charge,
-    /// Limits of pods that have none, in percent of their requests, see [`liqo_api::ContractLimits`].
+    /// Limits of pods that have none, in percent of their requests, see
+    /// [`liqo_api::ContractLimits`].
     pub limit_percentage: u32,
     /// For budgets: its prices, and the costs of its periods so far.
     priced: Priced,
@@ -35,19 +36,38 @@ pub struct MeteredContract {
 impl MeteredContract {
     /// Reduces a contract; `None` if it was never in force.
     fn reduce(contract: Contract) -> Option<Self> {
-        let (settled, spec) = (Settled::of(contract.metadata.annotations.as_ref()), contract.spec);
+        let (settled, spec) = (
+            Settled::of(contract.metadata.annotations.as_ref()),
+            contract.spec,
+        );
         let uid = contract.metadata.uid.unwrap_or_default();
         let priced = Priced::of(&spec)?;
         let start = spec.first_in_force()?.0.as_second();
         let end = spec.ended.as_ref().map(|end| end.at.0.as_second());
         let terms = spec.terms;
-        let (charge, limit_percentage) = (terms.limits.charge, terms.limits.default_limit_percentage);
+        let (charge, limit_percentage) =
+            (terms.limits.charge, terms.limits.default_limit_percentage);
         let (id, period_seconds) = (terms.contract, terms.metering_period_seconds);
-        Some(Self { id, uid, period_seconds, start, end, charge, limit_percentage, priced, settled })
+        Some(Self {
+            id,
+            uid,
+            period_seconds,
+            start,
+            end,
+            charge,
+            limit_percentage,
+            priced,
+            settled,
+        })
     }
 
     fn is_metered(&self, now: Seconds) -> bool {
-        self.end.is_none_or(|end| Period::at(end, self.period_seconds).end().saturating_add(AFTER_END) > now)
+        self.end.is_none_or(|end| {
+            Period::at(end, self.period_seconds)
+                .end()
+                .saturating_add(AFTER_END)
+                > now
+        })
     }
 
     /// Whether the contract is not over before a period begins.
@@ -57,7 +77,11 @@ impl MeteredContract {
 
     /// An account without records.
     pub fn account(&self) -> Account {
-        Account::new(self.priced.clone(), self.period_seconds, self.settled.clone())
+        Account::new(
+            self.priced.clone(),
+            self.period_seconds,
+            self.settled.clone(),
+        )
     }
 
     /// The part of an entry that the contract is about.
@@ -79,24 +103,37 @@ pub struct Contracts {
 
 impl Contracts {
     /// Watches contracts; `changed` gets the namespace of each that changed.
-    pub fn follow(context: &Context, config: Config, changed: impl Fn(&str) + Send + 'static) -> Self {
+    pub fn follow(
+        context: &Context,
+        config: Config,
+        changed: impl Fn(&str) + Send + 'static,
+    ) -> Self {
         let by_namespace: Arc<RwLock<ByNamespace>> = Arc::default();
         let known = by_namespace.clone();
         let api = Api::<Contract>::all(context.client.clone());
-        let cache = Cache::watch(api, config, context.stop.clone(), MeteredContract::reduce, move |key, _, new| {
-            let mut known = known.write();
-            let here = known.entry(key.namespace.clone()).or_default();
-            match new {
-                Some(contract) => drop(here.insert(key.name.clone(), contract.clone())),
-                None => drop(here.remove(&key.name)),
-            }
-            if here.is_empty() {
-                known.remove(&key.namespace);
-            }
-            drop(known);
-            changed(&key.namespace);
-        });
-        Self { cache, by_namespace }
+        let cache = Cache::watch(
+            api,
+            config,
+            context.stop.clone(),
+            MeteredContract::reduce,
+            move |key, _, new| {
+                let mut known = known.write();
+                let here = known.entry(key.namespace.clone()).or_default();
+                match new {
+                    Some(contract) => drop(here.insert(key.name.clone(), contract.clone())),
+                    None => drop(here.remove(&key.name)),
+                }
+                if here.is_empty() {
+                    known.remove(&key.namespace);
+                }
+                drop(known);
+                changed(&key.namespace);
+            },
+        );
+        Self {
+            cache,
+            by_namespace,
+        }
     }
 
     /// Waits for the initial list.
@@ -104,11 +141,15 @@ impl Contracts {
         self.cache.synced().await
     }
 
-    /// All contracts of a namespace, also those that ended long ago. One whose costs another one has taken over is about to go.
+    /// All contracts of a namespace, also those that ended long ago. One whose costs another one
+    /// has taken over is about to go.
     pub fn all_of(&self, namespace: &str) -> Vec<Arc<MeteredContract>> {
         let known = self.by_namespace.read();
         let all = || known.get(namespace).into_iter().flat_map(BTreeMap::values);
-        all().filter(|one| !all().any(|other| other.settled.has_taken_over(&one.uid))).cloned().collect()
+        all()
+            .filter(|one| !all().any(|other| other.settled.has_taken_over(&one.uid)))
+            .cloned()
+            .collect()
     }
 
     /// The namespaces with a contract.
@@ -116,11 +157,15 @@ impl Contracts {
         self.by_namespace.read().keys().cloned().collect()
     }
 
-    /// The contracts of a namespace under which pods are charged now, or were until lately, in their order of time.
+    /// The contracts of a namespace under which pods are charged now, or were until lately, in
+    /// their order of time.
     pub fn of(&self, namespace: &str, now: Timestamp) -> Vec<Arc<MeteredContract>> {
         let known = self.by_namespace.read();
         let all = known.get(namespace).into_iter().flat_map(BTreeMap::values);
-        let mut metered: Vec<_> = all.filter(|contract| contract.is_metered(now.as_second())).cloned().collect();
+        let mut metered: Vec<_> = all
+            .filter(|contract| contract.is_metered(now.as_second()))
+            .cloned()
+            .collect();
         metered.sort_by_key(|contract| contract.start);
         metered
     }
@@ -136,7 +181,13 @@ mod tests {
         let contract = MeteredContract {
             id: "c".into(),
             uid: "u".into(),
-            priced: Priced { id: "c".into(), provider: id(1), consumer: id(2), versions: Vec::new(), end: Some(200) },
+            priced: Priced {
+                id: "c".into(),
+                provider: id(1),
+                consumer: id(2),
+                versions: Vec::new(),
+                end: Some(200),
+            },
             settled: Settled::default(),
             period_seconds: 60,
             start: 100,
@@ -144,9 +195,19 @@ mod tests {
             charge: Charge::Requests,
             limit_percentage: 800,
         };
-        let part = |line: &str| contract.part_of(&line.parse().unwrap()).map(|part| part.to_string());
-        assert_eq!(part("u p 50 250 cpu=1").as_deref(), Some("u p 100 200 cpu=1"));
-        assert_eq!((part("u p 50 100 cpu=1"), part("u p 200 ~230 cpu=1")), (None, Some("u p 200 ~200 cpu=1".to_owned())));
+        let part = |line: &str| {
+            contract
+                .part_of(&line.parse().unwrap())
+                .map(|part| part.to_string())
+        };
+        assert_eq!(
+            part("u p 50 250 cpu=1").as_deref(),
+            Some("u p 100 200 cpu=1")
+        );
+        assert_eq!(
+            (part("u p 50 100 cpu=1"), part("u p 200 ~230 cpu=1")),
+            (None, Some("u p 200 ~200 cpu=1".to_owned()))
+        );
         assert!(contract.is_metered(240 + AFTER_END - 1) && !contract.is_metered(240 + AFTER_END));
     }
 }

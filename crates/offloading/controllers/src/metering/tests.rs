@@ -38,14 +38,20 @@ struct Server {
     contract: Value,
     records: BTreeMap<String, Value>,
     writes: usize,
-    /// Codes of the next answers to writes; 200 does the write. After a 500, the write was done all the same.
+    /// Codes of the next answers to writes; 200 does the write. After a 500, the write was done all
+    /// the same.
     codes: Vec<u16>,
 }
 
 impl Default for Server {
     fn default() -> Self {
         let contract = contract(&tenant_namespace(&consumer()), 3600);
-        Self { contract, records: BTreeMap::new(), writes: 0, codes: Vec::new() }
+        Self {
+            contract,
+            records: BTreeMap::new(),
+            writes: 0,
+            codes: Vec::new(),
+        }
     }
 }
 
@@ -53,14 +59,20 @@ impl Server {
     fn answer(&mut self, method: &Method, path: &str, change: &Value) -> (u16, Value) {
         let list = |items: Vec<Value>| json!({ "apiVersion": "v1", "kind": "List", "metadata": { "resourceVersion": "1" }, "items": items });
         if method == Method::GET {
-            let items =
-                if path.ends_with(RECORDS) { self.records.values().cloned().collect() } else { vec![self.contract.clone()] };
+            let items = if path.ends_with(RECORDS) {
+                self.records.values().cloned().collect()
+            } else {
+                vec![self.contract.clone()]
+            };
             return (200, list(items));
         }
         self.writes += 1;
         let code = self.codes.pop().unwrap_or(200);
         let failed = |code: u16, reason: &str| {
-            (code, json!({ "kind": "Status", "status": "Failure", "reason": reason, "message": "no", "code": code }))
+            (
+                code,
+                json!({ "kind": "Status", "status": "Failure", "reason": reason, "message": "no", "code": code }),
+            )
         };
         if code == 503 {
             return failed(503, "ServiceUnavailable");
@@ -75,16 +87,26 @@ impl Server {
             self.records.insert(name, record.clone());
             record
         } else {
-            let record = self.records.get_mut(path.rsplit('/').next().unwrap()).unwrap();
+            let record = self
+                .records
+                .get_mut(path.rsplit('/').next().unwrap())
+                .unwrap();
             record["spec"] = change[0]["value"].clone();
             record.clone()
         };
-        if code == 200 { (200, answer) } else { failed(code, "InternalError") }
+        if code == 200 {
+            (200, answer)
+        } else {
+            failed(code, "InternalError")
+        }
     }
 
     /// The entries of all records.
     fn usage(&self) -> Usage {
-        let texts = self.records.values().map(|record| record["spec"]["entries"].as_str().unwrap().to_owned());
+        let texts = self
+            .records
+            .values()
+            .map(|record| record["spec"]["entries"].as_str().unwrap().to_owned());
         Usage::read(&texts.collect::<String>()).unwrap()
     }
 }
@@ -95,12 +117,24 @@ fn client(server: &Arc<Mutex<Server>>) -> Client {
         let server = server.clone();
         async move {
             let (parts, body) = request.into_parts();
-            if parts.uri.query().is_some_and(|query| query.contains("watch=true")) {
+            if parts
+                .uri
+                .query()
+                .is_some_and(|query| query.contains("watch=true"))
+            {
                 std::future::pending::<()>().await;
             }
-            let change = serde_json::from_slice(&body.collect().await.unwrap().to_bytes()).unwrap_or_default();
-            let (code, answer) = server.lock().answer(&parts.method, parts.uri.path(), &change);
-            Ok::<_, Infallible>(Response::builder().status(code).body(Body::from(answer.to_string().into_bytes())).unwrap())
+            let change = serde_json::from_slice(&body.collect().await.unwrap().to_bytes())
+                .unwrap_or_default();
+            let (code, answer) = server
+                .lock()
+                .answer(&parts.method, parts.uri.path(), &change);
+            Ok::<_, Infallible>(
+                Response::builder()
+                    .status(code)
+                    .body(Body::from(answer.to_string().into_bytes()))
+                    .unwrap(),
+            )
         }
     });
     Client::new(service, "default")
@@ -159,7 +193,11 @@ fn entry(pod: &str, from: Seconds, until: Seconds) -> Entry {
 async fn store(recorder: &Recorder, side: &Pods, pods: std::ops::Range<usize>) {
     let (until, namespace) = (now(), tenant_namespace(&consumer()));
     for pod in pods.clone() {
-        recorder.store(&namespace, &format!("u{pod}"), vec![entry(&format!("u{pod}"), until - 10, until)]);
+        recorder.store(
+            &namespace,
+            &format!("u{pod}"),
+            vec![entry(&format!("u{pod}"), until - 10, until)],
+        );
     }
     let all: Vec<String> = pods.map(|pod| format!("u{pod}")).collect();
     tokio::time::timeout(Duration::from_secs(20), async {
@@ -174,37 +212,65 @@ async fn store(recorder: &Recorder, side: &Pods, pods: std::ops::Range<usize>) {
 
 #[tokio::test]
 async fn a_thousand_pods_cost_a_few_writes() {
-    let (server, side) = (Arc::default(), Arc::new(Pods { grace: 100_000_000, ..Pods::default() }));
+    let (server, side) = (
+        Arc::default(),
+        Arc::new(Pods {
+            grace: 100_000_000,
+            ..Pods::default()
+        }),
+    );
     let recorder = recorder(&server, &side).await;
     store(&recorder, &side, 0..1000).await;
     let server = server.lock();
     assert!(server.writes <= 10, "{} writes", server.writes);
-    let pods: HashSet<String> = server.usage().entries().map(|entry| entry.uid.clone()).collect();
+    let pods: HashSet<String> = server
+        .usage()
+        .entries()
+        .map(|entry| entry.uid.clone())
+        .collect();
     assert_eq!(pods.len(), 1000);
 }
 
 #[tokio::test]
 async fn nothing_is_lost_or_replaced_when_writes_fail_or_a_name_is_taken() {
-    let side = Arc::new(Pods { grace: 100_000_000, ..Pods::default() });
-    let server = Arc::new(Mutex::new(Server { codes: vec![200, 500, 503], ..Server::default() }));
+    let side = Arc::new(Pods {
+        grace: 100_000_000,
+        ..Pods::default()
+    });
+    let server = Arc::new(Mutex::new(Server {
+        codes: vec![200, 500, 503],
+        ..Server::default()
+    }));
     {
         // Another process wrote the first chunks a moment ago, and the watch does not show them.
         let first = recorder(&server, &side).await;
         let period = Period::at(now(), 3600);
         let taken = json!({ "metadata": { "name": name_of(CONTRACT, period, 0) }, "spec": { "entries": "other p 1 9 cpu=1\n" } });
-        server.lock().records.insert(name_of(CONTRACT, period, 0), taken);
+        server
+            .lock()
+            .records
+            .insert(name_of(CONTRACT, period, 0), taken);
         store(&first, &side, 0..20).await;
     }
     let usage = server.lock().usage();
     let pods: HashSet<&str> = usage.pods().into_iter().collect();
-    assert!(pods.contains("other") && (0..20).all(|pod| pods.contains(format!("u{pod}").as_str())), "{pods:?}");
+    assert!(
+        pods.contains("other") && (0..20).all(|pod| pods.contains(format!("u{pod}").as_str())),
+        "{pods:?}"
+    );
 }
 
 #[tokio::test]
 async fn pods_that_still_run_are_added_when_a_period_is_over() {
     let before = Period::at(now(), 3600).previous();
     let open = vec![entry("open", before.start - 10, now() + 5)];
-    let (server, side): (Arc<Mutex<Server>>, _) = (Arc::default(), Arc::new(Pods { open, ..Pods::default() }));
+    let (server, side): (Arc<Mutex<Server>>, _) = (
+        Arc::default(),
+        Arc::new(Pods {
+            open,
+            ..Pods::default()
+        }),
+    );
     let recorder = recorder(&server, &side).await;
     tokio::time::timeout(Duration::from_secs(20), async {
         while recorder.settled(&tenant_namespace(&consumer())).as_second() < before.end() {
@@ -217,16 +283,36 @@ async fn pods_that_still_run_are_added_when_a_period_is_over() {
     let server = server.lock();
     let record = &server.records[&name_of(CONTRACT, before, 0)];
     assert_eq!(record["spec"]["chunks"], 1);
-    assert_eq!(record["spec"]["entries"], format!("open p {} {} cpu=1\n", before.start, before.end()));
-    assert_eq!(record["metadata"]["labels"][labels::USAGE_PERIOD], period_label(CONTRACT, before));
-    assert!(!server.records.contains_key(&name_of(CONTRACT, before.next(), 0)), "the present period is not over");
+    assert_eq!(
+        record["spec"]["entries"],
+        format!("open p {} {} cpu=1\n", before.start, before.end())
+    );
+    assert_eq!(
+        record["metadata"]["labels"][labels::USAGE_PERIOD],
+        period_label(CONTRACT, before)
+    );
+    assert!(
+        !server
+            .records
+            .contains_key(&name_of(CONTRACT, before.next(), 0)),
+        "the present period is not over"
+    );
 }
 
 #[tokio::test]
 async fn a_consumer_says_when_it_counted_and_only_after_the_provider_is_back() {
     let namespace = provider_namespace(&consumer());
-    let (before, side) = (Period::at(now(), 3600).previous(), Arc::new(Pods { is_away: true.into(), ..Pods::default() }));
-    let server = Arc::new(Mutex::new(Server { contract: contract(&namespace, 3600), ..Server::default() }));
+    let (before, side) = (
+        Period::at(now(), 3600).previous(),
+        Arc::new(Pods {
+            is_away: true.into(),
+            ..Pods::default()
+        }),
+    );
+    let server = Arc::new(Mutex::new(Server {
+        contract: contract(&namespace, 3600),
+        ..Server::default()
+    }));
     let run = || async {
         let recorder = Recorder::start(&context(&server), labels::PROVIDER_ID, "consumer");
         tokio::spawn(recorder.clone().run(side.clone()));
@@ -235,8 +321,12 @@ async fn a_consumer_says_when_it_counted_and_only_after_the_provider_is_back() {
         recorder
     };
     run().await;
-    assert!(server.lock().records.is_empty(), "what the provider does is not known");
-    side.is_away.store(false, std::sync::atomic::Ordering::Relaxed);
+    assert!(
+        server.lock().records.is_empty(),
+        "what the provider does is not known"
+    );
+    side.is_away
+        .store(false, std::sync::atomic::Ordering::Relaxed);
     let recorder = run().await;
     tokio::time::timeout(Duration::from_secs(20), async {
         while recorder.settled(&namespace).as_second() < before.end() {
@@ -248,7 +338,11 @@ async fn a_consumer_says_when_it_counted_and_only_after_the_provider_is_back() {
     tokio::time::sleep(Duration::from_millis(50)).await;
     let server = server.lock();
     let names: Vec<&String> = server.records.keys().collect();
-    assert_eq!(names, [&name_of(CONTRACT, before, 0)], "one empty record, however long it was away");
+    assert_eq!(
+        names,
+        [&name_of(CONTRACT, before, 0)],
+        "one empty record, however long it was away"
+    );
     let spec = &server.records[names[0]]["spec"];
     assert_eq!((&spec["entries"], &spec["chunks"]), (&json!(""), &json!(1)));
 }
@@ -257,9 +351,22 @@ async fn a_consumer_says_when_it_counted_and_only_after_the_provider_is_back() {
 async fn the_end_of_a_pod_that_a_complete_period_has_may_lie_in_it() {
     let before = Period::at(now(), 3600).previous();
     let ended = entry("ended", before.start, before.end() - 10);
-    let again = [entry("again", before.start, before.end() - 10), entry("again", before.end() - 5, now() + 5)];
-    let open = [&[ended, entry("running", before.start, now() + 5)], again.as_slice()].concat();
-    let (server, side): (Arc<Mutex<Server>>, _) = (Arc::default(), Arc::new(Pods { open, ..Pods::default() }));
+    let again = [
+        entry("again", before.start, before.end() - 10),
+        entry("again", before.end() - 5, now() + 5),
+    ];
+    let open = [
+        &[ended, entry("running", before.start, now() + 5)],
+        again.as_slice(),
+    ]
+    .concat();
+    let (server, side): (Arc<Mutex<Server>>, _) = (
+        Arc::default(),
+        Arc::new(Pods {
+            open,
+            ..Pods::default()
+        }),
+    );
     let recorder = recorder(&server, &side).await;
     let namespace = tenant_namespace(&consumer());
     let settled = |pod: &str| recorder.settled_as_running(&namespace, pod).as_second();
@@ -278,7 +385,10 @@ async fn without_a_contract_nothing_waits_and_nothing_is_written() {
     let (server, side): (Arc<Mutex<Server>>, _) = (Arc::default(), Arc::new(Pods::default()));
     let recorder = recorder(&server, &side).await;
     let stranger = tenant_namespace(&ClusterId::of_public_key(&[9; 32]));
-    assert!(recorder.store(&stranger, "u", vec![entry("u", now() - 10, now())]) && recorder.contract(&stranger).is_none());
+    assert!(
+        recorder.store(&stranger, "u", vec![entry("u", now() - 10, now())])
+            && recorder.contract(&stranger).is_none()
+    );
 }
 
 #[test]
@@ -297,9 +407,18 @@ fn the_peer_is_derived_from_the_namespace() {
 #[test]
 fn only_the_end_of_the_namespace_lets_entries_go() {
     let status = |value: serde_json::Value| serde_json::from_value(value).unwrap();
-    let causes = json!([{ "reason": "NamespaceTerminating", "message": "", "field": "metadata.namespace" }]);
-    assert!(is_ending(&status(json!({ "code": 403, "reason": "Forbidden", "details": { "causes": causes } }))));
-    assert!(is_ending(&status(json!({ "code": 404, "reason": "NotFound" }))));
-    assert!(!is_ending(&status(json!({ "code": 403, "reason": "Forbidden", "details": {} }))));
-    assert!(!is_ending(&status(json!({ "code": 500, "reason": "InternalError" }))));
+    let causes =
+        json!([{ "reason": "NamespaceTerminating", "message": "", "field": "metadata.namespace" }]);
+    assert!(is_ending(&status(
+        json!({ "code": 403, "reason": "Forbidden", "details": { "causes": causes } })
+    )));
+    assert!(is_ending(&status(
+        json!({ "code": 404, "reason": "NotFound" })
+    )));
+    assert!(!is_ending(&status(
+        json!({ "code": 403, "reason": "Forbidden", "details": {} })
+    )));
+    assert!(!is_ending(&status(
+        json!({ "code": 500, "reason": "InternalError" })
+    )));
 }

@@ -1,4 +1,5 @@
-//! The pods of consumers that are charged: the facts that the recorder needs about them at the end of a period.
+//! The pods of consumers that are charged: the facts that the recorder needs about them at the end
+//! of a period.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -17,37 +18,54 @@ use crate::provider::triggers;
 /// The provider's side of metering.
 pub struct ProviderSide(pub Arc<Provider>);
 
-/// The key under which what the pods of one shadow pod used is stored. A later one of the same name has entries of its own.
+/// The key under which what the pods of one shadow pod used is stored. A later one of the same name
+/// has entries of its own.
 pub fn life(name: &str, uid: &str) -> String {
     format!("{name}/{uid}")
 }
 
 impl Provider {
-    /// Returns the [`Metering`] of the pod of this shadow pod; `None` if its tenancy has no contract. `uid`: that of the shadow pod.
-    /// `recorded`: UID of the pod in its status.
+    /// Returns the [`Metering`] of the pod of this shadow pod; `None` if its tenancy has no
+    /// contract. `uid`: that of the shadow pod. `recorded`: UID of the pod in its status.
     pub fn metering(&self, shadow: &Key, uid: &str, recorded: Option<&str>) -> Option<Metering> {
         let is_unseen = recorded.is_some_and(|uid| !self.index.lock().has_seen(shadow, uid));
         let unwatched_since = self.context.unwatched_since.filter(|_| is_unseen);
-        Some(Metering { unwatched_since, ..self.metering_of(shadow, &life(&shadow.name, uid))? })
+        Some(Metering {
+            unwatched_since,
+            ..self.metering_of(shadow, &life(&shadow.name, uid))?
+        })
     }
 
     fn metering_of(&self, shadow: &Key, life: &str) -> Option<Metering> {
         let charge = self.recorder.contract(&shadow.namespace)?.charge;
-        let settled = self.recorder.settled_as_running(&shadow.namespace, &shadow.name);
-        let since = self.recorder.stored_before(&shadow.namespace, &shadow.name, life);
+        let settled = self
+            .recorder
+            .settled_as_running(&shadow.namespace, &shadow.name);
+        let since = self
+            .recorder
+            .stored_before(&shadow.namespace, &shadow.name, life);
         let is_stored = self.recorder.is_stored(&shadow.namespace, life);
-        Some(Metering { charge, settled, since, is_stored, unwatched_since: None })
+        Some(Metering {
+            charge,
+            settled,
+            since,
+            is_stored,
+            unwatched_since: None,
+        })
     }
 
-    /// Stores what the pods used of shadow pods of this name that are gone. Returns whether all of it is stored. `pods`: those of this
-    /// name that still exist.
+    /// Stores what the pods used of shadow pods of this name that are gone. Returns whether all of
+    /// it is stored. `pods`: those of this name that still exist.
     pub fn store_left(&self, key: &Key, pods: &[Arc<RemotePod>]) -> bool {
         let (left, now) = (self.shadow_index.lock().left(key), self.context.now());
         let store = |shadow: &Shadow| {
             let metering = self.metering(key, &shadow.uid, shadow.reported.remote_uid.as_deref());
-            let Some(metering) = metering.filter(|metering| !metering.is_stored) else { return true };
+            let Some(metering) = metering.filter(|metering| !metering.is_stored) else {
+                return true;
+            };
             let entries = entries(&key.name, shadow, pods, &metering, now);
-            self.recorder.store(&key.namespace, &life(&key.name, &shadow.uid), entries)
+            self.recorder
+                .store(&key.namespace, &life(&key.name, &shadow.uid), entries)
         };
         left.iter().fold(true, |all, shadow| {
             let is_stored = store(shadow);
@@ -61,15 +79,22 @@ impl Provider {
     /// Whether something is not stored of a shadow pod of this name that is gone.
     pub fn has_left(&self, key: &Key) -> bool {
         let left = self.shadow_index.lock().left(key);
-        let is_stored = |shadow: &Arc<Shadow>| self.recorder.is_stored(&key.namespace, &life(&key.name, &shadow.uid));
-        left.iter().any(|shadow| shadow.reported.charges.is_some() && !is_stored(shadow))
+        let is_stored = |shadow: &Arc<Shadow>| {
+            self.recorder
+                .is_stored(&key.namespace, &life(&key.name, &shadow.uid))
+        };
+        left.iter()
+            .any(|shadow| shadow.reported.charges.is_some() && !is_stored(shadow))
     }
 
-    /// Stores what these pods used, whose shadow pod was gone before this process listed it. Returns whether that is done.
+    /// Stores what these pods used, whose shadow pod was gone before this process listed it.
+    /// Returns whether that is done.
     pub fn store_orphans(&self, key: &Key, pods: &[Arc<RemotePod>]) -> bool {
         let now = self.context.now();
         pods.iter().fold(true, |all, pod| {
-            let Some((life, metering)) = self.metering_of_orphan(key, pod) else { return all };
+            let Some((life, metering)) = self.metering_of_orphan(key, pod) else {
+                return all;
+            };
             let entries = orphan_entries(&key.name, pod, &metering, now);
             (metering.is_stored || self.recorder.store(&key.namespace, &life, entries)) && all
         })
@@ -97,7 +122,8 @@ impl Side for ProviderSide {
             pods
         };
         for (key, shadow) in &shadows {
-            let metering = provider.metering(key, &shadow.uid, shadow.reported.remote_uid.as_deref())?;
+            let metering =
+                provider.metering(key, &shadow.uid, shadow.reported.remote_uid.as_deref())?;
             if !metering.is_stored {
                 open.extend(entries(&key.name, shadow, &pods_of(key), &metering, time));
             }
@@ -163,13 +189,19 @@ mod tests {
                 if parts.method != http::Method::GET {
                     return Ok(http::Response::new(Body::from(body)));
                 }
-                if parts.uri.query().is_some_and(|query| query.contains("watch=true")) {
+                if parts
+                    .uri
+                    .query()
+                    .is_some_and(|query| query.contains("watch=true"))
+                {
                     std::future::pending::<()>().await;
                 }
                 let kind = parts.uri.path().rsplit('/').next().unwrap_or_default();
                 let items = objects.get(kind).cloned().unwrap_or_else(|| json!([]));
                 let list = json!({ "apiVersion": "v1", "kind": "List", "metadata": { "resourceVersion": "1" }, "items": items });
-                Ok::<_, Infallible>(http::Response::new(Body::from(list.to_string().into_bytes())))
+                Ok::<_, Infallible>(http::Response::new(Body::from(
+                    list.to_string().into_bytes(),
+                )))
             }
         });
         Client::new(service, "default")
@@ -189,7 +221,8 @@ mod tests {
 
     /// A shadow pod whose pod (UID `u-NAME`) is charged since this time.
     fn shadow(name: &str, since: Seconds, deleted: Option<Timestamp>) -> Value {
-        let template = json!({ "metadata": { "name": name }, "spec": { "containers": [] } }).to_string();
+        let template =
+            json!({ "metadata": { "name": name }, "spec": { "containers": [] } }).to_string();
         json!({ "apiVersion": "virtualkubelet.liqo.io/v1alpha1", "kind": "ShadowPod",
             "metadata": { "namespace": tenant_namespace(&rome()), "name": name, "uid": name, "resourceVersion": "1",
                 "deletionTimestamp": deleted, "finalizers": ["liqo.io/shadow-pod"] },
@@ -199,7 +232,8 @@ mod tests {
 
     fn pod(name: &str) -> Value {
         let labels = json!({ labels::CONSUMER_ID: rome(), labels::SHADOW_POD: name, labels::POOL: "default" });
-        let container = json!({ "name": "c", "image": "i", "resources": { "requests": { "cpu": "1" } } });
+        let container =
+            json!({ "name": "c", "image": "i", "resources": { "requests": { "cpu": "1" } } });
         json!({ "apiVersion": "v1", "kind": "Pod",
             "metadata": { "namespace": MAPPED, "name": name, "uid": format!("u-{name}"), "resourceVersion": "1", "labels": labels },
             "spec": { "containers": [container] } })
@@ -212,13 +246,19 @@ mod tests {
             json!({ "apiVersion": "v1", "kind": "Namespace",
                 "metadata": { "name": name, "uid": name, "resourceVersion": "1", "labels": labels } })
         };
-        json!([namespace(&tenant_namespace(&rome()), "tenant"), namespace(MAPPED, "mapped")])
+        json!([
+            namespace(&tenant_namespace(&rome()), "tenant"),
+            namespace(MAPPED, "mapped")
+        ])
     }
 
     /// A provider with these objects, whose former manager was alive until this time.
     async fn provider(objects: Value, unwatched_since: Timestamp) -> Arc<Provider> {
         let context = testing::context("milan", api_server(objects));
-        let provider = Arc::new(Provider::start(Context { unwatched_since: Some(unwatched_since), ..context }));
+        let provider = Arc::new(Provider::start(Context {
+            unwatched_since: Some(unwatched_since),
+            ..context
+        }));
         assert!(provider.synced().await);
         provider
     }
@@ -226,7 +266,9 @@ mod tests {
     #[tokio::test]
     async fn a_pod_that_ended_while_the_manager_was_down_counts_no_longer_than_can_be_shown() {
         let start: Timestamp = "2026-02-01T10:00:00Z".parse().unwrap();
-        let (since, second) = (start.as_second(), |seconds: i64| Timestamp::from_second(start.as_second() + seconds).unwrap());
+        let (since, second) = (start.as_second(), |seconds: i64| {
+            Timestamp::from_second(start.as_second() + seconds).unwrap()
+        });
         let shadows = json!([
             shadow("runs", since, None),
             shadow("vanished", since, None),
@@ -242,10 +284,25 @@ mod tests {
             .open(&tenant_namespace(&rome()), second(4000).as_second())
             .unwrap()
             .iter()
-            .map(|entry| format!("{} {} {}", entry.uid, entry.from.at - since, entry.until.at - since))
+            .map(|entry| {
+                format!(
+                    "{} {} {}",
+                    entry.uid,
+                    entry.from.at - since,
+                    entry.until.at - since
+                )
+            })
             .collect();
         open.sort();
-        assert_eq!(open, ["deleted 0 730", "deleted-and-gone 0 600", "runs 0 4000", "vanished 0 600"]);
+        assert_eq!(
+            open,
+            [
+                "deleted 0 730",
+                "deleted-and-gone 0 600",
+                "runs 0 4000",
+                "vanished 0 600"
+            ]
+        );
         side.0.context.stop.cancel();
     }
 
@@ -257,23 +314,40 @@ mod tests {
     fn first_life(since: Seconds) -> (Key, Arc<Shadow>, Arc<RemotePod>) {
         let first = serde_json::from_value(shadow("web", since, None)).unwrap();
         let mut left_pod = pod("web");
-        left_pod["metadata"]["creationTimestamp"] = Timestamp::from_second(since).unwrap().to_string().into();
+        left_pod["metadata"]["creationTimestamp"] =
+            Timestamp::from_second(since).unwrap().to_string().into();
         let left_pod = RemotePod::reduce(serde_json::from_value(left_pod).unwrap()).unwrap();
-        (Key::new(tenant_namespace(&rome()), "web"), Arc::new(Shadow::reduce(first)), Arc::new(left_pod))
+        (
+            Key::new(tenant_namespace(&rome()), "web"),
+            Arc::new(Shadow::reduce(first)),
+            Arc::new(left_pod),
+        )
     }
 
     #[tokio::test]
     async fn a_second_shadow_pod_of_the_same_name_is_metered_after_the_first() {
         let objects = json!({ "contracts": [contract()], "namespaces": namespaces() });
         let provider = provider(objects, testing::clock().now()).await;
-        tokio::spawn(provider.recorder.clone().run(Arc::new(ProviderSide(provider.clone()))));
+        tokio::spawn(
+            provider
+                .recorder
+                .clone()
+                .run(Arc::new(ProviderSide(provider.clone()))),
+        );
         let (key, first, left_pod) = first_life(now() - 100);
-        let second = Arc::new(Shadow { uid: "second".into(), reported: ReportedStatus::default(), ..Shadow::clone(&first) });
+        let second = Arc::new(Shadow {
+            uid: "second".into(),
+            reported: ReportedStatus::default(),
+            ..Shadow::clone(&first)
+        });
         // Without its finalizer, one object replaces the other, and its pod goes on for its grace.
         provider.shadow_index.lock().changed(&key, Some(&first));
         provider.shadow_index.lock().changed(&key, Some(&second));
         let pods = [left_pod.clone()];
-        assert!(!provider.store_left(&key, &pods), "the entry of the first waits");
+        assert!(
+            !provider.store_left(&key, &pods),
+            "the entry of the first waits"
+        );
         tokio::time::timeout(Duration::from_secs(20), async {
             while !provider.store_left(&key, &pods) {
                 tokio::time::sleep(Duration::from_millis(5)).await;
@@ -281,19 +355,34 @@ mod tests {
         })
         .await
         .unwrap();
-        assert!(provider.recorder.is_stored(&key.namespace, "web/web") && provider.shadow_index.lock().left(&key).is_empty());
+        assert!(
+            provider.recorder.is_stored(&key.namespace, "web/web")
+                && provider.shadow_index.lock().left(&key).is_empty()
+        );
         let metering = provider.metering(&key, "second", None).unwrap();
         assert!(!metering.is_stored, "its pods are metered, too");
-        let charges = with_pod(&Charges::default(), &left_pod, &metering, Timestamp::from_second(now() + 500).unwrap());
-        assert!(charges.from().unwrap() >= now() - 50, "the first has the seconds before: {charges}");
+        let charges = with_pod(
+            &Charges::default(),
+            &left_pod,
+            &metering,
+            Timestamp::from_second(now() + 500).unwrap(),
+        );
+        assert!(
+            charges.from().unwrap() >= now() - 50,
+            "the first has the seconds before: {charges}"
+        );
         provider.context.stop.cancel();
     }
 
     #[tokio::test]
     async fn a_pod_whose_shadow_pod_was_removed_by_force_counts_until_its_entry_is_stored() {
         let mut alone = pod("orphan");
-        alone["metadata"]["creationTimestamp"] = Timestamp::from_second(now() - 50).unwrap().to_string().into();
-        let objects = json!({ "contracts": [contract()], "namespaces": namespaces(), "pods": [alone] });
+        alone["metadata"]["creationTimestamp"] = Timestamp::from_second(now() - 50)
+            .unwrap()
+            .to_string()
+            .into();
+        let objects =
+            json!({ "contracts": [contract()], "namespaces": namespaces(), "pods": [alone] });
         let side = ProviderSide(provider(objects, testing::clock().now()).await);
         let (key, first, left_pod) = first_life(now() - 100);
         let open = || {
@@ -305,7 +394,11 @@ mod tests {
         assert_eq!(open(), ["orphan"], "its shadow pod was never seen");
         side.0.shadow_index.lock().changed(&key, Some(&first));
         side.0.shadow_index.lock().changed(&key, None);
-        assert_eq!(open(), ["orphan", "web"], "between the watch event and the entry");
+        assert_eq!(
+            open(),
+            ["orphan", "web"],
+            "between the watch event and the entry"
+        );
         assert!(!side.0.store_left(&key, &[left_pod]));
         assert_eq!(open(), ["orphan", "web"], "while the entry waits");
         side.0.recorder.forget(&key.namespace, "web");

@@ -1,4 +1,5 @@
-//! The provider's side: turns what consumers write into their tenant namespaces into namespaces, pods and objects here.
+//! The provider's side: turns what consumers write into their tenant namespaces into namespaces,
+//! pods and objects here.
 //!
 //! ```text
 //!   tenant namespace of a consumer                     mapped namespaces of that consumer
@@ -8,10 +9,12 @@
 //!   ResourceOffer           ── offers ────────▶        which pods must end
 //!   UsageRecord             ◀─ metered_pods ───        pods that ended, or run when a period of a contract ends
 //! ```
-//! [`state`] holds caches and indexes, [`triggers`] decides which keys a change enqueues, and `controllers` has the
-//! controllers above; `fan_out` finds the keys when a policy changes. Ownership is derived from the namespace of an
-//! object, never from its contents. The provider checks everything that a consumer writes. RBAC limits what it may
-//! write at all: `deploy/liqo/rbac-bound.yaml`, which `crates/peering/src/objects.rs` binds in each tenant namespace.
+//! [`state`] holds caches and indexes, [`triggers`] decides which keys a change enqueues, and
+//! `controllers` has the controllers above; `fan_out` finds the keys when a policy changes.
+//! Ownership is derived from the namespace of an object, never from its contents. The provider
+//! checks everything that a consumer writes. RBAC limits what it may write at all:
+//! `deploy/liqo/rbac-bound.yaml`, which `crates/peering/src/objects.rs` binds in each tenant
+//! namespace.
 
 mod controllers;
 mod metered_pods;

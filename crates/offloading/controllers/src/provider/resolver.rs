@@ -24,7 +24,8 @@ impl ResolverService {
         let (client, namespace, stop) = (&context.client, context.namespace.clone(), &context.stop);
         let only = Config::default().fields(&format!("metadata.name={RESOLVER}"));
         let services = Api::namespaced(client.clone(), &namespace);
-        let of_service = Config::default().labels(&format!("kubernetes.io/service-name={RESOLVER}"));
+        let of_service =
+            Config::default().labels(&format!("kubernetes.io/service-name={RESOLVER}"));
         let slices = Api::namespaced(client.clone(), &namespace);
         Self {
             namespace,
@@ -39,7 +40,13 @@ impl ResolverService {
                     }
                 },
             ),
-            slices: Cache::watch(slices, of_service, stop.clone(), |slice| Some(has_ready_endpoint(&slice)), |_, _, _| {}),
+            slices: Cache::watch(
+                slices,
+                of_service,
+                stop.clone(),
+                |slice| Some(has_ready_endpoint(&slice)),
+                |_, _, _| {},
+            ),
             domain: context.cluster_domain.clone(),
         }
     }
@@ -54,28 +61,50 @@ impl ResolverService {
         self.domain.as_deref()
     }
 
-    /// The resolver, for pods of a cluster with this domain, or with ours if it announces none. `None` if there is none. Pods ask it
-    /// even if no pod of it is ready now, because they keep their name servers for life.
+    /// The resolver, for pods of a cluster with this domain, or with ours if it announces none.
+    /// `None` if there is none. Pods ask it even if no pod of it is ready now, because they keep
+    /// their name servers for life.
     pub fn for_pods_of(&self, home_domain: Option<&str>) -> Option<Resolver> {
-        let addresses = self.services.get(&Key::new(self.namespace.clone(), RESOLVER))?.to_vec();
+        let addresses = self
+            .services
+            .get(&Key::new(self.namespace.clone(), RESOLVER))?
+            .to_vec();
         let is_ready = self.slices.all().iter().any(|(_, is_ready)| **is_ready);
         resolver(addresses, is_ready, self.domain.as_deref(), home_domain)
     }
 }
 
 /// Without a domain of this cluster, the resolver translates nothing.
-fn resolver(addresses: Vec<IpAddr>, is_ready: bool, domain: Option<&str>, home_domain: Option<&str>) -> Option<Resolver> {
+fn resolver(
+    addresses: Vec<IpAddr>,
+    is_ready: bool,
+    domain: Option<&str>,
+    home_domain: Option<&str>,
+) -> Option<Resolver> {
     let domain = domain.filter(|_| !addresses.is_empty())?;
-    Some(Resolver { addresses, domain: home_domain.unwrap_or(domain).to_owned(), is_ready })
+    Some(Resolver {
+        addresses,
+        domain: home_domain.unwrap_or(domain).to_owned(),
+        is_ready,
+    })
 }
 
 fn addresses(service: Service) -> Vec<IpAddr> {
-    let addresses = service.spec.and_then(|spec| spec.cluster_ips).unwrap_or_default();
-    addresses.iter().filter_map(|address| address.parse().ok()).collect()
+    let addresses = service
+        .spec
+        .and_then(|spec| spec.cluster_ips)
+        .unwrap_or_default();
+    addresses
+        .iter()
+        .filter_map(|address| address.parse().ok())
+        .collect()
 }
 
 fn has_ready_endpoint(slice: &EndpointSlice) -> bool {
-    let mut conditions = slice.endpoints.iter().map(|endpoint| endpoint.conditions.as_ref());
+    let mut conditions = slice
+        .endpoints
+        .iter()
+        .map(|endpoint| endpoint.conditions.as_ref());
     conditions.any(|conditions| conditions.is_none_or(|conditions| conditions.ready != Some(false)))
 }
 
@@ -88,7 +117,9 @@ mod tests {
     #[test]
     fn a_service_has_an_address_of_each_family_unless_it_has_none() {
         let found = |addresses_of: serde_json::Value| {
-            addresses(serde_json::from_value(json!({ "spec": { "clusterIPs": addresses_of } })).unwrap())
+            addresses(
+                serde_json::from_value(json!({ "spec": { "clusterIPs": addresses_of } })).unwrap(),
+            )
         };
         assert_eq!(found(json!(["10.96.5.5", "fd00::5"])).len(), 2);
         assert_eq!(found(json!(["None"])), [] as [IpAddr; 0]);
@@ -96,14 +127,30 @@ mod tests {
 
     #[test]
     fn pods_ask_a_resolver_that_is_not_ready_yet_in_the_domain_of_their_home() {
-        let found = |is_ready, domain, home_domain| resolver(vec![[10, 96, 5, 5].into()], is_ready, domain, home_domain);
-        let of = |domain: &str, is_ready| {
-            Some(Resolver { addresses: vec![[10, 96, 5, 5].into()], domain: domain.to_owned(), is_ready })
+        let found = |is_ready, domain, home_domain| {
+            resolver(vec![[10, 96, 5, 5].into()], is_ready, domain, home_domain)
         };
-        assert_eq!(found(true, Some("cluster.local"), None), of("cluster.local", true));
-        assert_eq!(found(false, Some("cluster.local"), Some("corp.local")), of("corp.local", false));
+        let of = |domain: &str, is_ready| {
+            Some(Resolver {
+                addresses: vec![[10, 96, 5, 5].into()],
+                domain: domain.to_owned(),
+                is_ready,
+            })
+        };
+        assert_eq!(
+            found(true, Some("cluster.local"), None),
+            of("cluster.local", true)
+        );
+        assert_eq!(
+            found(false, Some("cluster.local"), Some("corp.local")),
+            of("corp.local", false)
+        );
         assert_eq!(found(true, None, Some("corp.local")), None);
-        assert_eq!(resolver(Vec::new(), true, Some("cluster.local"), None), None, "the Service has no address");
+        assert_eq!(
+            resolver(Vec::new(), true, Some("cluster.local"), None),
+            None,
+            "the Service has no address"
+        );
     }
 
     #[test]
@@ -112,7 +159,8 @@ mod tests {
             let slice = json!({ "addressType": "IPv4", "endpoints": endpoints });
             has_ready_endpoint(&serde_json::from_value(slice).unwrap())
         };
-        let endpoint = |ready: bool| json!({ "addresses": ["10.244.0.9"], "conditions": { "ready": ready } });
+        let endpoint =
+            |ready: bool| json!({ "addresses": ["10.244.0.9"], "conditions": { "ready": ready } });
         assert!(is_ready(json!([endpoint(false), endpoint(true)])));
         assert!(!is_ready(json!([endpoint(false)])) && !is_ready(json!([])));
     }

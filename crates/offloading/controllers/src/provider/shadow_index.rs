@@ -1,8 +1,10 @@
-//! The shadow pods that the watch showed: those that exist, and those that are gone and whose pods are not stored yet.
+//! The shadow pods that the watch showed: those that exist, and those that are gone and whose pods
+//! are not stored yet.
 //!
-//! A consumer may remove its finalizer, delete the object, and create another one with the same name at once. What the pods of the first
-//! one used must not be lost, so it stays here until its entry is stored. A shadow pod is in one of both lists at every moment, whoever
-//! looks: the cache alone would lack it for a moment.
+//! A consumer may remove its finalizer, delete the object, and create another one with the same
+//! name at once. What the pods of the first one used must not be lost, so it stays here until its
+//! entry is stored. A shadow pod is in one of both lists at every moment, whoever looks: the cache
+//! alone would lack it for a moment.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -46,10 +48,19 @@ impl ShadowIndex {
     /// All shadow pods of a namespace, also those that are gone.
     pub fn in_namespace(&self, namespace: &str) -> Vec<(Key, Arc<Shadow>)> {
         let first = Key::new(namespace, "");
-        let present = self.present.range(first.clone()..).take_while(|(key, _)| key.namespace == namespace);
-        let left = self.left.range(first..).take_while(|(key, _)| key.namespace == namespace);
+        let present = self
+            .present
+            .range(first.clone()..)
+            .take_while(|(key, _)| key.namespace == namespace);
+        let left = self
+            .left
+            .range(first..)
+            .take_while(|(key, _)| key.namespace == namespace);
         let left = left.flat_map(|(key, shadows)| shadows.iter().map(move |shadow| (key, shadow)));
-        present.chain(left).map(|(key, shadow)| (key.clone(), shadow.clone())).collect()
+        present
+            .chain(left)
+            .map(|(key, shadow)| (key.clone(), shadow.clone()))
+            .collect()
     }
 }
 
@@ -74,9 +85,19 @@ mod tests {
         index.changed(&key, Some(&shadow("b", "Created")));
         index.changed(&key, None);
         index.changed(&key, None);
-        let left: Vec<String> = index.left(&key).iter().map(|shadow| shadow.uid.clone()).collect();
+        let left: Vec<String> = index
+            .left(&key)
+            .iter()
+            .map(|shadow| shadow.uid.clone())
+            .collect();
         assert_eq!(left, ["a", "b"]);
-        assert_eq!((index.in_namespace("tenant").len(), index.in_namespace("tenan").len()), (2, 0));
+        assert_eq!(
+            (
+                index.in_namespace("tenant").len(),
+                index.in_namespace("tenan").len()
+            ),
+            (2, 0)
+        );
         index.stored(&key, "a");
         index.stored(&key, "b");
         assert!(index.left.is_empty() && index.in_namespace("tenant").is_empty());

@@ -1,6 +1,8 @@
-//! The state that the provider's controllers share: caches of what exists, indexes over them, and the queues.
+//! The state that the provider's controllers share: caches of what exists, indexes over them, and
+//! the queues.
 //!
-//! Watches update the caches and indexes, and add to the queues what [`triggers`] names. Controllers read here.
+//! Watches update the caches and indexes, and add to the queues what [`triggers`] names.
+//! Controllers read here.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -20,13 +22,16 @@ use k8s_openapi::api::{
 use kube::{Api, Resource, api::ApiResource, runtime::watcher::Config};
 use liqo_api::policies::without_status;
 use liqo_api::{
-    Charge, ClusterId, ForeignCluster, NAMESPACE_MAP, NAMESPACE_OFFLOADING, NamespaceMap, NamespaceOffloading, PeeringPolicy,
-    ReflectedObject, ResourceOffer, ShadowPod, annotations, labels, requests, tenant_namespace,
+    Charge, ClusterId, ForeignCluster, NAMESPACE_MAP, NAMESPACE_OFFLOADING, NamespaceMap,
+    NamespaceOffloading, PeeringPolicy, ReflectedObject, ResourceOffer, ShadowPod, annotations,
+    labels, requests, tenant_namespace,
 };
 use liqo_controller_runtime::writes::StepError;
 use liqo_controller_runtime::{Cache, Context, Key, Queue, cache::whole, foreign_clusters};
 use liqo_offloading_rules::namespace::lent_on;
-use liqo_offloading_rules::namespace::mapped::{self, ConsumerNamespace, Destination, DestinationState, NamespaceKind};
+use liqo_offloading_rules::namespace::mapped::{
+    self, ConsumerNamespace, Destination, DestinationState, NamespaceKind,
+};
 use liqo_offloading_rules::pod::admission::Offer;
 use liqo_offloading_rules::pod::carry::home_names::{Resolver, announced_domain};
 use liqo_offloading_rules::pod::ledger::Ledger;
@@ -78,7 +83,8 @@ pub struct Provider {
     /// Everything reflected but Secrets.
     pub records: Cache<Source>,
     policies: Cache<PeeringPolicy>,
-    /// The providers to which each namespace of this cluster is offloaded, and the namespace's names there.
+    /// The providers to which each namespace of this cluster is offloaded, and the namespace's
+    /// names there.
     remote_namespaces: Cache<BTreeSet<(ClusterId, String)>>,
     /// The networks to the consumers.
     pub networks: Networks,
@@ -101,7 +107,8 @@ pub struct Provider {
     pub taken_back: Mutex<HashMap<Key, BTreeMap<Key, TakenBack>>>,
 }
 
-/// The remote pods here and their records, for the consumer's side: a provider of ours may run our pods here.
+/// The remote pods here and their records, for the consumer's side: a provider of ours may run our
+/// pods here.
 #[derive(Clone)]
 pub struct RemotePods {
     pods: Cache<RemotePod>,
@@ -116,20 +123,42 @@ impl RemotePods {
 
     /// Whether a pod of this consumer has this address.
     pub fn have(&self, consumer: &ClusterId, address: IpAddr) -> bool {
-        self.pods.all().iter().any(|(_, pod)| pod.consumer == *consumer && pod.addresses.contains(&address))
+        self.pods
+            .all()
+            .iter()
+            .any(|(_, pod)| pod.consumer == *consumer && pod.addresses.contains(&address))
     }
 
-    /// Returns the reason why this cluster ended a pod of this consumer, if it took back what the pod used. The pod has this name, and one
-    /// of these namespaces there or this address. It never runs again. `None` as long as it is there: its node may not answer, and its
-    /// containers may run.
-    pub fn taken_back(&self, consumer: &ClusterId, name: &str, namespaces: &[&str], address: IpAddr) -> Option<String> {
-        let records = self.shadows.in_namespace(&tenant_namespace(consumer)).into_iter();
-        let is_meant =
-            |record: &Shadow| record.pod_name == name && (namespaces.contains(&record.namespace.as_str()) || record.had(address));
+    /// Returns the reason why this cluster ended a pod of this consumer, if it took back what the
+    /// pod used. The pod has this name, and one of these namespaces there or this address. It never
+    /// runs again. `None` as long as it is there: its node may not answer, and its containers may
+    /// run.
+    pub fn taken_back(
+        &self,
+        consumer: &ClusterId,
+        name: &str,
+        namespaces: &[&str],
+        address: IpAddr,
+    ) -> Option<String> {
+        let records = self
+            .shadows
+            .in_namespace(&tenant_namespace(consumer))
+            .into_iter();
+        let is_meant = |record: &Shadow| {
+            record.pod_name == name
+                && (namespaces.contains(&record.namespace.as_str()) || record.had(address))
+        };
         let mut of_pod = records.filter(|(_, record)| is_meant(record)).peekable();
         let reason = of_pod.peek()?.1.taken_back()?.to_owned();
-        let is_there = |key: &Key| self.pods.all().iter().any(|(_, pod)| pod.consumer == *consumer && pod.shadow_pod == key.name);
-        of_pod.all(|(key, record)| record.taken_back().is_some() && !is_there(&key)).then_some(reason)
+        let is_there = |key: &Key| {
+            self.pods
+                .all()
+                .iter()
+                .any(|(_, pod)| pod.consumer == *consumer && pod.shadow_pod == key.name)
+        };
+        of_pod
+            .all(|(key, record)| record.taken_back().is_some() && !is_there(&key))
+            .then_some(reason)
     }
 }
 
@@ -143,7 +172,8 @@ pub struct LocalNode {
     pub cordoned_since: Option<Timestamp>,
 }
 
-/// The watch of one tenant namespace's Secrets. There is no right to read those of other namespaces.
+/// The watch of one tenant namespace's Secrets. There is no right to read those of other
+/// namespaces.
 struct TenantSecrets {
     /// UID of the tenant namespace.
     uid: String,
@@ -196,7 +226,11 @@ impl Queues {
     }
 }
 
-fn add<K: Clone + Eq + Hash + Ord + Debug + Send + 'static>(queue: &Queue<K>, key: K, delay: Duration) {
+fn add<K: Clone + Eq + Hash + Ord + Debug + Send + 'static>(
+    queue: &Queue<K>,
+    key: K,
+    delay: Duration,
+) {
     if delay.is_zero() {
         queue.add(key);
     } else {
@@ -227,27 +261,55 @@ impl Watches<'_> {
     {
         let (queues, mut triggers) = (self.queues.clone(), triggers);
         let changed = move |key: &Key, old: Option<&Arc<R>>, new: Option<&Arc<R>>| {
-            queues.add(triggers(key, old.map(AsRef::as_ref), new.map(AsRef::as_ref)));
+            queues.add(triggers(
+                key,
+                old.map(AsRef::as_ref),
+                new.map(AsRef::as_ref),
+            ));
         };
-        Cache::watch(Api::all(self.context.client.clone()), config, self.context.stop.clone(), reduce, changed)
+        Cache::watch(
+            Api::all(self.context.client.clone()),
+            config,
+            self.context.stop.clone(),
+            reduce,
+            changed,
+        )
     }
 
     fn namespaces(&self) -> Cache<ConsumerNamespace> {
-        let ours = format!("{} in ({},{})", labels::NAMESPACE_KIND, mapped::TENANT, mapped::MAPPED);
+        let ours = format!(
+            "{} in ({},{})",
+            labels::NAMESPACE_KIND,
+            mapped::TENANT,
+            mapped::MAPPED
+        );
         let ledger = self.ledger.clone();
-        self.all(Config::default().labels(&ours), ConsumerNamespace::reduce, move |_, old, new| {
-            ledger.lock().recount();
-            triggers::namespace_changed(old, new)
-        })
+        self.all(
+            Config::default().labels(&ours),
+            ConsumerNamespace::reduce,
+            move |_, old, new| {
+                ledger.lock().recount();
+                triggers::namespace_changed(old, new)
+            },
+        )
     }
 
     fn maps(&self) -> Cache<NamespaceMap> {
-        self.all(Config::default(), reduce_map, |key, old, new| triggers::map_changed(&key.namespace, old, new))
+        self.all(Config::default(), reduce_map, |key, old, new| {
+            triggers::map_changed(&key.namespace, old, new)
+        })
     }
 
     fn shadows(&self) -> Cache<Shadow> {
-        let (api, stop) = (Api::<ShadowPod>::all(self.context.client.clone()), self.context.stop.clone());
-        let (queues, index, ledger) = (self.queues.clone(), self.shadow_index.clone(), self.ledger.clone());
+        let (api, stop) = (
+            Api::<ShadowPod>::all(self.context.client.clone()),
+            self.context.stop.clone(),
+        );
+        let (queues, index, ledger) = (
+            self.queues.clone(),
+            self.shadow_index.clone(),
+            self.ledger.clone(),
+        );
         Cache::watch(
             api,
             Config::default(),
@@ -258,7 +320,10 @@ impl Watches<'_> {
                 let (old, new) = (old.map(AsRef::as_ref), new.map(AsRef::as_ref));
                 let triggers = triggers::shadow_pod_changed(key, old, new);
                 // A pod that does not wait for room leaves the ledger again when it is reconciled.
-                if let Some(request) = new.filter(|_| !triggers.is_empty()).and_then(|new| new.admission_request(key)) {
+                if let Some(request) = new
+                    .filter(|_| !triggers.is_empty())
+                    .and_then(|new| new.admission_request(key))
+                {
                     ledger.lock().arrived(request);
                 }
                 queues.add(triggers);
@@ -267,21 +332,33 @@ impl Watches<'_> {
     }
 
     fn pods(&self, namespaces: &Cache<ConsumerNamespace>) -> Cache<RemotePod> {
-        let api: Api<WatchedPod> = Api::all_with(self.context.client.clone(), &ApiResource::erase::<Pod>(&()));
-        let config = Config::default().labels(labels::SHADOW_POD).page_size(PODS_PAGE);
-        let (queues, index, ledger) = (self.queues.clone(), self.index.clone(), self.ledger.clone());
+        let api: Api<WatchedPod> =
+            Api::all_with(self.context.client.clone(), &ApiResource::erase::<Pod>(&()));
+        let config = Config::default()
+            .labels(labels::SHADOW_POD)
+            .page_size(PODS_PAGE);
+        let (queues, index, ledger) =
+            (self.queues.clone(), self.index.clone(), self.ledger.clone());
         let namespaces = namespaces.clone();
-        Cache::watch(api, config, self.context.stop.clone(), RemotePod::reduce, move |_, old, new| {
-            queues.add(triggers::shadow_pods(index.lock().changed(old, new)));
-            let (old, new) = (old.map(AsRef::as_ref), new.map(AsRef::as_ref));
-            queues.add(triggers::room_freed(ledger.lock().pod_changed(old, new)));
-            queues.add(triggers::remote_pod_changed(old, new, |namespace| {
-                match &namespaces.get(&Key::new("", namespace))?.kind {
-                    NamespaceKind::Mapped { home } => Some(home.clone()),
-                    NamespaceKind::Tenant { .. } => None,
-                }
-            }));
-        })
+        Cache::watch(
+            api,
+            config,
+            self.context.stop.clone(),
+            RemotePod::reduce,
+            move |_, old, new| {
+                queues.add(triggers::shadow_pods(index.lock().changed(old, new)));
+                let (old, new) = (old.map(AsRef::as_ref), new.map(AsRef::as_ref));
+                queues.add(triggers::room_freed(ledger.lock().pod_changed(old, new)));
+                queues.add(triggers::remote_pod_changed(
+                    old,
+                    new,
+                    |namespace| match &namespaces.get(&Key::new("", namespace))?.kind {
+                        NamespaceKind::Mapped { home } => Some(home.clone()),
+                        NamespaceKind::Tenant { .. } => None,
+                    },
+                ));
+            },
+        )
     }
 
     fn records(&self, maps: &Cache<NamespaceMap>) -> Cache<Source> {
@@ -290,7 +367,9 @@ impl Watches<'_> {
             Config::default(),
             |object: ReflectedObject| Some(Source::of_object(object)),
             move |key, old, new| {
-                triggers::record_changed(&key.namespace, old, new, || maps.get(&Key::new(&key.namespace, NAMESPACE_MAP)))
+                triggers::record_changed(&key.namespace, old, new, || {
+                    maps.get(&Key::new(&key.namespace, NAMESPACE_MAP))
+                })
             },
         )
     }
@@ -309,7 +388,9 @@ impl Watches<'_> {
         };
         self.all(ours, without_status, move |key, _, _| {
             let namespace = namespaces.get(&Key::new("", key.namespace.as_str()));
-            namespace.map(|namespace| triggers::lent_on_changed(&namespace)).unwrap_or_default()
+            namespace
+                .map(|namespace| triggers::lent_on_changed(&namespace))
+                .unwrap_or_default()
         })
     }
 
@@ -320,8 +401,11 @@ impl Watches<'_> {
             if old.map(|node| &node.networks) != new.map(|node| &node.networks) {
                 triggers.extend(triggers::node_changed());
             }
-            if old.and_then(|node| node.cordoned_since) != new.and_then(|node| node.cordoned_since) {
-                triggers.extend(triggers::cordoned_changed(records.all().iter().map(|(_, source)| source.as_ref())));
+            if old.and_then(|node| node.cordoned_since) != new.and_then(|node| node.cordoned_since)
+            {
+                triggers.extend(triggers::cordoned_changed(
+                    records.all().iter().map(|(_, source)| source.as_ref()),
+                ));
             }
             triggers
         })
@@ -329,13 +413,20 @@ impl Watches<'_> {
 
     fn resolver(&self) -> ResolverService {
         let queues = self.queues.clone();
-        ResolverService::follow(self.context, move || queues.add(triggers::resolver_changed()))
+        ResolverService::follow(self.context, move || {
+            queues.add(triggers::resolver_changed());
+        })
     }
 
     fn networks(&self, namespaces: &Cache<ConsumerNamespace>) -> Networks {
         let (queues, namespaces) = (self.queues.clone(), namespaces.clone());
         Networks::follow(self.context, move |peer, old, new| {
-            queues.add(triggers::network_changed(&peer, old, new, &by_name(&namespaces)));
+            queues.add(triggers::network_changed(
+                &peer,
+                old,
+                new,
+                &by_name(&namespaces),
+            ));
         })
     }
 }
@@ -344,14 +435,33 @@ impl Provider {
     /// Starts all watches.
     pub fn start(context: Context) -> Self {
         let (index, shadow_index, ledger) = Default::default();
-        let watches = Watches { context: &context, queues: Queues::default(), index, shadow_index, ledger };
+        let watches = Watches {
+            context: &context,
+            queues: Queues::default(),
+            index,
+            shadow_index,
+            ledger,
+        };
         let namespaces = watches.namespaces();
         let maps = watches.maps();
-        let offers = watches.all(Config::default(), |offer: ResourceOffer| Offer::reduce(offer), triggers::offer_changed);
-        let policies = watches.all(Config::default(), without_status, |_, _, _| triggers::policy_changed());
-        let foreign_clusters =
-            watches.all(Config::default(), |cluster| Some(without_volatile(cluster)), |_, _, _| triggers::policy_changed());
-        let runtime_classes = watches.all(Config::default(), |class| Some(overhead(class)), |_, _, _| triggers::policy_changed());
+        let offers = watches.all(
+            Config::default(),
+            |offer: ResourceOffer| Offer::reduce(offer),
+            triggers::offer_changed,
+        );
+        let policies = watches.all(Config::default(), without_status, |_, _, _| {
+            triggers::policy_changed()
+        });
+        let foreign_clusters = watches.all(
+            Config::default(),
+            |cluster| Some(without_volatile(cluster)),
+            |_, _, _| triggers::policy_changed(),
+        );
+        let runtime_classes = watches.all(
+            Config::default(),
+            |class| Some(overhead(class)),
+            |_, _, _| triggers::policy_changed(),
+        );
         let records = watches.records(&maps);
         Self {
             shadows: watches.shadows(),
@@ -359,7 +469,9 @@ impl Provider {
             nodes: watches.nodes(&records),
             records,
             lent_on: watches.lent_on(&namespaces),
-            remote_namespaces: watches.all(Config::default(), remote_namespaces, |_, _, _| triggers::remote_namespaces_changed()),
+            remote_namespaces: watches.all(Config::default(), remote_namespaces, |_, _, _| {
+                triggers::remote_namespaces_changed()
+            }),
             networks: watches.networks(&namespaces),
             resolver: watches.resolver(),
             recorder: Recorder::start(&context, labels::CONSUMER_ID, "provider"),
@@ -380,7 +492,8 @@ impl Provider {
         }
     }
 
-    /// Waits for all initial lists: until then, absence proves nothing. `false` if a watch ended before.
+    /// Waits for all initial lists: until then, absence proves nothing. `false` if a watch ended
+    /// before.
     pub async fn synced(&self) -> bool {
         self.namespaces.synced().await
             && self.maps.synced().await
@@ -400,12 +513,16 @@ impl Provider {
     }
 
     pub fn remote_pods(&self) -> RemotePods {
-        RemotePods { pods: self.pods.clone(), shadows: self.shadows.clone() }
+        RemotePods {
+            pods: self.pods.clone(),
+            shadows: self.shadows.clone(),
+        }
     }
 
     /// The tenant that this namespace belongs to, if it is a tenant namespace.
     pub fn tenant(&self, namespace: &str) -> Option<Arc<ConsumerNamespace>> {
-        self.namespace(namespace).filter(|found| matches!(found.kind, NamespaceKind::Tenant { .. }))
+        self.namespace(namespace)
+            .filter(|found| matches!(found.kind, NamespaceKind::Tenant { .. }))
     }
 
     /// The tenant or mapped namespace with this name.
@@ -424,26 +541,40 @@ impl Provider {
 
     /// Returns the destination of objects of a consumer's namespace.
     pub fn destination(&self, tenant: &str, home: &str) -> Destination {
-        mapped::destination(self.tenant(tenant).as_deref(), self.map(tenant).as_deref(), home, |name| self.namespace(name))
+        mapped::destination(
+            self.tenant(tenant).as_deref(),
+            self.map(tenant).as_deref(),
+            home,
+            |name| self.namespace(name),
+        )
     }
 
-    /// Returns the destination of pods of a consumer's namespace and pool. They wait until the namespace enforces the Pod Security standard
-    /// of the policy and, if the pool is borrowed, until the namespace is lent on: otherwise nothing would keep them apart at its
-    /// providers.
+    /// Returns the destination of pods of a consumer's namespace and pool. They wait until the
+    /// namespace enforces the Pod Security standard of the policy and, if the pool is borrowed,
+    /// until the namespace is lent on: otherwise nothing would keep them apart at its providers.
     pub fn destination_of_pods(&self, tenant: &str, home: &str, pool: &str) -> Destination {
         let mut destination = self.destination(tenant, home);
         if destination.state == DestinationState::Ready
             && let Some(found) = self.namespace(&destination.namespace)
-            && let Some(level) = usage::pod_security_to_set(&found, self.policy_of(&found.consumer).as_ref())
+            && let Some(level) =
+                usage::pod_security_to_set(&found, self.policy_of(&found.consumer).as_ref())
         {
             destination.state = DestinationState::NotReady(format!(
                 "namespace {} is being set to Pod Security level {level}",
                 destination.namespace
             ));
         }
-        let is_borrowed = || self.offers.get(&Key::new(tenant, pool)).is_some_and(|offer| offer.borrowed);
-        if destination.state == DestinationState::Ready && !self.sends_on(&destination.namespace) && is_borrowed() {
-            destination.state = DestinationState::NotReady(mapped::not_lent_on(&destination.namespace));
+        let is_borrowed = || {
+            self.offers
+                .get(&Key::new(tenant, pool))
+                .is_some_and(|offer| offer.borrowed)
+        };
+        if destination.state == DestinationState::Ready
+            && !self.sends_on(&destination.namespace)
+            && is_borrowed()
+        {
+            destination.state =
+                DestinationState::NotReady(mapped::not_lent_on(&destination.namespace));
         }
         destination
     }
@@ -451,19 +582,26 @@ impl Provider {
     /// Whether this namespace is a mapped namespace of this tenant.
     pub fn is_mapped_for(&self, namespace: &str, tenant: &str) -> bool {
         self.namespace(namespace).is_some_and(|found| {
-            matches!(found.kind, NamespaceKind::Mapped { .. }) && tenant_namespace(&found.consumer) == tenant
+            matches!(found.kind, NamespaceKind::Mapped { .. })
+                && tenant_namespace(&found.consumer) == tenant
         })
     }
 
-    /// Whether pods of this mapped namespace may run at other clusters: also after the offers that they came with, until the last
-    /// of them is gone.
+    /// Whether pods of this mapped namespace may run at other clusters: also after the offers that
+    /// they came with, until the last of them is gone.
     pub fn is_lent_on(&self, namespace: &str) -> bool {
-        self.lent_on.get(&Key::new(namespace, NAMESPACE_OFFLOADING)).is_some()
+        self.lent_on
+            .get(&Key::new(namespace, NAMESPACE_OFFLOADING))
+            .is_some()
     }
 
     /// Whether new pods of this mapped namespace may be created for other clusters.
     pub fn sends_on(&self, namespace: &str) -> bool {
-        lent_on::takes_new_pods(self.lent_on.get(&Key::new(namespace, NAMESPACE_OFFLOADING)).as_deref())
+        lent_on::takes_new_pods(
+            self.lent_on
+                .get(&Key::new(namespace, NAMESPACE_OFFLOADING))
+                .as_deref(),
+        )
     }
 
     /// Whether a namespace has remote pods.
@@ -473,7 +611,10 @@ impl Provider {
 
     /// Whether a namespace has remote pods that were created for virtual nodes.
     pub fn has_lent_on_pods(&self, namespace: &str) -> bool {
-        self.pods.in_namespace(namespace).iter().any(|(_, pod)| pod.is_lent_on)
+        self.pods
+            .in_namespace(namespace)
+            .iter()
+            .any(|(_, pod)| pod.is_lent_on)
     }
 
     /// The DNS domain of this cluster, if it is known.
@@ -483,26 +624,37 @@ impl Provider {
 
     /// The resolver that new pods of this tenant ask. `None` if there is none.
     pub fn resolver_for(&self, tenant: &str) -> Option<Resolver> {
-        self.resolver.for_pods_of(self.map(tenant).as_deref().and_then(announced_domain))
+        self.resolver
+            .for_pods_of(self.map(tenant).as_deref().and_then(announced_domain))
     }
 
     /// Returns the policy for this consumer now. `None` if no policy selects it.
     pub fn policy_of(&self, consumer: &ClusterId) -> Option<ConsumerPolicy> {
-        let policies: Vec<Arc<PeeringPolicy>> = self.policies.all().into_iter().map(|(_, policy)| policy).collect();
+        let policies: Vec<Arc<PeeringPolicy>> = self
+            .policies
+            .all()
+            .into_iter()
+            .map(|(_, policy)| policy)
+            .collect();
         let cluster = foreign_clusters::of_peer(&self.foreign_clusters, consumer);
         usage::of_consumer(&policies, consumer, cluster.first().map(AsRef::as_ref))
     }
 
     /// Whether this tenant's pods are charged by requests or by limits.
     pub fn charge(&self, tenant: &str) -> Charge {
-        let policy = self.tenant(tenant).and_then(|tenant| self.policy_of(&tenant.consumer));
+        let policy = self
+            .tenant(tenant)
+            .and_then(|tenant| self.policy_of(&tenant.consumer));
         policy.map(|policy| policy.usage.charge).unwrap_or_default()
     }
 
     /// Returns the amounts that the policy's `RuntimeClass` adds to the requests of each pod.
     pub fn overhead(&self, policy: &ConsumerPolicy) -> ResourceList {
         let class = policy.usage.runtime_class_name.as_ref();
-        class.and_then(|name| self.runtime_classes.get(&Key::new("", name.clone()))).map(Arc::unwrap_or_clone).unwrap_or_default()
+        class
+            .and_then(|name| self.runtime_classes.get(&Key::new("", name.clone())))
+            .map(Arc::unwrap_or_clone)
+            .unwrap_or_default()
     }
 
     /// Returns the withdrawal that affects the pod of this shadow pod.
@@ -515,38 +667,85 @@ impl Provider {
     pub fn internal_networks(&self) -> BTreeSet<IpNet> {
         let networks = self.networks.all();
         let prefixes = networks.iter().flat_map(|network| network.prefixes());
-        let nodes = self.nodes.all().into_iter().flat_map(|(_, node)| node.networks.clone());
+        let nodes = self
+            .nodes
+            .all()
+            .into_iter()
+            .flat_map(|(_, node)| node.networks.clone());
         isolation::internal_networks(&self.context.config(), nodes.chain(prefixes))
     }
 
-    /// Whether what runs in this namespace of a consumer is ours: the consumer is our provider, and `home` is where pods of ours are there.
+    /// Whether what runs in this namespace of a consumer is ours: the consumer is our provider, and
+    /// `home` is where pods of ours are there.
     fn is_ours(&self, consumer: &ClusterId, home: &str) -> bool {
         let there = (consumer.clone(), home.to_owned());
-        self.remote_namespaces.all().iter().any(|(_, namespaces)| namespaces.contains(&there))
+        self.remote_namespaces
+            .all()
+            .iter()
+            .any(|(_, namespaces)| namespaces.contains(&there))
     }
 
     /// The limits for the pods of this consumer's namespace.
-    pub fn isolation_of(&self, consumer: &ClusterId, home: &str, policy: Option<&ConsumerPolicy>) -> IsolationPolicy {
+    pub fn isolation_of(
+        &self,
+        consumer: &ClusterId,
+        home: &str,
+        policy: Option<&ConsumerPolicy>,
+    ) -> IsolationPolicy {
         let config = self.context.config();
-        let prefixes = self.networks.of(consumer).iter().flat_map(|network| network.prefixes().collect::<Vec<_>>()).collect();
-        let ranges = config.status.as_ref().and_then(|status| status.network.as_ref());
-        let own_pods = ranges.filter(|_| self.is_ours(consumer, home)).map(|ranges| ranges.pods.clone()).unwrap_or_default();
+        let prefixes = self
+            .networks
+            .of(consumer)
+            .iter()
+            .flat_map(|network| network.prefixes().collect::<Vec<_>>())
+            .collect();
+        let ranges = config
+            .status
+            .as_ref()
+            .and_then(|status| status.network.as_ref());
+        let own_pods = ranges
+            .filter(|_| self.is_ours(consumer, home))
+            .map(|ranges| ranges.pods.clone())
+            .unwrap_or_default();
         let ranges = ranges.filter(|_| policy.is_some_and(|policy| policy.usage.api_server));
         let api_servers = ranges.iter().flat_map(|ranges| &ranges.api_servers);
-        let api_servers = api_servers.map(|one| SocketAddr::new(one.address, one.port)).collect();
-        let sources = policy.iter().flat_map(|policy| &policy.usage.allowed_ingress_sources);
-        let ingress_sources = sources.filter_map(|one| isolation::allowed_ingress_source(one)).collect();
+        let api_servers = api_servers
+            .map(|one| SocketAddr::new(one.address, one.port))
+            .collect();
+        let sources = policy
+            .iter()
+            .flat_map(|policy| &policy.usage.allowed_ingress_sources);
+        let ingress_sources = sources
+            .filter_map(|one| isolation::allowed_ingress_source(one))
+            .collect();
         let internal = self.internal_networks();
         let cluster_dns = self.resolver.for_pods_of(None).is_none();
         let consumer = consumer.clone();
-        IsolationPolicy { consumer, internal, prefixes, own_pods, api_servers, cluster_dns, ingress_sources }
+        IsolationPolicy {
+            consumer,
+            internal,
+            prefixes,
+            own_pods,
+            api_servers,
+            cluster_dns,
+            ingress_sources,
+        }
     }
 
     /// The sources in the Secrets of a tenant namespace. `None` while not all of them are known.
     pub fn secrets_of(&self, tenant: &str) -> Option<Vec<Arc<Source>>> {
         let secrets = self.secrets.lock();
-        let known = secrets.get(tenant).filter(|known| known.secrets.is_synced())?;
-        Some(known.secrets.all().into_iter().map(|(_, source)| source).collect())
+        let known = secrets
+            .get(tenant)
+            .filter(|known| known.secrets.is_synced())?;
+        Some(
+            known
+                .secrets
+                .all()
+                .into_iter()
+                .map(|(_, source)| source)
+                .collect(),
+        )
     }
 
     /// Starts the watch of a tenant namespace's Secrets, or ends it after the namespace is gone.
@@ -564,9 +763,18 @@ impl Provider {
         let api: Api<Secret> = Api::namespaced(self.context.client.clone(), &tenant);
         let only_reflected = Config::default().labels(&format!("{}=true", labels::REFLECTED));
         let queues = self.queues.clone();
-        let secrets = Cache::watch(api, only_reflected, stop.clone(), Source::of_secret, move |_, old, new| {
-            queues.add(triggers::secret_changed(old.map(AsRef::as_ref), new.map(AsRef::as_ref)));
-        });
+        let secrets = Cache::watch(
+            api,
+            only_reflected,
+            stop.clone(),
+            Source::of_secret,
+            move |_, old, new| {
+                queues.add(triggers::secret_changed(
+                    old.map(AsRef::as_ref),
+                    new.map(AsRef::as_ref),
+                ));
+            },
+        );
         let (queues, listed) = (self.queues.clone(), secrets.clone());
         let all = triggers::secrets_listed(&tenant, self.map(&tenant).as_deref());
         tokio::spawn(async move {
@@ -579,21 +787,36 @@ impl Provider {
 }
 
 fn by_name(namespaces: &Cache<ConsumerNamespace>) -> BTreeMap<String, Arc<ConsumerNamespace>> {
-    namespaces.all().into_iter().map(|(key, namespace)| (key.name, namespace)).collect()
+    namespaces
+        .all()
+        .into_iter()
+        .map(|(key, namespace)| (key.name, namespace))
+        .collect()
 }
 
 /// The providers of a namespace of ours, and its names there.
 fn remote_namespaces(offloading: NamespaceOffloading) -> Option<BTreeSet<(ClusterId, String)>> {
     let remote = offloading.status?.remote_namespaces;
-    Some(remote.into_iter().map(|one| (one.cluster_id, one.namespace)).collect())
+    Some(
+        remote
+            .into_iter()
+            .map(|one| (one.cluster_id, one.namespace))
+            .collect(),
+    )
 }
 
-/// The map of a consumer. Its metadata holds only what is read of it, because the consumer writes that.
+/// The map of a consumer. Its metadata holds only what is read of it, because the consumer writes
+/// that.
 fn reduce_map(mut map: NamespaceMap) -> Option<NamespaceMap> {
-    let domain = announced_domain(&map).map(|domain| (annotations::CLUSTER_DOMAIN.to_owned(), domain.to_owned()));
+    let domain = announced_domain(&map)
+        .map(|domain| (annotations::CLUSTER_DOMAIN.to_owned(), domain.to_owned()));
     map.metadata.labels = None;
     map.metadata.annotations = domain.map(|domain| [domain].into());
-    if map.metadata.name.as_deref() == Some(NAMESPACE_MAP) { whole(map) } else { None }
+    if map.metadata.name.as_deref() == Some(NAMESPACE_MAP) {
+        whole(map)
+    } else {
+        None
+    }
 }
 
 /// A `ForeignCluster` without the fields that change often and do not tell which policy selects it.
@@ -610,25 +833,42 @@ const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 impl LocalNode {
     #[allow(clippy::unnecessary_wraps, reason = "the cache keeps every node")]
     fn reduce(node: Node) -> Option<Self> {
-        let (mut networks, cordoned_since) = (isolation::networks_of_node(&node), cordoned_since(&node));
+        let (mut networks, cordoned_since) =
+            (isolation::networks_of_node(&node), cordoned_since(&node));
         let labels = node.metadata.labels.unwrap_or_default();
-        if labels.get(labels::TYPE).is_some_and(|kind| kind == labels::TYPE_VIRTUAL_NODE) {
+        if labels
+            .get(labels::TYPE)
+            .is_some_and(|kind| kind == labels::TYPE_VIRTUAL_NODE)
+        {
             networks.clear();
         }
-        Some(Self { labels, networks, cordoned_since })
+        Some(Self {
+            labels,
+            networks,
+            cordoned_since,
+        })
     }
 }
 
-/// Returns the time at which a node was cordoned; `None` without the taint. If the taint has no time, the node was created with it.
+/// Returns the time at which a node was cordoned; `None` without the taint. If the taint has no
+/// time, the node was created with it.
 fn cordoned_since(node: &Node) -> Option<Timestamp> {
     let taints = node.spec.as_ref()?.taints.as_ref()?;
     let taint = taints.iter().find(|taint| taint.key == UNSCHEDULABLE)?;
-    taint.time_added.as_ref().or(node.metadata.creation_timestamp.as_ref()).map(|time| time.0)
+    taint
+        .time_added
+        .as_ref()
+        .or(node.metadata.creation_timestamp.as_ref())
+        .map(|time| time.0)
 }
 
 /// The amounts that a `RuntimeClass` adds to the requests of each pod.
 fn overhead(class: RuntimeClass) -> ResourceList {
-    class.overhead.and_then(|overhead| overhead.pod_fixed).map(|fixed| requests::list(&fixed)).unwrap_or_default()
+    class
+        .overhead
+        .and_then(|overhead| overhead.pod_fixed)
+        .map(|fixed| requests::list(&fixed))
+        .unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -643,12 +883,19 @@ mod tests {
             let class = json!({ "metadata": { "name": "sandbox" }, "handler": "sandbox", "overhead": overhead });
             overhead_of(serde_json::from_value(class).unwrap())
         };
-        assert_eq!(class(json!({ "podFixed": { "cpu": "250m", "memory": "120Mi" } })), "cpu=250m,memory=120Mi");
+        assert_eq!(
+            class(json!({ "podFixed": { "cpu": "250m", "memory": "120Mi" } })),
+            "cpu=250m,memory=120Mi"
+        );
         assert_eq!(class(json!(null)), "");
     }
 
     fn overhead_of(class: RuntimeClass) -> String {
-        overhead(class).iter().map(|(name, quantity)| format!("{name}={quantity}")).collect::<Vec<_>>().join(",")
+        overhead(class)
+            .iter()
+            .map(|(name, quantity)| format!("{name}={quantity}"))
+            .collect::<Vec<_>>()
+            .join(",")
     }
 
     #[test]
@@ -661,9 +908,18 @@ mod tests {
             reduce_map(serde_json::from_value(map).unwrap())
         };
         let map = reduced(NAMESPACE_MAP, "rome.example").unwrap();
-        assert_eq!((announced_domain(&map), map.metadata.labels.as_ref()), (Some("rome.example"), None));
+        assert_eq!(
+            (announced_domain(&map), map.metadata.labels.as_ref()),
+            (Some("rome.example"), None)
+        );
         assert_eq!(map.metadata.annotations.map(|all| all.len()), Some(1));
-        assert_eq!(reduced(NAMESPACE_MAP, "rome..example").unwrap().metadata.annotations, None);
+        assert_eq!(
+            reduced(NAMESPACE_MAP, "rome..example")
+                .unwrap()
+                .metadata
+                .annotations,
+            None
+        );
         assert_eq!(reduced("other", "rome.example"), None);
     }
 

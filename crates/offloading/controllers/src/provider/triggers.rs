@@ -1,4 +1,5 @@
-//! Finds the keys to enqueue after a change: the only place that decides it. Every function is a row of one table, without side effects.
+//! Finds the keys to enqueue after a change: the only place that decides it. Every function is a
+//! row of one table, without side effects.
 //!
 //! | what changed | what to reconcile |
 //! |---|---|
@@ -23,7 +24,9 @@ use std::{
     time::Duration,
 };
 
-use liqo_api::{ClusterId, Key, MappedNamespace, NamespaceMap, WantedNamespace, pods, tenant_namespace};
+use liqo_api::{
+    ClusterId, Key, MappedNamespace, NamespaceMap, WantedNamespace, pods, tenant_namespace,
+};
 use liqo_offloading_rules::namespace::mapped::{ConsumerNamespace, NamespaceKind};
 use liqo_offloading_rules::pod::admission::Offer;
 use liqo_offloading_rules::pod::remote_pod::RemotePod;
@@ -34,17 +37,21 @@ use liqo_offloading_rules::replica::source::Source;
 
 use crate::networks::Network;
 
-/// Time for the consumer to take back an endpoint whose pod is gone here, before it is removed here.
+/// Time for the consumer to take back an endpoint whose pod is gone here, before it is removed
+/// here.
 const ADDRESS_DELAY: Duration = Duration::from_secs(2);
-/// Delay before pods that wait for room are tried after a pod ended, so that one try serves many ended pods.
+/// Delay before pods that wait for room are tried after a pod ended, so that one try serves many
+/// ended pods.
 pub const ROOM_DELAY: Duration = Duration::from_millis(200);
 /// Delay before isolation is computed again: nodes and peers often change by the dozen.
 const ISOLATION_DELAY: Duration = Duration::from_millis(300);
 
-/// The sources of a namespace that are reconciled together. Endpoints change much more often than what pods reference.
+/// The sources of a namespace that are reconciled together. Endpoints change much more often than
+/// what pods reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Group {
-    /// The objects that pods reference: `ConfigMap`s and Secrets. Objects of unknown kinds, which are refused, are among them.
+    /// The objects that pods reference: `ConfigMap`s and Secrets. Objects of unknown kinds, which
+    /// are refused, are among them.
     Named,
     /// Services and their endpoints.
     Services,
@@ -67,7 +74,11 @@ pub struct ReplicaGroup {
 
 impl ReplicaGroup {
     fn new(tenant: &str, home: &str, group: Group) -> Self {
-        Self { tenant: tenant.to_owned(), home: home.to_owned(), group }
+        Self {
+            tenant: tenant.to_owned(),
+            home: home.to_owned(),
+            group,
+        }
     }
 
     /// The group that this source belongs to.
@@ -125,7 +136,10 @@ impl Target {
     }
 
     fn after(self, delay: Duration) -> Trigger {
-        Trigger { target: self, delay }
+        Trigger {
+            target: self,
+            delay,
+        }
     }
 }
 
@@ -134,11 +148,21 @@ fn namespaces(tenant: &str) -> Trigger {
 }
 
 fn pods_of(tenant: &str, all: bool) -> Trigger {
-    Target::TenantPods(TenantPods { tenant: tenant.to_owned(), home: None, all }).now()
+    Target::TenantPods(TenantPods {
+        tenant: tenant.to_owned(),
+        home: None,
+        all,
+    })
+    .now()
 }
 
 fn pods_in(tenant: &str, home: &str) -> Trigger {
-    Target::TenantPods(TenantPods { tenant: tenant.to_owned(), home: Some(home.to_owned()), all: true }).now()
+    Target::TenantPods(TenantPods {
+        tenant: tenant.to_owned(),
+        home: Some(home.to_owned()),
+        all: true,
+    })
+    .now()
 }
 
 fn replicas(tenant: &str, home: &str, group: Group) -> Trigger {
@@ -146,16 +170,28 @@ fn replicas(tenant: &str, home: &str, group: Group) -> Trigger {
 }
 
 fn all_replicas(tenant: &str, home: &str) -> [Trigger; 5] {
-    [Group::Named, Group::Services, Group::Ingresses, Group::Policies, Group::Budgets].map(|group| replicas(tenant, home, group))
+    [
+        Group::Named,
+        Group::Services,
+        Group::Ingresses,
+        Group::Policies,
+        Group::Budgets,
+    ]
+    .map(|group| replicas(tenant, home, group))
 }
 
 /// A tenant or mapped namespace changed.
-pub fn namespace_changed(old: Option<&ConsumerNamespace>, new: Option<&ConsumerNamespace>) -> Vec<Trigger> {
+pub fn namespace_changed(
+    old: Option<&ConsumerNamespace>,
+    new: Option<&ConsumerNamespace>,
+) -> Vec<Trigger> {
     let of = |namespace: &ConsumerNamespace| {
         let tenant = tenant_namespace(&namespace.consumer);
         let mut triggers = vec![namespaces(&tenant)];
         match &namespace.kind {
-            NamespaceKind::Tenant { .. } => triggers.extend([pods_of(&tenant, true), Target::TenantSecrets(tenant).now()]),
+            NamespaceKind::Tenant { .. } => {
+                triggers.extend([pods_of(&tenant, true), Target::TenantSecrets(tenant).now()]);
+            }
             NamespaceKind::Mapped { home } => {
                 // What runs in a namespace that is no longer the consumer's takes no room.
                 triggers.extend([pods_in(&tenant, home), pods_of(&tenant, false)]);
@@ -167,46 +203,94 @@ pub fn namespace_changed(old: Option<&ConsumerNamespace>, new: Option<&ConsumerN
     [old, new].into_iter().flatten().flat_map(of).collect()
 }
 
-/// The `NamespaceMap` of a tenant namespace changed. It names all namespaces of the consumer, and changes several times for each of them:
-/// what it says of the others has not changed.
-pub fn map_changed(tenant: &str, old: Option<&NamespaceMap>, new: Option<&NamespaceMap>) -> Vec<Trigger> {
+/// The `NamespaceMap` of a tenant namespace changed. It names all namespaces of the consumer, and
+/// changes several times for each of them: what it says of the others has not changed.
+pub fn map_changed(
+    tenant: &str,
+    old: Option<&NamespaceMap>,
+    new: Option<&NamespaceMap>,
+) -> Vec<Trigger> {
     let named = |map: &NamespaceMap| {
-        let reported = map.status.iter().flat_map(|status| status.namespaces.keys());
-        map.spec.mappings.keys().chain(reported).cloned().collect::<Vec<_>>()
+        let reported = map
+            .status
+            .iter()
+            .flat_map(|status| status.namespaces.keys());
+        map.spec
+            .mappings
+            .keys()
+            .chain(reported)
+            .cloned()
+            .collect::<Vec<_>>()
     };
     let homes: BTreeSet<String> = [old, new].into_iter().flatten().flat_map(named).collect();
-    let changed = homes.iter().filter(|home| said_of(home, old) != said_of(home, new));
-    let content = changed.flat_map(|home| [pods_in(tenant, home)].into_iter().chain(all_replicas(tenant, home)));
+    let changed = homes
+        .iter()
+        .filter(|home| said_of(home, old) != said_of(home, new));
+    let content = changed.flat_map(|home| {
+        [pods_in(tenant, home)]
+            .into_iter()
+            .chain(all_replicas(tenant, home))
+    });
     [namespaces(tenant)].into_iter().chain(content).collect()
 }
 
-/// Returns the entries of a map for a namespace: the wish of the consumer, and the report of this cluster.
-fn said_of<'a>(home: &str, map: Option<&'a NamespaceMap>) -> (Option<&'a WantedNamespace>, Option<&'a MappedNamespace>) {
-    (map.and_then(|map| map.spec.mappings.get(home)), map.and_then(|map| map.status.as_ref()?.namespaces.get(home)))
+/// Returns the entries of a map for a namespace: the wish of the consumer, and the report of this
+/// cluster.
+fn said_of<'a>(
+    home: &str,
+    map: Option<&'a NamespaceMap>,
+) -> (Option<&'a WantedNamespace>, Option<&'a MappedNamespace>) {
+    (
+        map.and_then(|map| map.spec.mappings.get(home)),
+        map.and_then(|map| map.status.as_ref()?.namespaces.get(home)),
+    )
 }
 
 /// A `ResourceOffer` changed. The mapped namespaces of borrowed pools are offloaded to their nodes.
 pub fn offer_changed(offer: &Key, old: Option<&Offer>, new: Option<&Offer>) -> Vec<Trigger> {
-    let nodes = |offer: Option<&Offer>| offer.filter(|offer| offer.borrowed).map(|offer| offer.nodes.clone());
+    let nodes = |offer: Option<&Offer>| {
+        offer
+            .filter(|offer| offer.borrowed)
+            .map(|offer| offer.nodes.clone())
+    };
     let lent_on = (nodes(old) != nodes(new)).then(|| namespaces(&offer.namespace));
     // Pods that wait for the nodes that it had are created again.
-    let has_other_nodes = old.zip(new).is_some_and(|(old, new)| old.nodes != new.nodes);
-    [pods_of(&offer.namespace, has_other_nodes), Target::Account(offer.clone()).now()].into_iter().chain(lent_on).collect()
+    let has_other_nodes = old
+        .zip(new)
+        .is_some_and(|(old, new)| old.nodes != new.nodes);
+    [
+        pods_of(&offer.namespace, has_other_nodes),
+        Target::Account(offer.clone()).now(),
+    ]
+    .into_iter()
+    .chain(lent_on)
+    .collect()
 }
 
-/// The `NamespaceOffloading` of a mapped namespace changed. While it exists, the namespace has policies that travel, and pods that do.
+/// The `NamespaceOffloading` of a mapped namespace changed. While it exists, the namespace has
+/// policies that travel, and pods that do.
 pub fn lent_on_changed(namespace: &ConsumerNamespace) -> Vec<Trigger> {
     let tenant = tenant_namespace(&namespace.consumer);
-    [namespaces(&tenant), pods_of(&tenant, false)].into_iter().chain(isolation_changed([namespace])).collect()
+    [namespaces(&tenant), pods_of(&tenant, false)]
+        .into_iter()
+        .chain(isolation_changed([namespace]))
+        .collect()
 }
 
 /// A shadow pod changed. The provider itself writes the status, so a change of that alone is none.
 pub fn shadow_pod_changed(key: &Key, old: Option<&Shadow>, new: Option<&Shadow>) -> Vec<Trigger> {
-    let is_change = old.zip(new).is_none_or(|(old, new)| new.differs_beyond_status(old));
-    if is_change { shadow_pods([key.clone()]) } else { Vec::new() }
+    let is_change = old
+        .zip(new)
+        .is_none_or(|(old, new)| new.differs_beyond_status(old));
+    if is_change {
+        shadow_pods([key.clone()])
+    } else {
+        Vec::new()
+    }
 }
 
-/// A remote pod changed. `home_of` finds the consumer's namespace that a mapped namespace belongs to.
+/// A remote pod changed. `home_of` finds the consumer's namespace that a mapped namespace belongs
+/// to.
 pub fn remote_pod_changed(
     old: Option<&RemotePod>,
     new: Option<&RemotePod>,
@@ -223,21 +307,34 @@ pub fn remote_pod_changed(
         triggers.push(Target::Namespaces(tenant.clone()).after(ROOM_DELAY));
     }
     // The consumer usually takes the endpoint back by itself.
-    let lost_address = !old.addresses.is_empty() && new.is_none_or(|new| new.addresses != old.addresses);
+    let lost_address =
+        !old.addresses.is_empty() && new.is_none_or(|new| new.addresses != old.addresses);
     if let Some(home) = lost_address.then(|| home_of(&old.key.namespace)).flatten() {
-        triggers.push(Target::Replicas(ReplicaGroup { tenant, home, group: Group::Services }).after(ADDRESS_DELAY));
+        triggers.push(
+            Target::Replicas(ReplicaGroup {
+                tenant,
+                home,
+                group: Group::Services,
+            })
+            .after(ADDRESS_DELAY),
+        );
     }
     triggers
 }
 
-/// These shadow pods may find room, or the name that they wait for, or end for another reason than before.
+/// These shadow pods may find room, or the name that they wait for, or end for another reason than
+/// before.
 pub fn shadow_pods(keys: impl IntoIterator<Item = Key>) -> Vec<Trigger> {
-    keys.into_iter().map(|key| Target::ShadowPod(key).now()).collect()
+    keys.into_iter()
+        .map(|key| Target::ShadowPod(key).now())
+        .collect()
 }
 
 /// A pod ended, so these shadow pods may find room.
 pub fn room_freed(keys: impl IntoIterator<Item = Key>) -> Vec<Trigger> {
-    keys.into_iter().map(|key| Target::ShadowPod(key).after(ROOM_DELAY)).collect()
+    keys.into_iter()
+        .map(|key| Target::ShadowPod(key).after(ROOM_DELAY))
+        .collect()
 }
 
 /// A record in a tenant namespace changed. `map` is the tenant's map.
@@ -251,27 +348,50 @@ pub fn record_changed(
     // All Services that ask for a load balancer compete for the number that the policy gives.
     let asks = |source: Option<&Source>| source.is_some_and(Source::asks_for_balancer);
     if asks(old) != asks(new) {
-        triggers
-            .extend(map().iter().flat_map(|map| map.spec.mappings.keys()).map(|home| replicas(tenant, home, Group::Services)));
+        triggers.extend(
+            map()
+                .iter()
+                .flat_map(|map| map.spec.mappings.keys())
+                .map(|home| replicas(tenant, home, Group::Services)),
+        );
     }
     triggers
 }
 
 /// A Secret in a tenant namespace changed.
 pub fn secret_changed(old: Option<&Source>, new: Option<&Source>) -> Vec<Trigger> {
-    [old, new].into_iter().flatten().map(|source| Target::Replicas(ReplicaGroup::of(source)).now()).collect()
+    [old, new]
+        .into_iter()
+        .flatten()
+        .map(|source| Target::Replicas(ReplicaGroup::of(source)).now())
+        .collect()
 }
 
 /// All Secrets of a tenant namespace are known, so replicas without a source can be recognised.
 pub fn secrets_listed(tenant: &str, map: Option<&NamespaceMap>) -> Vec<Trigger> {
-    map.into_iter().flat_map(|map| map.spec.mappings.keys()).map(|home| replicas(tenant, home, Group::Named)).collect()
+    map.into_iter()
+        .flat_map(|map| map.spec.mappings.keys())
+        .map(|home| replicas(tenant, home, Group::Named))
+        .collect()
 }
 
 /// The Services of a namespace were created or deleted. `records` are those of all tenants.
-pub fn services_changed<'a>(group: &ReplicaGroup, records: impl IntoIterator<Item = &'a Source>) -> Vec<Trigger> {
-    let ingresses = ReplicaGroup { group: Group::Ingresses, ..group.clone() };
-    let has_some = records.into_iter().any(|source| ReplicaGroup::of(source) == ingresses);
-    if has_some { vec![Target::Replicas(ingresses).now()] } else { Vec::new() }
+pub fn services_changed<'a>(
+    group: &ReplicaGroup,
+    records: impl IntoIterator<Item = &'a Source>,
+) -> Vec<Trigger> {
+    let ingresses = ReplicaGroup {
+        group: Group::Ingresses,
+        ..group.clone()
+    };
+    let has_some = records
+        .into_iter()
+        .any(|source| ReplicaGroup::of(source) == ingresses);
+    if has_some {
+        vec![Target::Replicas(ingresses).now()]
+    } else {
+        Vec::new()
+    }
 }
 
 /// A `PeeringPolicy`, `ForeignCluster` or `RuntimeClass` changed.
@@ -280,35 +400,65 @@ pub fn policy_changed() -> Vec<Trigger> {
 }
 
 /// The allowed usage of one tenant changed. `offers` are those of all tenants.
-pub fn usage_changed<'a>(tenant: &str, offers: impl IntoIterator<Item = &'a Key>, map: Option<&NamespaceMap>) -> Vec<Trigger> {
-    let offers = offers.into_iter().filter(|offer| offer.namespace == tenant).map(|offer| Target::Account(offer.clone()).now());
+pub fn usage_changed<'a>(
+    tenant: &str,
+    offers: impl IntoIterator<Item = &'a Key>,
+    map: Option<&NamespaceMap>,
+) -> Vec<Trigger> {
+    let offers = offers
+        .into_iter()
+        .filter(|offer| offer.namespace == tenant)
+        .map(|offer| Target::Account(offer.clone()).now());
     let homes = map.into_iter().flat_map(|map| map.spec.mappings.keys());
     let replicas = homes.flat_map(|home| all_replicas(tenant, home));
-    [namespaces(tenant), pods_of(tenant, false)].into_iter().chain(offers).chain(replicas).collect()
+    [namespaces(tenant), pods_of(tenant, false)]
+        .into_iter()
+        .chain(offers)
+        .chain(replicas)
+        .collect()
 }
 
 /// These shadow pods are to be reconciled.
-pub fn tenant_pods_changed<'a>(pods: &TenantPods, shadows: impl IntoIterator<Item = (&'a Key, &'a Shadow)>) -> Vec<Trigger> {
+pub fn tenant_pods_changed<'a>(
+    pods: &TenantPods,
+    shadows: impl IntoIterator<Item = (&'a Key, &'a Shadow)>,
+) -> Vec<Trigger> {
     let TenantPods { tenant, home, all } = pods;
-    let is_refused = |shadow: &Shadow| shadow.reported.reason.as_deref() == Some(pods::CHANGE_REFUSED);
+    let is_refused =
+        |shadow: &Shadow| shadow.reported.reason.as_deref() == Some(pods::CHANGE_REFUSED);
     let concerned = |(key, shadow): &(&Key, &Shadow)| {
         key.namespace == *tenant
             && home.as_ref().is_none_or(|home| shadow.namespace == *home)
             && (*all || shadow.reported.remote_uid.is_none() || is_refused(shadow))
     };
-    shadow_pods(shadows.into_iter().filter(concerned).map(|(key, _)| key.clone()))
+    shadow_pods(
+        shadows
+            .into_iter()
+            .filter(concerned)
+            .map(|(key, _)| key.clone()),
+    )
 }
 
 /// A node was cordoned or uncordoned. `records` are those of all tenants.
 pub fn cordoned_changed<'a>(records: impl IntoIterator<Item = &'a Source>) -> Vec<Trigger> {
-    let groups: BTreeSet<ReplicaGroup> =
-        records.into_iter().map(ReplicaGroup::of).filter(|one| one.group == Group::Budgets).collect();
-    groups.into_iter().map(|group| Target::Replicas(group).now()).collect()
+    let groups: BTreeSet<ReplicaGroup> = records
+        .into_iter()
+        .map(ReplicaGroup::of)
+        .filter(|one| one.group == Group::Budgets)
+        .collect();
+    groups
+        .into_iter()
+        .map(|group| Target::Replicas(group).now())
+        .collect()
 }
 
-/// Pods of this consumer's namespaces end because their room is taken back, or do not any more: no budget of the consumer keeps them.
+/// Pods of this consumer's namespaces end because their room is taken back, or do not any more: no
+/// budget of the consumer keeps them.
 pub fn room_taken_back(tenant: &str, homes: &BTreeSet<String>) -> Vec<Trigger> {
-    homes.iter().map(|home| replicas(tenant, home, Group::Budgets)).collect()
+    homes
+        .iter()
+        .map(|home| replicas(tenant, home, Group::Budgets))
+        .collect()
 }
 
 /// The addresses of a node changed.
@@ -334,7 +484,11 @@ pub fn config_changed() -> Vec<Trigger> {
 /// Something that limits mapped namespaces changed.
 pub fn isolation_changed<'a>(all: impl IntoIterator<Item = &'a ConsumerNamespace>) -> Vec<Trigger> {
     let of = |namespace: &ConsumerNamespace| match &namespace.kind {
-        NamespaceKind::Mapped { home } => Some(replicas(&tenant_namespace(&namespace.consumer), home, Group::Policies)),
+        NamespaceKind::Mapped { home } => Some(replicas(
+            &tenant_namespace(&namespace.consumer),
+            home,
+            Group::Policies,
+        )),
         NamespaceKind::Tenant { .. } => None,
     };
     all.into_iter().filter_map(of).collect()
@@ -351,11 +505,15 @@ pub fn network_changed(
     let mut triggers = Vec::new();
     for namespace in all.values().filter(|namespace| namespace.consumer == *peer) {
         if let NamespaceKind::Mapped { home } = &namespace.kind {
-            triggers.extend([Group::Services, Group::Policies].map(|group| replicas(&tenant, home, group)));
+            triggers.extend(
+                [Group::Services, Group::Policies].map(|group| replicas(&tenant, home, group)),
+            );
         }
     }
     // The prefixes of one peer are not the internet for any consumer.
-    let prefixes = |network: Option<&Network>| isolation::not_private(network.into_iter().flat_map(Network::prefixes));
+    let prefixes = |network: Option<&Network>| {
+        isolation::not_private(network.into_iter().flat_map(Network::prefixes))
+    };
     if prefixes(old) != prefixes(new) {
         triggers.push(Target::Isolation.after(ISOLATION_DELAY));
     }

@@ -1,7 +1,7 @@
 //! The webhook's own CA and serving certificate, in a Secret that all replicas share.
 //!
-//! The CA stays the same when the serving certificate is renewed, so the API server trusts replicas with the old certificate and
-//! with the new one.
+//! The CA stays the same when the serving certificate is renewed, so the API server trusts replicas
+//! with the old certificate and with the new one.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Api;
 use kube::api::PostParams;
 use liqo_api::labels;
-use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose};
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose,
+};
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use x509_parser::prelude::{FromDer as _, GeneralName, X509Certificate};
@@ -37,9 +40,14 @@ pub enum CertificateError {
     #[error("making the certificate of the admission webhook: {0}")]
     Make(#[from] rcgen::Error),
     #[error("{step} Secret {SECRET}: {source}")]
-    Secret { step: &'static str, source: kube::Error },
+    Secret {
+        step: &'static str,
+        source: kube::Error,
+    },
     /// Other writers replace it again and again.
-    #[error("Secret {SECRET} was changed by others {ATTEMPTS} times in a row; if it is not another manager, delete it")]
+    #[error(
+        "Secret {SECRET} was changed by others {ATTEMPTS} times in a row; if it is not another manager, delete it"
+    )]
     Contended,
 }
 
@@ -65,20 +73,38 @@ impl Material {
     }
 
     fn parsed(&self) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), TlsError> {
-        let unreadable = |error: rustls_pki_types::pem::Error| TlsError::Certificate(rustls::Error::General(error.to_string()));
+        let unreadable = |error: rustls_pki_types::pem::Error| {
+            TlsError::Certificate(rustls::Error::General(error.to_string()))
+        };
         let leaf = CertificateDer::from_pem_slice(self.leaf.as_bytes()).map_err(unreadable)?;
-        Ok((vec![leaf], PrivateKeyDer::from_pem_slice(self.leaf_key.as_bytes()).map_err(unreadable)?))
+        Ok((
+            vec![leaf],
+            PrivateKeyDer::from_pem_slice(self.leaf_key.as_bytes()).map_err(unreadable)?,
+        ))
     }
 
     fn from_secret(secret: &Secret) -> Option<Self> {
         let data = secret.data.as_ref()?;
         let text = |key: &str| String::from_utf8(data.get(key)?.0.clone()).ok();
-        Some(Self { ca: text(CA)?, ca_key: text(CA_KEY)?, leaf: text(LEAF)?, leaf_key: text(LEAF_KEY)? })
+        Some(Self {
+            ca: text(CA)?,
+            ca_key: text(CA_KEY)?,
+            leaf: text(LEAF)?,
+            leaf_key: text(LEAF_KEY)?,
+        })
     }
 
     fn into_data(self) -> BTreeMap<String, ByteString> {
-        let entries = [(CA, self.ca), (CA_KEY, self.ca_key), (LEAF, self.leaf), (LEAF_KEY, self.leaf_key)];
-        entries.into_iter().map(|(key, pem)| (key.to_owned(), ByteString(pem.into_bytes()))).collect()
+        let entries = [
+            (CA, self.ca),
+            (CA_KEY, self.ca_key),
+            (LEAF, self.leaf),
+            (LEAF_KEY, self.leaf_key),
+        ];
+        entries
+            .into_iter()
+            .map(|(key, pem)| (key.to_owned(), ByteString(pem.into_bytes())))
+            .collect()
     }
 }
 
@@ -88,10 +114,20 @@ pub(super) fn dns_name(namespace: &str) -> String {
 }
 
 /// Reads the Secret; creates or renews its contents if necessary.
-pub(super) async fn load_or_create(secrets: &Api<Secret>, namespace: &str, now: Timestamp) -> Result<Material, CertificateError> {
+pub(super) async fn load_or_create(
+    secrets: &Api<Secret>,
+    namespace: &str,
+    now: Timestamp,
+) -> Result<Material, CertificateError> {
     let name = dns_name(namespace);
     for _ in 0..ATTEMPTS {
-        let found = secrets.get_opt(SECRET).await.map_err(|source| CertificateError::Secret { step: "reading", source })?;
+        let found = secrets
+            .get_opt(SECRET)
+            .await
+            .map_err(|source| CertificateError::Secret {
+                step: "reading",
+                source,
+            })?;
         let stored = found.as_ref().and_then(Material::from_secret);
         let wanted = match stored.map(|stored| (due(&stored, &name, now), stored)) {
             Some((Due::Nothing, stored)) => return Ok(stored),
@@ -99,20 +135,35 @@ pub(super) async fn load_or_create(secrets: &Api<Secret>, namespace: &str, now: 
             Some((Due::All, _)) | None => make(None, &name, now)?,
         };
         let written = match found {
-            None => secrets.create(&PostParams::default(), &secret(wanted.clone())).await,
+            None => {
+                secrets
+                    .create(&PostParams::default(), &secret(wanted.clone()))
+                    .await
+            }
             Some(mut found) => {
                 // The resource version makes sure that it replaces only what was read.
                 found.data = Some(wanted.clone().into_data());
-                secrets.replace(SECRET, &PostParams::default(), &found).await
+                secrets
+                    .replace(SECRET, &PostParams::default(), &found)
+                    .await
             }
         };
         match written {
             Ok(_) => {
-                tracing::info!(secret = SECRET, "made a certificate for the admission webhook");
+                tracing::info!(
+                    secret = SECRET,
+                    "made a certificate for the admission webhook"
+                );
                 return Ok(wanted);
             }
-            Err(kube::Error::Api(status)) if status.is_conflict() || status.is_already_exists() => {}
-            Err(source) => return Err(CertificateError::Secret { step: "writing", source }),
+            Err(kube::Error::Api(status)) if status.is_conflict() || status.is_already_exists() => {
+            }
+            Err(source) => {
+                return Err(CertificateError::Secret {
+                    step: "writing",
+                    source,
+                });
+            }
         }
     }
     Err(CertificateError::Contended)
@@ -141,16 +192,30 @@ enum Due {
 /// A certificate is renewed in the last third of its lifetime, or if it is not for this name.
 fn due(stored: &Material, name: &str, now: Timestamp) -> Due {
     let fresh = |pem: &str, check: &dyn Fn(&X509Certificate) -> bool| {
-        let Ok(der) = CertificateDer::from_pem_slice(pem.as_bytes()) else { return false };
-        let Ok((_, certificate)) = X509Certificate::from_der(&der) else { return false };
-        let (begin, end) = (certificate.validity().not_before.timestamp(), certificate.validity().not_after.timestamp());
+        let Ok(der) = CertificateDer::from_pem_slice(pem.as_bytes()) else {
+            return false;
+        };
+        let Ok((_, certificate)) = X509Certificate::from_der(&der) else {
+            return false;
+        };
+        let (begin, end) = (
+            certificate.validity().not_before.timestamp(),
+            certificate.validity().not_after.timestamp(),
+        );
         end - now.as_second() > (end - begin) / 3 && check(&certificate)
     };
     let names_us = |certificate: &X509Certificate| {
         let names = certificate.subject_alternative_name().ok().flatten();
-        names.is_some_and(|names| names.value.general_names.contains(&GeneralName::DNSName(name)))
+        names.is_some_and(|names| {
+            names
+                .value
+                .general_names
+                .contains(&GeneralName::DNSName(name))
+        })
     };
-    if !fresh(&stored.ca, &|certificate| certificate.is_ca()) || KeyPair::from_pem(&stored.ca_key).is_err() {
+    if !fresh(&stored.ca, &|certificate| certificate.is_ca())
+        || KeyPair::from_pem(&stored.ca_key).is_err()
+    {
         Due::All
     } else if !fresh(&stored.leaf, &names_us) || stored.certificate().is_err() {
         Due::Leaf
@@ -168,18 +233,27 @@ fn make(stored: Option<&Material>, name: &str, now: Timestamp) -> Result<Materia
     let issuer = Issuer::from_ca_cert_pem(&ca, KeyPair::from_pem(&ca_key)?)?;
     let key = KeyPair::generate()?;
     let mut params = CertificateParams::new([name.to_owned()])?;
-    params.distinguished_name.push(DnType::CommonName, "liqo-webhook");
+    params
+        .distinguished_name
+        .push(DnType::CommonName, "liqo-webhook");
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
     params.use_authority_key_identifier_extension = true;
     lasts(&mut params, now, LEAF_DAYS);
     let leaf = params.signed_by(&key, &issuer)?.pem();
-    Ok(Material { ca, ca_key, leaf, leaf_key: key.serialize_pem() })
+    Ok(Material {
+        ca,
+        ca_key,
+        leaf,
+        leaf_key: key.serialize_pem(),
+    })
 }
 
 fn authority(now: Timestamp) -> Result<(String, String), rcgen::Error> {
     let key = KeyPair::generate()?;
     let mut params = CertificateParams::default();
-    params.distinguished_name.push(DnType::CommonName, "liqo-webhook-ca");
+    params
+        .distinguished_name
+        .push(DnType::CommonName, "liqo-webhook-ca");
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
     lasts(&mut params, now, CA_DAYS);
@@ -190,7 +264,11 @@ fn authority(now: Timestamp) -> Result<(String, String), rcgen::Error> {
 fn lasts(params: &mut CertificateParams, now: Timestamp, days: i32) {
     let day = |time: Timestamp| {
         let date = time.to_zoned(TimeZone::UTC).date();
-        rcgen::date_time_ymd(date.year().into(), date.month().unsigned_abs(), date.day().unsigned_abs())
+        rcgen::date_time_ymd(
+            date.year().into(),
+            date.month().unsigned_abs(),
+            date.day().unsigned_abs(),
+        )
     };
     params.not_before = day(now.saturating_sub(DAY).unwrap_or(now));
     params.not_after = day(now.saturating_add(DAY * days).unwrap_or(now));
@@ -212,7 +290,10 @@ mod tests {
 
     #[test]
     fn a_fresh_certificate_stays() {
-        assert_eq!(due(&fresh(), NAME, at("2026-08-01T00:00:00Z")), Due::Nothing);
+        assert_eq!(
+            due(&fresh(), NAME, at("2026-08-01T00:00:00Z")),
+            Due::Nothing
+        );
     }
 
     #[test]
@@ -231,7 +312,14 @@ mod tests {
 
     #[test]
     fn a_certificate_for_another_namespace_is_replaced() {
-        assert_eq!(due(&fresh(), "liqo-webhook.other.svc", at("2026-02-01T00:00:00Z")), Due::Leaf);
+        assert_eq!(
+            due(
+                &fresh(),
+                "liqo-webhook.other.svc",
+                at("2026-02-01T00:00:00Z")
+            ),
+            Due::Leaf
+        );
     }
 
     #[test]
@@ -244,8 +332,14 @@ mod tests {
         };
         assert_eq!(spoilt(|material| material.ca = "nonsense".into()), Due::All);
         assert_eq!(spoilt(|material| material.ca_key = String::new()), Due::All);
-        assert_eq!(spoilt(|material| material.leaf = material.ca.clone()), Due::Leaf);
-        assert_eq!(spoilt(|material| material.leaf_key = fresh().leaf_key), Due::Leaf);
+        assert_eq!(
+            spoilt(|material| material.leaf = material.ca.clone()),
+            Due::Leaf
+        );
+        assert_eq!(
+            spoilt(|material| material.leaf_key = fresh().leaf_key),
+            Due::Leaf
+        );
         assert!(Material::from_secret(&Secret::default()).is_none());
     }
 }

@@ -1,5 +1,6 @@
-//! Paces the commands that consumers start in their pods here, and their connections to them. Each costs a node processor time that no pod is
-//! charged for, and Kubernetes does not limit them: they need no seat of the API server.
+//! Paces the commands that consumers start in their pods here, and their connections to them. Each
+//! costs a node processor time that no pod is charged for, and Kubernetes does not limit them: they
+//! need no seat of the API server.
 
 use std::time::Duration;
 
@@ -10,7 +11,8 @@ use liqo_offloading_rules::pod::pace::Pace;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// Maximum time that a command waits for its turn. Less than the webhook's timeout, after which the API server lets the command through.
+/// Maximum time that a command waits for its turn. Less than the webhook's timeout, after which the
+/// API server lets the command through.
 const MAX_WAIT: Duration = Duration::from_secs(2);
 
 /// The commands of all consumers, at this replica.
@@ -20,7 +22,8 @@ pub(super) struct Commands {
     prefix: String,
 }
 
-/// Returns the prefix of the consumers' names, as the API server knows them. `system` is Liqo's namespace.
+/// Returns the prefix of the consumers' names, as the API server knows them. `system` is Liqo's
+/// namespace.
 pub(super) fn user_prefix(system: &str) -> String {
     format!("system:serviceaccount:{system}:{CONSUMER_SERVICE_ACCOUNTS}")
 }
@@ -28,17 +31,24 @@ pub(super) fn user_prefix(system: &str) -> String {
 impl Commands {
     /// `system` is Liqo's namespace.
     pub fn new(system: &str) -> Self {
-        Self { pace: Mutex::new(Pace::of_commands()), prefix: user_prefix(system) }
+        Self {
+            pace: Mutex::new(Pace::of_commands()),
+            prefix: user_prefix(system),
+        }
     }
 
-    /// Waits for the turn of a consumer, and refuses what would wait too long. Lets everybody else through.
+    /// Waits for the turn of a consumer, and refuses what would wait too long. Lets everybody else
+    /// through.
     pub async fn respond(&self, request: &AdmissionRequest<DynamicObject>) -> AdmissionResponse {
         let response = AdmissionResponse::from(request);
         let user = request.user_info.username.as_deref().unwrap_or_default();
         if !user.starts_with(&self.prefix) {
             return response;
         }
-        let turn = self.pace.lock().take_within(MAX_WAIT, user, Instant::now().into_std());
+        let turn = self
+            .pace
+            .lock()
+            .take_within(MAX_WAIT, user, Instant::now().into_std());
         let Some(turn) = turn else {
             let what = "the pods of a consumer get 50 commands and connections at once after a pause, and then 2 a second: try again later";
             let mut refused = response.deny(what);

@@ -1,4 +1,5 @@
-//! The leader updates the `MutatingWebhookConfiguration` when the offloaded namespaces or the webhook's CA change.
+//! The leader updates the `MutatingWebhookConfiguration` when the offloaded namespaces or the
+//! webhook's CA change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -7,7 +8,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::admissionregistration::v1::{
-    MatchCondition, MutatingWebhook, MutatingWebhookConfiguration, RuleWithOperations, ServiceReference, WebhookClientConfig,
+    MatchCondition, MutatingWebhook, MutatingWebhookConfiguration, RuleWithOperations,
+    ServiceReference, WebhookClientConfig,
 };
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
@@ -20,26 +22,37 @@ use liqo_controller_runtime::{Cache, Context, Next, Queue};
 use serde_json::json;
 
 use super::commands::user_prefix;
-use super::{COMMANDS_PATH, Error, Offloading, PATH, SERVICE, TIMEOUT_SECONDS, certificate, watch_offloadings};
+use super::{
+    COMMANDS_PATH, Error, Offloading, PATH, SERVICE, TIMEOUT_SECONDS, certificate,
+    watch_offloadings,
+};
 
 /// The configuration, which the installer creates empty.
 pub(super) const NAME: &str = "liqo";
-/// Interval between two checks whether somebody else changed it, or the CA changed. No watch reports that: the shared cache stores only the
-/// namespaces of the entries, nobody watches the Secret of the CA, and a certificate that is due causes no event. A replica that finds the
-/// Secret missing creates a new CA, and pods are refused until the configuration contains it.
+/// Interval between two checks whether somebody else changed it, or the CA changed. No watch
+/// reports that: the shared cache stores only the namespaces of the entries, nobody watches the
+/// Secret of the CA, and a certificate that is due causes no event. A replica that finds the Secret
+/// missing creates a new CA, and pods are refused until the configuration contains it.
 const CHECK_INTERVAL: Duration = Duration::from_mins(1);
 /// The entries: name, strategy, and the failure policy.
 const STRATEGIES: [(&str, PodOffloadingStrategy, &str); 2] = [
     ("remote.liqo.io", PodOffloadingStrategy::Remote, "Fail"),
-    ("local-and-remote.liqo.io", PodOffloadingStrategy::LocalAndRemote, "Ignore"),
+    (
+        "local-and-remote.liqo.io",
+        PodOffloadingStrategy::LocalAndRemote,
+        "Ignore",
+    ),
 ];
 
-/// The entry for namespaces that no other entry names yet: those whose label says that they are to be offloaded and, while this cluster is
-/// tethered, all of users. It does not change with every new namespace, so it sees the first pod. Without an answer no pod is created:
-/// nothing would bring it to where it belongs. While this cluster is tethered, an admission policy refuses such pods by itself.
+/// The entry for namespaces that no other entry names yet: those whose label says that they are to
+/// be offloaded and, while this cluster is tethered, all of users. It does not change with every
+/// new namespace, so it sees the first pod. Without an answer no pod is created: nothing would
+/// bring it to where it belongs. While this cluster is tethered, an admission policy refuses such
+/// pods by itself.
 const NEW_NAMESPACES: &str = "new-namespaces.liqo.io";
 
-/// The entry for commands of consumers. Without an answer they are not limited: pods must stay usable while no manager runs.
+/// The entry for commands of consumers. Without an answer they are not limited: pods must stay
+/// usable while no manager runs.
 const COMMANDS: &str = "commands.liqo.io";
 
 /// The offloaded namespaces that the live configuration names, by the name of the entry.
@@ -50,29 +63,50 @@ impl Selected {
     /// Whether the webhook sees new pods of this namespace, if this strategy needs it.
     pub fn covers(&self, namespace: &str, strategy: PodOffloadingStrategy) -> bool {
         let entry = STRATEGIES.into_iter().find(|(_, of, _)| *of == strategy);
-        entry.is_none_or(|(name, ..)| self.0.get(name).is_some_and(|namespaces| namespaces.contains(namespace)))
+        entry.is_none_or(|(name, ..)| {
+            self.0
+                .get(name)
+                .is_some_and(|namespaces| namespaces.contains(namespace))
+        })
     }
 
     /// The namespaces that entered or left an entry.
     pub fn changed_since(&self, before: &Self) -> BTreeSet<String> {
         let namespaces = |one: &Self, entry: &str| one.0.get(entry).cloned().unwrap_or_default();
         let entries = STRATEGIES.into_iter().map(|(entry, ..)| entry);
-        entries.flat_map(|entry| &namespaces(self, entry) ^ &namespaces(before, entry)).collect()
+        entries
+            .flat_map(|entry| &namespaces(self, entry) ^ &namespaces(before, entry))
+            .collect()
     }
 
     pub(super) fn of(live: MutatingWebhookConfiguration) -> Self {
         let named = |webhook: MutatingWebhook| {
-            let expressions = webhook.namespace_selector.and_then(|selector| selector.match_expressions).unwrap_or_default();
-            let namespaces = expressions.into_iter().flat_map(|expression| expression.values.unwrap_or_default()).collect();
+            let expressions = webhook
+                .namespace_selector
+                .and_then(|selector| selector.match_expressions)
+                .unwrap_or_default();
+            let namespaces = expressions
+                .into_iter()
+                .flat_map(|expression| expression.values.unwrap_or_default())
+                .collect();
             (webhook.name, namespaces)
         };
-        Self(live.webhooks.unwrap_or_default().into_iter().map(named).collect())
+        Self(
+            live.webhooks
+                .unwrap_or_default()
+                .into_iter()
+                .map(named)
+                .collect(),
+        )
     }
 }
 
-/// Watches the live configuration: the only object of the cache, if it exists. Each change calls `changed` with the configuration before
-/// and after it.
-pub fn follow(context: &Context, mut changed: impl FnMut(&Selected, &Selected) + Send + 'static) -> Cache<Selected> {
+/// Watches the live configuration: the only object of the cache, if it exists. Each change calls
+/// `changed` with the configuration before and after it.
+pub fn follow(
+    context: &Context,
+    mut changed: impl FnMut(&Selected, &Selected) + Send + 'static,
+) -> Cache<Selected> {
     let only_ours = watcher::Config::default().fields(&format!("metadata.name={NAME}"));
     let api = Api::<MutatingWebhookConfiguration>::all(context.client.clone());
     let none = Selected::default();
@@ -81,7 +115,12 @@ pub fn follow(context: &Context, mut changed: impl FnMut(&Selected, &Selected) +
         only_ours,
         context.stop.clone(),
         |live| Some(Selected::of(live)),
-        move |_, old, new| changed(old.map_or(&none, AsRef::as_ref), new.map_or(&none, AsRef::as_ref)),
+        move |_, old, new| {
+            changed(
+                old.map_or(&none, AsRef::as_ref),
+                new.map_or(&none, AsRef::as_ref),
+            );
+        },
     )
 }
 
@@ -109,9 +148,14 @@ pub async fn keep_configured(context: Context) -> Result<(), Error> {
     let reconcile = move |_| {
         let (context, offloadings) = (context.clone(), offloadings.clone());
         async move {
-            configure(&context.client, &context.namespace, &offloadings, (&context.config(), context.now()))
-                .await
-                .map(|()| Next::After(CHECK_INTERVAL))
+            configure(
+                &context.client,
+                &context.namespace,
+                &offloadings,
+                (&context.config(), context.now()),
+            )
+            .await
+            .map(|()| Next::After(CHECK_INTERVAL))
         }
     };
     tokio::select! {
@@ -131,20 +175,35 @@ pub(super) async fn configure(
     let secrets = Api::<Secret>::namespaced(client.clone(), namespace);
     let material = certificate::load_or_create(&secrets, namespace, now).await?;
     let all = offloadings.all();
-    let wanted = entries(namespace, &material.ca, &all.iter().map(|(key, offloading)| (key, offloading.as_ref())), config);
+    let wanted = entries(
+        namespace,
+        &material.ca,
+        &all.iter()
+            .map(|(key, offloading)| (key, offloading.as_ref())),
+        config,
+    );
     let api = Api::<MutatingWebhookConfiguration>::all(client.clone());
-    let live = api.get(NAME).await.map_err(|source| Error::Configure { step: "reading", source })?;
+    let live = api.get(NAME).await.map_err(|source| Error::Configure {
+        step: "reading",
+        source,
+    })?;
     if live.webhooks.unwrap_or_default() == wanted {
         return Ok(());
     }
     tracing::info!(entries = wanted.len(), "configured the admission webhook");
     let patch = Patch::Merge(json!({"webhooks": wanted}));
-    api.patch(NAME, &PatchParams::default(), &patch).await.map_err(|source| Error::Configure { step: "writing", source })?;
+    api.patch(NAME, &PatchParams::default(), &patch)
+        .await
+        .map_err(|source| Error::Configure {
+            step: "writing",
+            source,
+        })?;
     Ok(())
 }
 
-/// The entries of the configuration: one for each strategy that needs the webhook and that a namespace has, one for new namespaces, and one
-/// for commands. All defaults of the API server are explicit, so the result can be compared with the stored object.
+/// The entries of the configuration: one for each strategy that needs the webhook and that a
+/// namespace has, one for new namespaces, and one for commands. All defaults of the API server are
+/// explicit, so the result can be compared with the stored object.
 pub(super) fn entries<'a>(
     system: &str,
     ca: &str,
@@ -152,31 +211,73 @@ pub(super) fn entries<'a>(
     config: &ClusterConfig,
 ) -> Vec<MutatingWebhook> {
     let of_strategy = |(name, strategy, failure_policy): (&str, PodOffloadingStrategy, &str)| {
-        let of_this = offloadings.clone().filter(|(_, offloading)| offloading.strategy == strategy);
-        let namespaces: BTreeSet<&str> =
-            of_this.map(|(key, _)| key.namespace.as_str()).filter(|name| may_be_offloaded(name, system)).collect();
-        (!namespaces.is_empty()).then(|| entry(name, failure_policy, system, ca, vec![named("In", &namespaces)]))
+        let of_this = offloadings
+            .clone()
+            .filter(|(_, offloading)| offloading.strategy == strategy);
+        let namespaces: BTreeSet<&str> = of_this
+            .map(|(key, _)| key.namespace.as_str())
+            .filter(|name| may_be_offloaded(name, system))
+            .collect();
+        (!namespaces.is_empty()).then(|| {
+            entry(
+                name,
+                failure_policy,
+                system,
+                ca,
+                vec![named("In", &namespaces)],
+            )
+        })
     };
-    let known: BTreeSet<&str> = offloadings.clone().map(|(key, _)| key.namespace.as_str()).collect();
-    let others = [new_namespaces(system, ca, &known, config), commands(system, ca)];
-    STRATEGIES.into_iter().filter_map(of_strategy).chain(others).collect()
+    let known: BTreeSet<&str> = offloadings
+        .clone()
+        .map(|(key, _)| key.namespace.as_str())
+        .collect();
+    let others = [
+        new_namespaces(system, ca, &known, config),
+        commands(system, ca),
+    ];
+    STRATEGIES
+        .into_iter()
+        .filter_map(of_strategy)
+        .chain(others)
+        .collect()
 }
 
-fn requirement<'a>(key: &str, operator: &str, values: impl IntoIterator<Item = &'a str>) -> LabelSelectorRequirement {
+fn requirement<'a>(
+    key: &str,
+    operator: &str,
+    values: impl IntoIterator<Item = &'a str>,
+) -> LabelSelectorRequirement {
     let values = values.into_iter().map(str::to_owned).collect();
-    LabelSelectorRequirement { key: key.into(), operator: operator.into(), values: Some(values) }
+    LabelSelectorRequirement {
+        key: key.into(),
+        operator: operator.into(),
+        values: Some(values),
+    }
 }
 
 fn named(operator: &str, namespaces: &BTreeSet<&str>) -> LabelSelectorRequirement {
-    requirement("kubernetes.io/metadata.name", operator, namespaces.iter().copied())
+    requirement(
+        "kubernetes.io/metadata.name",
+        operator,
+        namespaces.iter().copied(),
+    )
 }
 
 fn condition(name: &str, expression: String) -> MatchCondition {
-    MatchCondition { name: name.into(), expression }
+    MatchCondition {
+        name: name.into(),
+        expression,
+    }
 }
 
 /// Namespaces whose `NamespaceOffloading` is known have their own entry, or need none.
-fn new_namespaces(system: &str, ca: &str, known: &BTreeSet<&str>, config: &ClusterConfig) -> MutatingWebhook {
+fn new_namespaces(
+    system: &str,
+    ca: &str,
+    known: &BTreeSet<&str>,
+    config: &ClusterConfig,
+) -> MutatingWebhook {
     let is_tethered = config.tethering().0 == TetheringState::Tethered;
     let may_be_new = if is_tethered {
         requirement(labels::MANAGED, "NotIn", ["true"])
@@ -187,22 +288,34 @@ fn new_namespaces(system: &str, ca: &str, known: &BTreeSet<&str>, config: &Clust
     let failure_policy = if is_tethered { "Ignore" } else { "Fail" };
     let namespaces = [may_be_new].into_iter().chain(unknown).collect();
     let mut entry = entry(NEW_NAMESPACES, failure_policy, system, ca, namespaces);
-    let kept: &[String] = if is_tethered { &config.spec.tethering.system_namespaces } else { &[] };
+    let kept: &[String] = if is_tethered {
+        &config.spec.tethering.system_namespaces
+    } else {
+        &[]
+    };
     entry.match_conditions = Some(vec![
         // A pod that has a node cannot wait for a strategy.
         condition("unbound", "!has(object.spec.nodeName)".into()),
-        // Whoever labels the namespace of the manager or of the cluster's own pods must not keep them from starting.
+        // Whoever labels the namespace of the manager or of the cluster's own pods must not keep
+        // them from starting.
         condition("of-user", namespace_of_user(system, kept)),
     ]);
     entry
 }
 
-/// The pods of other namespaces do not wait for the webhook: those of the cluster itself and of Liqo, and those that the settings of the
-/// working mode list.
+/// The pods of other namespaces do not wait for the webhook: those of the cluster itself and of
+/// Liqo, and those that the settings of the working mode list.
 fn namespace_of_user(system: &str, kept: &[String]) -> String {
-    let (prefixes, names): (Vec<&str>, Vec<&str>) = kept.iter().map(String::as_str).partition(|pattern| pattern.ends_with('*'));
-    let quoted =
-        |all: Vec<&str>| all.into_iter().map(|one| format!("'{}'", one.trim_end_matches('*'))).collect::<Vec<_>>().join(", ");
+    let (prefixes, names): (Vec<&str>, Vec<&str>) = kept
+        .iter()
+        .map(String::as_str)
+        .partition(|pattern| pattern.ends_with('*'));
+    let quoted = |all: Vec<&str>| {
+        all.into_iter()
+            .map(|one| format!("'{}'", one.trim_end_matches('*')))
+            .collect::<Vec<_>>()
+            .join(", ")
+    };
     format!(
         "!(request.namespace in [{}]) && ![{}].exists(prefix, request.namespace.startsWith(prefix))",
         quoted([vec!["default", system], names].concat()),
@@ -210,10 +323,19 @@ fn namespace_of_user(system: &str, kept: &[String]) -> String {
     )
 }
 
-fn entry(name: &str, failure_policy: &str, system: &str, ca: &str, namespaces: Vec<LabelSelectorRequirement>) -> MutatingWebhook {
+fn entry(
+    name: &str,
+    failure_policy: &str,
+    system: &str,
+    ca: &str,
+    namespaces: Vec<LabelSelectorRequirement>,
+) -> MutatingWebhook {
     MutatingWebhook {
         failure_policy: Some(failure_policy.into()),
-        namespace_selector: Some(LabelSelector { match_expressions: Some(namespaces), match_labels: None }),
+        namespace_selector: Some(LabelSelector {
+            match_expressions: Some(namespaces),
+            match_labels: None,
+        }),
         // Webhooks of others may add volumes or affinity after this one.
         reinvocation_policy: Some("IfNeeded".into()),
         ..defaults(name, "CREATE", &["pods"], &client(system, ca, PATH))
@@ -222,21 +344,43 @@ fn entry(name: &str, failure_policy: &str, system: &str, ca: &str, namespaces: V
 
 /// Only the commands of consumers come to the webhook, and nobody else's wait for it.
 fn commands(system: &str, ca: &str) -> MutatingWebhook {
-    let expression = format!("request.userInfo.username.startsWith('{}')", user_prefix(system));
+    let expression = format!(
+        "request.userInfo.username.startsWith('{}')",
+        user_prefix(system)
+    );
     MutatingWebhook {
         match_conditions: Some(vec![condition("consumer", expression)]),
-        ..defaults(COMMANDS, "CONNECT", &["pods/exec", "pods/attach", "pods/portforward"], &client(system, ca, COMMANDS_PATH))
+        ..defaults(
+            COMMANDS,
+            "CONNECT",
+            &["pods/exec", "pods/attach", "pods/portforward"],
+            &client(system, ca, COMMANDS_PATH),
+        )
     }
 }
 
 fn client(system: &str, ca: &str, path: &str) -> WebhookClientConfig {
-    let service = ServiceReference { namespace: system.into(), name: SERVICE.into(), path: Some(path.into()), port: Some(443) };
-    WebhookClientConfig { ca_bundle: Some(ByteString(ca.as_bytes().to_vec())), service: Some(service), url: None }
+    let service = ServiceReference {
+        namespace: system.into(),
+        name: SERVICE.into(),
+        path: Some(path.into()),
+        port: Some(443),
+    };
+    WebhookClientConfig {
+        ca_bundle: Some(ByteString(ca.as_bytes().to_vec())),
+        service: Some(service),
+        url: None,
+    }
 }
 
-/// An entry for one operation on resources of the core group. Unless the caller changes it: in all namespaces, and without an answer the
-/// operation goes on.
-fn defaults(name: &str, operation: &str, resources: &[&str], client: &WebhookClientConfig) -> MutatingWebhook {
+/// An entry for one operation on resources of the core group. Unless the caller changes it: in all
+/// namespaces, and without an answer the operation goes on.
+fn defaults(
+    name: &str,
+    operation: &str,
+    resources: &[&str],
+    client: &WebhookClientConfig,
+) -> MutatingWebhook {
     let only = |text: &str| Some(vec![text.to_owned()]);
     MutatingWebhook {
         name: name.into(),
@@ -252,7 +396,12 @@ fn defaults(name: &str, operation: &str, resources: &[&str], client: &WebhookCli
             api_groups: only(""),
             api_versions: only("v1"),
             operations: only(operation),
-            resources: Some(resources.iter().map(|&resource| resource.to_owned()).collect()),
+            resources: Some(
+                resources
+                    .iter()
+                    .map(|&resource| resource.to_owned())
+                    .collect(),
+            ),
             scope: Some("Namespaced".into()),
         }]),
         side_effects: "None".into(),

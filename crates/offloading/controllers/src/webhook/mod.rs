@@ -1,9 +1,10 @@
-//! The admission webhook: it lets new pods of offloaded namespaces run on virtual nodes, as their strategy says. It
-//! also limits the commands that consumers start in their pods here.
+//! The admission webhook: it lets new pods of offloaded namespaces run on virtual nodes, as their
+//! strategy says. It also limits the commands that consumers start in their pods here.
 //!
-//! Every replica of the manager serves it. Only the leader writes the `MutatingWebhookConfiguration`, which lists the
-//! offloaded namespaces by name, so that pods of other namespaces never wait for it. Where a label asks for offloading,
-//! a pod that comes before the `NamespaceOffloading` gets a scheduling gate.
+//! Every replica of the manager serves it. Only the leader writes the
+//! `MutatingWebhookConfiguration`, which lists the offloaded namespaces by name, so that pods of
+//! other namespaces never wait for it. Where a label asks for offloading, a pod that comes before
+//! the `NamespaceOffloading` gets a scheduling gate.
 //! ```text
 //!   API server ── new pod ──▶ /mutate ──▶ pod::scheduling, pod::preference ──▶ JSON patch
 //!   webhook of the configuration `liqo`      it covers                           if nobody answers
@@ -37,8 +38,9 @@ use kube::core::admission::{AdmissionRequest, AdmissionResponse, AdmissionReview
 use kube::runtime::watcher;
 use kube::{Api, Client, ResourceExt as _};
 use liqo_api::{
-    BudgetStatus, ClusterConfig, ClusterId, NAMESPACE_OFFLOADING, NamespaceOffloading, PodOffloadingStrategy, PodPlacement,
-    TetheringState, annotations, labels, may_be_offloaded, tethered_offloading,
+    BudgetStatus, ClusterConfig, ClusterId, NAMESPACE_OFFLOADING, NamespaceOffloading,
+    PodOffloadingStrategy, PodPlacement, TetheringState, annotations, labels, may_be_offloaded,
+    tethered_offloading,
 };
 use liqo_controller_runtime::Key;
 use liqo_controller_runtime::start::at_start;
@@ -52,7 +54,9 @@ use liqo_offloading_rules::node::priced::{PricedNode, charged_json};
 use liqo_offloading_rules::pod::preference::{self, prefer};
 use liqo_offloading_rules::pod::refusals::{Refusals, RefusedOwner, avoided};
 use liqo_offloading_rules::pod::room::Room;
-use liqo_offloading_rules::pod::scheduling::{Placement, held, hold_back, named_node, place, place_on_named_node};
+use liqo_offloading_rules::pod::scheduling::{
+    Placement, held, hold_back, named_node, place, place_on_named_node,
+};
 
 pub use certificate::CertificateError;
 use commands::Commands;
@@ -64,15 +68,16 @@ const PATH: &str = "/mutate";
 const COMMANDS_PATH: &str = "/commands";
 /// Limit for an answer; the API server enforces it.
 const TIMEOUT_SECONDS: i32 = 3;
-/// How often each replica checks whether the certificate must be renewed, or whether another replica renewed it. When the leader
-/// created a new CA, the API server does not trust a replica before its next check.
+/// How often each replica checks whether the certificate must be renewed, or whether another
+/// replica renewed it. When the leader created a new CA, the API server does not trust a replica
+/// before its next check.
 const CHECK_INTERVAL: Duration = Duration::from_secs(15);
-/// How long pods of a new namespace wait for its `NamespaceOffloading`, if its label announces one. Whoever applies a file creates both in
-/// seconds. Pods that are created later run here, so a label that is left behind holds nothing up.
+/// How long pods of a new namespace wait for its `NamespaceOffloading`, if its label announces one.
+/// Whoever applies a file creates both in seconds. Pods that are created later run here, so a label
+/// that is left behind holds nothing up.
 const ANNOUNCEMENT: SignedDuration = SignedDuration::from_mins(5);
 /// For who creates a pod that waits.
-const WAITS: &str =
-    "the pod waits until its namespace has a NamespaceOffloading, as label liqo.io/scheduling-enabled of the namespace announces";
+const WAITS: &str = "the pod waits until its namespace has a NamespaceOffloading, as label liqo.io/scheduling-enabled of the namespace announces";
 /// For who creates a pod that names a virtual node.
 const LOCAL_ONLY: &str = "the pods of its namespace run in this cluster only";
 /// A review contains a pod, which etcd limits to 1.5 MiB, and its former version.
@@ -89,7 +94,10 @@ pub enum Error {
     #[error("listening on port {port} for the admission webhook: {source}")]
     Listen { port: u16, source: std::io::Error },
     #[error("{step} MutatingWebhookConfiguration {name}: {source}; if it is missing, run `liqoctl install` again", name = configuration::NAME)]
-    Configure { step: &'static str, source: kube::Error },
+    Configure {
+        step: &'static str,
+        source: kube::Error,
+    },
 }
 
 /// Where the pods of one namespace may run.
@@ -127,11 +135,14 @@ pub(crate) struct Choice<'a> {
 }
 
 impl Offloading {
-    /// A namespace that is being unoffloaded sends no new pods. The pods of one that is lent on have what they need: they run on the
-    /// nodes of their pools.
+    /// A namespace that is being unoffloaded sends no new pods. The pods of one that is lent on
+    /// have what they need: they run on the nodes of their pools.
     pub(crate) fn of(object: NamespaceOffloading) -> Option<Self> {
         let is_leaving = object.metadata.deletion_timestamp.is_some();
-        if is_leaving || object.metadata.name.as_deref() != Some(NAMESPACE_OFFLOADING) || lent_on::is_lent_on(&object) {
+        if is_leaving
+            || object.metadata.name.as_deref() != Some(NAMESPACE_OFFLOADING)
+            || lent_on::is_lent_on(&object)
+        {
             return None;
         }
         let refusals = refusals(&object);
@@ -139,27 +150,55 @@ impl Offloading {
         let (spec, status) = (object.spec, object.status.unwrap_or_default());
         let budget = status.budget.filter(|_| spec.budget.is_some());
         let selected = spec.cluster_selector.as_ref();
-        let selector = selected.map(|selector| selector.node_selector_terms.iter().map(terms).collect());
+        let selector =
+            selected.map(|selector| selector.node_selector_terms.iter().map(terms).collect());
         let strategy = spec.pod_offloading_strategy;
         let (cluster_selector, placement) = (spec.cluster_selector, spec.placement);
-        Some(Self { strategy, selector, cluster_selector, placement, refusals, budget })
+        Some(Self {
+            strategy,
+            selector,
+            cluster_selector,
+            placement,
+            refusals,
+            budget,
+        })
     }
 
     /// Where a new pod of the namespace may run, and where it prefers to.
     fn place(&self, pod: &Value, choice: Choice, now: Timestamp) -> Placement {
         let room = self.room(pod, choice.nodes);
         let avoided = self.avoided(pod, &room, now);
-        let mut placed = self.hold(pod, place(pod, self.strategy, self.selector.as_deref(), &avoided));
+        let mut placed = self.hold(
+            pod,
+            place(pod, self.strategy, self.selector.as_deref(), &avoided),
+        );
         placed.caution = room.warning().filter(|_| placed.may_leave);
         let placement = self.placement.as_ref().filter(|_| placed.may_leave);
-        if let Some((placement, amounts)) = placement.and_then(|placement| Some((placement, charged_json(pod)?))) {
+        if let Some((placement, amounts)) =
+            placement.and_then(|placement| Some((placement, charged_json(pod)?)))
+        {
             let is_allowed = |node: &&PricedNode| {
-                let is_selected = node_selector::matches(self.cluster_selector.as_ref(), &node.name, &node.labels);
+                let is_selected = node_selector::matches(
+                    self.cluster_selector.as_ref(),
+                    &node.name,
+                    &node.labels,
+                );
                 is_selected && !avoided.contains(&node.cluster_id())
             };
-            let nodes: Vec<&PricedNode> = choice.nodes.iter().map(AsRef::as_ref).filter(is_allowed).collect();
+            let nodes: Vec<&PricedNode> = choice
+                .nodes
+                .iter()
+                .map(AsRef::as_ref)
+                .filter(is_allowed)
+                .collect();
             let (strategy, own_name) = (self.strategy, choice.own_name);
-            let facts = preference::Facts { placement, strategy, nodes: &nodes, amounts: &amounts, own_name };
+            let facts = preference::Facts {
+                placement,
+                strategy,
+                nodes: &nodes,
+                amounts: &amounts,
+                own_name,
+            };
             prefer(pod, &mut placed.patch, &facts);
         }
         placed
@@ -167,10 +206,13 @@ impl Offloading {
 
     /// What a new pod needs that names this virtual node itself.
     fn place_on(&self, pod: &Value, node: &PricedNode) -> Placement {
-        let is_selected = node_selector::matches(self.cluster_selector.as_ref(), &node.name, &node.labels);
+        let is_selected =
+            node_selector::matches(self.cluster_selector.as_ref(), &node.name, &node.labels);
         let closed = match self.strategy {
             PodOffloadingStrategy::Local => Some(LOCAL_ONLY),
-            _ if !is_selected => Some("the cluster selector of its namespace does not select this node"),
+            _ if !is_selected => {
+                Some("the cluster selector of its namespace does not select this node")
+            }
             _ if self.is_held() => Some("the budget of its namespace is spent"),
             _ => None,
         };
@@ -179,29 +221,56 @@ impl Offloading {
 
     /// Where it may run, if no provider had refused a pod of its owner.
     pub(crate) fn place_anywhere(&self, pod: &Value) -> Placement {
-        self.hold(pod, place(pod, self.strategy, self.selector.as_deref(), &[]))
+        self.hold(
+            pod,
+            place(pod, self.strategy, self.selector.as_deref(), &[]),
+        )
     }
 
-    /// The clusters (IDs) from which the pod is kept off if it is new: those that refused one of its owner, that a budget closes, or that
-    /// have no room for it on any node.
-    pub(crate) fn avoided<'a>(&'a self, pod: &Value, room: &Room<'a>, now: Timestamp) -> Vec<&'a str> {
-        let refused = self.refusals_of(pod, now).into_iter().map(|one| one.cluster_id.as_str());
-        refused.chain(self.closed()).chain(room.avoided()).collect::<BTreeSet<&str>>().into_iter().collect()
+    /// The clusters (IDs) from which the pod is kept off if it is new: those that refused one of
+    /// its owner, that a budget closes, or that have no room for it on any node.
+    pub(crate) fn avoided<'a>(
+        &'a self,
+        pod: &Value,
+        room: &Room<'a>,
+        now: Timestamp,
+    ) -> Vec<&'a str> {
+        let refused = self
+            .refusals_of(pod, now)
+            .into_iter()
+            .map(|one| one.cluster_id.as_str());
+        refused
+            .chain(self.closed())
+            .chain(room.avoided())
+            .collect::<BTreeSet<&str>>()
+            .into_iter()
+            .collect()
     }
 
     /// The clusters (IDs) that a budget closes, if it does not close all.
     fn closed(&self) -> impl Iterator<Item = &str> {
         let budget = self.budget.iter().filter(|budget| !budget.all_closed);
-        budget.flat_map(|budget| &budget.closed_cluster_ids).map(ClusterId::as_str)
+        budget
+            .flat_map(|budget| &budget.closed_cluster_ids)
+            .map(ClusterId::as_str)
     }
 
     /// The room that the clusters which are open to the namespace have for the pod on single nodes.
     pub(crate) fn room<'a>(&self, pod: &Value, nodes: &'a [Arc<PricedNode>]) -> Room<'a> {
         let is_open = |node: &&PricedNode| {
-            let is_selected = node_selector::matches(self.cluster_selector.as_ref(), &node.name, &node.labels);
+            let is_selected =
+                node_selector::matches(self.cluster_selector.as_ref(), &node.name, &node.labels);
             is_selected && !self.closed().any(|id| id == node.cluster_id())
         };
-        Room::of(pod, self.strategy, &nodes.iter().map(AsRef::as_ref).filter(is_open).collect::<Vec<_>>())
+        Room::of(
+            pod,
+            self.strategy,
+            &nodes
+                .iter()
+                .map(AsRef::as_ref)
+                .filter(is_open)
+                .collect::<Vec<_>>(),
+        )
     }
 
     /// Whether a budget lets no cluster have new pods of the namespace.
@@ -210,19 +279,33 @@ impl Offloading {
     }
 
     fn hold(&self, pod: &Value, placed: Placement) -> Placement {
-        if self.is_held() { held(pod, self.strategy, placed) } else { placed }
+        if self.is_held() {
+            held(pod, self.strategy, placed)
+        } else {
+            placed
+        }
     }
 
-    /// The providers to which the pod would not be sent, because they refused one of its owner. None where pods may run only at
-    /// providers: there a pod without a node would still avoid them after their policies have changed.
+    /// The providers to which the pod would not be sent, because they refused one of its owner.
+    /// None where pods may run only at providers: there a pod without a node would still avoid them
+    /// after their policies have changed.
     pub(crate) fn refusals_of(&self, pod: &Value, now: Timestamp) -> Vec<&RefusedOwner> {
-        if self.strategy == PodOffloadingStrategy::LocalAndRemote { self.refusals.of_pod(pod, now) } else { Vec::new() }
+        if self.strategy == PodOffloadingStrategy::LocalAndRemote {
+            self.refusals.of_pod(pod, now)
+        } else {
+            Vec::new()
+        }
     }
 }
 
 /// The providers that refused pods of this namespace.
 pub(crate) fn refusals(object: &NamespaceOffloading) -> Refusals {
-    Refusals::parse(object.annotations().get(annotations::REFUSED_PODS).map(String::as_str))
+    Refusals::parse(
+        object
+            .annotations()
+            .get(annotations::REFUSED_PODS)
+            .map(String::as_str),
+    )
 }
 
 /// The state behind the webhook's endpoint.
@@ -245,9 +328,14 @@ type Ended = Arc<Mutex<HashMap<String, Timestamp>>>;
 /// Serves the webhook until `context.stop`. Calls `ready` as soon as it answers.
 pub async fn serve(context: Context, port: u16, ready: impl FnOnce()) -> Result<(), Error> {
     let secrets = Api::<Secret>::namespaced(context.client.clone(), &context.namespace);
-    let material = at_start(|| certificate::load_or_create(&secrets, &context.namespace, context.now())).await?;
+    let material =
+        at_start(|| certificate::load_or_create(&secrets, &context.namespace, context.now()))
+            .await?;
     let certificate = Arc::new(material.certificate()?);
-    let listener = context.listen(port).await.map_err(|source| Error::Listen { port, source })?;
+    let listener = context
+        .listen(port)
+        .await
+        .map_err(|source| Error::Listen { port, source })?;
     let ended = Ended::default();
     let (noted, clock) = (ended.clone(), context.clock);
     let offloadings = watch_offloadings(&context, move |key, is_there| {
@@ -262,9 +350,22 @@ pub async fn serve(context: Context, port: u16, ready: impl FnOnce()) -> Result<
         return Ok(());
     }
     ready();
-    let (client, config, system) = (context.client.clone(), context.config.clone(), context.namespace.clone());
+    let (client, config, system) = (
+        context.client.clone(),
+        context.config.clone(),
+        context.namespace.clone(),
+    );
     let commands = Commands::new(&system);
-    let webhook = Arc::new(Webhook { client, offloadings, nodes, config, clock: context.clock, commands, ended, system });
+    let webhook = Arc::new(Webhook {
+        client,
+        offloadings,
+        nodes,
+        config,
+        clock: context.clock,
+        commands,
+        ended,
+        system,
+    });
     tokio::select! {
         biased;
         () = server::serve(listener, Tls::anonymous(certificate.clone()), routes(webhook), context.stop.clone()) => {}
@@ -274,32 +375,56 @@ pub async fn serve(context: Context, port: u16, ready: impl FnOnce()) -> Result<
 }
 
 /// Each change calls `changed` with the key, and whether the namespace is offloaded.
-fn watch_offloadings(context: &Context, mut changed: impl FnMut(&Key, bool) + Send + 'static) -> Cache<Offloading> {
+fn watch_offloadings(
+    context: &Context,
+    mut changed: impl FnMut(&Key, bool) + Send + 'static,
+) -> Cache<Offloading> {
     let api = Api::<NamespaceOffloading>::all(context.client.clone());
-    Cache::watch(api, watcher::Config::default(), context.stop.clone(), Offloading::of, move |key, _, new| {
-        changed(key, new.is_some());
-    })
+    Cache::watch(
+        api,
+        watcher::Config::default(),
+        context.stop.clone(),
+        Offloading::of,
+        move |key, _, new| {
+            changed(key, new.is_some());
+        },
+    )
 }
 
 /// Watches what placement needs of the virtual nodes.
 fn watch_nodes(context: &Context) -> Cache<PricedNode> {
-    let only_ours = watcher::Config::default().labels(&format!("{}={}", labels::TYPE, labels::TYPE_VIRTUAL_NODE));
-    Cache::watch(Api::<Node>::all(context.client.clone()), only_ours, context.stop.clone(), priced, |_, _, _| ())
+    let only_ours = watcher::Config::default().labels(&format!(
+        "{}={}",
+        labels::TYPE,
+        labels::TYPE_VIRTUAL_NODE
+    ));
+    Cache::watch(
+        Api::<Node>::all(context.client.clone()),
+        only_ours,
+        context.stop.clone(),
+        priced,
+        |_, _, _| (),
+    )
 }
 
 fn priced(node: Node) -> Option<PricedNode> {
     let annotations = node.metadata.annotations.unwrap_or_default();
-    Some(PricedNode::of(&node.metadata.name?, node.metadata.labels.unwrap_or_default(), &annotations))
+    Some(PricedNode::of(
+        &node.metadata.name?,
+        node.metadata.labels.unwrap_or_default(),
+        &annotations,
+    ))
 }
 
 /// Renews the certificate in time, and uses one that another replica renewed. Never ends.
 async fn renew(context: &Context, secrets: &Api<Secret>, certificate: &Certificate) {
     loop {
         tokio::time::sleep(CHECK_INTERVAL).await;
-        let renewed = match certificate::load_or_create(secrets, &context.namespace, context.now()).await {
-            Ok(material) => material.put_into(certificate).map_err(Error::from),
-            Err(error) => Err(error.into()),
-        };
+        let renewed =
+            match certificate::load_or_create(secrets, &context.namespace, context.now()).await {
+                Ok(material) => material.put_into(certificate).map_err(Error::from),
+                Err(error) => Err(error.into()),
+            };
         if let Err(error) = renewed {
             tracing::warn!(%error, "certificate of the admission webhook not renewed, trying again");
         }
@@ -307,15 +432,22 @@ async fn renew(context: &Context, secrets: &Api<Secret>, certificate: &Certifica
 }
 
 fn routes(webhook: Arc<Webhook>) -> Router {
-    let router = Router::new().route(PATH, post(mutate)).route(COMMANDS_PATH, post(pace_command));
-    router.layer(DefaultBodyLimit::max(MAX_REVIEW_LEN)).with_state(webhook)
+    let router = Router::new()
+        .route(PATH, post(mutate))
+        .route(COMMANDS_PATH, post(pace_command));
+    router
+        .layer(DefaultBodyLimit::max(MAX_REVIEW_LEN))
+        .with_state(webhook)
 }
 
-/// Reads a review. What cannot be read gets an answer that says why. The API server takes it for none, because it has no UID.
+/// Reads a review. What cannot be read gets an answer that says why. The API server takes it for
+/// none, because it has no UID.
 fn read(body: &Bytes) -> Result<AdmissionRequest<DynamicObject>, Box<AdmissionResponse>> {
-    let review: AdmissionReview<DynamicObject> =
-        serde_json::from_slice(body).map_err(|error| Box::new(AdmissionResponse::invalid(error)))?;
-    review.try_into().map_err(|error| Box::new(AdmissionResponse::invalid(error)))
+    let review: AdmissionReview<DynamicObject> = serde_json::from_slice(body)
+        .map_err(|error| Box::new(AdmissionResponse::invalid(error)))?;
+    review
+        .try_into()
+        .map_err(|error| Box::new(AdmissionResponse::invalid(error)))
 }
 
 fn answer(response: AdmissionResponse) -> Response {
@@ -329,7 +461,8 @@ async fn pace_command(State(webhook): State<Arc<Webhook>>, body: Bytes) -> Respo
     }
 }
 
-/// Only if this replica cannot know the answer, it leaves the decision to the entry's failure policy.
+/// Only if this replica cannot know the answer, it leaves the decision to the entry's failure
+/// policy.
 async fn mutate(State(webhook): State<Arc<Webhook>>, body: Bytes) -> Response {
     let request = match read(&body) {
         Ok(request) => request,
@@ -341,17 +474,26 @@ async fn mutate(State(webhook): State<Arc<Webhook>>, body: Bytes) -> Response {
     };
     match rule {
         Ok(rule) => answer(webhook.respond(&request, &rule)),
-        Err(error) => {
-            (StatusCode::SERVICE_UNAVAILABLE, format!("reading the namespace's NamespaceOffloading: {error}\n")).into_response()
-        }
+        Err(error) => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            format!("reading the namespace's NamespaceOffloading: {error}\n"),
+        )
+            .into_response(),
     }
 }
 
-/// Whether the owner of a namespace says that it is to be offloaded, and may still do so. `ended`: when an offloading of a namespace of this
-/// name ended.
+/// Whether the owner of a namespace says that it is to be offloaded, and may still do so. `ended`:
+/// when an offloading of a namespace of this name ended.
 fn announces_offloading(namespace: &Namespace, ended: Option<Timestamp>, now: Timestamp) -> bool {
-    let is_set = |label: &str| namespace.labels().get(label).is_some_and(|value| value == "true");
-    let Some(created) = namespace.creation_timestamp().map(|created| created.0) else { return false };
+    let is_set = |label: &str| {
+        namespace
+            .labels()
+            .get(label)
+            .is_some_and(|value| value == "true")
+    };
+    let Some(created) = namespace.creation_timestamp().map(|created| created.0) else {
+        return false;
+    };
     // The API server truncates times to the second.
     let was_offloaded = ended.is_some_and(|ended| ended.as_second() > created.as_second());
     let is_new = now.duration_since(created) < ANNOUNCEMENT && !was_offloaded;
@@ -361,10 +503,17 @@ fn announces_offloading(namespace: &Namespace, ended: Option<Timestamp>, now: Ti
 impl Webhook {
     /// If this replica does not know an offloaded namespace, it is new.
     async fn rule(&self, namespace: &str) -> kube::Result<NamespaceRule> {
-        if let Some(known) = self.offloadings.get(&Key::new(namespace, NAMESPACE_OFFLOADING)) {
+        if let Some(known) = self
+            .offloadings
+            .get(&Key::new(namespace, NAMESPACE_OFFLOADING))
+        {
             return Ok(NamespaceRule::Offloaded(known));
         }
-        let of = |object| Offloading::of(object).map_or(NamespaceRule::Unchanged, |one| NamespaceRule::Offloaded(Arc::new(one)));
+        let of = |object| {
+            Offloading::of(object).map_or(NamespaceRule::Unchanged, |one| {
+                NamespaceRule::Offloaded(Arc::new(one))
+            })
+        };
         let api = Api::<NamespaceOffloading>::namespaced(self.client.clone(), namespace);
         if let Some(object) = api.get_opt(NAMESPACE_OFFLOADING).await? {
             return Ok(of(object));
@@ -375,16 +524,29 @@ impl Webhook {
         {
             return Ok(of(tethered_offloading(namespace, peer)));
         }
-        let object = Api::<Namespace>::all(self.client.clone()).get_opt(namespace).await?;
+        let object = Api::<Namespace>::all(self.client.clone())
+            .get_opt(namespace)
+            .await?;
         let may_come = may_be_offloaded(namespace, &self.system);
         let (ended, now) = (self.ended.lock().get(namespace).copied(), self.clock.now());
-        let is_announced = may_come && object.is_some_and(|object| announces_offloading(&object, ended, now));
-        Ok(if is_announced { NamespaceRule::Announced } else { NamespaceRule::Unchanged })
+        let is_announced =
+            may_come && object.is_some_and(|object| announces_offloading(&object, ended, now));
+        Ok(if is_announced {
+            NamespaceRule::Announced
+        } else {
+            NamespaceRule::Unchanged
+        })
     }
 
-    fn respond(&self, request: &AdmissionRequest<DynamicObject>, rule: &NamespaceRule) -> AdmissionResponse {
+    fn respond(
+        &self,
+        request: &AdmissionRequest<DynamicObject>,
+        rule: &NamespaceRule,
+    ) -> AdmissionResponse {
         let mut response = AdmissionResponse::from(request);
-        let Some(object) = &request.object else { return response };
+        let Some(object) = &request.object else {
+            return response;
+        };
         let pod = match serde_json::to_value(object) {
             Ok(pod) => pod,
             Err(error) => return AdmissionResponse::invalid(error),
@@ -413,12 +575,18 @@ impl Webhook {
 
     /// The change to the pod, and a warning for who creates it.
     fn place(&self, offloading: &Offloading, pod: &Value) -> (Placement, Option<String>) {
-        let nodes: Vec<Arc<PricedNode>> = self.nodes.all().into_iter().map(|(_, node)| node).collect();
-        if let Some(node) = named_node(pod).and_then(|name| nodes.iter().find(|node| node.name == name)) {
+        let nodes: Vec<Arc<PricedNode>> =
+            self.nodes.all().into_iter().map(|(_, node)| node).collect();
+        if let Some(node) =
+            named_node(pod).and_then(|name| nodes.iter().find(|node| node.name == name))
+        {
             return (offloading.place_on(pod, node), None);
         }
         let config = self.config.borrow().clone();
-        let choice = Choice { nodes: &nodes, own_name: &config.spec.cluster_name };
+        let choice = Choice {
+            nodes: &nodes,
+            own_name: &config.spec.cluster_name,
+        };
         let now = self.clock.now();
         let placement = offloading.place(pod, choice, now);
         let refusals = offloading.refusals_of(pod, now);

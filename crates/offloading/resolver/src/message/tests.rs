@@ -38,12 +38,17 @@ impl Builder {
     /// The rest of a record after its owner.
     fn data(self, kind: u16, data: &[u8]) -> Self {
         let length = u16::try_from(data.len()).unwrap();
-        self.bytes(&kind.to_be_bytes()).bytes(&[0, 1, 0, 0, 0, 5]).bytes(&length.to_be_bytes()).bytes(data)
+        self.bytes(&kind.to_be_bytes())
+            .bytes(&[0, 1, 0, 0, 0, 5])
+            .bytes(&length.to_be_bytes())
+            .bytes(data)
     }
 
     /// EDNS with this size, the bit DO, and an option.
     pub fn edns(self, size: u16) -> Self {
-        self.bytes(&[0, 0, 41]).bytes(&size.to_be_bytes()).bytes(&[0, 0, 0x80, 0, 0, 6, 0, 10, 0, 2, 7, 7])
+        self.bytes(&[0, 0, 41])
+            .bytes(&size.to_be_bytes())
+            .bytes(&[0, 0, 0x80, 0, 0, 6, 0, 10, 0, 2, 7, 7])
     }
 
     pub fn done(self) -> Vec<u8> {
@@ -61,7 +66,10 @@ fn wire(text: &str) -> Vec<u8> {
 
 /// `long` is `short` at home.
 fn home(name: &Name) -> Option<Name> {
-    let index = name.labels().iter().position(|label| label.eq_ignore_ascii_case(b"long-name"))?;
+    let index = name
+        .labels()
+        .iter()
+        .position(|label| label.eq_ignore_ascii_case(b"long-name"))?;
     name.with_label(index, "short")
 }
 
@@ -71,37 +79,99 @@ fn translated(answer: &[u8]) -> Vec<u8> {
 
 #[test]
 fn a_question_with_another_name_keeps_everything_else() {
-    let asked = Builder::new(7, 0x0120, [1, 0, 0, 1]).question("web.short.x", 28).edns(1232).done();
+    let asked = Builder::new(7, 0x0120, [1, 0, 0, 1])
+        .question("web.short.x", 28)
+        .edns(1232)
+        .done();
     let query = Query::read(&asked).unwrap();
-    assert_eq!((query.name.clone(), query.kind, query.is_simple, query.udp_len), (name("WEB.short.x"), 28, true, 1232));
-    let wanted = Builder::new(7, 0x0120, [1, 0, 0, 1]).question("web.long-name.x", 28).edns(1232).done();
-    assert_eq!(query.with_name(&asked, &name("web.long-name.x")), Some(wanted));
-    let plain = Builder::new(7, 0x0100, [1, 0, 0, 0]).question("a", 1).done();
-    assert_eq!(Query::read(&plain).map(|query| (query.is_simple, query.udp_len)).unwrap(), (true, 512));
-    let small = Builder::new(7, 0x0100, [1, 0, 0, 1]).question("a", 1).edns(100).done();
-    assert_eq!(Query::read(&small).unwrap().udp_len, 512, "RFC 6891, section 6.2.5");
+    assert_eq!(
+        (
+            query.name.clone(),
+            query.kind,
+            query.is_simple,
+            query.udp_len
+        ),
+        (name("WEB.short.x"), 28, true, 1232)
+    );
+    let wanted = Builder::new(7, 0x0120, [1, 0, 0, 1])
+        .question("web.long-name.x", 28)
+        .edns(1232)
+        .done();
+    assert_eq!(
+        query.with_name(&asked, &name("web.long-name.x")),
+        Some(wanted)
+    );
+    let plain = Builder::new(7, 0x0100, [1, 0, 0, 0])
+        .question("a", 1)
+        .done();
+    assert_eq!(
+        Query::read(&plain)
+            .map(|query| (query.is_simple, query.udp_len))
+            .unwrap(),
+        (true, 512)
+    );
+    let small = Builder::new(7, 0x0100, [1, 0, 0, 1])
+        .question("a", 1)
+        .edns(100)
+        .done();
+    assert_eq!(
+        Query::read(&small).unwrap().udp_len,
+        512,
+        "RFC 6891, section 6.2.5"
+    );
 }
 
 #[test]
 fn a_question_allows_answers_of_at_most_4096_bytes() {
-    let asked = |allowed| Builder::new(7, 0x0120, [1, 0, 0, 1]).question("web.x", 1).edns(allowed).done();
-    for (allowed, capped) in [(100, 100), (512, 512), (4096, 4096), (4097, 4096), (u16::MAX, 4096)] {
+    let asked = |allowed| {
+        Builder::new(7, 0x0120, [1, 0, 0, 1])
+            .question("web.x", 1)
+            .edns(allowed)
+            .done()
+    };
+    for (allowed, capped) in [
+        (100, 100),
+        (512, 512),
+        (4096, 4096),
+        (4097, 4096),
+        (u16::MAX, 4096),
+    ] {
         let query = Query::read(&asked(allowed)).unwrap();
         assert_eq!(query.capped(&asked(allowed)), asked(capped));
         assert_eq!(query.udp_len, usize::from(capped.max(512)));
     }
-    let plain = Builder::new(7, 0x0100, [1, 0, 0, 0]).question("web.x", 1).done();
+    let plain = Builder::new(7, 0x0100, [1, 0, 0, 0])
+        .question("web.x", 1)
+        .done();
     assert_eq!(Query::read(&plain).unwrap().capped(&plain), plain);
-    let two = Builder::new(7, 0, [1, 0, 0, 2]).question("a", 1).edns(u16::MAX).edns(512).done();
+    let two = Builder::new(7, 0, [1, 0, 0, 2])
+        .question("a", 1)
+        .edns(u16::MAX)
+        .edns(512)
+        .done();
     let query = Query::read(&two).unwrap();
-    assert_eq!((query.capped(&two), query.udp_len), (two, 4096), "a signed question must stay as it is");
+    assert_eq!(
+        (query.capped(&two), query.udp_len),
+        (two, 4096),
+        "a signed question must stay as it is"
+    );
 }
 
 #[test]
 fn a_question_with_more_than_edns_is_not_simple() {
-    let signed = Builder::new(7, 0, [1, 0, 0, 1]).question("a", 1).record("key", 250, &[1, 2]).done();
-    let two = Builder::new(7, 0, [1, 0, 0, 2]).question("a", 1).edns(512).edns(512).done();
-    let trailing = Builder::new(7, 0, [1, 0, 0, 0]).question("a", 1).bytes(&[1]).done();
+    let signed = Builder::new(7, 0, [1, 0, 0, 1])
+        .question("a", 1)
+        .record("key", 250, &[1, 2])
+        .done();
+    let two = Builder::new(7, 0, [1, 0, 0, 2])
+        .question("a", 1)
+        .edns(512)
+        .edns(512)
+        .done();
+    let trailing = Builder::new(7, 0, [1, 0, 0, 0])
+        .question("a", 1)
+        .bytes(&[1])
+        .done();
     for message in [signed, two, trailing] {
         assert!(!Query::read(&message).unwrap().is_simple, "{message:?}");
     }
@@ -114,24 +184,77 @@ fn what_is_no_question_gets_an_error_or_nothing() {
     for message in [&b""[..], &[0; 3], &[0; 11]] {
         assert_eq!(fault(message), Fault::Drop);
     }
-    assert_eq!(fault(&Builder::new(7, 0x8000, [1, 0, 0, 0]).question("a", 1).done()), Fault::Drop, "an answer");
     assert_eq!(
-        fault(&Builder::new(7, 0x2800, [1, 0, 0, 0]).question("a", 1).done()),
+        fault(
+            &Builder::new(7, 0x8000, [1, 0, 0, 0])
+                .question("a", 1)
+                .done()
+        ),
+        Fault::Drop,
+        "an answer"
+    );
+    assert_eq!(
+        fault(
+            &Builder::new(7, 0x2800, [1, 0, 0, 0])
+                .question("a", 1)
+                .done()
+        ),
         Fault::Answer(ResponseCode::NotImplemented)
     );
     assert_eq!(fault(&Builder::new(7, 0, [0, 0, 0, 0]).done()), format);
-    assert_eq!(fault(&Builder::new(7, 0, [2, 0, 0, 0]).question("a", 1).question("b", 1).done()), format);
-    assert_eq!(fault(&Builder::new(7, 0, [1, 1, 0, 0]).question("a", 1).record("a", 1, &[1; 4]).done()), format);
-    for broken in [&b"\x03ab"[..], b"\xc0\x0c", b"\xc0\xff\0\0", b"\x40\0\0\0\0", b"\x01a\0\0\x01\0", b""] {
-        assert_eq!(fault(&Builder::new(7, 0, [1, 0, 0, 0]).bytes(broken).done()), format, "{broken:?}");
+    assert_eq!(
+        fault(
+            &Builder::new(7, 0, [2, 0, 0, 0])
+                .question("a", 1)
+                .question("b", 1)
+                .done()
+        ),
+        format
+    );
+    assert_eq!(
+        fault(
+            &Builder::new(7, 0, [1, 1, 0, 0])
+                .question("a", 1)
+                .record("a", 1, &[1; 4])
+                .done()
+        ),
+        format
+    );
+    for broken in [
+        &b"\x03ab"[..],
+        b"\xc0\x0c",
+        b"\xc0\xff\0\0",
+        b"\x40\0\0\0\0",
+        b"\x01a\0\0\x01\0",
+        b"",
+    ] {
+        assert_eq!(
+            fault(&Builder::new(7, 0, [1, 0, 0, 0]).bytes(broken).done()),
+            format,
+            "{broken:?}"
+        );
     }
     let long = "a.".repeat(128);
-    assert_eq!(fault(&Builder::new(7, 0, [1, 0, 0, 0]).question(&long, 1).done()), format);
-    let asked = Builder::new(7, 0x0100, [1, 0, 0, 1]).question("a", 1).edns(512).done();
-    let answer = refusal(&asked, ResponseCode::ServerFailure);
-    assert_eq!(answer, Builder::new(7, 0x8182, [1, 0, 0, 0]).question("a", 1).done());
     assert_eq!(
-        refusal(&Builder::new(7, 0, [2, 0, 0, 0]).done(), ResponseCode::FormatError),
+        fault(&Builder::new(7, 0, [1, 0, 0, 0]).question(&long, 1).done()),
+        format
+    );
+    let asked = Builder::new(7, 0x0100, [1, 0, 0, 1])
+        .question("a", 1)
+        .edns(512)
+        .done();
+    let answer = refusal(&asked, ResponseCode::ServerFailure);
+    assert_eq!(
+        answer,
+        Builder::new(7, 0x8182, [1, 0, 0, 0])
+            .question("a", 1)
+            .done()
+    );
+    assert_eq!(
+        refusal(
+            &Builder::new(7, 0, [2, 0, 0, 0]).done(),
+            ResponseCode::FormatError
+        ),
         Builder::new(7, 0x8081, [0; 4]).done()
     );
 }
@@ -166,7 +289,13 @@ fn expanded(message: &[u8]) -> Vec<Vec<u8>> {
     let [questions, records @ ..] = counts(message).unwrap();
     let mut at = HEADER_LEN;
     let mut parts = vec![message[..HEADER_LEN].to_vec()];
-    let read = |at: &mut usize| Name::read(message, at).unwrap().labels().join(&b'.').to_ascii_lowercase();
+    let read = |at: &mut usize| {
+        Name::read(message, at)
+            .unwrap()
+            .labels()
+            .join(&b'.')
+            .to_ascii_lowercase()
+    };
     for _ in 0..questions {
         parts.push(read(&mut at));
         at += 4;
@@ -219,7 +348,11 @@ fn a_name_has_at_most_127_pointers() {
     // The root at 12, and then pointers, each to the one before it.
     let chained = |pointers: usize| {
         let chain = (0..pointers).flat_map(|index| {
-            let to = if index == 0 { HEADER_LEN } else { HEADER_LEN + 2 * index - 1 };
+            let to = if index == 0 {
+                HEADER_LEN
+            } else {
+                HEADER_LEN + 2 * index - 1
+            };
             u16::try_from(0xc000 | to).unwrap().to_be_bytes()
         });
         let message: Vec<u8> = [0; HEADER_LEN + 1].into_iter().chain(chain).collect();
@@ -239,7 +372,10 @@ fn names_are_compressed_only_by_what_pointers_reach() {
     // `b` is out of reach.
     writer.name(&name("a.B"), true);
     writer.name(&name("c.b"), true);
-    assert_eq!(writer.body[MAX_POINTER - 1 - HEADER_LEN..], *b"\x01A\x01b\0\xff\xfe\x01c\x01b\0");
+    assert_eq!(
+        writer.body[MAX_POINTER - 1 - HEADER_LEN..],
+        *b"\x01A\x01b\0\xff\xfe\x01c\x01b\0"
+    );
     assert_eq!(writer.known.len(), 1);
     // Without compression, a name is still known to those after it.
     let mut writer = Writer::new(&[0; HEADER_LEN]).unwrap();
@@ -254,17 +390,29 @@ fn names_are_compressed_only_by_what_pointers_reach() {
 fn names_of_addresses_are_known() {
     let reverse = ["7.0.244.10.in-addr.arpa", "1.0.IP6.Arpa", "in-addr.arpa"];
     assert!(reverse.iter().all(|text| name(text).is_reverse()));
-    let others = ["arpa", "x.arpa", "in-addr.arpa.example.org", "in-addr", "_http._tcp.web.demo.svc.cluster.local"];
+    let others = [
+        "arpa",
+        "x.arpa",
+        "in-addr.arpa.example.org",
+        "in-addr",
+        "_http._tcp.web.demo.svc.cluster.local",
+    ];
     assert!(!others.iter().any(|text| name(text).is_reverse()));
 }
 
 #[test]
 fn an_answer_that_no_longer_fits_is_cut_off_at_its_question_and_says_so() {
-    let answer =
-        Builder::new(7, 0x8180, [1, 1, 0, 1]).question("web.long-name.x", 1).record("y", 16, &[5; 600]).edns(1232).done();
+    let answer = Builder::new(7, 0x8180, [1, 1, 0, 1])
+        .question("web.long-name.x", 1)
+        .record("y", 16, &[5; 600])
+        .edns(1232)
+        .done();
     let translated = translate(&answer, &[], home).unwrap();
     assert_eq!(translated.clone().fitting(1232), translated.clone().whole());
-    let short = Builder::new(7, 0x8380, [1, 0, 0, 1]).question("web.short.x", 1).edns(1232).done();
+    let short = Builder::new(7, 0x8380, [1, 0, 0, 1])
+        .question("web.short.x", 1)
+        .edns(1232)
+        .done();
     assert_eq!(translated.fitting(512), short);
 }
 
@@ -274,12 +422,17 @@ fn malformed_answers_are_errors() {
     for message in [
         head().done(),
         head().name("a").done(),
-        head().name("a").bytes(&[0, 1, 0, 1, 0, 0, 0, 0, 0, 9, 1]).done(),
+        head()
+            .name("a")
+            .bytes(&[0, 1, 0, 1, 0, 0, 0, 0, 0, 9, 1])
+            .done(),
         // A name that is longer than its record, and one that points at itself.
         head().name("a").data(5, &[5, b'a']).done(),
         head().name("a").data(5, &[0xc0, 25]).done(),
         head().name("a").data(33, &[1]).done(),
-        Builder::new(7, 0x8180, [9, 0, 0, 0]).question("a", 1).done(),
+        Builder::new(7, 0x8180, [9, 0, 0, 0])
+            .question("a", 1)
+            .done(),
     ] {
         assert!(translate(&message, &[], home).is_err(), "{message:?}");
     }
@@ -291,16 +444,28 @@ fn an_answer_that_grows_beyond_a_message_is_an_error() {
     let long = format!("{0}.{0}.{0}.long-name.x", "a".repeat(60));
     let mut answer = Builder::new(7, 0x8180, [1, 3000, 0, 0]).question(&long, 1);
     for _ in 0..3000 {
-        answer = answer.bytes(&[0xc0, 12]).data(33, &[0, 0, 0, 0, 0, 1, 0xc0, 12]);
+        answer = answer
+            .bytes(&[0xc0, 12])
+            .data(33, &[0, 0, 0, 0, 0, 1, 0xc0, 12]);
     }
     assert!(translate(&answer.done(), &[], home).is_err());
 }
 
 #[test]
 fn only_the_answer_to_the_same_question_counts() {
-    let asked = Builder::new(7, 0x0100, [1, 0, 0, 1]).question("web.x", 1).edns(512).done();
-    let answer = |id, flags, name, kind| Builder::new(id, flags, [1, 0, 0, 0]).question(name, kind).done();
-    assert!(is_answer(&asked, &answer(7, 0x8180, "web.x", 1)) && is_answer(&asked, &answer(7, 0x8183, "WEB.X", 1)));
+    let asked = Builder::new(7, 0x0100, [1, 0, 0, 1])
+        .question("web.x", 1)
+        .edns(512)
+        .done();
+    let answer = |id, flags, name, kind| {
+        Builder::new(id, flags, [1, 0, 0, 0])
+            .question(name, kind)
+            .done()
+    };
+    assert!(
+        is_answer(&asked, &answer(7, 0x8180, "web.x", 1))
+            && is_answer(&asked, &answer(7, 0x8183, "WEB.X", 1))
+    );
     for other in [
         answer(8, 0x8180, "web.x", 1),
         answer(7, 0x0100, "web.x", 1),
@@ -309,13 +474,23 @@ fn only_the_answer_to_the_same_question_counts() {
     ] {
         assert!(!is_answer(&asked, &other), "{other:?}");
     }
-    assert!(is_answer(&asked, &Builder::new(7, 0x8181, [0; 4]).done()), "the server could not read the question");
-    assert!(!is_answer(&asked, &Builder::new(7, 0x8180, [0; 4]).done()) && !is_answer(&asked, b"\0\x07"));
+    assert!(
+        is_answer(&asked, &Builder::new(7, 0x8181, [0; 4]).done()),
+        "the server could not read the question"
+    );
+    assert!(
+        !is_answer(&asked, &Builder::new(7, 0x8180, [0; 4]).done())
+            && !is_answer(&asked, b"\0\x07")
+    );
 }
 
 #[test]
 fn names_have_limits() {
-    assert!(Name::parse("").is_none() && Name::parse("a..b").is_none() && Name::parse(&"a".repeat(64)).is_none());
+    assert!(
+        Name::parse("").is_none()
+            && Name::parse("a..b").is_none()
+            && Name::parse(&"a".repeat(64)).is_none()
+    );
     assert!(Name::parse(&"a.".repeat(127)).is_some() && Name::parse(&"a.".repeat(128)).is_none());
     assert_eq!(name("Web.Demo."), name("web.demo"));
     assert!(name("web.demo").with_label(0, &"a".repeat(64)).is_none());
@@ -324,22 +499,42 @@ fn names_have_limits() {
 #[test]
 fn a_name_gets_another_end() {
     let moved = |end: &str| name("Web.demo.svc.Corp.local").with_end(3, &name(end));
-    assert_eq!(moved("cluster.local").labels(), name("Web.demo.svc.cluster.local").labels());
-    assert_eq!(moved("corp.local").labels(), name("Web.demo.svc.Corp.local").labels(), "upper and lower case stay");
+    assert_eq!(
+        moved("cluster.local").labels(),
+        name("Web.demo.svc.cluster.local").labels()
+    );
+    assert_eq!(
+        moved("corp.local").labels(),
+        name("Web.demo.svc.Corp.local").labels(),
+        "upper and lower case stay"
+    );
     assert_eq!(moved("local").labels(), name("Web.demo.svc.local").labels());
 }
 
 #[test]
 fn an_alias_comes_before_what_it_stands_for() {
     let answer = Builder::new(7, 0x81a0, [1, 1, 0, 1]).question("db.example.org", 1);
-    let answer = answer.record("db.example.org", 1, &[192, 0, 2, 1]).edns(1232).done();
+    let answer = answer
+        .record("db.example.org", 1, &[192, 0, 2, 1])
+        .edns(1232)
+        .done();
     let names = [name("db.demo"), name("other.demo"), name("db.example.org")];
     let found = translate(&answer, &names, |_| None).unwrap();
     let wanted = Builder::new(7, 0x8180, [1, 3, 0, 1]).question("db.demo", 1);
-    let wanted = wanted.record("db.demo", 5, &wire("other.demo")).record("other.demo", 5, &wire("db.example.org"));
-    let wanted = wanted.record("db.example.org", 1, &[192, 0, 2, 1]).edns(1232).done();
+    let wanted = wanted.record("db.demo", 5, &wire("other.demo")).record(
+        "other.demo",
+        5,
+        &wire("db.example.org"),
+    );
+    let wanted = wanted
+        .record("db.example.org", 1, &[192, 0, 2, 1])
+        .edns(1232)
+        .done();
     assert_eq!(expanded(&found.clone().whole()), expanded(&wanted));
-    let short = Builder::new(7, 0x8380, [1, 0, 0, 1]).question("db.demo", 1).edns(1232).done();
+    let short = Builder::new(7, 0x8380, [1, 0, 0, 1])
+        .question("db.demo", 1)
+        .edns(1232)
+        .done();
     assert_eq!(found.fitting(60), short, "all of it comes over TCP");
     // The header of an answer that does not exist yet says how many answers there are.
     let full = Builder::new(7, 0x8180, [0, u16::MAX, 0, 0]).done();
@@ -401,16 +596,28 @@ proptest! {
 }
 
 fn valid_question() -> Vec<u8> {
-    Builder::new(7, 0x0120, [1, 0, 0, 1]).question("web.short.x", 28).edns(1232).done()
+    Builder::new(7, 0x0120, [1, 0, 0, 1])
+        .question("web.short.x", 28)
+        .edns(1232)
+        .done()
 }
 
 /// With a record of each type that has names in its data.
 fn valid_answer() -> Vec<u8> {
     let soa = [wire("ns.x"), wire("mail.x"), vec![9; 20]].concat();
     let answer = Builder::new(7, 0x8180, [1, 6, 1, 1]).question("web.long-name.x", 28);
-    let answer = answer.record("web.long-name.x", types::CNAME, &wire("db.long-name.x")).bytes(&[0xc0, 12]).data(28, &[1; 16]);
+    let answer = answer
+        .record("web.long-name.x", types::CNAME, &wire("db.long-name.x"))
+        .bytes(&[0xc0, 12])
+        .data(28, &[1; 16]);
     let answer = answer.record("a.x", types::MX, &[&[0, 1][..], &wire("b.x")].concat());
-    let answer = answer.record("a.x", types::SRV, &[&[0; 6][..], &wire("c.long-name.x")].concat());
-    let answer = answer.record("a.x", types::PTR, &[0xc0, 12]).record("a.x", 16, &[3; 40]);
+    let answer = answer.record(
+        "a.x",
+        types::SRV,
+        &[&[0; 6][..], &wire("c.long-name.x")].concat(),
+    );
+    let answer = answer
+        .record("a.x", types::PTR, &[0xc0, 12])
+        .record("a.x", 16, &[3; 40]);
     answer.record("x", types::SOA, &soa).edns(1232).done()
 }

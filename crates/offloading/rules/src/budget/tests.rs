@@ -22,7 +22,15 @@ fn id(byte: u8) -> ClusterId {
 
 fn held(holder: Holder, amount: &str) -> HeldBudget {
     let (currency, period, when_spent) = ("EUR".to_owned(), BudgetPeriod::Day, WhenSpent::Keep);
-    HeldBudget { holder, budget: Budget { currency, amount: money(amount), period, when_spent } }
+    HeldBudget {
+        holder,
+        budget: Budget {
+            currency,
+            amount: money(amount),
+            period,
+            when_spent,
+        },
+    }
 }
 
 fn of_demo(amount: &str) -> HeldBudget {
@@ -60,9 +68,22 @@ fn judged(held: &HeldBudget, providers: &[Provider]) -> Verdict {
 fn a_budget_is_spent_when_the_rest_does_not_cover_the_next_round() {
     // 0.36 for an hour are 0.001 for ten seconds.
     let spent = |spent: &str, per_hour: &str| {
-        judged(&of_demo("1"), &[provider(1, &[("demo", spent), ("shop", "5")], &[("demo", per_hour), ("shop", "50")])]).is_spent
+        judged(
+            &of_demo("1"),
+            &[provider(
+                1,
+                &[("demo", spent), ("shop", "5")],
+                &[("demo", per_hour), ("shop", "50")],
+            )],
+        )
+        .is_spent
     };
-    assert!(!spent("0.998", "0.36") && spent("0.999", "0.36") && spent("1", "0") && !spent("0.999999999", "0"));
+    assert!(
+        !spent("0.998", "0.36")
+            && spent("0.999", "0.36")
+            && spent("1", "0")
+            && !spent("0.999999999", "0")
+    );
     assert!(judged(&of_demo("0"), &[]).is_spent, "nothing may be spent");
 }
 
@@ -70,86 +91,182 @@ fn a_budget_is_spent_when_the_rest_does_not_cover_the_next_round() {
 fn a_policy_counts_all_namespaces_at_its_providers_and_a_namespace_all_providers() {
     let mut other = provider(2, &[("demo", "3"), ("", "1")], &[("demo", "1")]);
     other.policy = Some("other".to_owned());
-    let providers = [provider(1, &[("demo", "2"), ("shop", "4")], &[("shop", "8")]), other];
+    let providers = [
+        provider(1, &[("demo", "2"), ("shop", "4")], &[("shop", "8")]),
+        other,
+    ];
     let spent = |holder| judged(&held(holder, "100"), &providers).spent;
     assert_eq!(spent(Holder::Policy("default".into())), money("6"));
     assert_eq!(spent(Holder::Policy("other".into())), money("4"));
-    assert_eq!(spent(Holder::Namespace("demo".into())), money("5"), "pods that nobody knows count for policies only");
+    assert_eq!(
+        spent(Holder::Namespace("demo".into())),
+        money("5"),
+        "pods that nobody knows count for policies only"
+    );
     assert_eq!(spent(Holder::Namespace("shop".into())), money("4"));
 }
 
 #[test]
 fn a_spent_budget_closes_the_providers_that_cost_something() {
-    let free = Provider { asks: BTreeSet::new(), contract: None, ..provider(2, &[], &[]) };
+    let free = Provider {
+        asks: BTreeSet::new(),
+        contract: None,
+        ..provider(2, &[], &[])
+    };
     let verdict = judged(&of_demo("1"), &[provider(1, &[("demo", "1")], &[]), free]);
     assert_eq!(verdict.closed.keys().collect::<Vec<_>>(), [&id(1)]);
     let condition = verdict.condition();
-    assert_eq!((condition.status, condition.reason.as_str()), (Some(false), "BudgetSpent"));
+    assert_eq!(
+        (condition.status, condition.reason.as_str()),
+        (Some(false), "BudgetSpent")
+    );
     assert!(
-        condition.message.contains("namespace demo, 1 EUR for each day") && condition.message.contains("2026-02-01T00:00:00Z")
+        condition
+            .message
+            .contains("namespace demo, 1 EUR for each day")
+            && condition.message.contains("2026-02-01T00:00:00Z")
     );
 }
 
 #[test]
 fn what_cannot_be_counted_closes_a_provider_before_anything_is_spent() {
-    let without_contract = Provider { contract: None, unmetered: BTreeSet::from(["gold".to_owned()]), ..provider(1, &[], &[]) };
-    let dollars = Provider { asks: BTreeSet::from(["USD".to_owned()]), ..provider(2, &[], &[]) };
-    let verdict = judged(&of_demo("1"), &[without_contract, dollars, provider(3, &[], &[])]);
+    let without_contract = Provider {
+        contract: None,
+        unmetered: BTreeSet::from(["gold".to_owned()]),
+        ..provider(1, &[], &[])
+    };
+    let dollars = Provider {
+        asks: BTreeSet::from(["USD".to_owned()]),
+        ..provider(2, &[], &[])
+    };
+    let verdict = judged(
+        &of_demo("1"),
+        &[without_contract, dollars, provider(3, &[], &[])],
+    );
     assert!(!verdict.is_spent && verdict.closed.len() == 2);
     assert!(verdict.closed[&id(1)].contains("p1 asks for EUR without a contract"));
     assert!(verdict.closed[&id(2)].contains("p2 asks for USD"));
     assert_eq!(verdict.condition().reason, "CostsNotCounted");
-    assert_eq!(judged(&of_demo("1"), &[provider(3, &[], &[])]).condition().status, Some(true));
+    assert_eq!(
+        judged(&of_demo("1"), &[provider(3, &[], &[])])
+            .condition()
+            .status,
+        Some(true)
+    );
 }
 
 fn eur(cpu: &str) -> PriceList {
-    PriceList { currency: "EUR".to_owned(), rates: [("cpu", money(cpu))].into_iter().collect() }
+    PriceList {
+        currency: "EUR".to_owned(),
+        rates: [("cpu", money(cpu))].into_iter().collect(),
+    }
 }
 
 /// A contract for pool `default` from noon on.
 fn account(end: Option<i64>) -> Account {
     let prices = BTreeMap::from([("default".to_owned(), eur("0.04"))]);
-    let versions = vec![Version { version: 1, digest: String::new(), from: noon().as_second(), prices }];
-    Account::new(Contract { id: "c".to_owned(), provider: id(1), consumer: id(2), versions, end }, 3600, Settled::default())
+    let versions = vec![Version {
+        version: 1,
+        digest: String::new(),
+        from: noon().as_second(),
+        prices,
+    }];
+    Account::new(
+        Contract {
+            id: "c".to_owned(),
+            provider: id(1),
+            consumer: id(2),
+            versions,
+            end,
+        },
+        3600,
+        Settled::default(),
+    )
 }
 
 /// Milan, one hour after noon, with pools that ask for so much for a core, and with pods that run.
 fn milan(asks: &[(&str, &str)], accounts: &[Account], running: &[Entry]) -> Provider {
-    let asks = asks.iter().map(|(pool, cpu)| ((*pool).to_owned(), eur(cpu))).collect();
-    Provider::of(id(1), "milan".to_owned(), None, &asks, accounts, running, at("2026-01-31T13:00:00Z"))
+    let asks = asks
+        .iter()
+        .map(|(pool, cpu)| ((*pool).to_owned(), eur(cpu)))
+        .collect();
+    Provider::of(
+        id(1),
+        "milan".to_owned(),
+        None,
+        &asks,
+        accounts,
+        running,
+        at("2026-01-31T13:00:00Z"),
+    )
 }
 
 #[test]
 fn a_pool_that_asks_for_money_beside_the_contract_is_not_taken_for_nothing() {
-    let closed = |asks: &[(&str, &str)]| judged(&of_demo("1"), &[milan(asks, &[account(None)], &[])]).closed.into_values().next();
-    assert_eq!((closed(&[("default", "0.04")]), closed(&[])), (None, None), "a pool without prices is free");
+    let closed = |asks: &[(&str, &str)]| {
+        judged(&of_demo("1"), &[milan(asks, &[account(None)], &[])])
+            .closed
+            .into_values()
+            .next()
+    };
+    assert_eq!(
+        (closed(&[("default", "0.04")]), closed(&[])),
+        (None, None),
+        "a pool without prices is free"
+    );
     let why = closed(&[("default", "0.04"), ("gold", "0.04")]).unwrap();
-    assert!(why.contains("milan asks for EUR without a contract for pool gold"), "{why}");
+    assert!(
+        why.contains("milan asks for EUR without a contract for pool gold"),
+        "{why}"
+    );
 }
 
 #[test]
 fn what_runs_in_a_pool_without_a_contract_counts_at_the_prices_that_it_asks_for_since_it_started() {
     // Since the 30th: 37 hours, of which 13 are today.
-    let gold: Entry =
-        format!("u gold {} {} cpu=2 demo", noon().as_second() - 36 * 3600, noon().as_second() + 3600).parse().unwrap();
+    let gold: Entry = format!(
+        "u gold {} {} cpu=2 demo",
+        noon().as_second() - 36 * 3600,
+        noon().as_second() + 3600
+    )
+    .parse()
+    .unwrap();
     let with = |asks: &[(&str, &str)]| milan(asks, &[account(None)], std::slice::from_ref(&gold));
     let one = with(&[("gold", "0.5"), ("default", "0.04")]);
-    assert_eq!((one.day.of("EUR", "demo"), one.month.of("EUR", "demo")), (money("13"), money("37")));
+    assert_eq!(
+        (one.day.of("EUR", "demo"), one.month.of("EUR", "demo")),
+        (money("13"), money("37"))
+    );
     assert_eq!(one.per_hour.of("EUR", "demo"), money("1"));
     let verdict = judged(&of_demo("13"), std::slice::from_ref(&one));
-    assert!(verdict.is_spent && verdict.closed.contains_key(&id(1)), "{verdict:?}");
-    assert_eq!(with(&[("default", "0.04")]).month, Costs::default(), "it asks for nothing any more");
-    assert_eq!(milan(&[("gold", "0.5")], &[], &[]).day, Costs::default(), "it has ended");
+    assert!(
+        verdict.is_spent && verdict.closed.contains_key(&id(1)),
+        "{verdict:?}"
+    );
+    assert_eq!(
+        with(&[("default", "0.04")]).month,
+        Costs::default(),
+        "it asks for nothing any more"
+    );
+    assert_eq!(
+        milan(&[("gold", "0.5")], &[], &[]).day,
+        Costs::default(),
+        "it has ended"
+    );
 }
 
 #[test]
 fn a_pod_that_outlives_its_contract_counts_once() {
     let (noon, half_past) = (noon().as_second(), noon().as_second() + 1800);
-    let pod: Entry = format!("u default {noon} {} cpu=1 demo", noon + 3600).parse().unwrap();
+    let pod: Entry = format!("u default {noon} {} cpu=1 demo", noon + 3600)
+        .parse()
+        .unwrap();
     let spent = |end: Option<i64>, asks: &str| {
         let mut account = account(end);
         account.add_running(std::slice::from_ref(&pod));
-        milan(&[("default", asks)], &[account], std::slice::from_ref(&pod)).day.of("EUR", "demo")
+        milan(&[("default", asks)], &[account], std::slice::from_ref(&pod))
+            .day
+            .of("EUR", "demo")
     };
     assert_eq!(spent(None, "0.04"), money("0.04"), "the contract counts it");
     assert_eq!(
@@ -181,16 +298,38 @@ fn what_all_budgets_do_is_known_by_namespace_and_provider() {
     };
     let policy = |amount| move_home(held(Holder::Policy("default".to_owned()), amount));
     let providers = [provider(1, &[("demo", "1"), ("shop", "1")], &[])];
-    let standing = |budgets: &[HeldBudget]| Standing::of(budgets, &providers, &Standing::default(), ROUND, noon());
+    let standing = |budgets: &[HeldBudget]| {
+        Standing::of(budgets, &providers, &Standing::default(), ROUND, noon())
+    };
     let none = standing(&[of_demo("9"), policy("9")]);
-    assert_eq!((none.closed(&id(1)), none.closed_for("demo", &id(1)), none.moves_any_home()), (None, None, false));
+    assert_eq!(
+        (
+            none.closed(&id(1)),
+            none.closed_for("demo", &id(1)),
+            none.moves_any_home()
+        ),
+        (None, None, false)
+    );
     let namespace = standing(&[of_demo("1"), policy("9")]);
-    assert!(namespace.closed_for("demo", &id(1)).is_some() && namespace.closed_for("shop", &id(1)).is_none());
+    assert!(
+        namespace.closed_for("demo", &id(1)).is_some()
+            && namespace.closed_for("shop", &id(1)).is_none()
+    );
     assert!(!namespace.moves_home("demo", &id(1)), "its pods are kept");
-    assert_eq!(namespace.changed_since(&none), Some(BTreeSet::from(["demo"])));
+    assert_eq!(
+        namespace.changed_since(&none),
+        Some(BTreeSet::from(["demo"]))
+    );
     let all = standing(&[of_demo("9"), policy("2")]);
-    assert!(all.closed_for("shop", &id(1)).is_some() && all.moves_home("shop", &id(1)) && all.moves_any_home());
-    assert_eq!((all.changed_since(&none), all.changed_since(&all)), (None, Some(BTreeSet::new())));
+    assert!(
+        all.closed_for("shop", &id(1)).is_some()
+            && all.moves_home("shop", &id(1))
+            && all.moves_any_home()
+    );
+    assert_eq!(
+        (all.changed_since(&none), all.changed_since(&all)),
+        (None, Some(BTreeSet::new()))
+    );
     assert!(all.knows(&id(1)) && !all.knows(&id(2)));
 }
 
@@ -203,8 +342,9 @@ struct Story {
 }
 
 proptest! {
-    /// Every second, pods that are placed are charged; every round, the budget is judged. With `MoveHome`, the pods go home when it is
-    /// spent. The process restarts at any round, and knows only what is spent.
+    /// Every second, pods that are placed are charged; every round, the budget is judged. With
+    /// `MoveHome`, the pods go home when it is spent. The process restarts at any round, and knows
+    /// only what is spent.
     #[test]
     fn a_budget_is_never_exceeded_by_more_than_one_scheduling_round(
         pods in prop::collection::vec((0..300_i64, 1..200_i64, 0..5000_i128), 0..40),
@@ -220,7 +360,8 @@ proptest! {
         if moves_home {
             budget.budget.when_spent = WhenSpent::MoveHome;
         }
-        // What the pods cost in ten seconds that were placed in the last round in which some could be.
+        // What the pods cost in ten seconds that were placed in the last round in which some could
+        // be.
         let (mut former, mut over) = (None, 0_i128);
         for second in 0..400_i64 {
             if second % 10 == 0 {

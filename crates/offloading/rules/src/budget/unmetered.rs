@@ -1,7 +1,8 @@
 //! The costs of pods that run in pools which ask for money without a contract in force.
 //!
-//! Nothing meters them, so nothing is stored. A pod counts while it runs, at the prices that its pool asks for now, since it started or
-//! since the last contract about its pool was over. So it has no cost twice, and none any more when it has ended.
+//! Nothing meters them, so nothing is stored. A pod counts while it runs, at the prices that its
+//! pool asks for now, since it started or since the last contract about its pool was over. So it
+//! has no cost twice, and none any more when it has ended.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +29,8 @@ pub struct UnmeteredCosts {
     pub per_hour: Costs,
 }
 
-/// The pools of a provider that nothing meters. `asks` are the prices of those that ask for something.
+/// The pools of a provider that nothing meters. `asks` are the prices of those that ask for
+/// something.
 pub fn unmetered_pools(
     asks: &BTreeMap<String, PriceList>,
     accounts: &[Account],
@@ -41,28 +43,69 @@ pub fn unmetered_pools(
     };
     let unmetered = asks.iter().filter(|(pool, _)| !is_metered(pool));
     let with_time = |(pool, prices): (&String, &PriceList)| {
-        let since = contracts().map(|contract| end_of_prices(contract, pool)).max().unwrap_or_default();
-        (pool.clone(), UnmeteredPool { prices: prices.clone(), since })
+        let since = contracts()
+            .map(|contract| end_of_prices(contract, pool))
+            .max()
+            .unwrap_or_default();
+        (
+            pool.clone(),
+            UnmeteredPool {
+                prices: prices.clone(),
+                since,
+            },
+        )
     };
     unmetered.map(with_time).collect()
 }
 
 /// The end of the last version with prices of this pool; second 0 if there is none.
 fn end_of_prices(contract: &Contract, pool: &str) -> Seconds {
-    let ends = contract.versions.iter().skip(1).map(|next| Some(next.from)).chain([contract.end]);
-    let with_ends = contract.versions.iter().zip(ends).filter(|(version, _)| version.prices.contains_key(pool));
-    with_ends.filter_map(|(_, end)| end).max().unwrap_or_default()
+    let ends = contract
+        .versions
+        .iter()
+        .skip(1)
+        .map(|next| Some(next.from))
+        .chain([contract.end]);
+    let with_ends = contract
+        .versions
+        .iter()
+        .zip(ends)
+        .filter(|(version, _)| version.prices.contains_key(pool));
+    with_ends
+        .filter_map(|(_, end)| end)
+        .max()
+        .unwrap_or_default()
 }
 
-/// The costs of the pods that run in these pools now. `running` are the entries of pods from their start until now, also of pods elsewhere.
-pub fn unmetered_costs(pools: &BTreeMap<String, UnmeteredPool>, running: &[Entry], now: Seconds) -> UnmeteredCosts {
-    let (today, this_month) = (span_of(BudgetPeriod::Day, now), span_of(BudgetPeriod::Month, now));
+/// The costs of the pods that run in these pools now. `running` are the entries of pods from their
+/// start until now, also of pods elsewhere.
+pub fn unmetered_costs(
+    pools: &BTreeMap<String, UnmeteredPool>,
+    running: &[Entry],
+    now: Seconds,
+) -> UnmeteredCosts {
+    let (today, this_month) = (
+        span_of(BudgetPeriod::Day, now),
+        span_of(BudgetPeriod::Month, now),
+    );
     let mut costs = UnmeteredCosts::default();
     for entry in running {
-        let Some(UnmeteredPool { prices, since }) = pools.get(&entry.pool) else { continue };
-        costs.day.add_entry(prices, entry, &(today.start.max(*since)..today.end));
-        costs.month.add_entry(prices, entry, &(this_month.start.max(*since)..this_month.end));
-        costs.per_hour.add(&prices.currency, &entry.namespace, per_hour(&prices.rates, &entry.amounts));
+        let Some(UnmeteredPool { prices, since }) = pools.get(&entry.pool) else {
+            continue;
+        };
+        costs
+            .day
+            .add_entry(prices, entry, &(today.start.max(*since)..today.end));
+        costs.month.add_entry(
+            prices,
+            entry,
+            &(this_month.start.max(*since)..this_month.end),
+        );
+        costs.per_hour.add(
+            &prices.currency,
+            &entry.namespace,
+            per_hour(&prices.rates, &entry.amounts),
+        );
     }
     costs
 }

@@ -1,17 +1,21 @@
-//! Mapped namespaces whose pods run on virtual nodes, because the pools of their consumer are borrowed themselves: such a namespace is
-//! offloaded on by itself, to the providers of these pools and to nobody else.
+//! Mapped namespaces whose pods run on virtual nodes, because the pools of their consumer are
+//! borrowed themselves: such a namespace is offloaded on by itself, to the providers of these pools
+//! and to nobody else.
 //!
 //! ```text
 //!   rome: demo ──▶ milan: demo-rome-qqvaqy ──▶ turin: demo-rome-qqvaqy-milan-ke5rfu
 //!                  NamespaceOffloading, clusterSelector: the nodes of rome's borrowed pools
 //! ```
 //!
-//! The selector follows from the offers to the consumer. An offer never contains nodes that come from the consumer, or through it, so
-//! neither does the selector.
+//! The selector follows from the offers to the consumer. An offer never contains nodes that come
+//! from the consumer, or through it, so neither does the selector.
 
 use k8s_openapi::api::core::v1::{NodeSelector, NodeSelectorTerm};
 use kube::ResourceExt as _;
-use liqo_api::{ClusterId, Key, NAMESPACE_OFFLOADING, NamespaceOffloading, PodOffloadingStrategy, labels, tenant_namespace};
+use liqo_api::{
+    ClusterId, Key, NAMESPACE_OFFLOADING, NamespaceOffloading, PodOffloadingStrategy, labels,
+    tenant_namespace,
+};
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 
@@ -32,26 +36,40 @@ pub enum Change {
     Delete,
 }
 
-/// Whether the namespace of this `NamespaceOffloading` is lent on: it is the mapped namespace of a consumer, and Liqo offloaded it.
-/// All of its pods are those of the consumer. The `NamespaceOffloading` of a person stays as it is. One that the working mode created is in
-/// a namespace of a user.
+/// Whether the namespace of this `NamespaceOffloading` is lent on: it is the mapped namespace of a
+/// consumer, and Liqo offloaded it. All of its pods are those of the consumer. The
+/// `NamespaceOffloading` of a person stays as it is. One that the working mode created is in a
+/// namespace of a user.
 ///
 /// This is the only question that tells. Labels of pods do not: whoever creates a pod chooses them.
 pub fn is_lent_on(offloading: &NamespaceOffloading) -> bool {
-    let has = |label: &str| offloading.labels().get(label).is_some_and(|value| value == "true");
+    let has = |label: &str| {
+        offloading
+            .labels()
+            .get(label)
+            .is_some_and(|value| value == "true")
+    };
     has(labels::MANAGED) && !has(labels::TETHERED)
 }
 
-/// Whether new pods of borrowed pools may be created in a mapped namespace with this `NamespaceOffloading`. Without that of Liqo nothing
-/// would send them on, and nothing would keep them apart there; while it is being deleted, neither does.
+/// Whether new pods of borrowed pools may be created in a mapped namespace with this
+/// `NamespaceOffloading`. Without that of Liqo nothing would send them on, and nothing would keep
+/// them apart there; while it is being deleted, neither does.
 pub fn takes_new_pods(offloading: Option<&NamespaceOffloading>) -> bool {
-    offloading.is_some_and(|offloading| is_lent_on(offloading) && offloading.metadata.deletion_timestamp.is_none())
+    offloading.is_some_and(|offloading| {
+        is_lent_on(offloading) && offloading.metadata.deletion_timestamp.is_none()
+    })
 }
 
-/// The terms that select the virtual nodes of all borrowed pools of a consumer; none if it has no such pool.
+/// The terms that select the virtual nodes of all borrowed pools of a consumer; none if it has no
+/// such pool.
 pub fn terms<'a>(offers: impl IntoIterator<Item = &'a Offer>) -> Vec<Value> {
     let mut terms: Vec<Value> = Vec::new();
-    for term in offers.into_iter().filter(|offer| offer.borrowed).flat_map(|offer| &offer.nodes) {
+    for term in offers
+        .into_iter()
+        .filter(|offer| offer.borrowed)
+        .flat_map(|offer| &offer.nodes)
+    {
         if !terms.contains(term) {
             terms.push(term.clone());
         }
@@ -68,21 +86,38 @@ pub fn offer_of(pod: &Value) -> Option<Key> {
     Some(Key::new(tenant_namespace(&consumer), label(labels::POOL)?))
 }
 
-/// Whether a pod of a consumer moves at once from the virtual node `left`, which its provider takes back, to another node of its pool.
-/// Otherwise it stays until the end of the notice that its consumer got, at most until the provider ends it: if it may run only once,
-/// because nobody here creates it again; if its pool is taken back itself, or became smaller; and if the pool has no other node. Until
-/// this cluster has decided what follows for the pool, its `offer` still has the node. `others` are the nodes that take new pods.
-pub fn moves_at_once(restarts: bool, offer: Option<&Offer>, left: &Candidate, others: &[Candidate]) -> bool {
-    let Some(offer) = offer.filter(|offer| restarts && offer.withdrawal.is_none() && offer.reclaim.is_none()) else {
+/// Whether a pod of a consumer moves at once from the virtual node `left`, which its provider takes
+/// back, to another node of its pool. Otherwise it stays until the end of the notice that its
+/// consumer got, at most until the provider ends it: if it may run only once, because nobody here
+/// creates it again; if its pool is taken back itself, or became smaller; and if the pool has no
+/// other node. Until this cluster has decided what follows for the pool, its `offer` still has the
+/// node. `others` are the nodes that take new pods.
+pub fn moves_at_once(
+    restarts: bool,
+    offer: Option<&Offer>,
+    left: &Candidate,
+    others: &[Candidate],
+) -> bool {
+    let Some(offer) =
+        offer.filter(|offer| restarts && offer.withdrawal.is_none() && offer.reclaim.is_none())
+    else {
         return false;
     };
-    let terms = offer.nodes.iter().filter_map(|term| NodeSelectorTerm::deserialize(term).ok()).collect();
-    let selector = NodeSelector { node_selector_terms: terms };
-    let is_of_pool = |node: &Candidate| node_selector::matches(Some(&selector), &node.node, &node.labels);
+    let terms = offer
+        .nodes
+        .iter()
+        .filter_map(|term| NodeSelectorTerm::deserialize(term).ok())
+        .collect();
+    let selector = NodeSelector {
+        node_selector_terms: terms,
+    };
+    let is_of_pool =
+        |node: &Candidate| node_selector::matches(Some(&selector), &node.node, &node.labels);
     !is_of_pool(left) && others.iter().any(is_of_pool)
 }
 
-/// The change to what a mapped namespace has; `live` is ours. It stays as long as the namespace has pods for virtual nodes: its end ends them.
+/// The change to what a mapped namespace has; `live` is ours. It stays as long as the namespace has
+/// pods for virtual nodes: its end ends them.
 pub fn change(
     namespace: &str,
     live: Option<&NamespaceOffloading>,
@@ -104,15 +139,24 @@ pub fn change(
         Some(live) => {
             let wanted = offloading(namespace, terms);
             let is_settled = serde_json::to_value(live).is_ok_and(|live| holds(&live, &wanted));
-            if is_settled { Change::Nothing } else { Change::Update(wanted) }
+            if is_settled {
+                Change::Nothing
+            } else {
+                Change::Update(wanted)
+            }
         }
     }
 }
 
-/// Pods may also run on this cluster's own nodes: the consumer may have a pool of these, too. Each pod has the nodes of its pool as its
-/// requirement, so the webhook has nothing to add.
+/// Pods may also run on this cluster's own nodes: the consumer may have a pool of these, too. Each
+/// pod has the nodes of its pool as its requirement, so the webhook has nothing to add.
 fn offloading(namespace: &str, terms: &[Value]) -> Value {
-    let mut offloading = managed_object("offloading.liqo.io/v1alpha1", "NamespaceOffloading", namespace, NAMESPACE_OFFLOADING);
+    let mut offloading = managed_object(
+        "offloading.liqo.io/v1alpha1",
+        "NamespaceOffloading",
+        namespace,
+        NAMESPACE_OFFLOADING,
+    );
     let spec = json!({
         "podOffloadingStrategy": PodOffloadingStrategy::LocalAndRemote,
         "clusterSelector": { "nodeSelectorTerms": terms },
@@ -128,9 +172,14 @@ mod tests {
     const NAMESPACE: &str = "demo-rome-qqvaqy";
 
     fn offer(borrowed: bool, provider: &str) -> Offer {
-        let nodes =
-            vec![json!({ "matchExpressions": [{ "key": "liqo.io/remote-cluster-id", "operator": "In", "values": [provider] }] })];
-        Offer { nodes, borrowed, ..Offer::default() }
+        let nodes = vec![
+            json!({ "matchExpressions": [{ "key": "liqo.io/remote-cluster-id", "operator": "In", "values": [provider] }] }),
+        ];
+        Offer {
+            nodes,
+            borrowed,
+            ..Offer::default()
+        }
     }
 
     fn live(terms: &[Value], change: impl FnOnce(&mut Value)) -> NamespaceOffloading {
@@ -141,9 +190,17 @@ mod tests {
 
     #[test]
     fn only_borrowed_pools_are_selected_and_each_node_once() {
-        let all = [offer(true, "turin"), offer(false, "own"), offer(true, "genoa"), offer(true, "turin")];
+        let all = [
+            offer(true, "turin"),
+            offer(false, "own"),
+            offer(true, "genoa"),
+            offer(true, "turin"),
+        ];
         let found = terms(&all);
-        let values: Vec<_> = found.iter().map(|term| term["matchExpressions"][0]["values"][0].as_str().unwrap()).collect();
+        let values: Vec<_> = found
+            .iter()
+            .map(|term| term["matchExpressions"][0]["values"][0].as_str().unwrap())
+            .collect();
         assert_eq!(values, ["genoa", "turin"]);
         assert!(terms(&[offer(false, "own")]).is_empty());
     }
@@ -151,12 +208,21 @@ mod tests {
     #[test]
     fn the_namespace_is_offloaded_while_the_consumer_has_borrowed_pools() {
         let terms = terms(&[offer(true, "turin")]);
-        let Change::Create(wanted) = change(NAMESPACE, None, &terms, || false) else { panic!("it is created") };
+        let Change::Create(wanted) = change(NAMESPACE, None, &terms, || false) else {
+            panic!("it is created")
+        };
         assert_eq!(wanted["metadata"]["name"], "offloading");
         assert_eq!(wanted["spec"]["podOffloadingStrategy"], "LocalAndRemote");
-        assert_eq!(change(NAMESPACE, Some(&live(&terms, |_| {})), &terms, || false), Change::Nothing, "it is settled");
+        assert_eq!(
+            change(NAMESPACE, Some(&live(&terms, |_| {})), &terms, || false),
+            Change::Nothing,
+            "it is settled"
+        );
         let others = super::terms(&[offer(true, "genoa")]);
-        assert_eq!(change(NAMESPACE, Some(&live(&others, |_| {})), &terms, || true), Change::Update(wanted));
+        assert_eq!(
+            change(NAMESPACE, Some(&live(&others, |_| {})), &terms, || true),
+            Change::Update(wanted)
+        );
         assert_eq!(change(NAMESPACE, None, &[], || false), Change::Nothing);
     }
 
@@ -164,18 +230,31 @@ mod tests {
     fn no_pod_of_a_borrowed_pool_is_created_without_an_offloading_of_ours_that_stays() {
         let terms = terms(&[offer(true, "turin")]);
         assert!(takes_new_pods(Some(&live(&terms, |_| {}))) && !takes_new_pods(None));
-        let leaving = live(&terms, |object| object["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into());
+        let leaving = live(&terms, |object| {
+            object["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+        });
         let of_a_person = live(&terms, |object| object["metadata"]["labels"] = json!({}));
         assert!(!takes_new_pods(Some(&leaving)) && !takes_new_pods(Some(&of_a_person)));
-        assert!(is_lent_on(&leaving), "its pods stay apart until they are gone");
+        assert!(
+            is_lent_on(&leaving),
+            "its pods stay apart until they are gone"
+        );
     }
 
     #[test]
     fn the_offer_of_a_pod_is_that_of_its_consumer_and_pool() {
         let consumer = crate::fixtures::consumer();
         let pod = json!({ "metadata": { "labels": { labels::CONSUMER_ID: consumer, labels::POOL: "default" } } });
-        assert_eq!(offer_of(&pod), Some(Key::new(tenant_namespace(&consumer), "default")));
-        assert_eq!(offer_of(&json!({ "metadata": { "labels": { labels::CONSUMER_ID: "x", labels::POOL: "default" } } })), None);
+        assert_eq!(
+            offer_of(&pod),
+            Some(Key::new(tenant_namespace(&consumer), "default"))
+        );
+        assert_eq!(
+            offer_of(
+                &json!({ "metadata": { "labels": { labels::CONSUMER_ID: "x", labels::POOL: "default" } } })
+            ),
+            None
+        );
     }
 
     #[test]
@@ -185,16 +264,32 @@ mod tests {
             labels: [("liqo.io/remote-cluster-id".to_owned(), provider.to_owned())].into(),
         };
         let (turin, genoa) = (node("turin"), node("genoa"));
-        let moves = |offer: &Offer, others: &[Candidate]| moves_at_once(true, Some(offer), &turin, others);
+        let moves =
+            |offer: &Offer, others: &[Candidate]| moves_at_once(true, Some(offer), &turin, others);
         let (rest, others) = (offer(true, "genoa"), [genoa]);
         assert!(moves(&rest, &others));
-        assert!(!moves_at_once(false, Some(&rest), &turin, &others), "it may run only once");
+        assert!(
+            !moves_at_once(false, Some(&rest), &turin, &others),
+            "it may run only once"
+        );
         assert!(!moves(&rest, &[]), "genoa takes no new pods");
-        assert!(!moves(&offer(true, "turin"), &others), "genoa is not of its pool, or nothing is decided yet");
+        assert!(
+            !moves(&offer(true, "turin"), &others),
+            "genoa is not of its pool, or nothing is decided yet"
+        );
         assert!(!moves_at_once(true, None, &turin, &others));
         // The consumer has its own notice.
         let end = "2026-01-01T00:00:00Z".parse().ok();
-        for leaving in [Offer { withdrawal: end, ..rest.clone() }, Offer { reclaim: end, ..rest.clone() }] {
+        for leaving in [
+            Offer {
+                withdrawal: end,
+                ..rest.clone()
+            },
+            Offer {
+                reclaim: end,
+                ..rest.clone()
+            },
+        ] {
             assert!(!moves(&leaving, &others));
         }
     }
@@ -203,24 +298,44 @@ mod tests {
     fn the_offloading_ends_after_the_pods() {
         let terms = terms(&[offer(true, "turin")]);
         let ours = live(&terms, |_| {});
-        assert_eq!(change(NAMESPACE, Some(&ours), &[], || true), Change::Nothing);
-        assert_eq!(change(NAMESPACE, Some(&ours), &[], || false), Change::Delete);
-        let leaving = live(&terms, |object| object["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into());
-        assert_eq!(change(NAMESPACE, Some(&leaving), &terms, || false), Change::Nothing);
+        assert_eq!(
+            change(NAMESPACE, Some(&ours), &[], || true),
+            Change::Nothing
+        );
+        assert_eq!(
+            change(NAMESPACE, Some(&ours), &[], || false),
+            Change::Delete
+        );
+        let leaving = live(&terms, |object| {
+            object["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+        });
+        assert_eq!(
+            change(NAMESPACE, Some(&leaving), &terms, || false),
+            Change::Nothing
+        );
     }
 
     #[test]
     fn a_namespace_that_a_person_offloaded_is_not_lent_on() {
         let terms = terms(&[offer(true, "turin")]);
         assert!(is_lent_on(&live(&terms, |_| {})));
-        assert!(!is_lent_on(&live(&terms, |object| object["metadata"]["labels"] = json!({}))));
+        assert!(!is_lent_on(&live(
+            &terms,
+            |object| object["metadata"]["labels"] = json!({})
+        )));
     }
 
     #[test]
     fn a_namespace_of_a_user_that_the_working_mode_offloaded_is_not_lent_on() {
         let tethered = json!({ "liqo.io/managed": "true", "liqo.io/tethered": "true" });
-        assert!(!is_lent_on(&live(&[], |object| object["metadata"]["labels"] = tethered)));
+        assert!(!is_lent_on(&live(
+            &[],
+            |object| object["metadata"]["labels"] = tethered
+        )));
         let other = json!({ "liqo.io/managed": "true", "liqo.io/tethered": "" });
-        assert!(is_lent_on(&live(&[], |object| object["metadata"]["labels"] = other)));
+        assert!(is_lent_on(&live(
+            &[],
+            |object| object["metadata"]["labels"] = other
+        )));
     }
 }

@@ -1,9 +1,13 @@
-//! The namespaces that Liqo created here for consumers, and the mapped namespace of a home namespace.
+//! The namespaces that Liqo created here for consumers, and the mapped namespace of a home
+//! namespace.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use k8s_openapi::api::core::v1::Namespace;
-use liqo_api::{ClusterId, MappedNamespacePhase, NamespaceMap, annotations, labels, mapped_namespace, tenant_namespace};
+use liqo_api::{
+    ClusterId, MappedNamespacePhase, NamespaceMap, annotations, labels, mapped_namespace,
+    tenant_namespace,
+};
 
 use crate::dns_names;
 
@@ -38,35 +42,48 @@ pub enum NamespaceKind {
 }
 
 impl ConsumerNamespace {
-    /// Reduces a namespace. `None` if it has not the labels of a namespace that we created for a consumer, or if it claims to be
-    /// another consumer's tenant namespace.
+    /// Reduces a namespace. `None` if it has not the labels of a namespace that we created for a
+    /// consumer, or if it claims to be another consumer's tenant namespace.
     pub fn reduce(namespace: Namespace) -> Option<Self> {
         let meta = namespace.metadata;
-        let text = |map: &Option<BTreeMap<String, String>>, key: &str| map.as_ref().and_then(|map| map.get(key)).cloned();
+        let text = |map: &Option<BTreeMap<String, String>>, key: &str| {
+            map.as_ref().and_then(|map| map.get(key)).cloned()
+        };
         if text(&meta.labels, labels::MANAGED)? != "true" {
             return None;
         }
         let consumer: ClusterId = text(&meta.labels, labels::CONSUMER_ID)?.parse().ok()?;
         let kind = match text(&meta.labels, labels::NAMESPACE_KIND)?.as_str() {
             TENANT if meta.name.as_deref() == Some(tenant_namespace(&consumer).as_str()) => {
-                NamespaceKind::Tenant { cluster_name: text(&meta.annotations, annotations::CLUSTER_NAME) }
+                NamespaceKind::Tenant {
+                    cluster_name: text(&meta.annotations, annotations::CLUSTER_NAME),
+                }
             }
-            MAPPED => NamespaceKind::Mapped { home: text(&meta.labels, labels::HOME_NAMESPACE)? },
+            MAPPED => NamespaceKind::Mapped {
+                home: text(&meta.labels, labels::HOME_NAMESPACE)?,
+            },
             _ => return None,
         };
-        let pod_security = meta.labels.iter().flatten().filter(|(key, _)| key.starts_with("pod-security.kubernetes.io/"));
+        let pod_security = meta
+            .labels
+            .iter()
+            .flatten()
+            .filter(|(key, _)| key.starts_with("pod-security.kubernetes.io/"));
         Some(Self {
             uid: meta.uid.clone()?,
             consumer,
             kind,
             terminating: meta.deletion_timestamp.is_some(),
-            pod_security: pod_security.map(|(key, value)| (key.clone(), value.clone())).collect(),
+            pod_security: pod_security
+                .map(|(key, value)| (key.clone(), value.clone()))
+                .collect(),
         })
     }
 
     /// Whether this is the mapped namespace of this home namespace.
     pub fn is_mapped_from(&self, consumer: &ClusterId, home_namespace: &str) -> bool {
-        self.consumer == *consumer && matches!(&self.kind, NamespaceKind::Mapped { home } if home == home_namespace)
+        self.consumer == *consumer
+            && matches!(&self.kind, NamespaceKind::Mapped { home } if home == home_namespace)
     }
 }
 
@@ -77,7 +94,8 @@ pub struct Destination {
     pub state: DestinationState,
 }
 
-/// The message about pods that wait because, at other clusters, nothing would separate them from those of other consumers.
+/// The message about pods that wait because, at other clusters, nothing would separate them from
+/// those of other consumers.
 pub fn not_lent_on(namespace: &str) -> String {
     format!(
         "namespace {namespace} is being offloaded to the clusters that its pods run at; if that does not end, somebody else created a \
@@ -96,46 +114,72 @@ pub enum DestinationState {
 }
 
 fn nowhere() -> Destination {
-    Destination { namespace: String::new(), state: DestinationState::Unwanted }
+    Destination {
+        namespace: String::new(),
+        state: DestinationState::Unwanted,
+    }
 }
 
-/// Finds the namespace to which the pods and objects of a consumer's namespace belong, and whether they may be created. `namespace` finds
-/// one of our namespaces by name; `tenant` is the consumer's own, unless it is gone.
+/// Finds the namespace to which the pods and objects of a consumer's namespace belong, and whether
+/// they may be created. `namespace` finds one of our namespaces by name; `tenant` is the consumer's
+/// own, unless it is gone.
 pub fn destination(
     tenant: Option<&ConsumerNamespace>,
     map: Option<&NamespaceMap>,
     home: &str,
     namespace: impl Fn(&str) -> Option<Arc<ConsumerNamespace>>,
 ) -> Destination {
-    let Some(ConsumerNamespace { consumer, kind: NamespaceKind::Tenant { cluster_name }, terminating, .. }) = tenant else {
+    let Some(ConsumerNamespace {
+        consumer,
+        kind: NamespaceKind::Tenant { cluster_name },
+        terminating,
+        ..
+    }) = tenant
+    else {
         return nowhere();
     };
     let wanted = map.and_then(|map| map.spec.mappings.get(home));
     let entry = map.and_then(|map| map.status.as_ref()?.namespaces.get(home));
     let by_rule = || mapped_namespace(home, cluster_name.as_deref().unwrap_or_default(), consumer);
-    let name =
-        entry.map(|entry| entry.remote_name.clone()).or(wanted.map(|wanted| wanted.remote_name.clone())).unwrap_or_else(by_rule);
+    let name = entry
+        .map(|entry| entry.remote_name.clone())
+        .or(wanted.map(|wanted| wanted.remote_name.clone()))
+        .unwrap_or_else(by_rule);
     if !dns_names::is_label(home) || !dns_names::is_label(&name) {
         return nowhere();
     }
     let state = match (wanted, entry) {
         (None, _) => DestinationState::Unwanted,
         _ if *terminating => DestinationState::Unwanted,
-        (Some(_), None) => DestinationState::NotReady(format!("namespace {home} is being prepared")),
-        (Some(wanted), Some(entry)) if entry.remote_name != wanted.remote_name => DestinationState::Unwanted,
+        (Some(_), None) => {
+            DestinationState::NotReady(format!("namespace {home} is being prepared"))
+        }
+        (Some(wanted), Some(entry)) if entry.remote_name != wanted.remote_name => {
+            DestinationState::Unwanted
+        }
         (Some(_), Some(entry)) if entry.phase != MappedNamespacePhase::Ready => {
-            DestinationState::NotReady(entry.message.clone().unwrap_or_else(|| format!("namespace {name} is not ready")))
+            DestinationState::NotReady(
+                entry
+                    .message
+                    .clone()
+                    .unwrap_or_else(|| format!("namespace {name} is not ready")),
+            )
         }
         (Some(_), Some(entry)) => match namespace(&name) {
             Some(found)
-                if !found.terminating && found.is_mapped_from(consumer, home) && entry.uid.as_ref() == Some(&found.uid) =>
+                if !found.terminating
+                    && found.is_mapped_from(consumer, home)
+                    && entry.uid.as_ref() == Some(&found.uid) =>
             {
                 DestinationState::Ready
             }
             _ => DestinationState::NotReady(format!("namespace {name} is being deleted")),
         },
     };
-    Destination { namespace: name, state }
+    Destination {
+        namespace: name,
+        state,
+    }
 }
 
 #[cfg(test)]
@@ -165,18 +209,40 @@ mod tests {
     fn pods_go_only_into_the_namespace_that_we_made_and_recorded() {
         let (wanted, have) = ([("demo", "demo-rome")], [("demo", "demo-rome", "u1")]);
         let state = |map: &NamespaceMap, found: Option<&ConsumerNamespace>| {
-            destination(Some(&tenant()), Some(map), "demo", |_| found.cloned().map(Arc::new)).state
+            destination(Some(&tenant()), Some(map), "demo", |_| {
+                found.cloned().map(Arc::new)
+            })
+            .state
         };
         let full = map(&wanted, &have);
-        assert_eq!(state(&full, Some(&mapped("demo", "u1"))), DestinationState::Ready);
-        let other_consumer = ConsumerNamespace { consumer: ClusterId::of_public_key(&[8; 32]), ..mapped("demo", "u1") };
-        let terminating = ConsumerNamespace { terminating: true, ..mapped("demo", "u1") };
-        for found in
-            [None, Some(&mapped("demo", "another")), Some(&mapped("other", "u1")), Some(&other_consumer), Some(&terminating)]
-        {
-            assert!(matches!(state(&full, found), DestinationState::NotReady(_)), "{found:?}");
+        assert_eq!(
+            state(&full, Some(&mapped("demo", "u1"))),
+            DestinationState::Ready
+        );
+        let other_consumer = ConsumerNamespace {
+            consumer: ClusterId::of_public_key(&[8; 32]),
+            ..mapped("demo", "u1")
+        };
+        let terminating = ConsumerNamespace {
+            terminating: true,
+            ..mapped("demo", "u1")
+        };
+        for found in [
+            None,
+            Some(&mapped("demo", "another")),
+            Some(&mapped("other", "u1")),
+            Some(&other_consumer),
+            Some(&terminating),
+        ] {
+            assert!(
+                matches!(state(&full, found), DestinationState::NotReady(_)),
+                "{found:?}"
+            );
         }
-        assert!(matches!(state(&map(&wanted, &[]), None), DestinationState::NotReady(_)));
+        assert!(matches!(
+            state(&map(&wanted, &[]), None),
+            DestinationState::NotReady(_)
+        ));
     }
 
     #[test]
@@ -184,20 +250,38 @@ mod tests {
         let found = mapped("demo", "u1");
         let full = map(&[("demo", "demo-rome")], &[("demo", "demo-rome", "u1")]);
         let unwanted = |tenant: Option<&ConsumerNamespace>, map: Option<&NamespaceMap>| {
-            destination(tenant, map, "demo", |_| Some(Arc::new(found.clone()))).state == DestinationState::Unwanted
+            destination(tenant, map, "demo", |_| Some(Arc::new(found.clone()))).state
+                == DestinationState::Unwanted
         };
         assert!(!unwanted(Some(&tenant()), Some(&full)));
         assert!(unwanted(Some(&tenant()), None));
-        assert!(unwanted(Some(&tenant()), Some(&map(&[], &[("demo", "demo-rome", "u1")]))));
-        assert!(unwanted(Some(&ConsumerNamespace { terminating: true, ..tenant() }), Some(&full)));
+        assert!(unwanted(
+            Some(&tenant()),
+            Some(&map(&[], &[("demo", "demo-rome", "u1")]))
+        ));
+        assert!(unwanted(
+            Some(&ConsumerNamespace {
+                terminating: true,
+                ..tenant()
+            }),
+            Some(&full)
+        ));
         assert!(unwanted(None, Some(&full)));
-        assert!(unwanted(Some(&tenant()), Some(&map(&[("demo", "renamed")], &[("demo", "demo-rome", "u1")]))));
+        assert!(unwanted(
+            Some(&tenant()),
+            Some(&map(&[("demo", "renamed")], &[("demo", "demo-rome", "u1")]))
+        ));
     }
 
     #[test]
     fn a_namespace_whose_name_is_none_has_no_place() {
         for home in ["", "..", "../../secrets", "a/b"] {
-            let found = destination(Some(&tenant()), Some(&map(&[(home, "x")], &[])), home, |_| None);
+            let found = destination(
+                Some(&tenant()),
+                Some(&map(&[(home, "x")], &[])),
+                home,
+                |_| None,
+            );
             assert_eq!(found, nowhere(), "{home}");
         }
     }
@@ -205,6 +289,9 @@ mod tests {
     #[test]
     fn the_namespace_is_known_by_name_even_after_the_map_is_gone() {
         let place = destination(Some(&tenant()), None, "demo", |_| None);
-        assert_eq!(place.namespace, mapped_namespace("demo", "rome", &consumer()));
+        assert_eq!(
+            place.namespace,
+            mapped_namespace("demo", "rome", &consumer())
+        );
     }
 }

@@ -1,26 +1,31 @@
-//! Decides which mapped namespaces of one consumer to create, check and delete, and computes the status of its `NamespaceMap`.
+//! Decides which mapped namespaces of one consumer to create, check and delete, and computes the
+//! status of its `NamespaceMap`.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use liqo_api::{
-    ClusterId, MappedNamespace, MappedNamespacePhase, NamespaceMap, Usage, alternative_mapped_namespace, is_reserved,
-    mapped_namespace,
+    ClusterId, MappedNamespace, MappedNamespacePhase, NamespaceMap, Usage,
+    alternative_mapped_namespace, is_reserved, mapped_namespace,
 };
 
 use crate::dns_names;
 use crate::namespace::mapped::{ConsumerNamespace, NamespaceKind};
 use crate::pod::usage::{self, ConsumerPolicy};
 
-/// The message begins with this if somebody else has a namespace of the wanted name. Consumers look for it.
+/// The message begins with this if somebody else has a namespace of the wanted name. Consumers look
+/// for it.
 pub(super) const NAME_TAKEN: &str = "NameTaken";
-/// Says to the consumer that this provider accepts the alternative name of a namespace, too. Older ones do not.
+/// Says to the consumer that this provider accepts the alternative name of a namespace, too. Older
+/// ones do not.
 pub(super) const LONGER_NAME: &str = "A longer default name is possible";
 
-/// Top-level domains of more than two letters that are often asked for, and those that networks use for themselves.
+/// Top-level domains of more than two letters that are often asked for, and those that networks use
+/// for themselves.
 const TOP_LEVEL_DOMAINS: [&str; 40] = [
-    "aero", "agency", "app", "arpa", "asia", "biz", "cat", "cloud", "com", "coop", "corp", "dev", "digital", "edu", "global",
-    "gov", "group", "home", "info", "int", "internal", "jobs", "lan", "live", "local", "mil", "mobi", "name", "net", "network",
-    "online", "org", "pro", "services", "site", "systems", "tech", "travel", "xyz", "zone",
+    "aero", "agency", "app", "arpa", "asia", "biz", "cat", "cloud", "com", "coop", "corp", "dev",
+    "digital", "edu", "global", "gov", "group", "home", "info", "int", "internal", "jobs", "lan",
+    "live", "local", "mil", "mobi", "name", "net", "network", "online", "org", "pro", "services",
+    "site", "systems", "tech", "travel", "xyz", "zone",
 ];
 
 /// The input of a plan.
@@ -73,24 +78,47 @@ pub fn plan(consumer: &ClusterId, snapshot: &Snapshot) -> Plan {
     let mut plan = Plan::default();
     let tenant = snapshot.tenant.filter(|tenant| !tenant.terminating);
     let nothing = BTreeMap::new();
-    let wanted = snapshot.map.filter(|_| tenant.is_some()).map_or(&nothing, |map| &map.spec.mappings);
+    let wanted = snapshot
+        .map
+        .filter(|_| tenant.is_some())
+        .map_or(&nothing, |map| &map.spec.mappings);
 
     for (name, namespace) in snapshot.namespaces {
-        let NamespaceKind::Mapped { home } = &namespace.kind else { continue };
-        let stays = wanted.get(home).is_some_and(|wanted| wanted.remote_name == *name);
+        let NamespaceKind::Mapped { home } = &namespace.kind else {
+            continue;
+        };
+        let stays = wanted
+            .get(home)
+            .is_some_and(|wanted| wanted.remote_name == *name);
         if namespace.consumer != *consumer || stays {
             continue;
         }
         if !namespace.terminating && !(snapshot.has_pods)(name) {
-            plan.steps.push(Step::Delete { name: name.clone(), uid: namespace.uid.clone() });
+            plan.steps.push(Step::Delete {
+                name: name.clone(),
+                uid: namespace.uid.clone(),
+            });
         }
         let message = "no longer offloaded; it is deleted when its pods are gone";
-        plan.status.insert(home.clone(), entry(name, Some(&namespace.uid), MappedNamespacePhase::Terminating, message));
+        plan.status.insert(
+            home.clone(),
+            entry(
+                name,
+                Some(&namespace.uid),
+                MappedNamespacePhase::Terminating,
+                message,
+            ),
+        );
     }
 
-    let is_ours =
-        |found: &Arc<ConsumerNamespace>| found.consumer == *consumer && matches!(found.kind, NamespaceKind::Mapped { .. });
-    let mut number = snapshot.namespaces.values().filter(|found| is_ours(found)).count();
+    let is_ours = |found: &Arc<ConsumerNamespace>| {
+        found.consumer == *consumer && matches!(found.kind, NamespaceKind::Mapped { .. })
+    };
+    let mut number = snapshot
+        .namespaces
+        .values()
+        .filter(|found| is_ours(found))
+        .count();
     for (home, wanted) in wanted {
         // Delete a namespace under its former name first.
         if plan.status.contains_key(home) {
@@ -106,13 +134,25 @@ pub fn plan(consumer: &ClusterId, snapshot: &Snapshot) -> Plan {
             ),
             Some(found) if found.is_mapped_from(consumer, home) => {
                 if let Some(level) = usage::pod_security_to_set(found, snapshot.policy) {
-                    plan.steps.push(Step::SetPodSecurity { name: name.clone(), uid: found.uid.clone(), level });
+                    plan.steps.push(Step::SetPodSecurity {
+                        name: name.clone(),
+                        uid: found.uid.clone(),
+                        level,
+                    });
                 }
                 if (snapshot.prepared)(&found.uid) {
-                    MappedNamespace { message: None, ..entry(name, Some(&found.uid), MappedNamespacePhase::Ready, "") }
+                    MappedNamespace {
+                        message: None,
+                        ..entry(name, Some(&found.uid), MappedNamespacePhase::Ready, "")
+                    }
                 } else {
-                    plan.steps.push(Step::Prepare { name: name.clone(), uid: found.uid.clone() });
-                    let known = snapshot.map.and_then(|map| map.status.as_ref()?.namespaces.get(home));
+                    plan.steps.push(Step::Prepare {
+                        name: name.clone(),
+                        uid: found.uid.clone(),
+                    });
+                    let known = snapshot
+                        .map
+                        .and_then(|map| map.status.as_ref()?.namespaces.get(home));
                     match known.filter(|known| known.uid.as_ref() == Some(&found.uid)) {
                         // The namespace is only checked again.
                         Some(known) => known.clone(),
@@ -123,13 +163,21 @@ pub fn plan(consumer: &ClusterId, snapshot: &Snapshot) -> Plan {
             Some(_) => entry(name, None, MappedNamespacePhase::Refused, &taken(name)),
             None => match acceptable(consumer, tenant, snapshot.policy, home, name) {
                 Err(message) => entry(name, None, MappedNamespacePhase::Refused, &message),
-                Ok(()) if (snapshot.taken)(name) => entry(name, None, MappedNamespacePhase::Refused, &taken(name)),
-                Ok(()) if number >= max_namespaces(snapshot.policy) => {
-                    entry(name, None, MappedNamespacePhase::Refused, &too_many(snapshot.policy))
+                Ok(()) if (snapshot.taken)(name) => {
+                    entry(name, None, MappedNamespacePhase::Refused, &taken(name))
                 }
+                Ok(()) if number >= max_namespaces(snapshot.policy) => entry(
+                    name,
+                    None,
+                    MappedNamespacePhase::Refused,
+                    &too_many(snapshot.policy),
+                ),
                 Ok(()) => {
                     number += 1;
-                    plan.steps.push(Step::Create { home: home.clone(), name: name.clone() });
+                    plan.steps.push(Step::Create {
+                        home: home.clone(),
+                        name: name.clone(),
+                    });
                     continue;
                 }
             },
@@ -140,12 +188,22 @@ pub fn plan(consumer: &ClusterId, snapshot: &Snapshot) -> Plan {
 }
 
 fn max_namespaces(policy: Option<&ConsumerPolicy>) -> usize {
-    policy.map_or_else(|| Usage::default().max_namespaces, |policy| policy.usage.max_namespaces).into()
+    policy
+        .map_or_else(
+            || Usage::default().max_namespaces,
+            |policy| policy.usage.max_namespaces,
+        )
+        .into()
 }
 
 fn too_many(policy: Option<&ConsumerPolicy>) -> String {
-    let whose = policy.map_or_else(String::new, |policy| format!(", as PeeringPolicy {} says", policy.name));
-    format!("LimitReached: a consumer has at most {} namespaces in this cluster{whose}", max_namespaces(policy))
+    let whose = policy.map_or_else(String::new, |policy| {
+        format!(", as PeeringPolicy {} says", policy.name)
+    });
+    format!(
+        "LimitReached: a consumer has at most {} namespaces in this cluster{whose}",
+        max_namespaces(policy)
+    )
 }
 
 fn taken(name: &str) -> String {
@@ -154,12 +212,23 @@ fn taken(name: &str) -> String {
     )
 }
 
-fn entry(name: &str, uid: Option<&String>, phase: MappedNamespacePhase, message: &str) -> MappedNamespace {
-    MappedNamespace { remote_name: name.to_owned(), uid: uid.cloned(), phase, message: Some(message.to_owned()) }
+fn entry(
+    name: &str,
+    uid: Option<&String>,
+    phase: MappedNamespacePhase,
+    message: &str,
+) -> MappedNamespace {
+    MappedNamespace {
+        remote_name: name.to_owned(),
+        uid: uid.cloned(),
+        phase,
+        message: Some(message.to_owned()),
+    }
 }
 
-/// Whether pods would look up public names in a namespace of this name. With the search domain `svc.cluster.local`, `example.com` first
-/// means the Service `example` of the namespace `com`. These are the domains of countries and others that are often asked for, not all.
+/// Whether pods would look up public names in a namespace of this name. With the search domain
+/// `svc.cluster.local`, `example.com` first means the Service `example` of the namespace `com`.
+/// These are the domains of countries and others that are often asked for, not all.
 fn is_top_level_domain(name: &str) -> bool {
     let is_country = name.len() == 2 && name.bytes().all(|byte| byte.is_ascii_lowercase());
     is_country || name.starts_with("xn--") || TOP_LEVEL_DOMAINS.contains(&name)
@@ -179,10 +248,14 @@ fn acceptable(
             return Err(format!("{name:?} is no name of a namespace"));
         }
         if is_reserved(name) {
-            return Err(format!("{name} is a name that clusters keep for themselves; offload another namespace"));
+            return Err(format!(
+                "{name} is a name that clusters keep for themselves; offload another namespace"
+            ));
         }
     }
-    let others = policy.map(|policy| policy.usage.namespace_names.as_slice()).unwrap_or_default();
+    let others = policy
+        .map(|policy| policy.usage.namespace_names.as_slice())
+        .unwrap_or_default();
     if usage::is_named(others, name) {
         let is_domain = is_top_level_domain(name) && !others.iter().any(|other| other == name);
         let refusal = || {
@@ -192,15 +265,23 @@ fn acceptable(
         };
         return if is_domain { Err(refusal()) } else { Ok(()) };
     }
-    let Some(NamespaceKind::Tenant { cluster_name: Some(cluster_name) }) = tenant.map(|tenant| &tenant.kind) else {
+    let Some(NamespaceKind::Tenant {
+        cluster_name: Some(cluster_name),
+    }) = tenant.map(|tenant| &tenant.kind)
+    else {
         return Err("the name of the consumer's cluster is not known here yet".to_owned());
     };
     let expected = mapped_namespace(home, cluster_name, consumer);
-    if expected != name && alternative_mapped_namespace(&expected, consumer).as_deref() != Some(name) {
+    if expected != name
+        && alternative_mapped_namespace(&expected, consumer).as_deref() != Some(name)
+    {
         return Err(if others.is_empty() {
             format!("the only name that this cluster allows for the namespace is {expected}")
         } else {
-            format!("the names that this cluster allows for the namespace are {expected} and {}", others.join(", "))
+            format!(
+                "the names that this cluster allows for the namespace are {expected} and {}",
+                others.join(", ")
+            )
         });
     }
     Ok(())
@@ -217,8 +298,14 @@ mod tests {
         mapped_namespace(home, "rome", &consumer())
     }
 
-    /// Plans for maps and namespaces, where the namespaces in `prepared` are and those in `busy` have pods.
-    fn planned(map: Option<&NamespaceMap>, ours: &[(&str, ConsumerNamespace)], prepared: &[&str], busy: &[&str]) -> Plan {
+    /// Plans for maps and namespaces, where the namespaces in `prepared` are and those in `busy`
+    /// have pods.
+    fn planned(
+        map: Option<&NamespaceMap>,
+        ours: &[(&str, ConsumerNamespace)],
+        prepared: &[&str],
+        busy: &[&str],
+    ) -> Plan {
         planned_by(None, map, ours, prepared, busy)
     }
 
@@ -230,7 +317,10 @@ mod tests {
         prepared: &[&str],
         busy: &[&str],
     ) -> Plan {
-        let namespaces = ours.iter().map(|(name, namespace)| ((*name).to_owned(), Arc::new(namespace.clone()))).collect();
+        let namespaces = ours
+            .iter()
+            .map(|(name, namespace)| ((*name).to_owned(), Arc::new(namespace.clone())))
+            .collect();
         let tenant = tenant();
         let snapshot = Snapshot {
             tenant: Some(&tenant),
@@ -256,13 +346,31 @@ mod tests {
         let name = name("demo");
         let wanted = map(&[("demo", &name)], &[]);
         let first = planned(Some(&wanted), &[], &[], &[]);
-        assert_eq!(first.steps, [Step::Create { home: "demo".into(), name: name.clone() }]);
+        assert_eq!(
+            first.steps,
+            [Step::Create {
+                home: "demo".into(),
+                name: name.clone()
+            }]
+        );
         let made = [(name.as_str(), mapped("demo", "u1"))];
         let second = planned(Some(&wanted), &made, &[], &[]);
-        assert_eq!(second.steps, [Step::Prepare { name: name.clone(), uid: "u1".into() }]);
-        assert!(second.status.is_empty(), "the status has no mapping before it is ready");
+        assert_eq!(
+            second.steps,
+            [Step::Prepare {
+                name: name.clone(),
+                uid: "u1".into()
+            }]
+        );
+        assert!(
+            second.status.is_empty(),
+            "the status has no mapping before it is ready"
+        );
         let third = planned(Some(&wanted), &made, &["u1"], &[]);
-        assert_eq!((third.steps, third.status["demo"].phase), (vec![], MappedNamespacePhase::Ready));
+        assert_eq!(
+            (third.steps, third.status["demo"].phase),
+            (vec![], MappedNamespacePhase::Ready)
+        );
         assert_eq!(third.status["demo"].uid.as_deref(), Some("u1"));
     }
 
@@ -278,15 +386,33 @@ mod tests {
         assert!(message.contains("at most 2 namespaces"), "{message}");
         // Those that exist stay, and are counted.
         let one = policy(json!({ "maxNamespaces": 1 }));
-        let ours = [(a.as_str(), mapped("a", "u1")), (b.as_str(), mapped("b", "u2"))];
+        let ours = [
+            (a.as_str(), mapped("a", "u1")),
+            (b.as_str(), mapped("b", "u2")),
+        ];
         let later = planned_by(Some(&one), Some(&wanted), &ours, &["u1", "u2"], &[]);
-        assert!(later.steps.iter().all(|step| !matches!(step, Step::Delete { .. } | Step::Create { .. })), "{:?}", later.steps);
+        assert!(
+            later
+                .steps
+                .iter()
+                .all(|step| !matches!(step, Step::Delete { .. } | Step::Create { .. })),
+            "{:?}",
+            later.steps
+        );
         assert_eq!(later.status["c"].phase, MappedNamespacePhase::Refused);
         // Nobody has more without a policy either.
-        let many: Vec<(String, String)> =
-            (0..60).map(|number| format!("n{number}")).map(|home| (home.clone(), name(&home))).collect();
-        let many: Vec<(&str, &str)> = many.iter().map(|(home, name)| (home.as_str(), name.as_str())).collect();
-        assert_eq!(planned(Some(&map(&many, &[])), &[], &[], &[]).steps.len(), 50);
+        let many: Vec<(String, String)> = (0..60)
+            .map(|number| format!("n{number}"))
+            .map(|home| (home.clone(), name(&home)))
+            .collect();
+        let many: Vec<(&str, &str)> = many
+            .iter()
+            .map(|(home, name)| (home.as_str(), name.as_str()))
+            .collect();
+        assert_eq!(
+            planned(Some(&map(&many, &[])), &[], &[], &[]).steps.len(),
+            50
+        );
     }
 
     #[test]
@@ -300,11 +426,29 @@ mod tests {
     #[test]
     fn a_namespace_that_we_did_not_make_is_never_taken_over() {
         let demo = name("demo");
-        let other = ConsumerNamespace { consumer: ClusterId::of_public_key(&[9; 32]), ..mapped("demo", "u1") };
+        let other = ConsumerNamespace {
+            consumer: ClusterId::of_public_key(&[9; 32]),
+            ..mapped("demo", "u1")
+        };
         for found in [other, mapped("another-home", "u1"), tenant()] {
-            let plan = planned(Some(&map(&[("demo", &demo)], &[])), &[(&demo, found.clone())], &["u1"], &[]);
-            assert_eq!(plan.status["demo"].phase, MappedNamespacePhase::Refused, "{found:?}");
-            assert!(plan.steps.iter().all(|step| matches!(step, Step::Delete { .. })), "{:?}", plan.steps);
+            let plan = planned(
+                Some(&map(&[("demo", &demo)], &[])),
+                &[(&demo, found.clone())],
+                &["u1"],
+                &[],
+            );
+            assert_eq!(
+                plan.status["demo"].phase,
+                MappedNamespacePhase::Refused,
+                "{found:?}"
+            );
+            assert!(
+                plan.steps
+                    .iter()
+                    .all(|step| matches!(step, Step::Delete { .. })),
+                "{:?}",
+                plan.steps
+            );
         }
     }
 
@@ -318,24 +462,49 @@ mod tests {
     fn other_names_are_those_of_the_policy_but_never_reserved_ones() {
         let policy = policy(json!({ "namespaceNames": ["shared", "team-*", "kube-*", "*-x"] }));
         let refusal = |home: &str, remote: &str| {
-            let plan = planned_by(Some(&policy), Some(&map(&[(home, remote)], &[])), &[], &[], &[]);
-            plan.status.get(home).and_then(|entry| entry.message.clone())
+            let plan = planned_by(
+                Some(&policy),
+                Some(&map(&[(home, remote)], &[])),
+                &[],
+                &[],
+                &[],
+            );
+            plan.status
+                .get(home)
+                .and_then(|entry| entry.message.clone())
         };
         for name in ["shared", "team-a", &name("demo")] {
             assert_eq!(refusal("demo", name), None, "{name}");
         }
-        assert!(refusal("demo", "kube-system").unwrap().contains("keep for themselves"));
-        assert!(refusal("kube-system", "team-a").unwrap().contains("keep for themselves"));
+        assert!(
+            refusal("demo", "kube-system")
+                .unwrap()
+                .contains("keep for themselves")
+        );
+        assert!(
+            refusal("kube-system", "team-a")
+                .unwrap()
+                .contains("keep for themselves")
+        );
         assert!(refusal("demo", "../x").unwrap().contains("no name"));
         let message = refusal("demo", "other").unwrap();
-        assert!(message.contains(&name("demo")) && message.contains("shared, team-*"), "{message}");
+        assert!(
+            message.contains(&name("demo")) && message.contains("shared, team-*"),
+            "{message}"
+        );
     }
 
     #[test]
     fn a_consumer_whose_default_name_is_taken_may_use_the_longer_one() {
         let longer = alternative_mapped_namespace(&name("demo"), &consumer()).unwrap();
         let plan = planned(Some(&map(&[("demo", &longer)], &[])), &[], &[], &[]);
-        assert_eq!(plan.steps, [Step::Create { home: "demo".into(), name: longer }]);
+        assert_eq!(
+            plan.steps,
+            [Step::Create {
+                home: "demo".into(),
+                name: longer
+            }]
+        );
         let of_another = alternative_mapped_namespace(&name("shop"), &consumer()).unwrap();
         assert!(refusal("demo", &of_another).contains("only name"));
     }
@@ -344,11 +513,24 @@ mod tests {
     fn top_level_domains_are_namespaces_only_if_the_policy_names_them() {
         let refusal = |names: serde_json::Value, remote: &str| {
             let policy = policy(json!({ "namespaceNames": names }));
-            let plan = planned_by(Some(&policy), Some(&map(&[("demo", remote)], &[])), &[], &[], &[]);
-            plan.status.get("demo").and_then(|entry| entry.message.clone())
+            let plan = planned_by(
+                Some(&policy),
+                Some(&map(&[("demo", remote)], &[])),
+                &[],
+                &[],
+                &[],
+            );
+            plan.status
+                .get("demo")
+                .and_then(|entry| entry.message.clone())
         };
         for name in ["com", "io", "internal", "xn--p1ai"] {
-            assert!(refusal(json!(["*"]), name).unwrap().contains("top-level domain"), "{name}");
+            assert!(
+                refusal(json!(["*"]), name)
+                    .unwrap()
+                    .contains("top-level domain"),
+                "{name}"
+            );
             assert_eq!(refusal(json!(["*", name]), name), None, "{name}");
         }
         for name in ["demo", "shop", "com-1", "a1"] {
@@ -359,12 +541,24 @@ mod tests {
     #[test]
     fn a_namespace_that_exists_keeps_its_name_under_a_narrower_policy() {
         let wanted = map(&[("demo", "shared")], &[("demo", "shared", "u1")]);
-        let plan = planned_by(Some(&policy(json!({}))), Some(&wanted), &[("shared", secured("baseline"))], &["u1"], &[]);
-        assert_eq!((plan.steps, plan.status["demo"].phase), (vec![], MappedNamespacePhase::Ready));
+        let plan = planned_by(
+            Some(&policy(json!({}))),
+            Some(&wanted),
+            &[("shared", secured("baseline"))],
+            &["u1"],
+            &[],
+        );
+        assert_eq!(
+            (plan.steps, plan.status["demo"].phase),
+            (vec![], MappedNamespacePhase::Ready)
+        );
     }
 
     fn secured(level: &str) -> ConsumerNamespace {
-        ConsumerNamespace { pod_security: vec![(usage::ENFORCE.into(), level.into())], ..mapped("demo", "u1") }
+        ConsumerNamespace {
+            pod_security: vec![(usage::ENFORCE.into(), level.into())],
+            ..mapped("demo", "u1")
+        }
     }
 
     #[test]
@@ -372,16 +566,41 @@ mod tests {
         let name = name("demo");
         let wanted = map(&[("demo", &name)], &[]);
         let restricted = policy(json!({ "podSecurity": "restricted" }));
-        let steps = |level: &str| planned_by(Some(&restricted), Some(&wanted), &[(&name, secured(level))], &["u1"], &[]).steps;
-        assert_eq!(steps("baseline"), [Step::SetPodSecurity { name: name.clone(), uid: "u1".into(), level: "restricted" }]);
+        let steps = |level: &str| {
+            planned_by(
+                Some(&restricted),
+                Some(&wanted),
+                &[(&name, secured(level))],
+                &["u1"],
+                &[],
+            )
+            .steps
+        };
+        assert_eq!(
+            steps("baseline"),
+            [Step::SetPodSecurity {
+                name: name.clone(),
+                uid: "u1".into(),
+                level: "restricted"
+            }]
+        );
         assert_eq!(steps("restricted"), []);
         assert_eq!(steps("privileged"), [], "only a person can have set that");
     }
 
     #[test]
     fn namespaces_of_the_system_are_refused() {
-        for home in ["default", "kube-system", "openshift-monitoring", "liqo", "liqo-tenant-x"] {
-            assert!(refusal(home, &name(home)).contains("keep for themselves"), "{home}");
+        for home in [
+            "default",
+            "kube-system",
+            "openshift-monitoring",
+            "liqo",
+            "liqo-tenant-x",
+        ] {
+            assert!(
+                refusal(home, &name(home)).contains("keep for themselves"),
+                "{home}"
+            );
         }
         for home in ["", "UPPER", "a.b", "../x", "-a"] {
             assert!(refusal(home, "x").contains("no name"), "{home}");
@@ -394,20 +613,43 @@ mod tests {
         let have = map(&[], &[("demo", &name, "u1")]);
         let ours = [(name.as_str(), mapped("demo", "u1"))];
         let busy = planned(Some(&have), &ours, &["u1"], &[&name]);
-        assert_eq!((busy.steps.len(), busy.status["demo"].phase), (0, MappedNamespacePhase::Terminating));
-        let delete = [Step::Delete { name: name.clone(), uid: "u1".into() }];
+        assert_eq!(
+            (busy.steps.len(), busy.status["demo"].phase),
+            (0, MappedNamespacePhase::Terminating)
+        );
+        let delete = [Step::Delete {
+            name: name.clone(),
+            uid: "u1".into(),
+        }];
         assert_eq!(planned(Some(&have), &ours, &["u1"], &[]).steps, delete);
-        assert_eq!(planned(None, &ours, &["u1"], &[]).steps, delete, "the map is gone");
-        assert_eq!(planned(Some(&have), &[], &[], &[]), Plan::default(), "nothing is said of what is gone");
+        assert_eq!(
+            planned(None, &ours, &["u1"], &[]).steps,
+            delete,
+            "the map is gone"
+        );
+        assert_eq!(
+            planned(Some(&have), &[], &[], &[]),
+            Plan::default(),
+            "nothing is said of what is gone"
+        );
     }
 
     #[test]
     fn namespaces_of_a_tenant_that_leaves_go_too_and_those_of_others_stay() {
         let (mine, other) = (name("demo"), "demo-paris-bbbbbb");
-        let others = ConsumerNamespace { consumer: ClusterId::of_public_key(&[9; 32]), ..mapped("demo", "u2") };
-        let namespaces = BTreeMap::from([(mine.clone(), Arc::new(mapped("demo", "u1"))), (other.to_owned(), Arc::new(others))]);
+        let others = ConsumerNamespace {
+            consumer: ClusterId::of_public_key(&[9; 32]),
+            ..mapped("demo", "u2")
+        };
+        let namespaces = BTreeMap::from([
+            (mine.clone(), Arc::new(mapped("demo", "u1"))),
+            (other.to_owned(), Arc::new(others)),
+        ]);
         let wanted = map(&[("demo", &mine)], &[("demo", &mine, "u1")]);
-        let leaving = ConsumerNamespace { terminating: true, ..tenant() };
+        let leaving = ConsumerNamespace {
+            terminating: true,
+            ..tenant()
+        };
         for tenant in [None, Some(&leaving)] {
             let snapshot = Snapshot {
                 tenant,
@@ -418,23 +660,54 @@ mod tests {
                 has_pods: &|_| false,
                 taken: &|_| false,
             };
-            assert_eq!(plan(&consumer(), &snapshot).steps, [Step::Delete { name: mine.clone(), uid: "u1".into() }]);
+            assert_eq!(
+                plan(&consumer(), &snapshot).steps,
+                [Step::Delete {
+                    name: mine.clone(),
+                    uid: "u1".into()
+                }]
+            );
         }
     }
 
     #[test]
     fn a_renamed_namespace_goes_before_the_new_one_is_made() {
         let old = [("demo-old", mapped("demo", "u1"))];
-        let plan = planned(Some(&map(&[("demo", &name("demo"))], &[("demo", "demo-old", "u1")])), &old, &["u1"], &[]);
-        assert_eq!(plan.steps, [Step::Delete { name: "demo-old".into(), uid: "u1".into() }]);
+        let plan = planned(
+            Some(&map(
+                &[("demo", &name("demo"))],
+                &[("demo", "demo-old", "u1")],
+            )),
+            &old,
+            &["u1"],
+            &[],
+        );
+        assert_eq!(
+            plan.steps,
+            [Step::Delete {
+                name: "demo-old".into(),
+                uid: "u1".into()
+            }]
+        );
         assert_eq!(plan.status["demo"].phase, MappedNamespacePhase::Terminating);
     }
 
     #[test]
     fn a_namespace_is_not_deleted_twice() {
         let name = name("demo");
-        let going = ConsumerNamespace { terminating: true, ..mapped("demo", "u1") };
-        let plan = planned(Some(&map(&[("demo", &name)], &[])), &[(&name, going)], &["u1"], &[]);
-        assert_eq!((plan.steps.len(), plan.status["demo"].phase), (0, MappedNamespacePhase::Terminating));
+        let going = ConsumerNamespace {
+            terminating: true,
+            ..mapped("demo", "u1")
+        };
+        let plan = planned(
+            Some(&map(&[("demo", &name)], &[])),
+            &[(&name, going)],
+            &["u1"],
+            &[],
+        );
+        assert_eq!(
+            (plan.steps.len(), plan.status["demo"].phase),
+            (0, MappedNamespacePhase::Terminating)
+        );
     }
 }

@@ -1,8 +1,9 @@
 //! Namespaces: where they are offloaded, and what the provider creates for them.
 //!
-//! Consumer: `placement` decides which namespaces should exist at which provider, by `node_selector`; `unoffloaded`
-//! finds pods that came too late. Provider: `mapping` decides which mapped namespaces to create and delete, `manifests`
-//! what is in them, `mapped` describes one. Broker: `lent_on` offloads a mapped namespace on to the next provider.
+//! Consumer: `placement` decides which namespaces should exist at which provider, by
+//! `node_selector`; `unoffloaded` finds pods that came too late. Provider: `mapping` decides which
+//! mapped namespaces to create and delete, `manifests` what is in them, `mapped` describes one.
+//! Broker: `lent_on` offloads a mapped namespace on to the next provider.
 
 pub mod lent_on;
 pub mod manifests;

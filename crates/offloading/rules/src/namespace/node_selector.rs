@@ -1,4 +1,5 @@
-//! Finds the nodes that a `NamespaceOffloading` selects: Kubernetes' rules for node selectors, on the labels of virtual nodes. Pure.
+//! Finds the nodes that a `NamespaceOffloading` selects: Kubernetes' rules for node selectors, on
+//! the labels of virtual nodes. Pure.
 
 use std::collections::BTreeMap;
 
@@ -7,14 +8,19 @@ use kube::core::SelectorExt as _;
 use liqo_api::selectors;
 
 /// Whether a node is selected. No selector, or one without terms, selects every node.
-pub fn matches(selector: Option<&NodeSelector>, node: &str, labels: &BTreeMap<String, String>) -> bool {
+pub fn matches(
+    selector: Option<&NodeSelector>,
+    node: &str,
+    labels: &BTreeMap<String, String>,
+) -> bool {
     match selector.map(|selector| selector.node_selector_terms.as_slice()) {
         None | Some([]) => true,
         Some(terms) => terms.iter().any(|term| meets(term, node, labels)),
     }
 }
 
-/// Terms are alternatives; all requirements of a term must match. A term without requirements selects nothing.
+/// Terms are alternatives; all requirements of a term must match. A term without requirements
+/// selects nothing.
 fn meets(term: &NodeSelectorTerm, node: &str, labels: &BTreeMap<String, String>) -> bool {
     let expressions = term.match_expressions.as_deref().unwrap_or_default();
     let by_field = term.match_fields.as_deref().unwrap_or_default();
@@ -22,19 +28,25 @@ fn meets(term: &NodeSelectorTerm, node: &str, labels: &BTreeMap<String, String>)
     let fields = BTreeMap::from([("metadata.name".to_owned(), node.to_owned())]);
     !(expressions.is_empty() && by_field.is_empty())
         && expressions.iter().all(|one| holds(one, labels))
-        && by_field.iter().all(|one| fields.contains_key(&one.key) && holds(one, &fields))
+        && by_field
+            .iter()
+            .all(|one| fields.contains_key(&one.key) && holds(one, &fields))
 }
 
 fn holds(requirement: &NodeSelectorRequirement, labels: &BTreeMap<String, String>) -> bool {
     let values = requirement.values.as_deref().unwrap_or_default();
-    let is_compared = |right: fn(&i64, &i64) -> bool| match (labels.get(&requirement.key).map(|value| value.parse()), values) {
+    let is_compared = |right: fn(&i64, &i64) -> bool| match (
+        labels.get(&requirement.key).map(|value| value.parse()),
+        values,
+    ) {
         (Some(Ok(value)), [limit]) => limit.parse().is_ok_and(|limit| right(&value, &limit)),
         _ => false,
     };
     match requirement.operator.as_str() {
         "Gt" => is_compared(i64::gt),
         "Lt" => is_compared(i64::lt),
-        operator => selectors::requirement(&requirement.key, operator, values).is_some_and(|one| one.matches(labels)),
+        operator => selectors::requirement(&requirement.key, operator, values)
+            .is_some_and(|one| one.matches(labels)),
     }
 }
 
@@ -45,7 +57,8 @@ mod tests {
     use super::*;
 
     fn selects(selector: Value) -> bool {
-        let labels = [("region", "eu"), ("gpus", "4"), ("empty", "")].map(|(key, value)| (key.to_owned(), value.to_owned()));
+        let labels = [("region", "eu"), ("gpus", "4"), ("empty", "")]
+            .map(|(key, value)| (key.to_owned(), value.to_owned()));
         let selector: Option<NodeSelector> = serde_json::from_value(selector).unwrap();
         matches(selector.as_ref(), "milan", &labels.into())
     }
@@ -59,12 +72,16 @@ mod tests {
         assert!(selects(json!(null)));
         assert!(selects(json!({"nodeSelectorTerms": []})));
         assert!(!selects(json!({"nodeSelectorTerms": [{}]})));
-        assert!(!selects(json!({"nodeSelectorTerms": [{"matchExpressions": []}]})));
+        assert!(!selects(
+            json!({"nodeSelectorTerms": [{"matchExpressions": []}]})
+        ));
     }
 
     #[test]
     fn requirements_are_those_of_label_selectors() {
-        assert!(selects(by("region", "In", &["eu", "us"])) && selects(by("nothing", "NotIn", &["eu"])));
+        assert!(
+            selects(by("region", "In", &["eu", "us"])) && selects(by("nothing", "NotIn", &["eu"]))
+        );
         assert!(!selects(by("region", "Unknown", &["eu"])) && !selects(by("region", "NotIn", &[])));
     }
 
@@ -72,7 +89,9 @@ mod tests {
     fn numbers_are_compared_as_numbers() {
         assert!(selects(by("gpus", "Gt", &["3"])) && selects(by("gpus", "Lt", &["10"])));
         assert!(
-            !selects(by("gpus", "Gt", &["4"])) && !selects(by("region", "Gt", &["3"])) && !selects(by("nothing", "Lt", &["3"]))
+            !selects(by("gpus", "Gt", &["4"]))
+                && !selects(by("region", "Gt", &["3"]))
+                && !selects(by("nothing", "Lt", &["3"]))
         );
         assert!(!selects(by("gpus", "Gt", &["1", "2"])) && !selects(by("gpus", "Gt", &["x"])));
     }
@@ -81,8 +100,12 @@ mod tests {
     fn terms_are_alternatives_and_requirements_hold_together() {
         let eu = json!({"key": "region", "operator": "In", "values": ["eu"]});
         let none = json!({"key": "nothing", "operator": "Exists"});
-        assert!(selects(json!({"nodeSelectorTerms": [{"matchExpressions": [none]}, {"matchExpressions": [eu]}]})));
-        assert!(!selects(json!({"nodeSelectorTerms": [{"matchExpressions": [none, eu]}]})));
+        assert!(selects(
+            json!({"nodeSelectorTerms": [{"matchExpressions": [none]}, {"matchExpressions": [eu]}]})
+        ));
+        assert!(!selects(
+            json!({"nodeSelectorTerms": [{"matchExpressions": [none, eu]}]})
+        ));
     }
 
     #[test]

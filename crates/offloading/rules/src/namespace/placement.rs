@@ -1,12 +1,13 @@
-//! Computes the namespaces that should exist at a provider, and what the status of a `NamespaceOffloading` says about them. Pure.
+//! Computes the namespaces that should exist at a provider, and what the status of a
+//! `NamespaceOffloading` says about them. Pure.
 
 use std::collections::BTreeMap;
 
 use liqo_api::conditions::DesiredCondition;
 use liqo_api::{
-    ClusterId, MappedNamespacePhase, NamespaceMap, NamespaceMappingStrategy, NamespaceOffloading, NamespaceReadyReason,
-    OffloadedReason, PodOffloadingStrategy, RemoteNamespace, WantedNamespace, alternative_mapped_namespace, annotations,
-    mapped_namespace,
+    ClusterId, MappedNamespacePhase, NamespaceMap, NamespaceMappingStrategy, NamespaceOffloading,
+    NamespaceReadyReason, OffloadedReason, PodOffloadingStrategy, RemoteNamespace, WantedNamespace,
+    alternative_mapped_namespace, annotations, mapped_namespace,
 };
 use serde_json::{Map, Value, json};
 
@@ -29,11 +30,14 @@ pub struct Candidate {
 /// Whether a namespace is wanted at a provider with these virtual nodes.
 pub fn is_wanted(offloading: &NamespaceOffloading, nodes: &[Candidate]) -> bool {
     let selector = offloading.spec.cluster_selector.as_ref();
-    nodes.iter().any(|node| node_selector::matches(selector, &node.node, &node.labels))
+    nodes
+        .iter()
+        .any(|node| node_selector::matches(selector, &node.node, &node.labels))
 }
 
-/// The mappings that a provider should have: one for each namespace that selects one of its virtual nodes. A namespace that stops
-/// selecting it, or that is being unoffloaded, keeps its mapping while pods run in it (`in_use`).
+/// The mappings that a provider should have: one for each namespace that selects one of its virtual
+/// nodes. A namespace that stops selecting it, or that is being unoffloaded, keeps its mapping
+/// while pods run in it (`in_use`).
 pub fn wanted<'a>(
     offloadings: impl IntoIterator<Item = (&'a str, &'a NamespaceOffloading)>,
     nodes: &[Candidate],
@@ -47,38 +51,67 @@ pub fn wanted<'a>(
             (stays && is_wanted(offloading, nodes)) || in_use(namespace)
         })
         .map(|(namespace, offloading)| {
-            (namespace.to_owned(), WantedNamespace { remote_name: remote_name(namespace, offloading, us) })
+            (
+                namespace.to_owned(),
+                WantedNamespace {
+                    remote_name: remote_name(namespace, offloading, us),
+                },
+            )
         })
         .collect()
 }
 
 /// The name that a namespace should have at its providers; `us` is this cluster's name and ID.
-pub fn remote_name(namespace: &str, offloading: &NamespaceOffloading, us: (&str, &ClusterId)) -> String {
-    match (offloading.spec.namespace_mapping_strategy, &offloading.spec.remote_namespace_name) {
+pub fn remote_name(
+    namespace: &str,
+    offloading: &NamespaceOffloading,
+    us: (&str, &ClusterId),
+) -> String {
+    match (
+        offloading.spec.namespace_mapping_strategy,
+        &offloading.spec.remote_namespace_name,
+    ) {
         (NamespaceMappingStrategy::EnforceSameName, _) => namespace.to_owned(),
         (NamespaceMappingStrategy::SelectedName, Some(name)) => name.clone(),
         _ => mapped_namespace(namespace, us.0, us.1),
     }
 }
 
-/// Whether a namespace has a name at the provider that an earlier `NamespaceOffloading` chose: the namespace was unoffloaded and
-/// offloaded again with another strategy while the provider did not answer. It gets the name that is `wanted` now when nothing runs
-/// in it any more. That this cluster (`us`) is called differently now is no reason.
+/// Whether a namespace has a name at the provider that an earlier `NamespaceOffloading` chose: the
+/// namespace was unoffloaded and offloaded again with another strategy while the provider did not
+/// answer. It gets the name that is `wanted` now when nothing runs in it any more. That this
+/// cluster (`us`) is called differently now is no reason.
 pub fn is_outdated(map: &NamespaceMap, namespace: &str, wanted: &str, us: &ClusterId) -> bool {
     let ending = format!("-{}", us.short());
-    let standing = map.spec.mappings.get(namespace).map(|standing| standing.remote_name.as_str());
+    let standing = map
+        .spec
+        .mappings
+        .get(namespace)
+        .map(|standing| standing.remote_name.as_str());
     if standing.is_some() && standing == alternative_mapped_namespace(wanted, us).as_deref() {
         return false;
     }
     let is_chosen = |name: &str| name == namespace || !name.ends_with(&ending);
-    standing.is_some_and(|standing| standing != wanted && (is_chosen(standing) || is_chosen(wanted)))
+    standing
+        .is_some_and(|standing| standing != wanted && (is_chosen(standing) || is_chosen(wanted)))
 }
 
-/// The name to ask for instead of a `wanted` default name that somebody else has taken at the provider.
-fn instead_of_taken(map: &NamespaceMap, namespace: &str, wanted: &str, us: &ClusterId) -> Option<String> {
+/// The name to ask for instead of a `wanted` default name that somebody else has taken at the
+/// provider.
+fn instead_of_taken(
+    map: &NamespaceMap,
+    namespace: &str,
+    wanted: &str,
+    us: &ClusterId,
+) -> Option<String> {
     let alternative = alternative_mapped_namespace(wanted, us)?;
     let standing = &map.spec.mappings.get(namespace)?.remote_name;
-    let said = map.status.as_ref()?.namespaces.get(namespace).filter(|said| said.remote_name == *standing)?;
+    let said = map
+        .status
+        .as_ref()?
+        .namespaces
+        .get(namespace)
+        .filter(|said| said.remote_name == *standing)?;
     let message = said.message.as_deref().unwrap_or_default();
     let knows_both = message.starts_with(NAME_TAKEN) && message.contains(LONGER_NAME);
     let is_taken = standing == wanted && said.phase == MappedNamespacePhase::Refused && knows_both;
@@ -86,8 +119,9 @@ fn instead_of_taken(map: &NamespaceMap, namespace: &str, wanted: &str, us: &Clus
     (is_taken || *standing == alternative).then_some(alternative)
 }
 
-/// The merge patch from a map to the wanted mappings; `None` if they are equal. A mapping keeps its name, unless the provider refused
-/// that name, or the name is outdated and nothing `runs` in the namespace there.
+/// The merge patch from a map to the wanted mappings; `None` if they are equal. A mapping keeps its
+/// name, unless the provider refused that name, or the name is outdated and nothing `runs` in the
+/// namespace there.
 pub fn patch(
     map: &NamespaceMap,
     wanted: &BTreeMap<String, WantedNamespace>,
@@ -95,18 +129,32 @@ pub fn patch(
     runs: impl Fn(&str) -> bool,
 ) -> Option<Value> {
     let standing = &map.spec.mappings;
-    let refused = |namespace: &str| matches!(namespace_state(Some(map), namespace), NamespaceState::Refused { .. });
-    let renamed = |namespace: &str, name: &str| is_outdated(map, namespace, name, us) && !runs(namespace);
+    let refused = |namespace: &str| {
+        matches!(
+            namespace_state(Some(map), namespace),
+            NamespaceState::Refused { .. }
+        )
+    };
+    let renamed =
+        |namespace: &str, name: &str| is_outdated(map, namespace, name, us) && !runs(namespace);
     let added = wanted.iter().filter_map(|(namespace, mapping)| {
         let instead = instead_of_taken(map, namespace, &mapping.remote_name, us);
-        let mapping = instead.map_or_else(|| mapping.clone(), |remote_name| WantedNamespace { remote_name });
+        let mapping = instead.map_or_else(
+            || mapping.clone(),
+            |remote_name| WantedNamespace { remote_name },
+        );
         let differs = match standing.get(namespace) {
-            Some(standing) => *standing != mapping && (refused(namespace) || renamed(namespace, &mapping.remote_name)),
+            Some(standing) => {
+                *standing != mapping
+                    && (refused(namespace) || renamed(namespace, &mapping.remote_name))
+            }
             None => true,
         };
         differs.then_some((namespace, mapping))
     });
-    let removed = standing.keys().filter(|namespace| !wanted.contains_key(*namespace));
+    let removed = standing
+        .keys()
+        .filter(|namespace| !wanted.contains_key(*namespace));
     let changes: Map<String, Value> = added
         .map(|(namespace, mapping)| (namespace.clone(), json!(mapping)))
         .chain(removed.map(|namespace| (namespace.clone(), Value::Null)))
@@ -114,28 +162,44 @@ pub fn patch(
     (!changes.is_empty()).then(|| json!({ "spec": { "mappings": changes } }))
 }
 
-/// Adds to the patch of a map that it announces this domain of our cluster, unless it does already. If the domain is unknown for now, the
-/// announced one stays: pods at the provider use it.
-pub fn announce_domain(patch: Option<Value>, map: &NamespaceMap, domain: Option<&str>) -> Option<Value> {
-    let standing = map.metadata.annotations.as_ref().and_then(|all| all.get(annotations::CLUSTER_DOMAIN));
+/// Adds to the patch of a map that it announces this domain of our cluster, unless it does already.
+/// If the domain is unknown for now, the announced one stays: pods at the provider use it.
+pub fn announce_domain(
+    patch: Option<Value>,
+    map: &NamespaceMap,
+    domain: Option<&str>,
+) -> Option<Value> {
+    let standing = map
+        .metadata
+        .annotations
+        .as_ref()
+        .and_then(|all| all.get(annotations::CLUSTER_DOMAIN));
     if domain.is_none() || standing.map(String::as_str) == domain {
         return patch;
     }
     let mut patch = patch.unwrap_or_else(|| json!({}));
-    set_at(&mut patch, &["metadata", "annotations", annotations::CLUSTER_DOMAIN], json!(domain));
+    set_at(
+        &mut patch,
+        &["metadata", "annotations", annotations::CLUSTER_DOMAIN],
+        json!(domain),
+    );
     Some(patch)
 }
 
 /// The state of a namespace at a provider, for its pods.
 pub fn namespace_state(map: Option<&NamespaceMap>, namespace: &str) -> NamespaceState {
-    let asked = map.and_then(|map| map.spec.mappings.get(namespace)).map(|asked| &asked.remote_name);
+    let asked = map
+        .and_then(|map| map.spec.mappings.get(namespace))
+        .map(|asked| &asked.remote_name);
     let mapped = map.and_then(|map| map.status.as_ref()?.namespaces.get(namespace));
     // An answer about an earlier name says nothing about this one.
     let mapped = mapped.filter(|mapped| asked.is_none_or(|asked| *asked == mapped.remote_name));
     match mapped.map(|mapped| mapped.phase) {
         Some(MappedNamespacePhase::Ready) => NamespaceState::Ready,
         Some(MappedNamespacePhase::Refused) => {
-            let why = mapped.and_then(|mapped| mapped.message.clone()).unwrap_or_default();
+            let why = mapped
+                .and_then(|mapped| mapped.message.clone())
+                .unwrap_or_default();
             NamespaceState::Refused {
                 reason: OffloadedReason::NamespaceRefused.as_str(),
                 message: format!("the provider refuses namespace {namespace}: {why}"),
@@ -154,36 +218,68 @@ pub struct Provider<'a> {
     pub answers: bool,
 }
 
-/// The remote namespace at one selected provider, where it should have the name `wanted`; `us` is this cluster.
-pub fn remote_namespace(namespace: &str, wanted: &str, us: &ClusterId, provider: &Provider) -> RemoteNamespace {
-    let mapped = provider.map.and_then(|map| map.status.as_ref()?.namespaces.get(namespace));
-    let asked = provider.map.and_then(|map| map.spec.mappings.get(namespace)).map(|asked| asked.remote_name.as_str());
+/// The remote namespace at one selected provider, where it should have the name `wanted`; `us` is
+/// this cluster.
+pub fn remote_namespace(
+    namespace: &str,
+    wanted: &str,
+    us: &ClusterId,
+    provider: &Provider,
+) -> RemoteNamespace {
+    let mapped = provider
+        .map
+        .and_then(|map| map.status.as_ref()?.namespaces.get(namespace));
+    let asked = provider
+        .map
+        .and_then(|map| map.spec.mappings.get(namespace))
+        .map(|asked| asked.remote_name.as_str());
     let message = match mapped {
         _ if !provider.answers => Some("the cluster does not answer".to_owned()),
-        _ if provider.map.is_some_and(|map| is_outdated(map, namespace, wanted, us)) => Some(format!(
-            "it has another name there from an earlier offloading; it becomes {wanted} when its pods there are gone"
-        )),
-        Some(mapped) if asked.is_some_and(|asked| asked != mapped.remote_name) => {
-            Some(format!("its earlier namespace {} is deleted first", mapped.remote_name))
+        _ if provider
+            .map
+            .is_some_and(|map| is_outdated(map, namespace, wanted, us)) =>
+        {
+            Some(format!(
+                "it has another name there from an earlier offloading; it becomes {wanted} when its pods there are gone"
+            ))
         }
+        Some(mapped) if asked.is_some_and(|asked| asked != mapped.remote_name) => Some(format!(
+            "its earlier namespace {} is deleted first",
+            mapped.remote_name
+        )),
         Some(mapped) if mapped.phase == MappedNamespacePhase::Ready => None,
-        Some(mapped) => Some(mapped.message.clone().unwrap_or_else(|| format!("the cluster says {:?}", mapped.phase))),
+        Some(mapped) => Some(
+            mapped
+                .message
+                .clone()
+                .unwrap_or_else(|| format!("the cluster says {:?}", mapped.phase)),
+        ),
         None => Some("the cluster has not answered yet".to_owned()),
     };
     RemoteNamespace {
         cluster_id: provider.cluster_id.clone(),
         cluster_name: provider.cluster_name.chars().take(63).collect(),
-        namespace: asked.or(mapped.map(|mapped| mapped.remote_name.as_str())).unwrap_or(wanted).to_owned(),
+        namespace: asked
+            .or(mapped.map(|mapped| mapped.remote_name.as_str()))
+            .unwrap_or(wanted)
+            .to_owned(),
         ready: message.is_none(),
-        message: message.map(|message| message.chars().filter(|character| !character.is_control()).take(1000).collect()),
+        message: message.map(|message| {
+            message
+                .chars()
+                .filter(|character| !character.is_control())
+                .take(1000)
+                .collect()
+        }),
         exposed: Vec::new(),
     }
 }
 
 /// The condition of a namespace that may not be offloaded. `is_system`: it is Liqo's own.
 ///
-/// Brokers of earlier versions offloaded Liqo's namespace without its pods, so that customers reach the Service of their network manager.
-/// Here the network between clusters translates the addresses of pods behind a broker, so such an object has nothing to do.
+/// Brokers of earlier versions offloaded Liqo's namespace without its pods, so that customers reach
+/// the Service of their network manager. Here the network between clusters translates the addresses
+/// of pods behind a broker, so such an object has nothing to do.
 pub fn not_allowed(is_system: bool, strategy: PodOffloadingStrategy) -> DesiredCondition {
     if is_system && strategy == PodOffloadingStrategy::Local {
         return DesiredCondition::yes(
@@ -219,16 +315,27 @@ pub fn ready(remotes: &[RemoteNamespace], placed: bool) -> DesiredCondition {
             format!("the namespace exists in {} cluster(s)", all.len()),
         ),
         (_, missing) => {
-            let each = missing
-                .iter()
-                .map(|remote| format!("{}: {}", remote.cluster_name, remote.message.as_deref().unwrap_or_default()));
-            DesiredCondition::no(READY, NamespaceReadyReason::NamespacesNotReady, each.collect::<Vec<_>>().join("; "))
+            let each = missing.iter().map(|remote| {
+                format!(
+                    "{}: {}",
+                    remote.cluster_name,
+                    remote.message.as_deref().unwrap_or_default()
+                )
+            });
+            DesiredCondition::no(
+                READY,
+                NamespaceReadyReason::NamespacesNotReady,
+                each.collect::<Vec<_>>().join("; "),
+            )
         }
     }
 }
 
 #[cfg(test)]
-#[allow(clippy::needless_pass_by_value, reason = "JSON literals are written in place")]
+#[allow(
+    clippy::needless_pass_by_value,
+    reason = "JSON literals are written in place"
+)]
 mod tests {
     use liqo_api::{MappedNamespace, NamespaceMapSpec, NamespaceMapStatus};
 
@@ -246,7 +353,10 @@ mod tests {
     }
 
     fn nodes(region: &str) -> Vec<Candidate> {
-        vec![Candidate { node: "milan".into(), labels: [("region".to_owned(), region.to_owned())].into() }]
+        vec![Candidate {
+            node: "milan".into(),
+            labels: [("region".to_owned(), region.to_owned())].into(),
+        }]
     }
 
     fn names(found: &BTreeMap<String, WantedNamespace>) -> Vec<&str> {
@@ -254,40 +364,83 @@ mod tests {
     }
 
     fn map(phase: MappedNamespacePhase) -> NamespaceMap {
-        let mapped = MappedNamespace { remote_name: "demo-x".into(), uid: None, phase, message: Some("why".into()) };
+        let mapped = MappedNamespace {
+            remote_name: "demo-x".into(),
+            uid: None,
+            phase,
+            message: Some("why".into()),
+        };
         NamespaceMap {
             metadata: kube::core::ObjectMeta::default(),
             spec: NamespaceMapSpec::default(),
-            status: Some(NamespaceMapStatus { namespaces: [("demo".to_owned(), mapped)].into() }),
+            status: Some(NamespaceMapStatus {
+                namespaces: [("demo".to_owned(), mapped)].into(),
+            }),
         }
     }
 
     #[test]
-    fn liqos_own_namespace_without_its_pods_needs_no_offloading_and_nothing_else_of_it_is_allowed() {
+    fn liqos_own_namespace_without_its_pods_needs_no_offloading_and_nothing_else_of_it_is_allowed()
+    {
         let reason = |is_system, strategy| not_allowed(is_system, strategy).reason;
-        assert_eq!(reason(true, PodOffloadingStrategy::Local), NamespaceReadyReason::NotNeeded.as_str());
-        for (is_system, strategy) in [(true, PodOffloadingStrategy::Remote), (false, PodOffloadingStrategy::Local)] {
-            assert_eq!(reason(is_system, strategy), NamespaceReadyReason::NamespaceNotAllowed.as_str());
+        assert_eq!(
+            reason(true, PodOffloadingStrategy::Local),
+            NamespaceReadyReason::NotNeeded.as_str()
+        );
+        for (is_system, strategy) in [
+            (true, PodOffloadingStrategy::Remote),
+            (false, PodOffloadingStrategy::Local),
+        ] {
+            assert_eq!(
+                reason(is_system, strategy),
+                NamespaceReadyReason::NamespaceNotAllowed.as_str()
+            );
         }
     }
 
     #[test]
     fn only_selected_providers_get_the_namespace() {
-        let only_eu = offloading(json!({"spec": {"clusterSelector": {"nodeSelectorTerms": [{"matchExpressions": [
-            {"key": "region", "operator": "In", "values": ["eu"]}]}]}}}));
+        let only_eu = offloading(
+            json!({"spec": {"clusterSelector": {"nodeSelectorTerms": [{"matchExpressions": [
+            {"key": "region", "operator": "In", "values": ["eu"]}]}]}}}),
+        );
         let everywhere = offloading(json!({}));
-        let at = |region| wanted([("demo", &only_eu), ("all", &everywhere)], &nodes(region), ("rome", &us()), |_| false);
+        let at = |region| {
+            wanted(
+                [("demo", &only_eu), ("all", &everywhere)],
+                &nodes(region),
+                ("rome", &us()),
+                |_| false,
+            )
+        };
         assert_eq!(names(&at("eu")), ["all", "demo"]);
         assert_eq!(names(&at("us")), ["all"]);
-        assert_eq!(at("eu")["demo"].remote_name, mapped_namespace("demo", "rome", &us()));
+        assert_eq!(
+            at("eu")["demo"].remote_name,
+            mapped_namespace("demo", "rome", &us())
+        );
     }
 
     #[test]
     fn a_namespace_has_the_name_at_the_provider_that_its_owner_chose() {
-        let with = |spec: Value| remote_name("demo", &offloading(json!({ "spec": spec })), ("rome", &us()));
+        let with = |spec: Value| {
+            remote_name(
+                "demo",
+                &offloading(json!({ "spec": spec })),
+                ("rome", &us()),
+            )
+        };
         assert_eq!(with(json!({})), mapped_namespace("demo", "rome", &us()));
-        assert_eq!(with(json!({"namespaceMappingStrategy": "EnforceSameName"})), "demo");
-        assert_eq!(with(json!({"namespaceMappingStrategy": "SelectedName", "remoteNamespaceName": "team-a"})), "team-a");
+        assert_eq!(
+            with(json!({"namespaceMappingStrategy": "EnforceSameName"})),
+            "demo"
+        );
+        assert_eq!(
+            with(
+                json!({"namespaceMappingStrategy": "SelectedName", "remoteNamespaceName": "team-a"})
+            ),
+            "team-a"
+        );
         let same = offloading(json!({"spec": {"namespaceMappingStrategy": "EnforceSameName"}}));
         let found = wanted([("demo", &same)], &nodes("eu"), ("rome", &us()), |_| false);
         assert_eq!(found["demo"].remote_name, "demo");
@@ -295,20 +448,37 @@ mod tests {
 
     #[test]
     fn a_provider_without_virtual_nodes_gets_nothing() {
-        assert!(wanted([("demo", &offloading(json!({})))], &[], ("rome", &us()), |_| false).is_empty());
+        assert!(
+            wanted(
+                [("demo", &offloading(json!({})))],
+                &[],
+                ("rome", &us()),
+                |_| false
+            )
+            .is_empty()
+        );
     }
 
     #[test]
     fn a_namespace_whose_pods_run_somewhere_stays_there_when_it_is_no_longer_selected() {
         let all = offloading(json!({}));
-        let found = wanted([("demo", &all), ("idle", &all)], &[], ("rome", &us()), |one| one == "demo");
+        let found = wanted(
+            [("demo", &all), ("idle", &all)],
+            &[],
+            ("rome", &us()),
+            |one| one == "demo",
+        );
         assert_eq!(names(&found), ["demo"]);
     }
 
     #[test]
     fn a_namespace_that_is_unoffloaded_keeps_its_mapping_until_its_pods_are_gone() {
         let ending = offloading(json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}));
-        let with = |in_use: bool| wanted([("demo", &ending)], &nodes("eu"), ("rome", &us()), |_| in_use);
+        let with = |in_use: bool| {
+            wanted([("demo", &ending)], &nodes("eu"), ("rome", &us()), |_| {
+                in_use
+            })
+        };
         assert_eq!(names(&with(true)), ["demo"]);
         assert!(with(false).is_empty());
     }
@@ -317,20 +487,41 @@ mod tests {
     fn map_of(mappings: &[(&str, &str)], phase: MappedNamespacePhase) -> NamespaceMap {
         let mut whole = map(phase);
         for (namespace, name) in mappings {
-            whole.spec.mappings.insert((*namespace).to_owned(), WantedNamespace { remote_name: (*name).to_owned() });
-            let mapped = MappedNamespace { remote_name: (*name).to_owned(), uid: None, phase, message: None };
-            whole.status.get_or_insert_default().namespaces.insert((*namespace).to_owned(), mapped);
+            whole.spec.mappings.insert(
+                (*namespace).to_owned(),
+                WantedNamespace {
+                    remote_name: (*name).to_owned(),
+                },
+            );
+            let mapped = MappedNamespace {
+                remote_name: (*name).to_owned(),
+                uid: None,
+                phase,
+                message: None,
+            };
+            whole
+                .status
+                .get_or_insert_default()
+                .namespaces
+                .insert((*namespace).to_owned(), mapped);
         }
         whole
     }
 
     #[test]
     fn nothing_is_written_when_the_mappings_stand() {
-        let standing = map_of(&[("demo", "demo-rome-x"), ("old", "old-rome-x")], MappedNamespacePhase::Ready);
+        let standing = map_of(
+            &[("demo", "demo-rome-x"), ("old", "old-rome-x")],
+            MappedNamespacePhase::Ready,
+        );
         let patch = |map: &NamespaceMap, wanted| patch(map, wanted, &us(), |_| false);
         assert_eq!(patch(&standing, &standing.spec.mappings), None);
-        let other = map_of(&[("demo", "demo-rome-x"), ("new", "new-rome-x")], MappedNamespacePhase::Ready);
-        let changes = json!({"spec": {"mappings": {"new": {"remoteName": "new-rome-x"}, "old": null}}});
+        let other = map_of(
+            &[("demo", "demo-rome-x"), ("new", "new-rome-x")],
+            MappedNamespacePhase::Ready,
+        );
+        let changes =
+            json!({"spec": {"mappings": {"new": {"remoteName": "new-rome-x"}, "old": null}}});
         assert_eq!(patch(&standing, &other.spec.mappings), Some(changes));
     }
 
@@ -339,25 +530,62 @@ mod tests {
         let mut map = map_of(&[], MappedNamespacePhase::Ready);
         let patch = |map: &NamespaceMap, domain| announce_domain(None, map, domain);
         assert_eq!(patch(&map, None), None);
-        let announced = json!({ "metadata": { "annotations": { annotations::CLUSTER_DOMAIN: "corp.local" } } });
+        let announced =
+            json!({ "metadata": { "annotations": { annotations::CLUSTER_DOMAIN: "corp.local" } } });
         assert_eq!(patch(&map, Some("corp.local")), Some(announced));
-        let with_mappings = announce_domain(Some(json!({ "spec": { "mappings": {} } })), &map, Some("corp.local")).unwrap();
+        let with_mappings = announce_domain(
+            Some(json!({ "spec": { "mappings": {} } })),
+            &map,
+            Some("corp.local"),
+        )
+        .unwrap();
         assert!(with_mappings["spec"].is_object() && with_mappings["metadata"].is_object());
-        map.metadata.annotations = Some([(annotations::CLUSTER_DOMAIN.to_owned(), "corp.local".to_owned())].into());
-        assert_eq!(patch(&map, Some("corp.local")), None, "nothing is written when it stands there");
-        assert_eq!(patch(&map, None), None, "an unknown domain does not take the announced one away");
+        map.metadata.annotations = Some(
+            [(
+                annotations::CLUSTER_DOMAIN.to_owned(),
+                "corp.local".to_owned(),
+            )]
+            .into(),
+        );
+        assert_eq!(
+            patch(&map, Some("corp.local")),
+            None,
+            "nothing is written when it stands there"
+        );
+        assert_eq!(
+            patch(&map, None),
+            None,
+            "an unknown domain does not take the announced one away"
+        );
         let mappings = json!({ "spec": { "mappings": { "old": null } } });
-        assert_eq!(announce_domain(Some(mappings.clone()), &map, None), Some(mappings));
+        assert_eq!(
+            announce_domain(Some(mappings.clone()), &map, None),
+            Some(mappings)
+        );
     }
 
     #[test]
     fn a_mapping_keeps_its_name_unless_it_was_refused() {
-        let (before, now) = (mapped_namespace("demo", "rome", &us()), mapped_namespace("demo", "turin", &us()));
+        let (before, now) = (
+            mapped_namespace("demo", "rome", &us()),
+            mapped_namespace("demo", "turin", &us()),
+        );
         let patch = |map: &NamespaceMap, wanted| patch(map, wanted, &us(), |_| false);
-        let renamed = map_of(&[("demo", &now)], MappedNamespacePhase::Ready).spec.mappings;
-        assert_eq!(patch(&map_of(&[("demo", &before)], MappedNamespacePhase::Ready), &renamed), None);
+        let renamed = map_of(&[("demo", &now)], MappedNamespacePhase::Ready)
+            .spec
+            .mappings;
+        assert_eq!(
+            patch(
+                &map_of(&[("demo", &before)], MappedNamespacePhase::Ready),
+                &renamed
+            ),
+            None
+        );
         let refused = map_of(&[("demo", &before)], MappedNamespacePhase::Refused);
-        assert_eq!(patch(&refused, &renamed), Some(json!({"spec": {"mappings": {"demo": {"remoteName": now}}}})));
+        assert_eq!(
+            patch(&refused, &renamed),
+            Some(json!({"spec": {"mappings": {"demo": {"remoteName": now}}}}))
+        );
         assert_eq!(patch(&refused, &refused.spec.mappings), None);
     }
 
@@ -369,71 +597,148 @@ mod tests {
         });
         let said = |name: &str, phase, message: &str| {
             let mut map = map_of(&[("demo", name)], phase);
-            map.status.as_mut().unwrap().namespaces.get_mut("demo").unwrap().message = Some(message.to_owned());
+            map.status
+                .as_mut()
+                .unwrap()
+                .namespaces
+                .get_mut("demo")
+                .unwrap()
+                .message = Some(message.to_owned());
             map
         };
-        let mappings = map_of(&[("demo", &wanted)], MappedNamespacePhase::Ready).spec.mappings;
+        let mappings = map_of(&[("demo", &wanted)], MappedNamespacePhase::Ready)
+            .spec
+            .mappings;
         let patch = |map: &NamespaceMap| patch(map, &mappings, &us(), |_| false);
-        let taken = "NameTaken: namespace x exists in this cluster. A longer default name is possible";
+        let taken =
+            "NameTaken: namespace x exists in this cluster. A longer default name is possible";
         let by_an_older_provider = "NameTaken: namespace x exists in this cluster";
         let changed = json!({"spec": {"mappings": {"demo": {"remoteName": longer}}}});
-        assert_eq!(patch(&said(&wanted, MappedNamespacePhase::Refused, taken)), Some(changed));
+        assert_eq!(
+            patch(&said(&wanted, MappedNamespacePhase::Refused, taken)),
+            Some(changed)
+        );
         for other in ["another reason", by_an_older_provider] {
-            assert_eq!(patch(&said(&wanted, MappedNamespacePhase::Refused, other)), None);
+            assert_eq!(
+                patch(&said(&wanted, MappedNamespacePhase::Refused, other)),
+                None
+            );
         }
-        for (phase, message) in [(MappedNamespacePhase::Ready, ""), (MappedNamespacePhase::Refused, taken)] {
+        for (phase, message) in [
+            (MappedNamespacePhase::Ready, ""),
+            (MappedNamespacePhase::Refused, taken),
+        ] {
             let standing = said(&longer, phase, message);
             assert_eq!(patch(&standing), None, "{phase:?}");
             assert!(!is_outdated(&standing, "demo", &wanted, &us()));
         }
         let chosen = said("shop", MappedNamespacePhase::Refused, taken);
-        let by_name = map_of(&[("demo", "shop")], MappedNamespacePhase::Ready).spec.mappings;
-        assert_eq!(super::patch(&chosen, &by_name, &us(), |_| false), None, "a name that the user chose stays");
+        let by_name = map_of(&[("demo", "shop")], MappedNamespacePhase::Ready)
+            .spec
+            .mappings;
+        assert_eq!(
+            super::patch(&chosen, &by_name, &us(), |_| false),
+            None,
+            "a name that the user chose stays"
+        );
     }
 
     #[test]
-    fn a_namespace_that_is_offloaded_again_with_another_strategy_gets_its_new_name_when_nothing_runs_there() {
+    fn a_namespace_that_is_offloaded_again_with_another_strategy_gets_its_new_name_when_nothing_runs_there()
+     {
         let default = mapped_namespace("demo", "rome", &us());
-        for (before, now) in [(default.as_str(), "demo"), ("demo", default.as_str()), ("team-a", "team-b"), ("demo", "team-a")] {
+        for (before, now) in [
+            (default.as_str(), "demo"),
+            ("demo", default.as_str()),
+            ("team-a", "team-b"),
+            ("demo", "team-a"),
+        ] {
             let map = map_of(&[("demo", before)], MappedNamespacePhase::Ready);
-            let wanted = map_of(&[("demo", now)], MappedNamespacePhase::Ready).spec.mappings;
+            let wanted = map_of(&[("demo", now)], MappedNamespacePhase::Ready)
+                .spec
+                .mappings;
             let with = |runs: bool| patch(&map, &wanted, &us(), |_| runs);
-            assert_eq!(with(false), Some(json!({"spec": {"mappings": {"demo": {"remoteName": now}}}})));
+            assert_eq!(
+                with(false),
+                Some(json!({"spec": {"mappings": {"demo": {"remoteName": now}}}}))
+            );
             assert_eq!(with(true), None, "{before} has pods");
-            assert!(is_outdated(&map, "demo", now, &us()) && !is_outdated(&map, "demo", before, &us()));
+            assert!(
+                is_outdated(&map, "demo", now, &us()) && !is_outdated(&map, "demo", before, &us())
+            );
             let (id, answers) = (us(), true);
-            let provider = Provider { cluster_id: &id, cluster_name: "milan", map: Some(&map), answers };
+            let provider = Provider {
+                cluster_id: &id,
+                cluster_name: "milan",
+                map: Some(&map),
+                answers,
+            };
             let shown = remote_namespace("demo", now, &us(), &provider);
-            assert!(!shown.ready && shown.namespace == before && shown.message.unwrap().contains(&format!("becomes {now} ")));
+            assert!(
+                !shown.ready
+                    && shown.namespace == before
+                    && shown.message.unwrap().contains(&format!("becomes {now} "))
+            );
         }
     }
 
     #[test]
     fn the_answer_about_an_earlier_name_says_nothing_about_this_one() {
         let mut map = map_of(&[("demo", "demo")], MappedNamespacePhase::Ready);
-        map.status.as_mut().unwrap().namespaces.get_mut("demo").unwrap().remote_name = "earlier".into();
+        map.status
+            .as_mut()
+            .unwrap()
+            .namespaces
+            .get_mut("demo")
+            .unwrap()
+            .remote_name = "earlier".into();
         assert_eq!(namespace_state(Some(&map), "demo"), NamespaceState::Waiting);
         let id = us();
-        let provider = Provider { cluster_id: &id, cluster_name: "milan", map: Some(&map), answers: true };
+        let provider = Provider {
+            cluster_id: &id,
+            cluster_name: "milan",
+            map: Some(&map),
+            answers: true,
+        };
         let shown = remote_namespace("demo", "demo", &id, &provider);
         assert_eq!((shown.ready, shown.namespace.as_str()), (false, "demo"));
-        assert_eq!(shown.message.as_deref(), Some("its earlier namespace earlier is deleted first"));
+        assert_eq!(
+            shown.message.as_deref(),
+            Some("its earlier namespace earlier is deleted first")
+        );
     }
 
     #[test]
     fn pods_wait_for_a_namespace_that_is_not_there_yet() {
         assert_eq!(namespace_state(None, "demo"), NamespaceState::Waiting);
-        assert_eq!(namespace_state(Some(&map(MappedNamespacePhase::Ready)), "demo"), NamespaceState::Ready);
-        assert_eq!(namespace_state(Some(&map(MappedNamespacePhase::Ready)), "other"), NamespaceState::Waiting);
-        assert_eq!(namespace_state(Some(&map(MappedNamespacePhase::Terminating)), "demo"), NamespaceState::Waiting);
-        assert!(matches!(namespace_state(Some(&map(MappedNamespacePhase::Refused)), "demo"), NamespaceState::Refused { .. }));
+        assert_eq!(
+            namespace_state(Some(&map(MappedNamespacePhase::Ready)), "demo"),
+            NamespaceState::Ready
+        );
+        assert_eq!(
+            namespace_state(Some(&map(MappedNamespacePhase::Ready)), "other"),
+            NamespaceState::Waiting
+        );
+        assert_eq!(
+            namespace_state(Some(&map(MappedNamespacePhase::Terminating)), "demo"),
+            NamespaceState::Waiting
+        );
+        assert!(matches!(
+            namespace_state(Some(&map(MappedNamespacePhase::Refused)), "demo"),
+            NamespaceState::Refused { .. }
+        ));
     }
 
     #[test]
     fn the_status_says_where_the_namespace_is_missing_and_why() {
         let id = us();
         let remote_with = |map: &NamespaceMap, answers| {
-            let provider = Provider { cluster_id: &id, cluster_name: "milan", map: Some(map), answers };
+            let provider = Provider {
+                cluster_id: &id,
+                cluster_name: "milan",
+                map: Some(map),
+                answers,
+            };
             remote_namespace("demo", "demo-rome-y", &id, &provider)
         };
         let fine = remote_with(&map(MappedNamespacePhase::Ready), true);
@@ -443,7 +748,10 @@ mod tests {
         assert!(!silent.ready && !refused.ready);
         assert_eq!(refused.message.as_deref(), Some("why"));
         assert_eq!(ready(std::slice::from_ref(&fine), true).status, Some(true));
-        assert_eq!(ready(std::slice::from_ref(&fine), false).reason, "WebhookPending");
+        assert_eq!(
+            ready(std::slice::from_ref(&fine), false).reason,
+            "WebhookPending"
+        );
         assert_eq!(ready(&[fine, refused], true).message, "milan: why");
         assert_eq!(ready(&[], true).reason, "NoClusterSelected");
     }

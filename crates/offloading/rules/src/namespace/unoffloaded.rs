@@ -1,7 +1,8 @@
 //! Pods that are bound to a virtual node although their namespace is no longer offloaded.
 //!
-//! A webhook whose watch lags still sends new pods to virtual nodes for a moment after the namespace was unoffloaded. No provider
-//! takes them. Their controller creates them again, in this cluster, if they are deleted.
+//! A webhook whose watch lags still sends new pods to virtual nodes for a moment after the
+//! namespace was unoffloaded. No provider takes them. Their controller creates them again, in this
+//! cluster, if they are deleted.
 
 use std::collections::HashMap;
 
@@ -10,11 +11,13 @@ use jiff::{SignedDuration, Timestamp};
 use crate::pod::carry::obstacle::obstacle_of_controller;
 use crate::pod::local_state::LocalPod;
 
-/// Period after the end of the offloading in which these pods are deleted. A pod that appears later was not placed by the webhook: its
-/// creator tolerates virtual nodes, and would create it again and again.
+/// Period after the end of the offloading in which these pods are deleted. A pod that appears later
+/// was not placed by the webhook: its creator tolerates virtual nodes, and would create it again
+/// and again.
 const LATE_POD_PERIOD: SignedDuration = SignedDuration::from_secs(20);
 
-/// The times at which namespaces were unoffloaded. A restart forgets them; then these pods are deleted after the refusal timeout.
+/// The times at which namespaces were unoffloaded. A restart forgets them; then these pods are
+/// deleted after the refusal timeout.
 #[derive(Debug, Default)]
 pub struct Unoffloaded(HashMap<String, Timestamp>);
 
@@ -26,19 +29,27 @@ impl Unoffloaded {
 
     /// Whether a webhook that lags may still have placed pods of the namespace.
     pub fn is_recent(&mut self, namespace: &str, now: Timestamp) -> bool {
-        self.0.retain(|_, since| now.duration_since(*since) < LATE_POD_PERIOD);
+        self.0
+            .retain(|_, since| now.duration_since(*since) < LATE_POD_PERIOD);
         self.0.contains_key(namespace)
     }
 }
 
-/// Whether a pod of a namespace that is not offloaded is deleted, so that its controller creates it again in this cluster.
+/// Whether a pod of a namespace that is not offloaded is deleted, so that its controller creates it
+/// again in this cluster.
 pub fn comes_home(pod: &LocalPod) -> bool {
-    let is_created_again = pod.controller.as_ref().is_some_and(|controller| obstacle_of_controller(&controller.kind).is_none());
+    let is_created_again = pod
+        .controller
+        .as_ref()
+        .is_some_and(|controller| obstacle_of_controller(&controller.kind).is_none());
     is_created_again && !pod.finished && pod.deletion.is_none()
 }
 
 #[cfg(test)]
-#[allow(clippy::needless_pass_by_value, reason = "JSON literals are written in place")]
+#[allow(
+    clippy::needless_pass_by_value,
+    reason = "JSON literals are written in place"
+)]
 mod tests {
     use liqo_api::Key;
     use serde_json::{Value, json};
@@ -48,7 +59,11 @@ mod tests {
     fn pod(changes: Value) -> LocalPod {
         let mut pod = json!({ "metadata": { "namespace": "demo", "name": "web", "uid": "u" }, "spec": { "containers": [] } });
         json_patch::merge(&mut pod, &changes);
-        LocalPod::of(serde_json::from_value(pod).unwrap(), &Key::new("p", "default")).unwrap()
+        LocalPod::of(
+            serde_json::from_value(pod).unwrap(),
+            &Key::new("p", "default"),
+        )
+        .unwrap()
     }
 
     fn of_kind(kind: &str) -> Value {

@@ -10,7 +10,11 @@ use crate::node::object::{NodeSpec, node, node_labels, node_status};
 
 /// Whether this Node is the one of that pool of that cluster. Liqo never touches other Nodes.
 pub fn is_ours(live: &Value, cluster: &ClusterId, pool: &str) -> bool {
-    let label = |key: &str| live.pointer("/metadata/labels").and_then(|labels| labels.get(key)).and_then(Value::as_str);
+    let label = |key: &str| {
+        live.pointer("/metadata/labels")
+            .and_then(|labels| labels.get(key))
+            .and_then(Value::as_str)
+    };
     label(labels::TYPE) == Some(labels::TYPE_VIRTUAL_NODE)
         && label(labels::REMOTE_CLUSTER_ID) == Some(cluster.as_str())
         && label(labels::POOL) == Some(pool)
@@ -19,14 +23,20 @@ pub fn is_ours(live: &Value, cluster: &ClusterId, pool: &str) -> bool {
 /// The Node to create, with its status, so it is Ready from the start.
 pub fn new_node(spec: &NodeSpec, now: &str) -> Value {
     let mut whole = node(spec);
-    let mut annotations = Map::from_iter([(annotations::TRAVELLED.to_owned(), recorded(spec).into())]);
-    annotations.extend(described(spec).into_iter().filter_map(|(key, text)| Some((key.to_owned(), text?.into()))));
+    let mut annotations =
+        Map::from_iter([(annotations::TRAVELLED.to_owned(), recorded(spec).into())]);
+    annotations.extend(
+        described(spec)
+            .into_iter()
+            .filter_map(|(key, text)| Some((key.to_owned(), text?.into()))),
+    );
     set_at(&mut whole, &["metadata", "annotations"], annotations);
     set_at(&mut whole, &["status"], node_status(spec, &json!({}), now));
     whole
 }
 
-/// The labels that we set. They are recorded so that those which the peer no longer advertises can be removed.
+/// The labels that we set. They are recorded so that those which the peer no longer advertises can
+/// be removed.
 fn recorded(spec: &NodeSpec) -> String {
     let keys: Vec<String> = node_labels(spec).into_keys().collect();
     keys.join(",")
@@ -36,28 +46,46 @@ fn recorded(spec: &NodeSpec) -> String {
 fn described(spec: &NodeSpec) -> [(&'static str, Option<String>); 2] {
     let largest = Some(spec.largest_pods).filter(|largest| !largest.is_empty());
     [
-        (annotations::PRICES, spec.prices.and_then(|prices| serde_json::to_string(prices).ok())),
-        (annotations::LARGEST_PODS, largest.and_then(|largest| serde_json::to_string(largest).ok())),
+        (
+            annotations::PRICES,
+            spec.prices
+                .and_then(|prices| serde_json::to_string(prices).ok()),
+        ),
+        (
+            annotations::LARGEST_PODS,
+            largest.and_then(|largest| serde_json::to_string(largest).ok()),
+        ),
     ]
 }
 
-/// A merge patch for the labels and annotations of a live Node; `None` if they are right. Those of others stay.
+/// A merge patch for the labels and annotations of a live Node; `None` if they are right. Those of
+/// others stay.
 pub fn metadata_patch(spec: &NodeSpec, live: &Value) -> Option<Value> {
     let wanted = node_labels(spec);
     let now = live.pointer("/metadata/labels");
     let has = |key: &str| now.and_then(|now| now.get(key)).and_then(Value::as_str);
     let record = recorded(spec);
-    let annotation = |key: &str| live.pointer("/metadata/annotations").and_then(|all| all.get(key)).and_then(Value::as_str);
+    let annotation = |key: &str| {
+        live.pointer("/metadata/annotations")
+            .and_then(|all| all.get(key))
+            .and_then(Value::as_str)
+    };
     let before = annotation(annotations::TRAVELLED);
-    let described = described(spec).into_iter().filter(|(key, text)| annotation(key) != text.as_deref());
-    let described: Map<String, Value> =
-        described.map(|(key, text)| (key.to_owned(), text.map_or(Value::Null, Value::from))).collect();
+    let described = described(spec)
+        .into_iter()
+        .filter(|(key, text)| annotation(key) != text.as_deref());
+    let described: Map<String, Value> = described
+        .map(|(key, text)| (key.to_owned(), text.map_or(Value::Null, Value::from)))
+        .collect();
     let mut changes: Map<String, Value> = wanted
         .iter()
         .filter(|(key, value)| has(key) != Some(value.as_str()))
         .map(|(key, value)| (key.clone(), value.as_str().into()))
         .collect();
-    let gone = before.unwrap_or_default().split(',').filter(|key| !wanted.contains_key(*key) && has(key).is_some());
+    let gone = before
+        .unwrap_or_default()
+        .split(',')
+        .filter(|key| !wanted.contains_key(*key) && has(key).is_some());
     changes.extend(gone.map(|key| (key.to_owned(), Value::Null)));
     if changes.is_empty() && before == Some(record.as_str()) && described.is_empty() {
         return None;
@@ -79,20 +107,32 @@ pub fn status_patch(spec: &NodeSpec, live: &Value, now: &str) -> Option<Value> {
     }
     for field in ["daemonEndpoints", "nodeInfo"] {
         // The API server adds fields of its own.
-        let standing = live.pointer(&format!("/status/{field}")).unwrap_or(&Value::Null);
+        let standing = live
+            .pointer(&format!("/status/{field}"))
+            .unwrap_or(&Value::Null);
         let wanted = value_at(&wanted, &format!("/{field}"));
         if !contains(standing, wanted) {
             changes.insert(field.into(), wanted.clone());
         }
     }
-    let standing: BTreeSet<String> = items(live, "/status/addresses").iter().map(Value::to_string).collect();
-    let addresses: BTreeSet<String> = items(&wanted, "/addresses").iter().map(Value::to_string).collect();
+    let standing: BTreeSet<String> = items(live, "/status/addresses")
+        .iter()
+        .map(Value::to_string)
+        .collect();
+    let addresses: BTreeSet<String> = items(&wanted, "/addresses")
+        .iter()
+        .map(Value::to_string)
+        .collect();
     if standing != addresses {
         changes.insert("addresses".into(), value_at(&wanted, "/addresses").clone());
     }
     let conditions: Vec<Value> = items(&wanted, "/conditions")
         .iter()
-        .filter(|one| !items(live, "/status/conditions").iter().any(|standing| contains(standing, one)))
+        .filter(|one| {
+            !items(live, "/status/conditions")
+                .iter()
+                .any(|standing| contains(standing, one))
+        })
         .cloned()
         .collect();
     if !conditions.is_empty() {
@@ -103,7 +143,10 @@ pub fn status_patch(spec: &NodeSpec, live: &Value, now: &str) -> Option<Value> {
 
 /// The amounts, and null for resources that no longer exist.
 fn amounts(wanted: Option<&Value>, standing: Option<&Value>) -> Value {
-    let mut all = wanted.and_then(Value::as_object).cloned().unwrap_or_default();
+    let mut all = wanted
+        .and_then(Value::as_object)
+        .cloned()
+        .unwrap_or_default();
     for (resource, _) in standing.and_then(Value::as_object).into_iter().flatten() {
         all.entry(resource.clone()).or_insert(Value::Null);
     }
@@ -112,9 +155,9 @@ fn amounts(wanted: Option<&Value>, standing: Option<&Value>) -> Value {
 
 fn contains(standing: &Value, wanted: &Value) -> bool {
     match (standing, wanted) {
-        (Value::Object(standing), Value::Object(wanted)) => {
-            wanted.iter().all(|(key, wanted)| contains(standing.get(key).unwrap_or(&Value::Null), wanted))
-        }
+        (Value::Object(standing), Value::Object(wanted)) => wanted
+            .iter()
+            .all(|(key, wanted)| contains(standing.get(key).unwrap_or(&Value::Null), wanted)),
         _ => standing == wanted,
     }
 }
@@ -155,7 +198,10 @@ mod tests {
         let mut live = created(&[]);
         live["status"]["nodeInfo"]["swap"] = json!({"capacity": 0});
         live["metadata"]["labels"]["added-by"] = json!("somebody");
-        live["status"]["conditions"].as_array_mut().unwrap().push(json!({"type": "Theirs", "status": "True"}));
+        live["status"]["conditions"]
+            .as_array_mut()
+            .unwrap()
+            .push(json!({"type": "Theirs", "status": "True"}));
         with(&[], Outage::None, |spec| {
             assert_eq!(metadata_patch(spec, &live), None);
             assert_eq!(status_patch(spec, &live, "t2"), None);
@@ -166,10 +212,21 @@ mod tests {
     fn labels_that_the_peer_no_longer_advertises_go_and_those_of_others_stay() {
         let mut live = created(&[("zone", "a"), ("gpu", "yes")]);
         live["metadata"]["labels"]["added-by"] = json!("somebody");
-        let patch = with(&[("zone", "b")], Outage::None, |spec| metadata_patch(spec, &live)).unwrap();
-        assert_eq!(patch["metadata"]["labels"], json!({"zone": "b", "gpu": null}));
+        let patch = with(&[("zone", "b")], Outage::None, |spec| {
+            metadata_patch(spec, &live)
+        })
+        .unwrap();
+        assert_eq!(
+            patch["metadata"]["labels"],
+            json!({"zone": "b", "gpu": null})
+        );
         json_patch::merge(&mut live, &patch);
-        assert_eq!(with(&[("zone", "b")], Outage::None, |spec| metadata_patch(spec, &live)), None);
+        assert_eq!(
+            with(&[("zone", "b")], Outage::None, |spec| metadata_patch(
+                spec, &live
+            )),
+            None
+        );
         assert_eq!(live["metadata"]["labels"]["added-by"], "somebody");
     }
 
@@ -180,19 +237,50 @@ mod tests {
             serde_json::from_value::<PriceList>(value).unwrap()
         };
         let patched = |live: &Value, prices: Option<&PriceList>| {
-            with(&[], Outage::None, |spec| metadata_patch(&NodeSpec { prices, ..spec.clone() }, live))
+            with(&[], Outage::None, |spec| {
+                metadata_patch(
+                    &NodeSpec {
+                        prices,
+                        ..spec.clone()
+                    },
+                    live,
+                )
+            })
         };
         let prices = list("0.04");
-        let mut live = with(&[], Outage::None, |spec| new_node(&NodeSpec { prices: Some(&prices), ..spec.clone() }, "t1"));
-        assert_eq!(live["metadata"]["annotations"]["liqo.io/prices"], r#"{"currency":"EUR","rates":{"cpu":"0.04"}}"#);
+        let mut live = with(&[], Outage::None, |spec| {
+            new_node(
+                &NodeSpec {
+                    prices: Some(&prices),
+                    ..spec.clone()
+                },
+                "t1",
+            )
+        });
+        assert_eq!(
+            live["metadata"]["annotations"]["liqo.io/prices"],
+            r#"{"currency":"EUR","rates":{"cpu":"0.04"}}"#
+        );
         assert_eq!(patched(&live, Some(&prices)), None);
         let patch = patched(&live, Some(&list("0.05"))).unwrap();
-        assert_eq!(patch["metadata"]["labels"], json!({"price.liqo.io/cpu": "0.05"}));
+        assert_eq!(
+            patch["metadata"]["labels"],
+            json!({"price.liqo.io/cpu": "0.05"})
+        );
         json_patch::merge(&mut live, &patch);
-        assert_eq!(live["metadata"]["annotations"]["liqo.io/prices"], r#"{"currency":"EUR","rates":{"cpu":"0.05"}}"#);
+        assert_eq!(
+            live["metadata"]["annotations"]["liqo.io/prices"],
+            r#"{"currency":"EUR","rates":{"cpu":"0.05"}}"#
+        );
         let patch = patched(&live, None).unwrap();
-        assert_eq!(patch["metadata"]["labels"], json!({"price.liqo.io/cpu": null, "price.liqo.io/currency": null}));
-        assert_eq!(patch["metadata"]["annotations"]["liqo.io/prices"], Value::Null);
+        assert_eq!(
+            patch["metadata"]["labels"],
+            json!({"price.liqo.io/cpu": null, "price.liqo.io/currency": null})
+        );
+        assert_eq!(
+            patch["metadata"]["annotations"]["liqo.io/prices"],
+            Value::Null
+        );
         json_patch::merge(&mut live, &patch);
         assert_eq!(patched(&live, None), None);
     }
@@ -201,13 +289,30 @@ mod tests {
     fn what_the_largest_nodes_have_is_written_when_it_changes_and_removed_when_it_is_unknown() {
         let patched = |live: &Value, largest: &str| {
             let largest_pods = &serde_json::from_str(largest).unwrap();
-            with(&[], Outage::None, |spec| metadata_patch(&NodeSpec { largest_pods, ..spec.clone() }, live))
+            with(&[], Outage::None, |spec| {
+                metadata_patch(
+                    &NodeSpec {
+                        largest_pods,
+                        ..spec.clone()
+                    },
+                    live,
+                )
+            })
         };
         let (mut live, said) = (created(&[]), r#"[{"cpu":"1719m","pods":"1"}]"#);
         let patch = patched(&live, said).unwrap();
         json_patch::merge(&mut live, &patch);
-        assert_eq!((&live["metadata"]["annotations"]["liqo.io/largest-pods"], patched(&live, said)), (&json!(said), None));
-        assert_eq!(patched(&live, "[]").unwrap()["metadata"]["annotations"]["liqo.io/largest-pods"], Value::Null);
+        assert_eq!(
+            (
+                &live["metadata"]["annotations"]["liqo.io/largest-pods"],
+                patched(&live, said)
+            ),
+            (&json!(said), None)
+        );
+        assert_eq!(
+            patched(&live, "[]").unwrap()["metadata"]["annotations"]["liqo.io/largest-pods"],
+            Value::Null
+        );
     }
 
     #[test]
@@ -228,7 +333,10 @@ mod tests {
             let patch = with(&[], outage, |spec| status_patch(spec, &created(&[]), "t2")).unwrap();
             let conditions = patch["status"]["conditions"].as_array().cloned().unwrap();
             assert_eq!(patch["status"].as_object().unwrap().len(), 1);
-            conditions.iter().map(|one| one["type"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+            conditions
+                .iter()
+                .map(|one| one["type"].as_str().unwrap().to_owned())
+                .collect::<Vec<_>>()
         };
         assert_eq!(kinds(Outage::Suspected), ["PeerReachable"]);
         assert_eq!(kinds(Outage::Down), ["Ready", "PeerReachable"]);
@@ -249,9 +357,17 @@ mod tests {
     #[test]
     fn a_node_of_somebody_else_is_not_ours() {
         let live = created(&[]);
-        assert!(!is_ours(&live, &ClusterId::of_public_key(&[3; 32]), "default"));
+        assert!(!is_ours(
+            &live,
+            &ClusterId::of_public_key(&[3; 32]),
+            "default"
+        ));
         assert!(!is_ours(&live, &provider(), "other"));
-        assert!(!is_ours(&json!({"metadata": {"name": "milan"}}), &provider(), "default"));
+        assert!(!is_ours(
+            &json!({"metadata": {"name": "milan"}}),
+            &provider(),
+            "default"
+        ));
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! The Node object of a pool of a provider.
 //!
-//! The provider says how much there is and which labels describe it. This cluster decides everything else: a label, name or taint
-//! chosen by the peer could attract pods to the Node or disguise it as another node.
+//! The provider says how much there is and which labels describe it. This cluster decides
+//! everything else: a label, name or taint chosen by the peer could attract pods to the Node or
+//! disguise it as another node.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,8 +13,12 @@ use serde_json::{Map, Value, json};
 use crate::json::{domain, items, text};
 
 /// Labels of Kubernetes that a provider may set, because they describe hardware and location.
-const DESCRIPTIVE: [&str; 4] =
-    ["kubernetes.io/arch", "kubernetes.io/os", "topology.kubernetes.io/region", "topology.kubernetes.io/zone"];
+const DESCRIPTIVE: [&str; 4] = [
+    "kubernetes.io/arch",
+    "kubernetes.io/os",
+    "topology.kubernetes.io/region",
+    "topology.kubernetes.io/zone",
+];
 
 /// A silence of the peer after which its node gets no new pods.
 pub(crate) const SUSPECTED_AFTER: Duration = Duration::from_secs(8);
@@ -47,7 +52,9 @@ impl Outage {
 
     /// Time until a longer silence means more.
     pub fn next_look(silence: Duration) -> Option<Duration> {
-        [SUSPECTED_AFTER, DOWN_AFTER].into_iter().find_map(|limit| limit.checked_sub(silence).filter(|rest| !rest.is_zero()))
+        [SUSPECTED_AFTER, DOWN_AFTER]
+            .into_iter()
+            .find_map(|limit| limit.checked_sub(silence).filter(|rest| !rest.is_zero()))
     }
 }
 
@@ -62,7 +69,8 @@ pub struct NodeSpec<'a> {
     pub peer_labels: &'a BTreeMap<String, String>,
     /// The capacity, as Kubernetes prints quantities.
     pub resources: &'a Map<String, Value>,
-    /// The amounts that pods can still request in all: the provider charges some more than they request.
+    /// The amounts that pods can still request in all: the provider charges some more than they
+    /// request.
     pub allocatable: &'a Map<String, Value>,
     /// Address of our kubelet API.
     pub address: &'a str,
@@ -80,7 +88,8 @@ pub struct NodeSpec<'a> {
     pub no_new_pods: Option<&'a str>,
 }
 
-/// Metadata and spec of the Node. Its status is `node_status`, its taints afterwards are [`taints`].
+/// Metadata and spec of the Node. Its status is `node_status`, its taints afterwards are
+/// [`taints`].
 pub fn node(spec: &NodeSpec) -> Value {
     json!({
         "apiVersion": "v1",
@@ -99,7 +108,10 @@ pub fn node_labels(spec: &NodeSpec) -> BTreeMap<String, String> {
     wanted.extend(spec.prices.map(PriceList::node_labels).unwrap_or_default());
     for (key, value) in [
         ("kubernetes.io/hostname", spec.name),
-        ("node.kubernetes.io/exclude-from-external-load-balancers", "true"),
+        (
+            "node.kubernetes.io/exclude-from-external-load-balancers",
+            "true",
+        ),
         (labels::TYPE, labels::TYPE_VIRTUAL_NODE),
         (labels::REMOTE_CLUSTER_ID, spec.cluster_id),
         (labels::POOL, spec.pool),
@@ -112,28 +124,46 @@ pub fn node_labels(spec: &NodeSpec) -> BTreeMap<String, String> {
 
 /// The labels of a peer that its node may have, and by which its pods may select nodes there.
 pub fn described_by(peer_labels: &BTreeMap<String, String>) -> BTreeMap<String, String> {
-    let reserved = |key: &str| ["kubernetes.io", "k8s.io", labels::DOMAIN].iter().any(|suffix| domain(key).ends_with(suffix));
+    let reserved = |key: &str| {
+        ["kubernetes.io", "k8s.io", labels::DOMAIN]
+            .iter()
+            .any(|suffix| domain(key).ends_with(suffix))
+    };
     let kept = peer_labels.iter().filter(|(key, value)| {
-        (DESCRIPTIVE.contains(&key.as_str()) || !reserved(key)) && is_label_key(key) && is_label_value(value)
+        (DESCRIPTIVE.contains(&key.as_str()) || !reserved(key))
+            && is_label_key(key)
+            && is_label_value(value)
     });
-    kept.map(|(key, value)| (key.clone(), value.clone())).collect()
+    kept.map(|(key, value)| (key.clone(), value.clone()))
+        .collect()
 }
 
 /// The taints that the Node should have, including those that others set.
 pub fn taints(live: &[Value], spec: &NodeSpec) -> Vec<Value> {
-    let ours = [pods::VIRTUAL_NODE_TAINT, pods::UNREACHABLE_TAINT, pods::NO_NEW_PODS_TAINT];
-    let mut wanted = vec![json!({"key": pods::VIRTUAL_NODE_TAINT, "value": "true", "effect": "NoExecute"})];
-    let closed_by =
-        [(pods::UNREACHABLE_TAINT, spec.outage != Outage::None), (pods::NO_NEW_PODS_TAINT, spec.no_new_pods.is_some())];
+    let ours = [
+        pods::VIRTUAL_NODE_TAINT,
+        pods::UNREACHABLE_TAINT,
+        pods::NO_NEW_PODS_TAINT,
+    ];
+    let mut wanted =
+        vec![json!({"key": pods::VIRTUAL_NODE_TAINT, "value": "true", "effect": "NoExecute"})];
+    let closed_by = [
+        (pods::UNREACHABLE_TAINT, spec.outage != Outage::None),
+        (pods::NO_NEW_PODS_TAINT, spec.no_new_pods.is_some()),
+    ];
     for (key, _) in closed_by.into_iter().filter(|(_, closed)| *closed) {
         wanted.push(json!({"key": key, "value": "true", "effect": "NoSchedule"}));
     }
-    wanted.extend(live.iter().filter(|taint| !text(taint, "/key").is_some_and(|key| ours.contains(&key))).cloned());
+    wanted.extend(
+        live.iter()
+            .filter(|taint| !text(taint, "/key").is_some_and(|key| ours.contains(&key)))
+            .cloned(),
+    );
     wanted
 }
 
-/// A merge patch that sets the taints of a live Node, if they differ. It contains the resource version, because it replaces the
-/// whole list and the home cluster's controllers write it, too.
+/// A merge patch that sets the taints of a live Node, if they differ. It contains the resource
+/// version, because it replaces the whole list and the home cluster's controllers write it, too.
 pub fn taints_patch(live: &Value, spec: &NodeSpec) -> Option<Value> {
     let now = items(live, "/spec/taints");
     let wanted = taints(now, spec);
@@ -142,33 +172,73 @@ pub fn taints_patch(live: &Value, spec: &NodeSpec) -> Option<Value> {
         .then(|| json!({"metadata": {"resourceVersion": live.pointer("/metadata/resourceVersion")}, "spec": {"taints": wanted}}))
 }
 
-/// The status of the Node. Conditions with unchanged content keep their times, so the status of a settled node never changes.
+/// The status of the Node. Conditions with unchanged content keep their times, so the status of a
+/// settled node never changes.
 pub(crate) fn node_status(spec: &NodeSpec, live: &Value, now: &str) -> Value {
     let yes_or_no = |holds: bool| if holds { "True" } else { "False" };
     let reachable = spec.outage == Outage::None;
     let (reason, message) = match spec.outage {
-        Outage::Down => ("PeerUnreachable", "the cluster behind this node does not answer"),
-        _ => ("VirtualNodeReady", "the cluster behind this node accepts pods"),
+        Outage::Down => (
+            "PeerUnreachable",
+            "the cluster behind this node does not answer",
+        ),
+        _ => (
+            "VirtualNodeReady",
+            "the cluster behind this node accepts pods",
+        ),
     };
     let (peer_reason, peer_message) = if reachable {
         ("PeerAnswers", "the peer answers")
     } else {
-        ("PeerSilent", "the peer does not answer; no new pods are scheduled here")
+        (
+            "PeerSilent",
+            "the peer does not answer; no new pods are scheduled here",
+        )
     };
     let mut conditions = vec![
-        condition("Ready", yes_or_no(spec.outage != Outage::Down), reason, message),
-        condition(pods::PEER_REACHABLE, yes_or_no(reachable), peer_reason, peer_message),
+        condition(
+            "Ready",
+            yes_or_no(spec.outage != Outage::Down),
+            reason,
+            message,
+        ),
+        condition(
+            pods::PEER_REACHABLE,
+            yes_or_no(reachable),
+            peer_reason,
+            peer_message,
+        ),
     ];
-    for pressure in ["MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable"] {
-        conditions.push(condition(pressure, "False", "NotKnownOfAPeer", "unknown: the other cluster manages its own nodes"));
+    for pressure in [
+        "MemoryPressure",
+        "DiskPressure",
+        "PIDPressure",
+        "NetworkUnavailable",
+    ] {
+        conditions.push(condition(
+            pressure,
+            "False",
+            "NotKnownOfAPeer",
+            "unknown: the other cluster manages its own nodes",
+        ));
     }
-    let was = |kind: &str| items(live, "/status/conditions").iter().any(|one| one["type"] == kind && one["status"] == "True");
+    let was = |kind: &str| {
+        items(live, "/status/conditions")
+            .iter()
+            .any(|one| one["type"] == kind && one["status"] == "True")
+    };
     if let Some(until) = spec.withdrawal {
-        let message =
-            format!("the provider takes the pool back at {until}; no new pods come, and those here are evicted until then");
+        let message = format!(
+            "the provider takes the pool back at {until}; no new pods come, and those here are evicted until then"
+        );
         conditions.push(condition(POOL_WITHDRAWN, "True", "NoticeGiven", &message));
     } else if was(POOL_WITHDRAWN) {
-        conditions.push(condition(POOL_WITHDRAWN, "False", "NoticeWithdrawn", "the provider offers the pool on"));
+        conditions.push(condition(
+            POOL_WITHDRAWN,
+            "False",
+            "NoticeWithdrawn",
+            "the provider offers the pool on",
+        ));
     }
     if let Some(why) = spec.no_new_pods {
         conditions.push(condition(
@@ -178,7 +248,12 @@ pub(crate) fn node_status(spec: &NodeSpec, live: &Value, now: &str) -> Value {
             &format!("no new pods come, and those here stay: {why}"),
         ));
     } else if was(pods::NO_NEW_PODS) {
-        conditions.push(condition(pods::NO_NEW_PODS, "False", "WithinLimits", "new pods come again"));
+        conditions.push(condition(
+            pods::NO_NEW_PODS,
+            "False",
+            "WithinLimits",
+            "new pods come again",
+        ));
     }
     for condition in &mut conditions {
         keep_times(condition, items(live, "/status/conditions"), now);
@@ -210,20 +285,33 @@ fn condition(kind: &str, status: &str, reason: &str, message: &str) -> Value {
 }
 
 fn keep_times(condition: &mut Value, live: &[Value], now: &str) {
-    let before = live.iter().find(|before| before["type"] == condition["type"]);
-    let transition =
-        before.filter(|before| before["status"] == condition["status"]).and_then(|before| before.get("lastTransitionTime"));
+    let before = live
+        .iter()
+        .find(|before| before["type"] == condition["type"]);
+    let transition = before
+        .filter(|before| before["status"] == condition["status"])
+        .and_then(|before| before.get("lastTransitionTime"));
     let beat = before
-        .filter(|before| ["status", "reason", "message"].iter().all(|field| before[field] == condition[field]))
+        .filter(|before| {
+            ["status", "reason", "message"]
+                .iter()
+                .all(|field| before[field] == condition[field])
+        })
         .and_then(|before| before.get("lastHeartbeatTime"));
     let (transition, beat) = (transition.cloned(), beat.cloned());
     condition["lastHeartbeatTime"] = beat.unwrap_or_else(|| now.into());
     condition["lastTransitionTime"] = transition.unwrap_or_else(|| now.into());
 }
 
-/// The name of the Node: the peer's name, reduced to valid characters, followed by the pool unless that is the default one. If
-/// another Node has that name, characters of the cluster's ID follow, which nobody else can claim.
-pub fn node_name(peer_name: &str, cluster_id: &str, pool: &str, taken: impl Fn(&str) -> bool) -> String {
+/// The name of the Node: the peer's name, reduced to valid characters, followed by the pool unless
+/// that is the default one. If another Node has that name, characters of the cluster's ID follow,
+/// which nobody else can claim.
+pub fn node_name(
+    peer_name: &str,
+    cluster_id: &str,
+    pool: &str,
+    taken: impl Fn(&str) -> bool,
+) -> String {
     let mut base = dns_label(peer_name);
     if base.is_empty() {
         base = "peer".into();
@@ -238,37 +326,59 @@ pub fn node_name(peer_name: &str, cluster_id: &str, pool: &str, taken: impl Fn(&
         return plain;
     }
     let with_short_id = format!("{}-{short}", cut(&base, 56));
-    if taken(&with_short_id) { format!("{}-{}", cut(&base, 30), cut(&id, 32)) } else { with_short_id }
+    if taken(&with_short_id) {
+        format!("{}-{}", cut(&base, 30), cut(&id, 32))
+    } else {
+        with_short_id
+    }
 }
 
 /// The characters that are valid in a DNS label; others become hyphens.
 fn dns_label(text: &str) -> String {
-    let lower = text.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' });
+    let lower = text.chars().map(|c| {
+        if c.is_ascii_alphanumeric() {
+            c.to_ascii_lowercase()
+        } else {
+            '-'
+        }
+    });
     lower.collect::<String>().trim_matches('-').to_owned()
 }
 
 fn cut(text: &str, length: usize) -> String {
-    text.chars().take(length).collect::<String>().trim_matches('-').to_owned()
+    text.chars()
+        .take(length)
+        .collect::<String>()
+        .trim_matches('-')
+        .to_owned()
 }
 
 /// Kubernetes' rule for label values, and for the name in a key.
 fn is_label_value(value: &str) -> bool {
     let end = |c: Option<char>| c.is_none_or(|c| c.is_ascii_alphanumeric());
     value.len() <= 63
-        && value.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
+        && value
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
         && end(value.chars().next())
         && end(value.chars().next_back())
 }
 
 fn is_label_key(key: &str) -> bool {
-    let (prefix, name) = key.split_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name));
+    let (prefix, name) = key
+        .split_once('/')
+        .map_or((None, key), |(prefix, name)| (Some(prefix), name));
     let is_part = |part: &str| {
         !part.is_empty()
-            && part.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
+            && part
+                .chars()
+                .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
             && !part.starts_with('-')
             && !part.ends_with('-')
     };
-    !name.is_empty() && is_label_value(name) && prefix.is_none_or(|prefix| prefix.len() <= 253 && prefix.split('.').all(is_part))
+    !name.is_empty()
+        && is_label_value(name)
+        && prefix.is_none_or(|prefix| prefix.len() <= 253 && prefix.split('.').all(is_part))
 }
 
 #[cfg(test)]
@@ -302,7 +412,10 @@ mod tests {
             ("liqo.io/remote-cluster-id", "somebody"),
             ("price.liqo.io/cpu", "0"),
             ("price.liqo.io/currency", "EUR"),
-            ("node.kubernetes.io/exclude-from-external-load-balancers", "false"),
+            (
+                "node.kubernetes.io/exclude-from-external-load-balancers",
+                "false",
+            ),
             ("x.k8s.io/y", "1"),
             ("notkubernetes.io/y", "1"),
             ("Kubernetes.io/hostname", "n1"),
@@ -310,9 +423,15 @@ mod tests {
             ("", "1"),
             ("spaced key", "1"),
             ("bad-value", "-"),
-            ("long", "0123456789012345678901234567890123456789012345678901234567890123"),
+            (
+                "long",
+                "0123456789012345678901234567890123456789012345678901234567890123",
+            ),
         ];
-        assert_eq!(with(&hostile, Outage::None, node_labels), with(&[], Outage::None, node_labels));
+        assert_eq!(
+            with(&hostile, Outage::None, node_labels),
+            with(&[], Outage::None, node_labels)
+        );
     }
 
     #[test]
@@ -325,7 +444,13 @@ mod tests {
             ("example.com/gpu", "yes"),
             ("plain", ""),
         ];
-        assert_eq!(with(&described, Outage::None, |spec| described_by(spec.peer_labels).len()), described.len());
+        assert_eq!(
+            with(&described, Outage::None, |spec| described_by(
+                spec.peer_labels
+            )
+            .len()),
+            described.len()
+        );
     }
 
     #[test]
@@ -333,9 +458,18 @@ mod tests {
         assert_eq!(Outage::after(Duration::from_secs(7)), Outage::None);
         assert_eq!(Outage::after(Duration::from_secs(39)), Outage::Suspected);
         assert_eq!(Outage::after(Duration::from_secs(40)), Outage::Down);
-        let status = |outage| with(&[], outage, |spec| node_status(spec, &json!({}), "t")["conditions"].clone());
-        let says =
-            |conditions: &Value, kind: &str| items(conditions, "").iter().find(|c| c["type"] == kind).unwrap()["status"].clone();
+        let status = |outage| {
+            with(&[], outage, |spec| {
+                node_status(spec, &json!({}), "t")["conditions"].clone()
+            })
+        };
+        let says = |conditions: &Value, kind: &str| {
+            items(conditions, "")
+                .iter()
+                .find(|c| c["type"] == kind)
+                .unwrap()["status"]
+                .clone()
+        };
         assert_eq!(says(&status(Outage::Suspected), "Ready"), "True");
         assert_eq!(says(&status(Outage::Suspected), "PeerReachable"), "False");
         assert_eq!(says(&status(Outage::Down), "Ready"), "False");
@@ -344,7 +478,10 @@ mod tests {
     #[test]
     fn the_next_look_is_when_the_silence_means_more() {
         assert_eq!(Outage::next_look(Duration::ZERO), Some(SUSPECTED_AFTER));
-        assert_eq!(Outage::next_look(Duration::from_secs(8)), Some(Duration::from_secs(32)));
+        assert_eq!(
+            Outage::next_look(Duration::from_secs(8)),
+            Some(Duration::from_secs(32))
+        );
         assert_eq!(Outage::next_look(Duration::from_secs(40)), None);
     }
 
@@ -357,46 +494,90 @@ mod tests {
         assert_eq!(patch["metadata"]["resourceVersion"], "7");
         let taints = patch["spec"]["taints"].as_array().unwrap();
         assert_eq!(
-            taints.iter().map(|taint| taint["key"].as_str().unwrap()).collect::<Vec<_>>(),
-            ["virtual-node.liqo.io/not-allowed", "virtual-node.liqo.io/peer-unreachable", "node.kubernetes.io/unreachable"]
+            taints
+                .iter()
+                .map(|taint| taint["key"].as_str().unwrap())
+                .collect::<Vec<_>>(),
+            [
+                "virtual-node.liqo.io/not-allowed",
+                "virtual-node.liqo.io/peer-unreachable",
+                "node.kubernetes.io/unreachable"
+            ]
         );
         let settled = json!({"spec": {"taints": taints}});
         assert_eq!(patch_for(&settled, Outage::Suspected), None);
-        assert_eq!(patch_for(&settled, Outage::None).unwrap()["spec"]["taints"].as_array().unwrap().len(), 2);
+        assert_eq!(
+            patch_for(&settled, Outage::None).unwrap()["spec"]["taints"]
+                .as_array()
+                .unwrap()
+                .len(),
+            2
+        );
     }
 
     #[test]
     fn a_node_that_gets_no_new_pods_has_a_taint_and_says_why() {
         let closed = |live: &Value, why: Option<&str>| {
             with(&[], Outage::None, |spec| {
-                let spec = NodeSpec { no_new_pods: why, ..spec.clone() };
+                let spec = NodeSpec {
+                    no_new_pods: why,
+                    ..spec.clone()
+                };
                 let status = node_status(&spec, live, "t");
-                let said = items(&status, "/conditions").iter().find(|one| one["type"] == pods::NO_NEW_PODS).cloned();
+                let said = items(&status, "/conditions")
+                    .iter()
+                    .find(|one| one["type"] == pods::NO_NEW_PODS)
+                    .cloned();
                 (taints(&[], &spec), said)
             })
         };
         let (taints, said) = closed(&json!({}), Some("cpu costs 0.05 EUR"));
-        assert_eq!(taints[1], json!({"key": "virtual-node.liqo.io/no-new-pods", "value": "true", "effect": "NoSchedule"}));
+        assert_eq!(
+            taints[1],
+            json!({"key": "virtual-node.liqo.io/no-new-pods", "value": "true", "effect": "NoSchedule"})
+        );
         let said = said.unwrap();
-        assert_eq!(said["message"], "no new pods come, and those here stay: cpu costs 0.05 EUR");
+        assert_eq!(
+            said["message"],
+            "no new pods come, and those here stay: cpu costs 0.05 EUR"
+        );
         let (taints, over) = closed(&json!({"status": {"conditions": [said]}}), None);
-        assert_eq!((taints.len(), over.unwrap()["status"].as_str()), (1, Some("False")));
+        assert_eq!(
+            (taints.len(), over.unwrap()["status"].as_str()),
+            (1, Some("False"))
+        );
         assert_eq!(closed(&json!({}), None).1, None);
     }
 
     #[test]
     fn prices_are_labels_of_the_node_and_win_over_those_of_the_peer() {
-        let prices: PriceList = serde_json::from_value(json!({"currency": "EUR", "rates": {"cpu": "0.04"}})).unwrap();
+        let prices: PriceList =
+            serde_json::from_value(json!({"currency": "EUR", "rates": {"cpu": "0.04"}})).unwrap();
         let hostile = [("price.liqo.io/cpu", "0"), ("price.liqo.io/memory", "0")];
-        let labels = with(&hostile, Outage::None, |spec| node_labels(&NodeSpec { prices: Some(&prices), ..spec.clone() }));
-        let of_prices: Vec<_> = labels.iter().filter(|(key, _)| key.starts_with("price.")).collect();
+        let labels = with(&hostile, Outage::None, |spec| {
+            node_labels(&NodeSpec {
+                prices: Some(&prices),
+                ..spec.clone()
+            })
+        });
+        let of_prices: Vec<_> = labels
+            .iter()
+            .filter(|(key, _)| key.starts_with("price."))
+            .collect();
         assert_eq!(of_prices.len(), 2);
-        assert_eq!((labels["price.liqo.io/cpu"].as_str(), labels["price.liqo.io/currency"].as_str()), ("0.04", "EUR"));
+        assert_eq!(
+            (
+                labels["price.liqo.io/cpu"].as_str(),
+                labels["price.liqo.io/currency"].as_str()
+            ),
+            ("0.04", "EUR")
+        );
     }
 
     #[test]
     fn a_settled_status_stays_as_it_is() {
-        let status = |live: &Value, outage, now| with(&[], outage, |spec| node_status(spec, live, now));
+        let status =
+            |live: &Value, outage, now| with(&[], outage, |spec| node_status(spec, live, now));
         let first = json!({"status": status(&json!({}), Outage::None, "t1")});
         assert_eq!(status(&first, Outage::None, "t2"), first["status"]);
         let down = status(&first, Outage::Down, "t3");
@@ -407,22 +588,48 @@ mod tests {
     #[test]
     fn a_pool_that_is_taken_back_shows_until_when_it_is_there() {
         let withdrawn = |live: &Value, withdrawal: Option<&str>| {
-            let status = with(&[], Outage::None, |spec| node_status(&NodeSpec { withdrawal, ..spec.clone() }, live, "t"));
-            items(&status, "/conditions").iter().find(|one| one["type"] == "PoolWithdrawn").cloned()
+            let status = with(&[], Outage::None, |spec| {
+                node_status(
+                    &NodeSpec {
+                        withdrawal,
+                        ..spec.clone()
+                    },
+                    live,
+                    "t",
+                )
+            });
+            items(&status, "/conditions")
+                .iter()
+                .find(|one| one["type"] == "PoolWithdrawn")
+                .cloned()
         };
         assert_eq!(withdrawn(&json!({}), None), None);
         let condition = withdrawn(&json!({}), Some("2026-01-02T03:04:05Z")).unwrap();
         assert_eq!(condition["status"], "True");
-        assert!(condition["message"].as_str().unwrap().contains("2026-01-02T03:04:05Z"));
+        assert!(
+            condition["message"]
+                .as_str()
+                .unwrap()
+                .contains("2026-01-02T03:04:05Z")
+        );
         let over = withdrawn(&json!({"status": {"conditions": [condition]}}), None).unwrap();
         assert_eq!(over["status"], "False");
-        assert_eq!(withdrawn(&json!({"status": {"conditions": [over]}}), None), None, "it is said once");
+        assert_eq!(
+            withdrawn(&json!({"status": {"conditions": [over]}}), None),
+            None,
+            "it is said once"
+        );
     }
 
     #[test]
     fn the_status_leads_to_our_kubelet_api() {
-        let status = with(&[("kubernetes.io/arch", "amd64")], Outage::None, |spec| node_status(spec, &json!({}), "t"));
-        assert_eq!(status["addresses"][0], json!({"type": "InternalIP", "address": "10.0.0.5"}));
+        let status = with(&[("kubernetes.io/arch", "amd64")], Outage::None, |spec| {
+            node_status(spec, &json!({}), "t")
+        });
+        assert_eq!(
+            status["addresses"][0],
+            json!({"type": "InternalIP", "address": "10.0.0.5"})
+        );
         assert_eq!(status["daemonEndpoints"]["kubeletEndpoint"]["Port"], 20250);
         assert_eq!(
             (&status["capacity"], &status["nodeInfo"]["architecture"]),
@@ -438,18 +645,41 @@ mod tests {
 
     #[test]
     fn a_taken_name_is_never_taken_over() {
-        assert_eq!(node_name("n1", ID, "default", |name| name == "n1"), "n1-abcdef");
-        assert_eq!(node_name("n1", ID, "default", |name| name.len() < 10), format!("n1-{ID}"));
+        assert_eq!(
+            node_name("n1", ID, "default", |name| name == "n1"),
+            "n1-abcdef"
+        );
+        assert_eq!(
+            node_name("n1", ID, "default", |name| name.len() < 10),
+            format!("n1-{ID}")
+        );
     }
 
     #[test]
     fn a_hostile_name_becomes_a_valid_one() {
-        for hostile in ["", "---", "UPPER Case", "a.b", "../../etc", "é", "x\u{0}y", &"long".repeat(100), "-a-"] {
+        for hostile in [
+            "",
+            "---",
+            "UPPER Case",
+            "a.b",
+            "../../etc",
+            "é",
+            "x\u{0}y",
+            &"long".repeat(100),
+            "-a-",
+        ] {
             for taken in [false, true] {
                 let name = node_name(hostile, ID, "default", |_| taken);
                 assert!(!name.is_empty() && name.len() <= 63, "{hostile}: {name}");
-                assert!(name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-'), "{hostile}: {name}");
-                assert!(!name.starts_with('-') && !name.ends_with('-'), "{hostile}: {name}");
+                assert!(
+                    name.chars()
+                        .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-'),
+                    "{hostile}: {name}"
+                );
+                assert!(
+                    !name.starts_with('-') && !name.ends_with('-'),
+                    "{hostile}: {name}"
+                );
             }
         }
     }

@@ -1,7 +1,8 @@
 //! The costs of a pod at each virtual node.
 //!
-//! Amounts in different currencies are not comparable. So the currency that most of the nodes ask for is the one that counts, and what costs
-//! something in another one counts as more expensive than everything else. Nodes without prices cost nothing, as this cluster's own.
+//! Amounts in different currencies are not comparable. So the currency that most of the nodes ask
+//! for is the one that counts, and what costs something in another one counts as more expensive
+//! than everything else. Nodes without prices cost nothing, as this cluster's own.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,37 +23,67 @@ pub struct PricedNode {
 }
 
 impl PricedNode {
-    /// Reads what Liqo wrote on the Node. Prices that cannot be read count as none, and the room of nodes as unknown.
-    pub fn of(name: &str, labels: BTreeMap<String, String>, annotations: &BTreeMap<String, String>) -> Self {
-        let prices = annotations.get(annotations::PRICES).and_then(|text| serde_json::from_str(text).ok());
-        let largest_pods = annotations.get(annotations::LARGEST_PODS).and_then(|text| serde_json::from_str(text).ok());
-        Self { name: name.to_owned(), labels, prices, largest_pods: largest_pods.unwrap_or_default() }
+    /// Reads what Liqo wrote on the Node. Prices that cannot be read count as none, and the room of
+    /// nodes as unknown.
+    pub fn of(
+        name: &str,
+        labels: BTreeMap<String, String>,
+        annotations: &BTreeMap<String, String>,
+    ) -> Self {
+        let prices = annotations
+            .get(annotations::PRICES)
+            .and_then(|text| serde_json::from_str(text).ok());
+        let largest_pods = annotations
+            .get(annotations::LARGEST_PODS)
+            .and_then(|text| serde_json::from_str(text).ok());
+        Self {
+            name: name.to_owned(),
+            labels,
+            prices,
+            largest_pods: largest_pods.unwrap_or_default(),
+        }
     }
 
     /// The same from the Node as JSON.
     pub fn of_json(name: &str, node: &Value) -> Self {
         let texts = |pointer: &str| -> BTreeMap<String, String> {
-            node.pointer(pointer).and_then(|all| serde_json::from_value(all.clone()).ok()).unwrap_or_default()
+            node.pointer(pointer)
+                .and_then(|all| serde_json::from_value(all.clone()).ok())
+                .unwrap_or_default()
         };
-        Self::of(name, texts("/metadata/labels"), &texts("/metadata/annotations"))
+        Self::of(
+            name,
+            texts("/metadata/labels"),
+            &texts("/metadata/annotations"),
+        )
     }
 
     /// ID of the cluster behind it.
     pub fn cluster_id(&self) -> &str {
-        self.labels.get(labels::REMOTE_CLUSTER_ID).map_or("", String::as_str)
+        self.labels
+            .get(labels::REMOTE_CLUSTER_ID)
+            .map_or("", String::as_str)
     }
 
     /// Whether a person means it by this: its name, or the name or ID of its cluster.
     pub fn is_called(&self, name: &str) -> bool {
         let pool = self.labels.get(labels::POOL).map_or("", String::as_str);
         // The Node of another pool than `default` is named after its cluster and the pool.
-        let of_cluster = || self.name.strip_suffix(pool).and_then(|start| start.strip_suffix('-')) == Some(name);
+        let of_cluster = || {
+            self.name
+                .strip_suffix(pool)
+                .and_then(|start| start.strip_suffix('-'))
+                == Some(name)
+        };
         self.name == name || self.cluster_id() == name || (!pool.is_empty() && of_cluster())
     }
 
-    /// The costs of these amounts here for one hour, and the currency. Without a currency, they cost nothing.
+    /// The costs of these amounts here for one hour, and the currency. Without a currency, they
+    /// cost nothing.
     pub fn per_hour(&self, amounts: &ResourceList) -> (Money, Option<&str>) {
-        let Some(prices) = &self.prices else { return (Money::ZERO, None) };
+        let Some(prices) = &self.prices else {
+            return (Money::ZERO, None);
+        };
         let cost = per_hour(&prices.rates, amounts);
         (cost, (!cost.is_zero()).then_some(prices.currency.as_str()))
     }
@@ -71,24 +102,38 @@ impl Cost {
     pub const NOTHING: Self = Self::Known(Money::ZERO);
 }
 
-/// The currency that counts: the one in which most nodes ask for something, the first by name among equals.
+/// The currency that counts: the one in which most nodes ask for something, the first by name among
+/// equals.
 pub fn main_currency<'a>(currencies: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let mut nodes: BTreeMap<&str, usize> = BTreeMap::new();
     for currency in currencies {
         *nodes.entry(currency).or_default() += 1;
     }
     // `max_by_key` returns the last of equal elements.
-    nodes.into_iter().rev().max_by_key(|(_, nodes)| *nodes).map(|(currency, _)| currency)
+    nodes
+        .into_iter()
+        .rev()
+        .max_by_key(|(_, nodes)| *nodes)
+        .map(|(currency, _)| currency)
 }
 
 /// The costs of these amounts at each node.
 pub fn costs<'a>(amounts: &ResourceList, nodes: &[&'a PricedNode]) -> Vec<(&'a PricedNode, Cost)> {
-    let all: Vec<_> = nodes.iter().map(|node| (*node, node.per_hour(amounts))).collect();
+    let all: Vec<_> = nodes
+        .iter()
+        .map(|node| (*node, node.per_hour(amounts)))
+        .collect();
     let main = main_currency(all.iter().filter_map(|(_, (_, currency))| *currency));
     let cost = |amount, currency: Option<&str>| {
-        if currency.is_none() || currency == main { Cost::Known(amount) } else { Cost::NotComparable }
+        if currency.is_none() || currency == main {
+            Cost::Known(amount)
+        } else {
+            Cost::NotComparable
+        }
     };
-    all.into_iter().map(|(node, (amount, currency))| (node, cost(amount, currency))).collect()
+    all.into_iter()
+        .map(|(node, (amount, currency))| (node, cost(amount, currency)))
+        .collect()
 }
 
 /// The nodes with equal costs, the cheapest first.
@@ -100,14 +145,17 @@ pub fn by_cost<'a>(costs: &[(&'a PricedNode, Cost)]) -> BTreeMap<Cost, BTreeSet<
     classes
 }
 
-/// The amounts that a provider with the default policy charges for a pod: its effective requests, and those that it leaves open.
+/// The amounts that a provider with the default policy charges for a pod: its effective requests,
+/// and those that it leaves open.
 pub fn charged(spec: PodSpec) -> ResourceList {
     requests::of_pod(&with_default_amounts(spec))
 }
 
 /// The same for a pod as JSON; `None` if it is no pod.
 pub fn charged_json(pod: &Value) -> Option<ResourceList> {
-    serde_json::from_value(pod.get("spec")?.clone()).ok().map(charged)
+    serde_json::from_value(pod.get("spec")?.clone())
+        .ok()
+        .map(charged)
 }
 
 /// The same for a pod that has a node: while it is resized, the larger amounts count.
@@ -124,16 +172,36 @@ pub(crate) mod tests {
 
     /// A virtual node where a core costs so much.
     pub(crate) fn node(name: &str, prices: Option<(&str, &str)>) -> PricedNode {
-        let labels = [(labels::TYPE, labels::TYPE_VIRTUAL_NODE), (labels::POOL, "default"), ("kubernetes.io/hostname", name)];
-        let mut labels: BTreeMap<String, String> = labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
-        labels.insert(labels::REMOTE_CLUSTER_ID.to_owned(), format!("id-of-{name}"));
-        let list = prices.map(|(cpu, currency)| json!({ "currency": currency, "rates": { "cpu": cpu } }));
+        let labels = [
+            (labels::TYPE, labels::TYPE_VIRTUAL_NODE),
+            (labels::POOL, "default"),
+            ("kubernetes.io/hostname", name),
+        ];
+        let mut labels: BTreeMap<String, String> = labels
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .into();
+        labels.insert(
+            labels::REMOTE_CLUSTER_ID.to_owned(),
+            format!("id-of-{name}"),
+        );
+        let list =
+            prices.map(|(cpu, currency)| json!({ "currency": currency, "rates": { "cpu": cpu } }));
         let prices = list.map(|list| serde_json::from_value(list).unwrap());
-        PricedNode { name: name.to_owned(), labels, prices, ..PricedNode::default() }
+        PricedNode {
+            name: name.to_owned(),
+            labels,
+            prices,
+            ..PricedNode::default()
+        }
     }
 
     pub(crate) fn cores(number: i64) -> ResourceList {
-        [("cpu".to_owned(), liqo_quantity::Quantity::from_units(number))].into_iter().collect()
+        [(
+            "cpu".to_owned(),
+            liqo_quantity::Quantity::from_units(number),
+        )]
+        .into_iter()
+        .collect()
     }
 
     fn known(amount: &str) -> Cost {
@@ -150,10 +218,26 @@ pub(crate) mod tests {
             node("e", Some(("0", "USD"))),
         ];
         let nodes: Vec<&PricedNode> = nodes.iter().collect();
-        let found: Vec<Cost> = costs(&cores(2), &nodes).into_iter().map(|(_, cost)| cost).collect();
-        assert_eq!(found, [known("0.08"), known("0.1"), Cost::NotComparable, Cost::NOTHING, Cost::NOTHING]);
+        let found: Vec<Cost> = costs(&cores(2), &nodes)
+            .into_iter()
+            .map(|(_, cost)| cost)
+            .collect();
+        assert_eq!(
+            found,
+            [
+                known("0.08"),
+                known("0.1"),
+                Cost::NotComparable,
+                Cost::NOTHING,
+                Cost::NOTHING
+            ]
+        );
         assert!(known("999999999999999999") < Cost::NotComparable);
-        assert_eq!(main_currency(["b", "a", "c", "c", "a"]), Some("a"), "the first by name among equals");
+        assert_eq!(
+            main_currency(["b", "a", "c", "c", "a"]),
+            Some("a"),
+            "the first by name among equals"
+        );
         assert_eq!(main_currency([]), None);
     }
 
@@ -179,16 +263,28 @@ pub(crate) mod tests {
     #[test]
     fn prices_that_cannot_be_read_count_as_none() {
         let of = |text: &str| {
-            PricedNode::of("milan", BTreeMap::new(), &BTreeMap::from([(annotations::PRICES.to_owned(), text.to_owned())])).prices
+            PricedNode::of(
+                "milan",
+                BTreeMap::new(),
+                &BTreeMap::from([(annotations::PRICES.to_owned(), text.to_owned())]),
+            )
+            .prices
         };
         assert_eq!(of("nonsense"), None);
-        assert_eq!(of(r#"{"currency":"EUR","rates":{"cpu":"0.04"}}"#), node("milan", Some(("0.04", "EUR"))).prices);
+        assert_eq!(
+            of(r#"{"currency":"EUR","rates":{"cpu":"0.04"}}"#),
+            node("milan", Some(("0.04", "EUR"))).prices
+        );
     }
 
     #[test]
     fn a_pod_that_requests_nothing_costs_what_a_provider_charges() {
-        let amounts = charged_json(&json!({ "spec": { "containers": [{ "name": "c" }] } })).unwrap();
-        assert_eq!(["cpu", "memory", "pods"].map(|name| amounts.get(name).to_string()), ["10m", "32Mi", "1"]);
+        let amounts =
+            charged_json(&json!({ "spec": { "containers": [{ "name": "c" }] } })).unwrap();
+        assert_eq!(
+            ["cpu", "memory", "pods"].map(|name| amounts.get(name).to_string()),
+            ["10m", "32Mi", "1"]
+        );
         assert_eq!(charged_json(&json!({ "spec": { "containers": 1 } })), None);
     }
 
@@ -199,7 +295,12 @@ pub(crate) mod tests {
             named
                 .map(|(index, prices)| {
                     let prices = prices.map(|(cpu, currency)| (format!("0.0{cpu}"), currency));
-                    node(&format!("n{index}"), prices.as_ref().map(|(cpu, currency)| (cpu.as_str(), *currency)))
+                    node(
+                        &format!("n{index}"),
+                        prices
+                            .as_ref()
+                            .map(|(cpu, currency)| (cpu.as_str(), *currency)),
+                    )
                 })
                 .collect()
         })

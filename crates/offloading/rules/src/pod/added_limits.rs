@@ -1,4 +1,5 @@
-//! Limits that the provider adds to a pod, in words for its owner: a container without a limit may be ended at a size that nobody wrote.
+//! Limits that the provider adds to a pod, in words for its owner: a container without a limit may
+//! be ended at a size that nobody wrote.
 
 use liqo_quantity::Quantity;
 use serde::Deserialize as _;
@@ -14,29 +15,42 @@ pub const LIMIT_ADDED: &str = "LimitAdded";
 const CONTAINERS: &str = "/spec/containers";
 const LISTS: [&str; 2] = ["/spec/initContainers", CONTAINERS];
 
-/// The limits that the provider added, one of memory among them, if the remote pod runs and the local pod does not show that yet.
-/// `status` is that of the remote pod. Kubelets before Kubernetes 1.33 do not say which limits a container has.
+/// The limits that the provider added, one of memory among them, if the remote pod runs and the
+/// local pod does not show that yet. `status` is that of the remote pod. Kubelets before Kubernetes
+/// 1.33 do not say which limits a container has.
 pub fn newly_added(home: &Value, status: &Value) -> Option<String> {
     let has_begun = |statuses: &[Value]| {
         let begun = |container: &Value| {
-            let status = statuses.iter().find(|status| name(status) == name(container));
-            status.and_then(|status| text(status, "/containerID")).is_some_and(|id| !id.is_empty())
+            let status = statuses
+                .iter()
+                .find(|status| name(status) == name(container));
+            status
+                .and_then(|status| text(status, "/containerID"))
+                .is_some_and(|id| !id.is_empty())
         };
         items(home, CONTAINERS).iter().all(begun)
     };
-    if has_begun(items(home, "/status/containerStatuses")) || !has_begun(items(status, "/containerStatuses")) {
+    if has_begun(items(home, "/status/containerStatuses"))
+        || !has_begun(items(status, "/containerStatuses"))
+    {
         return None;
     }
-    let theirs = [items(status, "/initContainerStatuses"), items(status, "/containerStatuses")].concat();
+    let theirs = [
+        items(status, "/initContainerStatuses"),
+        items(status, "/containerStatuses"),
+    ]
+    .concat();
     // Few pods limit their storage, so an event about that alone would be on nearly all of them.
     of_resources(home, &theirs, &[MEMORY]).and_then(|_| added(home, &theirs))
 }
 
-/// The limits that the provider added to the containers of a local pod. `theirs` are the containers of the remote pod, or their
-/// statuses.
+/// The limits that the provider added to the containers of a local pod. `theirs` are the containers
+/// of the remote pod, or their statuses.
 pub fn added(home: &Value, theirs: &[Value]) -> Option<String> {
     let limited = of_resources(home, theirs, &[MEMORY, EPHEMERAL_STORAGE])?;
-    Some(cut(&format!("the provider limits {limited}, because the pod sets no limit")))
+    Some(cut(&format!(
+        "the provider limits {limited}, because the pod sets no limit"
+    )))
 }
 
 /// Such as `container web to 256Mi of memory`.
@@ -45,12 +59,15 @@ fn of_resources(home: &Value, theirs: &[Value], resources: &[&str]) -> Option<St
     let limited = containers.filter_map(|container| {
         let there = theirs.iter().find(|one| name(one) == name(container))?;
         let of = |resource: &&str| {
-            let limit = |one: &Value| Quantity::deserialize(one.get("resources")?.get("limits")?.get(resource)?).ok();
+            let limit = |one: &Value| {
+                Quantity::deserialize(one.get("resources")?.get("limits")?.get(resource)?).ok()
+            };
             let amount = limit(there).filter(|_| limit(container).is_none())?;
             Some(format!("{amount} of {resource}"))
         };
         let limits: Vec<String> = resources.iter().filter_map(of).collect();
-        (!limits.is_empty()).then(|| format!("container {} to {}", name(container), limits.join(" and ")))
+        (!limits.is_empty())
+            .then(|| format!("container {} to {}", name(container), limits.join(" and ")))
     });
     Some(limited.collect::<Vec<_>>().join(", ")).filter(|all| !all.is_empty())
 }
@@ -81,9 +98,20 @@ mod tests {
 
     #[test]
     fn a_limit_that_the_pod_does_not_set_is_told_as_the_provider_adds_it() {
-        let identity =
-            RemoteIdentity { namespace: "n", name: "web", consumer: "c", pool: "p", shadow_pod: "u", home_namespace: "demo" };
-        let remote = remote_pod(&outgoing(&home(), &[].into()).unwrap(), &identity, &ProviderRules::default()).unwrap();
+        let identity = RemoteIdentity {
+            namespace: "n",
+            name: "web",
+            consumer: "c",
+            pool: "p",
+            shadow_pod: "u",
+            home_namespace: "demo",
+        };
+        let remote = remote_pod(
+            &outgoing(&home(), &[].into()).unwrap(),
+            &identity,
+            &ProviderRules::default(),
+        )
+        .unwrap();
         let containers = [items(&remote, LISTS[0]), items(&remote, LISTS[1])].concat();
         assert_eq!(
             added(&home(), &containers).as_deref(),
@@ -94,16 +122,24 @@ mod tests {
         assert_eq!(added(&remote, &containers), None);
         let storage = json!([{ "name": "web", "resources": { "limits": { "memory": "256Mi", "ephemeral-storage": "1Gi" } } }]);
         let said = added(&home(), storage.as_array().unwrap()).unwrap();
-        assert!(said.contains("container web to 256Mi of memory and 1Gi of ephemeral-storage"), "{said}");
+        assert!(
+            said.contains("container web to 256Mi of memory and 1Gi of ephemeral-storage"),
+            "{said}"
+        );
     }
 
     #[test]
     fn it_is_told_once_when_all_containers_have_begun() {
         let (mut home, id) = (home(), Some("containerd://a"));
         let one = json!({ "containerStatuses": [status("web", id, "256Mi"), status("own", None, "64Mi")] });
-        let all = json!({ "containerStatuses": [status("web", id, "256Mi"), status("own", id, "64Mi")] });
+        let all =
+            json!({ "containerStatuses": [status("web", id, "256Mi"), status("own", id, "64Mi")] });
         assert_eq!(newly_added(&home, &one), None);
-        assert!(newly_added(&home, &all).unwrap().contains("container web to 256Mi of memory,"));
+        assert!(
+            newly_added(&home, &all)
+                .unwrap()
+                .contains("container web to 256Mi of memory,")
+        );
         home["status"] = one;
         assert!(newly_added(&home, &all).is_some());
         home["status"] = all.clone();
@@ -117,12 +153,19 @@ mod tests {
         let limits = json!({ "memory": "64Mi", "ephemeral-storage": "1Gi" });
         let status = json!({ "containerStatuses": [{ "name": "own", "containerID": "a", "resources": { "limits": limits } }] });
         assert_eq!(newly_added(&home, &status), None);
-        assert!(added(&home, items(&status, "/containerStatuses")).unwrap().contains("to 1Gi of ephemeral-storage"));
+        assert!(
+            added(&home, items(&status, "/containerStatuses"))
+                .unwrap()
+                .contains("to 1Gi of ephemeral-storage")
+        );
     }
 
     #[test]
     fn what_is_no_quantity_or_another_pods_container_is_left_out() {
-        let nonsense = json!([status("web", None, "\u{1b}[2J"), status("stranger", None, "1Gi")]);
+        let nonsense = json!([
+            status("web", None, "\u{1b}[2J"),
+            status("stranger", None, "1Gi")
+        ]);
         assert_eq!(added(&home(), nonsense.as_array().unwrap()), None);
         assert_eq!(added(&json!(null), nonsense.as_array().unwrap()), None);
     }

@@ -29,7 +29,8 @@ impl Account {
     }
 }
 
-/// The position of a pod in the order of admission: the earlier pod is admitted first, and the later one is taken back first.
+/// The position of a pod in the order of admission: the earlier pod is admitted first, and the
+/// later one is taken back first.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Turn {
     pub created: Timestamp,
@@ -64,19 +65,31 @@ pub struct Offer {
 impl Offer {
     /// Reduces an offer; `None` if its name is not that of its pool.
     pub fn reduce(offer: ResourceOffer) -> Option<Self> {
-        if offer.metadata.name.as_deref() != Some(offer.spec.pool.as_str()) || offer.metadata.deletion_timestamp.is_some() {
+        if offer.metadata.name.as_deref() != Some(offer.spec.pool.as_str())
+            || offer.metadata.deletion_timestamp.is_some()
+        {
             return None;
         }
         Some(Self {
             borrowed: offer.spec.is_borrowed(),
-            reclaim_to: offer.spec.reclaim_to.is_some().then(|| offer.spec.lasting()),
+            reclaim_to: offer
+                .spec
+                .reclaim_to
+                .is_some()
+                .then(|| offer.spec.lasting()),
             hard: offer.spec.resource_quota.hard,
             largest_pods: offer.spec.largest_pods,
-            accepted: offer.status.is_some_and(|status| status.phase == OfferPhase::Accepted),
+            accepted: offer
+                .status
+                .is_some_and(|status| status.phase == OfferPhase::Accepted),
             withdrawal: offer.spec.withdrawal_timestamp.map(|time| time.0),
             reclaim: offer.spec.reclaim_timestamp.map(|time| time.0),
             drain: offer.spec.drain_timestamp.map(|time| time.0),
-            missing_contract: offer.spec.contract.filter(|contract| !contract.in_force).map(|contract| contract.name),
+            missing_contract: offer
+                .spec
+                .contract
+                .filter(|contract| !contract.in_force)
+                .map(|contract| contract.name),
             advertised: offer.spec.labels.into_keys().collect(),
             nodes: offer
                 .spec
@@ -89,19 +102,36 @@ impl Offer {
         })
     }
 
-    /// The amounts that all pods may use, if one more is admitted. A new one gets nothing of what is being taken back: it would have to go
-    /// at once. One that `had_a_pod` has the notice, as if that had not ended.
+    /// The amounts that all pods may use, if one more is admitted. A new one gets nothing of what
+    /// is being taken back: it would have to go at once. One that `had_a_pod` has the notice, as if
+    /// that had not ended.
     pub fn room(&self, had_a_pod: bool) -> &ResourceList {
-        self.reclaim_to.as_ref().filter(|_| !had_a_pod).unwrap_or(&self.hard)
+        self.reclaim_to
+            .as_ref()
+            .filter(|_| !had_a_pod)
+            .unwrap_or(&self.hard)
     }
 
     /// Whether a node of this cluster is one of the pool.
     pub fn has_node(&self, name: &str, node_labels: &BTreeMap<String, String>) -> bool {
         if self.nodes.is_empty() {
-            return self.borrowed || node_labels.get(labels::TYPE).is_none_or(|kind| kind != labels::TYPE_VIRTUAL_NODE);
+            return self.borrowed
+                || node_labels
+                    .get(labels::TYPE)
+                    .is_none_or(|kind| kind != labels::TYPE_VIRTUAL_NODE);
         }
-        let terms = self.nodes.iter().filter_map(|term| NodeSelectorTerm::deserialize(term).ok()).collect();
-        node_selector::matches(Some(&NodeSelector { node_selector_terms: terms }), name, node_labels)
+        let terms = self
+            .nodes
+            .iter()
+            .filter_map(|term| NodeSelectorTerm::deserialize(term).ok())
+            .collect();
+        node_selector::matches(
+            Some(&NodeSelector {
+                node_selector_terms: terms,
+            }),
+            name,
+            node_labels,
+        )
     }
 }
 
@@ -125,36 +155,69 @@ pub(crate) const POOL_WITHDRAWN: &str = OffloadedReason::PoolWithdrawn.as_str();
 impl Refusal {
     /// Whether it ends only with a change of the offer or of what is charged to it.
     pub fn is_about_offer(&self) -> bool {
-        [NO_OFFER, OFFER_EXCEEDED, POOL_WITHDRAWN, CONTRACT_NOT_IN_FORCE].contains(&self.reason)
+        [
+            NO_OFFER,
+            OFFER_EXCEEDED,
+            POOL_WITHDRAWN,
+            CONTRACT_NOT_IN_FORCE,
+        ]
+        .contains(&self.reason)
     }
 
     /// Whether the API server refuses the pod, and not because of another problem.
     pub fn is_meant_by(status: &Status) -> bool {
         // The namespace's ServiceAccount appears a moment after the namespace.
-        let too_early = status.code == 403 && status.message.contains("error looking up service account");
-        (400..500).contains(&status.code) && !matches!(status.code, 401 | 404 | 408 | 409 | 429) && !too_early
+        let too_early =
+            status.code == 403 && status.message.contains("error looking up service account");
+        (400..500).contains(&status.code)
+            && !matches!(status.code, 401 | 404 | 408 | 409 | 429)
+            && !too_early
     }
 
     /// The refusal for the consumer, in the API server's words.
     pub fn of(status: &Status) -> Self {
-        let reason = if status.code == 403 { OffloadedReason::NotAllowed.as_str() } else { OffloadedReason::Invalid.as_str() };
-        Self { reason, message: status.message.chars().take(MAX_MESSAGE_LEN).collect() }
+        let reason = if status.code == 403 {
+            OffloadedReason::NotAllowed.as_str()
+        } else {
+            OffloadedReason::Invalid.as_str()
+        };
+        Self {
+            reason,
+            message: status.message.chars().take(MAX_MESSAGE_LEN).collect(),
+        }
     }
 }
 
 /// The refusal of a pod that names so many resources that its charge is not kept.
 pub fn too_many_resources(charge: &Effective) -> Option<Refusal> {
-    let message = format!("the pod names more than {MAX_RESOURCES} resources, or one by an overlong name; request fewer");
-    (!charge.is_bounded()).then(|| Refusal { reason: OffloadedReason::Invalid.as_str(), message })
+    let message = format!(
+        "the pod names more than {MAX_RESOURCES} resources, or one by an overlong name; request fewer"
+    );
+    (!charge.is_bounded()).then(|| Refusal {
+        reason: OffloadedReason::Invalid.as_str(),
+        message,
+    })
 }
 
-/// The refusal of a pod with negative requests, which would make room for others that does not exist.
+/// The refusal of a pod with negative requests, which would make room for others that does not
+/// exist.
 pub fn negative_quantity(spec: &PodSpec) -> Option<Refusal> {
-    let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
-    let resources = containers.filter_map(|container| container.resources.as_ref()).chain(&spec.resources);
-    let lists = resources.flat_map(|resources| [&resources.requests, &resources.limits]).chain([&spec.overhead]).flatten();
+    let containers = spec
+        .containers
+        .iter()
+        .chain(spec.init_containers.iter().flatten());
+    let resources = containers
+        .filter_map(|container| container.resources.as_ref())
+        .chain(&spec.resources);
+    let lists = resources
+        .flat_map(|resources| [&resources.requests, &resources.limits])
+        .chain([&spec.overhead])
+        .flatten();
     for list in lists {
-        if let Some((name, quantity)) = requests::list(list).iter().find(|(_, quantity)| quantity.is_negative()) {
+        if let Some((name, quantity)) = requests::list(list)
+            .iter()
+            .find(|(_, quantity)| quantity.is_negative())
+        {
             return Some(Refusal {
                 reason: OffloadedReason::Invalid.as_str(),
                 message: format!("the pod asks for {quantity} of {name}, less than nothing"),
@@ -180,24 +243,51 @@ mod tests {
         };
         for at in ["containers", "initContainers", ""] {
             for kind in ["requests", "limits"] {
-                let refusal = negative_quantity(&spec(serde_json::json!({ kind: { "cpu": "1", "memory": "-1Gi" } }), at));
-                assert_eq!(refusal.map(|refusal| refusal.reason), Some("Invalid"), "{at} {kind}");
-                assert_eq!(negative_quantity(&spec(serde_json::json!({ kind: { "cpu": "0", "memory": "1Gi" } }), at)), None);
+                let refusal = negative_quantity(&spec(
+                    serde_json::json!({ kind: { "cpu": "1", "memory": "-1Gi" } }),
+                    at,
+                ));
+                assert_eq!(
+                    refusal.map(|refusal| refusal.reason),
+                    Some("Invalid"),
+                    "{at} {kind}"
+                );
+                assert_eq!(
+                    negative_quantity(&spec(
+                        serde_json::json!({ kind: { "cpu": "0", "memory": "1Gi" } }),
+                        at
+                    )),
+                    None
+                );
             }
         }
     }
 
     fn status(code: u16, message: &str) -> Status {
-        Status { code, message: message.to_owned(), ..Status::default() }
+        Status {
+            code,
+            message: message.to_owned(),
+            ..Status::default()
+        }
     }
 
     #[test]
     fn what_the_api_server_forbids_is_refused_in_its_words() {
-        let words = r#"pods "web" is forbidden: violates PodSecurity "baseline:latest": privileged"#;
+        let words =
+            r#"pods "web" is forbidden: violates PodSecurity "baseline:latest": privileged"#;
         assert!(Refusal::is_meant_by(&status(403, words)));
-        assert_eq!(Refusal::of(&status(403, words)), Refusal { reason: "NotAllowed", message: words.to_owned() });
+        assert_eq!(
+            Refusal::of(&status(403, words)),
+            Refusal {
+                reason: "NotAllowed",
+                message: words.to_owned()
+            }
+        );
         assert_eq!(Refusal::of(&status(422, "invalid image")).reason, "Invalid");
-        assert_eq!(Refusal::of(&status(422, &"x".repeat(5000))).message.len(), MAX_MESSAGE_LEN);
+        assert_eq!(
+            Refusal::of(&status(422, &"x".repeat(5000))).message.len(),
+            MAX_MESSAGE_LEN
+        );
     }
 
     #[test]

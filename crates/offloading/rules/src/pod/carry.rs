@@ -1,16 +1,17 @@
-//! The parts of a pod that travel to the provider. There is one function for each side, and both apply the same rules, because the
-//! provider trusts nothing.
+//! The parts of a pod that travel to the provider. There is one function for each side, and both
+//! apply the same rules, because the provider trusts nothing.
 //!
-//! Only labels and annotations of the metadata travel, and the provider takes few of them, see `metadata`. Only fields of the `PodSpec`
-//! that are known to be safe travel. Other fields that mean something at home only are dropped; all remaining ones are refused by name.
-//! Fields inside containers pass unchanged, known or not, except for variables from unknown sources: Pod Security Admission in the mapped
-//! namespace decides what they may do.
-//! The provider then completes what a pod leaves to the node: `amounts`, `images`, `hardening`. It gives the `ConfigMap`s and Secrets that
-//! a pod names the names of their replicas, see `references::name_replicas`.
+//! Only labels and annotations of the metadata travel, and the provider takes few of them, see
+//! `metadata`. Only fields of the `PodSpec` that are known to be safe travel. Other fields that
+//! mean something at home only are dropped; all remaining ones are refused by name. Fields inside
+//! containers pass unchanged, known or not, except for variables from unknown sources: Pod Security
+//! Admission in the mapped namespace decides what they may do. The provider then completes what a
+//! pod leaves to the node: `amounts`, `images`, `hardening`. It gives the `ConfigMap`s and Secrets
+//! that a pod names the names of their replicas, see `references::name_replicas`.
 //!
-//! What a pod reads about itself through the downward API is what it would read at home, see `downward`. Names of Services, too,
-//! see [`home_names`].
-//! `enableServiceLinks` passes unchanged: a mapped namespace contains only services that came from home.
+//! What a pod reads about itself through the downward API is what it would read at home, see
+//! `downward`. Names of Services, too, see [`home_names`]. `enableServiceLinks` passes unchanged: a
+//! mapped namespace contains only services that came from home.
 
 pub(crate) mod amounts;
 pub mod api_server;
@@ -106,17 +107,24 @@ pub struct Refusal {
 
 impl Refusal {
     fn new(reason: &'static str, message: impl Into<String>) -> Self {
-        Self { reason, message: message.into() }
+        Self {
+            reason,
+            message: message.into(),
+        }
     }
 }
 
 /// What the provider allows and sets, by its policy and its offer.
 #[derive(Debug, Clone)]
-#[allow(clippy::struct_excessive_bools, reason = "each is a field of the policy, or of the offer")]
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "each is a field of the policy, or of the offer"
+)]
 pub struct ProviderRules {
     /// Name of the `PeeringPolicy`, for messages.
     pub policy: String,
-    /// Patterns of labels that pods keep in addition to those of users and of Kubernetes' controllers.
+    /// Patterns of labels that pods keep in addition to those of users and of Kubernetes'
+    /// controllers.
     pub pod_labels: Vec<String>,
     /// Patterns of annotations that pods keep.
     pub pod_annotations: Vec<String>,
@@ -124,7 +132,8 @@ pub struct ProviderRules {
     pub images: Option<Vec<String>>,
     /// Whether nodes ask the registry for every image.
     pub always_pull_images: bool,
-    /// Whether containers get the runtime's seccomp profile and no raw sockets, unless they choose otherwise.
+    /// Whether containers get the runtime's seccomp profile and no raw sockets, unless they choose
+    /// otherwise.
     pub hardened: bool,
     /// Keys of the node labels that the offer advertises: pods may select nodes by these.
     pub advertised: BTreeSet<String>,
@@ -135,9 +144,11 @@ pub struct ProviderRules {
     pub volume_types: BTreeSet<String>,
     /// A toleration of a pod is kept if one of these covers it.
     pub tolerations: Vec<Toleration>,
-    /// Kinds of objects that are reflected: a pod that cannot start without an object of another kind is refused.
+    /// Kinds of objects that are reflected: a pod that cannot start without an object of another
+    /// kind is refused.
     pub reflected_kinds: Vec<ReflectedKind>,
-    /// Requests, as in the mapped namespace's `LimitRange`, and limits of containers that have none.
+    /// Requests, as in the mapped namespace's `LimitRange`, and limits of containers that have
+    /// none.
     pub amounts: Amounts,
     /// Set on every remote pod.
     pub priority_class: Option<String>,
@@ -161,7 +172,10 @@ impl Default for ProviderRules {
             advertised: BTreeSet::new(),
             nodes: Vec::new(),
             borrowed: false,
-            volume_types: ALLOWED_VOLUMES.iter().map(|&kind| kind.to_owned()).collect(),
+            volume_types: ALLOWED_VOLUMES
+                .iter()
+                .map(|&kind| kind.to_owned())
+                .collect(),
             tolerations: Vec::new(),
             reflected_kinds: Usage::default().reflected_kinds,
             amounts: Amounts::default(),
@@ -188,8 +202,8 @@ pub struct RemoteIdentity<'a> {
     pub home_namespace: &'a str,
 }
 
-/// The consumer's side: the part of a local pod that travels to the provider. If it is too long, annotations stay here that nobody there
-/// reads.
+/// The consumer's side: the part of a local pod that travels to the provider. If it is too long,
+/// annotations stay here that nobody there reads.
 ///
 /// `advertised` holds the keys of the node labels that the provider's offer names.
 pub fn outgoing(local_pod: &Value, advertised: &BTreeSet<String>) -> Result<Value, Refusal> {
@@ -209,9 +223,10 @@ pub struct OutgoingPart {
     pub unchanged: BTreeSet<String>,
 }
 
-/// The consumer's side, for a pod that runs at the provider: it follows every change that can travel, without an annotation for Liqo that
-/// says nothing valid, ephemeral containers that cannot run there, and annotations that are too long. `None` if it is too long even so,
-/// or if its other fields cannot travel.
+/// The consumer's side, for a pod that runs at the provider: it follows every change that can
+/// travel, without an annotation for Liqo that says nothing valid, ephemeral containers that cannot
+/// run there, and annotations that are too long. `None` if it is too long even so, or if its other
+/// fields cannot travel.
 pub fn outgoing_part(local_pod: &Value, advertised: &BTreeSet<String>) -> Option<OutgoingPart> {
     let choice = api_server::choose(local_pod).unwrap_or(ApiServerChoice::Unclear);
     let mut pod = local_pod.clone();
@@ -223,14 +238,19 @@ pub fn outgoing_part(local_pod: &Value, advertised: &BTreeSet<String>) -> Option
     Some(OutgoingPart { pod, unchanged })
 }
 
-fn reduced(local_pod: &Value, advertised: &BTreeSet<String>, choice: ApiServerChoice) -> Result<Value, Refusal> {
+fn reduced(
+    local_pod: &Value,
+    advertised: &BTreeSet<String>,
+    choice: ApiServerChoice,
+) -> Result<Value, Refusal> {
     let mut spec = reduce(local_pod, advertised, &placement::not_ours)?;
     if choice == ApiServerChoice::Remote {
         spec.insert(AUTOMOUNT.into(), true.into());
     } else {
         downward::write_local_values(&mut spec, local_pod);
     }
-    let kept = |key: &str| !is_ours(key) && key != "kubectl.kubernetes.io/last-applied-configuration";
+    let kept =
+        |key: &str| !is_ours(key) && key != "kubectl.kubernetes.io/last-applied-configuration";
     let mut kept_annotations = texts(local_pod, "/metadata/annotations", kept);
     kept_annotations.extend(downward::pass_on(&mut spec, local_pod));
     Ok(json!({
@@ -255,8 +275,14 @@ pub fn record(carried: &Value, max_len: usize) -> Result<String, Refusal> {
 }
 
 /// The provider's side: the pod to create in the mapped namespace.
-pub fn remote_pod(carried: &Value, identity: &RemoteIdentity, rules: &ProviderRules) -> Result<Value, Refusal> {
-    let tolerated = |toleration: &Value| placement::not_ours(toleration) && placement::is_covered(toleration, &rules.tolerations);
+pub fn remote_pod(
+    carried: &Value,
+    identity: &RemoteIdentity,
+    rules: &ProviderRules,
+) -> Result<Value, Refusal> {
+    let tolerated = |toleration: &Value| {
+        placement::not_ours(toleration) && placement::is_covered(toleration, &rules.tolerations)
+    };
     let mut spec = reduce(carried, &rules.advertised, &tolerated)?;
     references::name_replicas(&mut spec);
     volumes::allowed(spec.get("volumes"), &rules.volume_types, &rules.policy)?;
@@ -304,9 +330,20 @@ pub fn remote_pod(carried: &Value, identity: &RemoteIdentity, rules: &ProviderRu
     let (mut pod_labels, mut pod_annotations) = travelling(carried, rules);
     pod_annotations.insert(
         annotations::TRAVELLED.into(),
-        travelled(&Value::Null, carried, &pod_labels, &pod_annotations, Some(&resize::sizes(carried)), rules).into(),
+        travelled(
+            &Value::Null,
+            carried,
+            &pod_labels,
+            &pod_annotations,
+            Some(&resize::sizes(carried)),
+            rules,
+        )
+        .into(),
     );
-    pod_annotations.insert(annotations::POOL_NODES.into(), placement::pool_nodes(&rules.nodes).into());
+    pod_annotations.insert(
+        annotations::POOL_NODES.into(),
+        placement::pool_nodes(&rules.nodes).into(),
+    );
     pod_annotations.extend(downward::local_values(&spec, carried));
     for (key, value) in [
         (labels::MANAGED, "true"),
@@ -323,13 +360,22 @@ pub fn remote_pod(carried: &Value, identity: &RemoteIdentity, rules: &ProviderRu
         "labels": pod_labels,
         "annotations": pod_annotations,
     });
-    if spec.get("restartPolicy").and_then(Value::as_str).is_some_and(|policy| policy != "Always") {
-        set_at(&mut metadata, &["finalizers"], json!([finalizers::FINAL_STATUS]));
+    if spec
+        .get("restartPolicy")
+        .and_then(Value::as_str)
+        .is_some_and(|policy| policy != "Always")
+    {
+        set_at(
+            &mut metadata,
+            &["finalizers"],
+            json!([finalizers::FINAL_STATUS]),
+        );
     }
     Ok(json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}))
 }
 
-/// Refuses a pod that runs two clusters away and wants an API server: tokens and addresses reach only the next cluster.
+/// Refuses a pod that runs two clusters away and wants an API server: tokens and addresses reach
+/// only the next cluster.
 fn lent_on(carried: &Value, identity: &RemoteIdentity) -> Result<(), Refusal> {
     if wants_token(carried) || api_server::uses(carried, &api_server::secret(identity.shadow_pod)) {
         return Err(Refusal::new(
@@ -343,10 +389,19 @@ fn lent_on(carried: &Value, identity: &RemoteIdentity) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// The provider's side: an ephemeral container to add to the pod. The same rules apply to it as to the other containers.
-pub(crate) fn ephemeral_container(carried: &Value, container: &Value, rules: &ProviderRules) -> Result<Value, Refusal> {
+/// The provider's side: an ephemeral container to add to the pod. The same rules apply to it as to
+/// the other containers.
+pub(crate) fn ephemeral_container(
+    carried: &Value,
+    container: &Value,
+    rules: &ProviderRules,
+) -> Result<Value, Refusal> {
     let reduced = containers::reduce(&json!([container]), &injected(carried))?.unwrap_or_default();
-    reflected(&json!({ "spec": { "containers": reduced } }), &rules.reflected_kinds, &rules.policy)?;
+    reflected(
+        &json!({ "spec": { "containers": reduced } }),
+        &rules.reflected_kinds,
+        &rules.policy,
+    )?;
     let mut spec = Map::from_iter([("ephemeralContainers".to_owned(), reduced)]);
     references::name_replicas(&mut spec);
     images::allowed(&spec, rules)?;
@@ -359,32 +414,61 @@ pub(crate) fn ephemeral_container(carried: &Value, container: &Value, rules: &Pr
     if !wants_token(carried) {
         downward::refer_to_local_values(&mut spec, rules);
     }
-    let container = spec.get_mut("ephemeralContainers").and_then(|all| all.get_mut(0)).map(Value::take);
-    container.ok_or_else(|| Refusal::new(OffloadedReason::Malformed.as_str(), "the pod's ephemeral container cannot be read"))
+    let container = spec
+        .get_mut("ephemeralContainers")
+        .and_then(|all| all.get_mut(0))
+        .map(Value::take);
+    container.ok_or_else(|| {
+        Refusal::new(
+            OffloadedReason::Malformed.as_str(),
+            "the pod's ephemeral container cannot be read",
+        )
+    })
 }
 
 fn wants_token(carried: &Value) -> bool {
     carried.pointer("/spec/automountServiceAccountToken") == Some(&Value::Bool(true))
 }
 
-/// The changes to a running remote pod after its local pod changed: labels, annotations, images and the deadline, which may change
-/// at home. A strategic merge patch; `None` if nothing changed.
+/// The changes to a running remote pod after its local pod changed: labels, annotations, images and
+/// the deadline, which may change at home. A strategic merge patch; `None` if nothing changed.
 ///
-/// Labels and annotations of others on the remote pod stay. Images are compared with the last ones that travelled, not with the
-/// live ones, which the provider's own admission may have changed. An image that the policy does not allow is left out: the container
-/// keeps the one that it has. Amounts are changed before, see [`resize`]; `is_resized` tells whether the pod has those that travel.
-pub fn remote_patch(carried: &Value, live: &Value, rules: &ProviderRules, is_resized: bool) -> Option<Value> {
+/// Labels and annotations of others on the remote pod stay. Images are compared with the last ones
+/// that travelled, not with the live ones, which the provider's own admission may have changed. An
+/// image that the policy does not allow is left out: the container keeps the one that it has.
+/// Amounts are changed before, see [`resize`]; `is_resized` tells whether the pod has those that
+/// travel.
+pub fn remote_patch(
+    carried: &Value,
+    live: &Value,
+    rules: &ProviderRules,
+    is_resized: bool,
+) -> Option<Value> {
     let before = last_travelled(live);
     let (pod_labels, mut pod_annotations) = travelling(carried, rules);
-    let sizes = if is_resized { Some(resize::sizes(carried)) } else { resize::recorded(live) };
-    let now = travelled(&before, carried, &pod_labels, &pod_annotations, sizes.as_ref(), rules);
+    let sizes = if is_resized {
+        Some(resize::sizes(carried))
+    } else {
+        resize::recorded(live)
+    };
+    let now = travelled(
+        &before,
+        carried,
+        &pod_labels,
+        &pod_annotations,
+        sizes.as_ref(),
+        rules,
+    );
     pod_annotations.insert(annotations::TRAVELLED.into(), now.into());
     if let Some(spec) = live.get("spec").and_then(Value::as_object) {
         pod_annotations.extend(downward::local_values(spec, carried));
     }
     if !wants_token(carried) {
         // They are added when this patch is applied.
-        let ephemeral = carried.pointer("/spec/ephemeralContainers").cloned().unwrap_or_default();
+        let ephemeral = carried
+            .pointer("/spec/ephemeralContainers")
+            .cloned()
+            .unwrap_or_default();
         let mut added = Map::from_iter([("ephemeralContainers".to_owned(), ephemeral)]);
         downward::refer_to_local_values(&mut added, rules);
         pod_annotations.extend(downward::local_values(&added, carried));
@@ -392,18 +476,27 @@ pub fn remote_patch(carried: &Value, live: &Value, rules: &ProviderRules, is_res
 
     let mut metadata = Map::new();
     for (field, wanted) in [("labels", pod_labels), ("annotations", pod_annotations)] {
-        let live = live.pointer(&format!("/metadata/{field}")).and_then(Value::as_object);
+        let live = live
+            .pointer(&format!("/metadata/{field}"))
+            .and_then(Value::as_object);
         let mut changes: Map<String, Value> = wanted
             .iter()
             .filter(|&(key, value)| live.and_then(|live| live.get(key)) != Some(value))
             .map(|(key, value)| (key.clone(), value.clone()))
             .collect();
-        let gone = items(&before, &format!("/{field}")).iter().filter_map(Value::as_str);
-        let gone =
-            gone.filter(|key| !is_ours(key) && !wanted.contains_key(*key) && live.is_some_and(|live| live.contains_key(*key)));
+        let gone = items(&before, &format!("/{field}"))
+            .iter()
+            .filter_map(Value::as_str);
+        let gone = gone.filter(|key| {
+            !is_ours(key)
+                && !wanted.contains_key(*key)
+                && live.is_some_and(|live| live.contains_key(*key))
+        });
         changes.extend(gone.map(|key| (key.to_owned(), Value::Null)));
-        let outdated =
-            live.into_iter().flat_map(Map::keys).filter(|key| downward::is_local_value(key) && !wanted.contains_key(*key));
+        let outdated = live
+            .into_iter()
+            .flat_map(Map::keys)
+            .filter(|key| downward::is_local_value(key) && !wanted.contains_key(*key));
         changes.extend(outdated.map(|key| (key.clone(), Value::Null)));
         if !changes.is_empty() {
             metadata.insert(field.into(), changes.into());
@@ -413,7 +506,9 @@ pub fn remote_patch(carried: &Value, live: &Value, rules: &ProviderRules, is_res
     let mut spec = Map::new();
     for list in ["containers", "initContainers"] {
         let changed: Vec<Value> = images::changed(carried, live, list)
-            .filter(|&container| text(container, "/image").is_some_and(|image| images::is_allowed(image, rules)))
+            .filter(|&container| {
+                text(container, "/image").is_some_and(|image| images::is_allowed(image, rules))
+            })
             .map(|container| json!({"name": name(container), "image": container.get("image")}))
             .collect();
         if !changed.is_empty() {
@@ -422,11 +517,18 @@ pub fn remote_patch(carried: &Value, live: &Value, rules: &ProviderRules, is_res
     }
     let deadline = carried.pointer("/spec/activeDeadlineSeconds");
     if deadline.is_some() && deadline != live.pointer("/spec/activeDeadlineSeconds") {
-        spec.insert("activeDeadlineSeconds".into(), deadline.cloned().unwrap_or_default());
+        spec.insert(
+            "activeDeadlineSeconds".into(),
+            deadline.cloned().unwrap_or_default(),
+        );
     }
 
-    let parts = [("metadata", metadata), ("spec", spec)].into_iter().filter(|(_, part)| !part.is_empty());
-    let patch: Map<String, Value> = parts.map(|(field, part)| (field.to_owned(), part.into())).collect();
+    let parts = [("metadata", metadata), ("spec", spec)]
+        .into_iter()
+        .filter(|(_, part)| !part.is_empty());
+    let patch: Map<String, Value> = parts
+        .map(|(field, part)| (field.to_owned(), part.into()))
+        .collect();
     (!patch.is_empty()).then_some(patch.into())
 }
 
@@ -437,7 +539,10 @@ fn reduce(
     toleration: &dyn Fn(&Value) -> bool,
 ) -> Result<Map<String, Value>, Refusal> {
     let Some(spec) = pod.get("spec").and_then(Value::as_object) else {
-        return Err(Refusal::new(OffloadedReason::Malformed.as_str(), "the pod has no spec"));
+        return Err(Refusal::new(
+            OffloadedReason::Malformed.as_str(),
+            "the pod has no spec",
+        ));
     };
     let injected = injected(pod);
     let mut kept = Map::new();
@@ -452,9 +557,10 @@ fn reduce(
             "volumes" => volumes::reduce(value, &injected)?,
             "containers" | "initContainers" => containers::reduce(value, &injected)?,
             // An empty list says that all have ended.
-            "ephemeralContainers" => {
-                Some(containers::reduce(&containers::unfinished_ephemeral(pod), &injected)?.unwrap_or_else(|| json!([])))
-            }
+            "ephemeralContainers" => Some(
+                containers::reduce(&containers::unfinished_ephemeral(pod), &injected)?
+                    .unwrap_or_else(|| json!([])),
+            ),
             "nodeSelector" => placement::node_selector(value, advertised),
             "affinity" => placement::affinity(value, advertised),
             "tolerations" => placement::tolerations(value, toleration),
@@ -462,7 +568,10 @@ fn reduce(
                 let message = format!(
                     "the pod's field spec.{unknown} is not known to be safe in another cluster; remove it, or keep the pod in its own cluster"
                 );
-                return Err(Refusal::new(OffloadedReason::UnknownField.as_str(), message));
+                return Err(Refusal::new(
+                    OffloadedReason::UnknownField.as_str(),
+                    message,
+                ));
             }
         };
         if let Some(value) = value {
@@ -494,10 +603,14 @@ fn refuse_claims(value: &Value) -> Result<Option<Value>, Refusal> {
     ))
 }
 
-/// Refuses containers that need an object to start which the provider's policy does not let consumers reflect.
+/// Refuses containers that need an object to start which the provider's policy does not let
+/// consumers reflect.
 fn reflected(pod: &Value, kinds: &[ReflectedKind], policy: &str) -> Result<(), Refusal> {
     let needed = references::required(pod);
-    for (kind, names) in [(ReflectedKind::ConfigMap, &needed.config_maps), (ReflectedKind::Secret, &needed.secrets)] {
+    for (kind, names) in [
+        (ReflectedKind::ConfigMap, &needed.config_maps),
+        (ReflectedKind::Secret, &needed.secrets),
+    ] {
         if let Some(name) = names.first().filter(|_| !kinds.contains(&kind)) {
             return Err(Refusal::new(
                 OffloadedReason::KindNotAllowed.as_str(),
@@ -512,12 +625,18 @@ fn reflected(pod: &Value, kinds: &[ReflectedKind], policy: &str) -> Result<(), R
 
 /// The record of what travelled last, in a remote pod.
 fn last_travelled(live: &Value) -> Value {
-    let recorded = live.pointer("/metadata/annotations").and_then(|all| all.get(annotations::TRAVELLED)).and_then(Value::as_str);
-    recorded.and_then(|recorded| serde_json::from_str(recorded).ok()).unwrap_or_default()
+    let recorded = live
+        .pointer("/metadata/annotations")
+        .and_then(|all| all.get(annotations::TRAVELLED))
+        .and_then(Value::as_str);
+    recorded
+        .and_then(|recorded| serde_json::from_str(recorded).ok())
+        .unwrap_or_default()
 }
 
-/// The record of what travelled. It shows which labels and annotations were removed later, and which images and amounts changed. `before`
-/// is the former record: an image of it that a stricter policy forbids by now has travelled all the same.
+/// The record of what travelled. It shows which labels and annotations were removed later, and
+/// which images and amounts changed. `before` is the former record: an image of it that a stricter
+/// policy forbids by now has travelled all the same.
 fn travelled(
     before: &Value,
     carried: &Value,
@@ -527,13 +646,17 @@ fn travelled(
     rules: &ProviderRules,
 ) -> String {
     let keys = |map: &Map<String, Value>| map.keys().cloned().collect::<BTreeSet<_>>();
-    let containers = items(carried, "/spec/containers").iter().chain(items(carried, "/spec/initContainers"));
-    let has_travelled = |container: &Value| before["images"].get(name(container)) == container.get("image");
+    let containers = items(carried, "/spec/containers")
+        .iter()
+        .chain(items(carried, "/spec/initContainers"));
+    let has_travelled =
+        |container: &Value| before["images"].get(name(container)) == container.get("image");
     let image = |container: &Value| {
         let image = text(container, "/image")?;
         (has_travelled(container) || images::is_allowed(image, rules)).then(|| Value::from(image))
     };
-    let images: Map<String, Value> =
-        containers.filter_map(|container| Some((name(container).to_owned(), image(container)?))).collect();
+    let images: Map<String, Value> = containers
+        .filter_map(|container| Some((name(container).to_owned(), image(container)?)))
+        .collect();
     json!({"labels": keys(pod_labels), "annotations": keys(pod_annotations), "images": images, "resources": sizes}).to_string()
 }

@@ -15,18 +15,23 @@ use crate::pod::carry::api_server::bound_at;
 use crate::pod::local_state::{LocalPod, Shadow};
 use crate::pod::running_pod::amounts;
 
-/// The earliest time at which a local pod can have been sent: when it was bound to its node. Second 0 if that is not known.
+/// The earliest time at which a local pod can have been sent: when it was bound to its node. Second
+/// 0 if that is not known.
 pub fn sent_at(pod: &LocalPod) -> Timestamp {
     bound_at(&pod.json()).unwrap_or_default()
 }
 
-/// The usage of a local pod that has not ended, where nothing meters it: from its start time at the provider until now.
+/// The usage of a local pod that has not ended, where nothing meters it: from its start time at the
+/// provider until now.
 pub fn running_entry(pod: &LocalPod, pool: &str, now: Seconds) -> Option<Entry> {
     let amounts = amounts(pod)?;
     // Only Liqo writes the start time of a pod on a virtual node, from its remote pod.
     let started: Timestamp = text(&pod.json(), "/status/startTime")?.parse().ok()?;
     let entry = Entry::exact(&pod.uid, pool, started.as_second(), now, &amounts)?;
-    Some(Entry { namespace: pod.key.namespace.clone(), ..entry })
+    Some(Entry {
+        namespace: pod.key.namespace.clone(),
+        ..entry
+    })
 }
 
 /// The consumer's knowledge about a local pod that still exists when a period is completed.
@@ -36,19 +41,35 @@ pub enum AtPeriodEnd {
     Nothing,
     /// It counts as the provider's charges say.
     Charged,
-    /// The provider may charge it, and this cluster has not seen for how long: it counts until now, as an estimate.
+    /// The provider may charge it, and this cluster has not seen for how long: it counts until now,
+    /// as an estimate.
     Unseen,
 }
 
-/// Decides how a pod counts at the end of a period. `is_charged`: whether charges were seen. `is_stored`: whether its entries are stored.
+/// Decides how a pod counts at the end of a period. `is_charged`: whether charges were seen.
+/// `is_stored`: whether its entries are stored.
 ///
-/// Entries of a completed period are never added later. So a pod whose shadow pod has just gone counts, although its entries will be
-/// stored in a moment, and so does one whose charges are late.
-pub fn at_period_end(pod: &LocalPod, shadow: Option<&Shadow>, is_charged: bool, is_stored: bool) -> AtPeriodEnd {
+/// Entries of a completed period are never added later. So a pod whose shadow pod has just gone
+/// counts, although its entries will be stored in a moment, and so does one whose charges are late.
+pub fn at_period_end(
+    pod: &LocalPod,
+    shadow: Option<&Shadow>,
+    is_charged: bool,
+    is_stored: bool,
+) -> AtPeriodEnd {
     // A refused pod was never there. One that ended by itself and stays costs nothing any more.
-    let is_refused = pod.offloaded.as_ref().is_some_and(|condition| condition.status == Some(false));
-    let has_started = || pod.json().pointer("/status/startTime").is_some_and(Value::is_string);
-    let was_sent = || is_charged || (!is_refused && (pod.deletion.is_some() || (has_started() && !pod.finished)));
+    let is_refused = pod
+        .offloaded
+        .as_ref()
+        .is_some_and(|condition| condition.status == Some(false));
+    let has_started = || {
+        pod.json()
+            .pointer("/status/startTime")
+            .is_some_and(Value::is_string)
+    };
+    let was_sent = || {
+        is_charged || (!is_refused && (pod.deletion.is_some() || (has_started() && !pod.finished)))
+    };
     match shadow {
         _ if is_stored => AtPeriodEnd::Nothing,
         Some(_) if is_charged => AtPeriodEnd::Charged,
@@ -58,22 +79,39 @@ pub fn at_period_end(pod: &LocalPod, shadow: Option<&Shadow>, is_charged: bool, 
     }
 }
 
-/// The amounts that a provider may charge for a local pod, as the provider completes what the pod asks for. `limit_percentage` is that of
-/// the contract. `former`: amounts that this cluster asked for earlier, before it was resized.
+/// The amounts that a provider may charge for a local pod, as the provider completes what the pod
+/// asks for. `limit_percentage` is that of the contract. `former`: amounts that this cluster asked
+/// for earlier, before it was resized.
 ///
-/// While a pod is resized, its containers have old and new amounts in any mixture. Its status says which, but the provider wrote that: it
-/// counts only if no amount in it is more than this cluster ever asked for.
-pub fn chargeable(pod: &LocalPod, charge: Charge, limit_percentage: u32, former: &[ResourceList]) -> Vec<ResourceList> {
+/// While a pod is resized, its containers have old and new amounts in any mixture. Its status says
+/// which, but the provider wrote that: it counts only if no amount in it is more than this cluster
+/// ever asked for.
+pub fn chargeable(
+    pod: &LocalPod,
+    charge: Charge,
+    limit_percentage: u32,
+    former: &[ResourceList],
+) -> Vec<ResourceList> {
     let (asked, shown) = amounts_of(pod, charge, limit_percentage);
     let mut all = former.to_vec();
     all.extend(asked);
-    let most = all.iter().fold(ResourceList::new(), |all, one| all.max(one));
-    all.extend(shown.into_iter().filter(|shown| shown.fits_in(&most).is_ok()));
+    let most = all
+        .iter()
+        .fold(ResourceList::new(), |all, one| all.max(one));
+    all.extend(
+        shown
+            .into_iter()
+            .filter(|shown| shown.fits_in(&most).is_ok()),
+    );
     all
 }
 
 /// The amounts that a pod asks for, and those in its status.
-fn amounts_of(pod: &LocalPod, charge: Charge, limit_percentage: u32) -> (Vec<ResourceList>, Vec<ResourceList>) {
+fn amounts_of(
+    pod: &LocalPod,
+    charge: Charge,
+    limit_percentage: u32,
+) -> (Vec<ResourceList>, Vec<ResourceList>) {
     // Where limits are charged, containers get one of ephemeral storage only if that is offered.
     let limited: &[&[&'static str]] = match charge {
         Charge::Requests => &[&[MEMORY, EPHEMERAL_STORAGE]],
@@ -83,16 +121,33 @@ fn amounts_of(pod: &LocalPod, charge: Charge, limit_percentage: u32) -> (Vec<Res
     let status = PodStatus::deserialize(value_at(&json, "/status")).unwrap_or_default();
     let (mut asked, mut shown) = (Vec::new(), Vec::new());
     for limited in limited {
-        let mut spec = value_at(&json, "/spec").as_object().cloned().unwrap_or_default();
-        let mut amounts = Amounts { limited: limited.to_vec(), limit_percentage, ..Amounts::default() };
+        let mut spec = value_at(&json, "/spec")
+            .as_object()
+            .cloned()
+            .unwrap_or_default();
+        let mut amounts = Amounts {
+            limited: limited.to_vec(),
+            limit_percentage,
+            ..Amounts::default()
+        };
         if !limited.is_empty() {
-            amounts.default_requests.push((EPHEMERAL_STORAGE.to_owned(), "0".to_owned()));
+            amounts
+                .default_requests
+                .push((EPHEMERAL_STORAGE.to_owned(), "0".to_owned()));
         }
         complete(&mut spec, &amounts);
-        let Ok(spec) = PodSpec::deserialize(Value::from(spec)) else { continue };
+        let Ok(spec) = PodSpec::deserialize(Value::from(spec)) else {
+            continue;
+        };
         asked.push(Effective::of_pod(&spec).charged(charge).clone());
         shown.push(
-            Effective::of_bound_pod(value_at(&json, "/metadata/generation").as_i64(), spec, &status).charged(charge).clone(),
+            Effective::of_bound_pod(
+                value_at(&json, "/metadata/generation").as_i64(),
+                spec,
+                &status,
+            )
+            .charged(charge)
+            .clone(),
         );
     }
     (asked, shown)
@@ -106,17 +161,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pod_that_the_provider_may_charge_counts_at_the_end_of_a_period_although_its_charges_are_not_known() {
+    fn a_pod_that_the_provider_may_charge_counts_at_the_end_of_a_period_although_its_charges_are_not_known()
+     {
         let local = |change: fn(&mut Value)| {
-            let mut object =
-                json!({ "metadata": { "name": "web", "namespace": "demo", "uid": "u" }, "spec": { "containers": [] } });
+            let mut object = json!({ "metadata": { "name": "web", "namespace": "demo", "uid": "u" }, "spec": { "containers": [] } });
             change(&mut object);
-            LocalPod::of(serde_json::from_value(object).unwrap(), &Key::new("liqo", "milan")).unwrap()
+            LocalPod::of(
+                serde_json::from_value(object).unwrap(),
+                &Key::new("liqo", "milan"),
+            )
+            .unwrap()
         };
         let waits = local(|_| {});
         let started = local(|pod| pod["status"]["startTime"] = "2026-01-01T00:00:00Z".into());
-        let deleted = local(|pod| pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into());
-        let finished = local(|pod| pod["status"] = json!({ "phase": "Succeeded", "startTime": "2026-01-01T00:00:00Z" }));
+        let deleted =
+            local(|pod| pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into());
+        let finished = local(|pod| {
+            pod["status"] = json!({ "phase": "Succeeded", "startTime": "2026-01-01T00:00:00Z" });
+        });
         let refused = local(|pod| {
             pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
             pod["status"]["conditions"] = json!([{ "type": "liqo.io/Offloaded", "status": "False", "reason": "BudgetSpent" }]);
@@ -125,8 +187,10 @@ mod tests {
             let object = json!({ "metadata": { "name": "u" }, "spec": { "namespace": "demo", "pool": "default", "pod": "{}" }, "status": status });
             Shadow::of(Claimed::new(serde_json::from_value(object).unwrap())).unwrap()
         };
-        let (pending, created) =
-            (shadow(json!({ "phase": "Pending" })), shadow(json!({ "phase": "Created", "pod": { "phase": "Pending" } })));
+        let (pending, created) = (
+            shadow(json!({ "phase": "Pending" })),
+            shadow(json!({ "phase": "Created", "pod": { "phase": "Pending" } })),
+        );
         let cases = [
             (&waits, None, false, AtPeriodEnd::Nothing),
             (&waits, None, true, AtPeriodEnd::Unseen),
@@ -140,8 +204,16 @@ mod tests {
             (&waits, Some(&created), true, AtPeriodEnd::Charged),
         ];
         for (at, (pod, shadow, is_charged, expected)) in cases.into_iter().enumerate() {
-            assert_eq!(at_period_end(pod, shadow, is_charged, false), expected, "case {at}");
-            assert_eq!(at_period_end(pod, shadow, is_charged, true), AtPeriodEnd::Nothing, "case {at}");
+            assert_eq!(
+                at_period_end(pod, shadow, is_charged, false),
+                expected,
+                "case {at}"
+            );
+            assert_eq!(
+                at_period_end(pod, shadow, is_charged, true),
+                AtPeriodEnd::Nothing,
+                "case {at}"
+            );
         }
     }
 
@@ -151,16 +223,29 @@ mod tests {
             let container = json!({ "name": "c", "resources": { "requests": { "cpu": "2", "memory": "1Gi" } } });
             let object = json!({ "metadata": { "name": "web", "namespace": "demo", "uid": "u" },
                 "spec": { "containers": [container] }, "status": status });
-            LocalPod::of(serde_json::from_value(object).unwrap(), &Key::new("liqo", "milan")).unwrap()
+            LocalPod::of(
+                serde_json::from_value(object).unwrap(),
+                &Key::new("liqo", "milan"),
+            )
+            .unwrap()
         };
-        let entry = |status: Value| running_entry(&local(status), "gold", 1_767_225_660).map(|entry| entry.to_string());
+        let entry = |status: Value| {
+            running_entry(&local(status), "gold", 1_767_225_660).map(|entry| entry.to_string())
+        };
         let started = "2026-01-01T00:00:00Z";
         let running = entry(json!({ "phase": "Running", "startTime": started })).unwrap();
         assert!(
-            running.starts_with("u gold 1767225600 1767225660 cpu=2,memory=1073741824,") && running.ends_with(" demo"),
+            running.starts_with("u gold 1767225600 1767225660 cpu=2,memory=1073741824,")
+                && running.ends_with(" demo"),
             "{running}"
         );
-        assert_eq!((entry(json!({})), entry(json!({ "phase": "Failed", "startTime": started }))), (None, None));
+        assert_eq!(
+            (
+                entry(json!({})),
+                entry(json!({ "phase": "Failed", "startTime": started }))
+            ),
+            (None, None)
+        );
     }
 
     #[test]
@@ -168,13 +253,30 @@ mod tests {
         let local = |resources: serde_json::Value| {
             let object = json!({ "metadata": { "name": "web", "namespace": "demo", "uid": "u" },
                 "spec": { "containers": [{ "name": "c", "resources": resources }] } });
-            LocalPod::of(serde_json::from_value(object).unwrap(), &Key::new("liqo", "milan")).unwrap()
+            LocalPod::of(
+                serde_json::from_value(object).unwrap(),
+                &Key::new("liqo", "milan"),
+            )
+            .unwrap()
         };
-        let first = |resources, percentage| chargeable(&local(resources), Charge::Requests, percentage, &[])[0].to_string();
-        assert_eq!(first(json!({}), 800), "cpu=10m, ephemeral-storage=0, memory=32Mi, pods=1");
-        let large = json!({ "requests": { "cpu": "1", "memory": "1Gi" }, "limits": { "memory": "16Gi" } });
-        assert!(first(large.clone(), 800).contains("memory=2Gi"), "{}", first(large, 800));
-        assert_eq!(chargeable(&local(json!({})), Charge::Limits, 800, &[]).len(), 4);
+        let first = |resources, percentage| {
+            chargeable(&local(resources), Charge::Requests, percentage, &[])[0].to_string()
+        };
+        assert_eq!(
+            first(json!({}), 800),
+            "cpu=10m, ephemeral-storage=0, memory=32Mi, pods=1"
+        );
+        let large =
+            json!({ "requests": { "cpu": "1", "memory": "1Gi" }, "limits": { "memory": "16Gi" } });
+        assert!(
+            first(large.clone(), 800).contains("memory=2Gi"),
+            "{}",
+            first(large, 800)
+        );
+        assert_eq!(
+            chargeable(&local(json!({})), Charge::Limits, 800, &[]).len(),
+            4
+        );
     }
 
     #[test]
@@ -185,15 +287,28 @@ mod tests {
             let status = json!({ "name": "c", "allocatedResources": amounts, "resources": { "requests": amounts } });
             let object = json!({ "metadata": { "name": "web", "namespace": "demo", "uid": "u" },
                 "spec": { "containers": [container] }, "status": { "phase": "Running", "containerStatuses": [status] } });
-            LocalPod::of(serde_json::from_value(object).unwrap(), &Key::new("liqo", "milan")).unwrap()
+            LocalPod::of(
+                serde_json::from_value(object).unwrap(),
+                &Key::new("liqo", "milan"),
+            )
+            .unwrap()
         };
-        let former: ResourceList = "4".parse().map(|cpu| [("cpu", cpu)].into_iter().collect()).unwrap();
+        let former: ResourceList = "4"
+            .parse()
+            .map(|cpu| [("cpu", cpu)].into_iter().collect())
+            .unwrap();
         let cpus = |shown: &str, former: &[ResourceList]| {
             let all = chargeable(&local(shown), Charge::Requests, 800, former);
-            all.iter().map(|one| one.get("cpu").to_string()).collect::<Vec<_>>()
+            all.iter()
+                .map(|one| one.get("cpu").to_string())
+                .collect::<Vec<_>>()
         };
         assert_eq!(cpus("1000", &[]), ["1"]);
-        assert_eq!(cpus("2", std::slice::from_ref(&former)), ["4", "1", "2"], "it is being resized from 4 to 1");
+        assert_eq!(
+            cpus("2", std::slice::from_ref(&former)),
+            ["4", "1", "2"],
+            "it is being resized from 4 to 1"
+        );
         assert_eq!(cpus("1000", &[former]), ["4", "1"]);
     }
 }

@@ -23,7 +23,11 @@ impl Controller {
         let is_controller = |owner: &&Value| owner.get("controller") == Some(&Value::Bool(true));
         let controller = owners.as_array()?.iter().find(is_controller)?;
         let field = |pointer| text(controller, pointer).unwrap_or_default().to_owned();
-        Some(Self { kind: field("/kind"), name: field("/name"), uid: field("/uid") })
+        Some(Self {
+            kind: field("/kind"),
+            name: field("/name"),
+            uid: field("/uid"),
+        })
     }
 
     /// Whether it creates a deleted pod again at no cost. A Job counts it as a failure.
@@ -47,8 +51,19 @@ mod tests {
     fn of_all_owners_of_a_pod_only_one_controls_it() {
         let pod = |owners: Value| json!({ "metadata": { "ownerReferences": owners } });
         let owners = json!([{ "kind": "Node", "uid": "a" }, { "kind": "Job", "name": "j", "uid": "b", "controller": true }]);
-        assert_eq!(Controller::of(&pod(owners)), Some(Controller { kind: "Job".into(), name: "j".into(), uid: "b".into() }));
-        for none in [json!([{ "kind": "Job", "uid": "b", "controller": false }]), json!([]), json!(null)] {
+        assert_eq!(
+            Controller::of(&pod(owners)),
+            Some(Controller {
+                kind: "Job".into(),
+                name: "j".into(),
+                uid: "b".into()
+            })
+        );
+        for none in [
+            json!([{ "kind": "Job", "uid": "b", "controller": false }]),
+            json!([]),
+            json!(null),
+        ] {
             assert_eq!(Controller::of(&pod(none)), None);
         }
         assert_eq!(Controller::of(&json!({})), None);

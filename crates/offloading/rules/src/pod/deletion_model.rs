@@ -1,11 +1,13 @@
-//! A model of how pods end: both sides' rules over three objects, in any order of passes, late watches, restarts and versions.
+//! A model of how pods end: both sides' rules over three objects, in any order of passes, late
+//! watches, restarts and versions.
 //!
 //! ```text
 //!   user --> local pod <-- consumer: local::decide --> shadow pod <-- provider: remote::decide --> remote pod <-- kubelet
 //! ```
-//! Each side decides by what its watches last showed, and may die after any of its writes, or while the API server removes the local
-//! pod, which takes two writes of its own. Each write is applied as an API server would. In the end a side decides again only if
-//! something made the pod due: a watch that showed a change, a restart, a request that failed, or a time that the decision named.
+//! Each side decides by what its watches last showed, and may die after any of its writes, or while
+//! the API server removes the local pod, which takes two writes of its own. Each write is applied
+//! as an API server would. In the end a side decides again only if something made the pod due: a
+//! watch that showed a change, a restart, a request that failed, or a time that the decision named.
 
 use std::{sync::Arc, time::Duration};
 
@@ -39,7 +41,8 @@ enum Event {
     ConsumerSeesLocal,
     /// The consumer's watch of shadow pods shows what there is.
     ConsumerSeesShadow,
-    /// The API server does only the first half of the next removal of the local pod. A consumer learns that, or dies.
+    /// The API server does only the first half of the next removal of the local pod. A consumer
+    /// learns that, or dies.
     RemovalIsInterrupted {
         dies: bool,
     },
@@ -64,7 +67,10 @@ enum Event {
 
 /// Both clusters, as far as one pod is concerned.
 #[derive(Default)]
-#[allow(clippy::struct_excessive_bools, reason = "facts that do not depend on each other")]
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "facts that do not depend on each other"
+)]
 struct World {
     local: Option<Value>,
     shadow: Option<Value>,
@@ -92,7 +98,8 @@ struct World {
     /// Whether there is a contract, and whether what the pod used is stored.
     metered: bool,
     stored: bool,
-    /// Whether this cluster lends the pod on for a consumer, and so holds the local pod until its end is known.
+    /// Whether this cluster lends the pod on for a consumer, and so holds the local pod until its
+    /// end is known.
     held: bool,
     /// The history of the pod.
     runs_once: bool,
@@ -109,7 +116,8 @@ struct World {
 fn set_deletion(object: &mut Value, grace: i64) {
     let before = object["metadata"]["deletionGracePeriodSeconds"].as_i64();
     object["metadata"]["deletionTimestamp"] = "2100-01-01T00:00:00Z".into();
-    object["metadata"]["deletionGracePeriodSeconds"] = before.map_or(grace, |before| before.min(grace)).into();
+    object["metadata"]["deletionGracePeriodSeconds"] =
+        before.map_or(grace, |before| before.min(grace)).into();
 }
 
 fn is_deleted(object: &Value) -> bool {
@@ -121,7 +129,9 @@ fn has_ended(pod: &Value) -> bool {
 }
 
 fn has_finalizers(object: &Value) -> bool {
-    object["metadata"]["finalizers"].as_array().is_some_and(|all| !all.is_empty())
+    object["metadata"]["finalizers"]
+        .as_array()
+        .is_some_and(|all| !all.is_empty())
 }
 
 impl World {
@@ -132,13 +142,23 @@ impl World {
             "spec": { "restartPolicy": policy, "containers": [{ "name": "c", "image": "i" }] },
             "status": { "phase": "Pending" },
         });
-        Self { local: Some(local), runs_once, ..Self::default() }
+        Self {
+            local: Some(local),
+            runs_once,
+            ..Self::default()
+        }
     }
 
     /// A pod that this cluster created for a consumer and lends on.
     fn lent_on() -> Self {
-        let mut world = Self { held: true, ..Self::new(true) };
-        world.local.iter_mut().for_each(|local| local["metadata"]["finalizers"] = json!([finalizers::FINAL_STATUS]));
+        let mut world = Self {
+            held: true,
+            ..Self::new(true)
+        };
+        world
+            .local
+            .iter_mut()
+            .for_each(|local| local["metadata"]["finalizers"] = json!([finalizers::FINAL_STATUS]));
         world
     }
 
@@ -162,8 +182,14 @@ impl World {
             Event::ProviderRestarts => self.provider_restarts(),
         }
         self.holder_lets_go();
-        assert!(self.local.is_some() || self.removed_by_force || self.remote.is_none(), "the name is free while the pod exists");
-        assert!(!self.runs_once || self.runs <= 1, "a pod that may run only once ran again");
+        assert!(
+            self.local.is_some() || self.removed_by_force || self.remote.is_none(),
+            "the name is free while the pod exists"
+        );
+        assert!(
+            !self.runs_once || self.runs <= 1,
+            "a pod that may run only once ran again"
+        );
     }
 
     fn consumer_sees_local(&mut self) {
@@ -174,12 +200,15 @@ impl World {
     fn consumer_sees_shadow(&mut self) {
         self.consumer_is_due |= self.consumers_shadow != self.shadow;
         if self.consumers_shadow.is_some() || self.shadow.is_some() {
-            self.sent = self.sent.filter(|sent| *sent == Sent::Tried && self.shadow.is_none());
+            self.sent = self
+                .sent
+                .filter(|sent| *sent == Sent::Tried && self.shadow.is_none());
         }
         self.consumers_shadow.clone_from(&self.shadow);
     }
 
-    /// Another process decides nothing before it has listed the shadow pods. It may list the local pods after that.
+    /// Another process decides nothing before it has listed the shadow pods. It may list the local
+    /// pods after that.
     fn consumer_restarts(&mut self) {
         (self.sent, self.removed, self.seen_local) = (None, false, None);
         self.consumers_shadow.clone_from(&self.shadow);
@@ -195,7 +224,9 @@ impl World {
     }
 
     fn provider_sees_shadow(&mut self) {
-        let reduced = |shadow: &Value| shadow_pod::Shadow::reduce(serde_json::from_value(shadow.clone()).unwrap());
+        let reduced = |shadow: &Value| {
+            shadow_pod::Shadow::reduce(serde_json::from_value(shadow.clone()).unwrap())
+        };
         self.provider_is_due |= match (&self.providers_shadow, &self.shadow) {
             (Some(old), Some(new)) => reduced(new).differs_beyond_status(&reduced(old)),
             (old, new) => old.is_some() || new.is_some(),
@@ -204,7 +235,10 @@ impl World {
     }
 
     fn provider_sees_remote(&mut self) {
-        let uid = |pod: &Option<Value>| pod.as_ref().map(|pod| pod["metadata"]["uid"].as_str().unwrap().to_owned());
+        let uid = |pod: &Option<Value>| {
+            pod.as_ref()
+                .map(|pod| pod["metadata"]["uid"].as_str().unwrap().to_owned())
+        };
         if uid(&self.seen_remote) != uid(&self.remote) {
             self.gone.clone_from(&self.seen_remote);
         }
@@ -231,10 +265,20 @@ impl World {
 
     /// The provider's side of this cluster, for a pod that is being deleted and whose end is known.
     fn holder_lets_go(&mut self) {
-        let Some(local) = self.local.as_mut().filter(|local| self.held && is_deleted(local) && has_ended(local)) else { return };
-        assert!(self.remote.as_ref().is_none_or(has_ended), "the consumer of the pod would run another one");
+        let Some(local) = self
+            .local
+            .as_mut()
+            .filter(|local| self.held && is_deleted(local) && has_ended(local))
+        else {
+            return;
+        };
+        assert!(
+            self.remote.as_ref().is_none_or(has_ended),
+            "the consumer of the pod would run another one"
+        );
         local["metadata"]["finalizers"] = json!([]);
-        self.local.take_if(|local| local["metadata"]["deletionGracePeriodSeconds"] == 0);
+        self.local
+            .take_if(|local| local["metadata"]["deletionGracePeriodSeconds"] == 0);
     }
 
     fn kubelet(&mut self) {
@@ -255,7 +299,11 @@ impl World {
     }
 
     fn exits(&mut self) {
-        if let Some(pod) = self.remote.as_mut().filter(|pod| self.runs_once && pod["status"]["phase"] == "Running") {
+        if let Some(pod) = self
+            .remote
+            .as_mut()
+            .filter(|pod| self.runs_once && pod["status"]["phase"] == "Running")
+        {
             pod["status"] = json!({ "phase": "Succeeded" });
             self.ended_by_itself = true;
         }
@@ -264,13 +312,20 @@ impl World {
     /// Removes a deleted remote pod once nothing holds it and its kubelet is done with it.
     fn remove_remote_if_free(&mut self) {
         self.remote.take_if(|pod| {
-            let is_due = pod["spec"]["nodeName"].is_null() || pod["metadata"]["deletionGracePeriodSeconds"] == 0;
+            let is_due = pod["spec"]["nodeName"].is_null()
+                || pod["metadata"]["deletionGracePeriodSeconds"] == 0;
             is_deleted(pod) && is_due && !has_finalizers(pod)
         });
     }
 
     fn delete_remote(&mut self, uid: &str, grace: i64) {
-        let Some(pod) = self.remote.as_mut().filter(|pod| pod["metadata"]["uid"] == uid) else { return };
+        let Some(pod) = self
+            .remote
+            .as_mut()
+            .filter(|pod| pod["metadata"]["uid"] == uid)
+        else {
+            return;
+        };
         let has_node = !pod["spec"]["nodeName"].is_null();
         set_deletion(pod, if has_node { grace } else { 0 });
         if !has_node && let Some(dies) = self.remote_interruption.take() {
@@ -284,10 +339,18 @@ impl World {
     }
 
     fn consumer_decides(&mut self, writes: usize) {
-        let object = |pod: &Value| LocalPod::of(serde_json::from_value(pod.clone()).unwrap(), &Key::new("t", "default"));
+        let object = |pod: &Value| {
+            LocalPod::of(
+                serde_json::from_value(pod.clone()).unwrap(),
+                &Key::new("t", "default"),
+            )
+        };
         let home = self.seen_local.as_ref().and_then(object);
         let parsed = |shadow: &Value| serde_json::from_value::<ShadowPod>(shadow.clone()).unwrap();
-        let shadow = self.consumers_shadow.as_ref().and_then(|shadow| local_state::Shadow::of(Claimed::new(parsed(shadow))));
+        let shadow = self
+            .consumers_shadow
+            .as_ref()
+            .and_then(|shadow| local_state::Shadow::of(Claimed::new(parsed(shadow))));
         let facts = Facts {
             home: home.as_ref(),
             shadow: shadow.as_ref(),
@@ -306,7 +369,10 @@ impl World {
         };
         let decision = match (&home, &shadow) {
             (Some(home), Some(shadow)) if self.older_consumer && home.deletion.is_some() => {
-                Decision { actions: older_deletion(home, shadow), again: None }
+                Decision {
+                    actions: older_deletion(home, shadow),
+                    again: None,
+                }
             }
             _ => local::decide(&facts),
         };
@@ -328,7 +394,9 @@ impl World {
 
     /// The API server writes the grace of zero, and deletes nothing.
     fn half_remove(&mut self, dies: bool) {
-        self.local.iter_mut().for_each(|local| set_deletion(local, 0));
+        self.local
+            .iter_mut()
+            .for_each(|local| set_deletion(local, 0));
         self.consumer_is_due = true;
         if dies {
             self.consumer_restarts();
@@ -341,7 +409,8 @@ impl World {
                 if mark {
                     let Some(local) = &mut self.local else { return };
                     local["metadata"]["annotations"][liqo_api::annotations::SENT_TO] = "t".into();
-                    local["status"]["conditions"] = json!([{ "type": liqo_api::pods::OFFLOADED, "status": "Unknown" }]);
+                    local["status"]["conditions"] =
+                        json!([{ "type": liqo_api::pods::OFFLOADED, "status": "Unknown" }]);
                 }
                 self.sent = Some(Sent::Created(Duration::ZERO));
                 self.shadow.get_or_insert_with(|| {
@@ -359,13 +428,15 @@ impl World {
                 let status = seen.and_then(local_state::Shadow::remote_status).unwrap();
                 if let Some(local) = &mut self.local {
                     local["status"]["phase"] = status["phase"].clone();
-                    local["status"]["conditions"] = json!([{ "type": liqo_api::pods::OFFLOADED, "status": "True" }]);
+                    local["status"]["conditions"] =
+                        json!([{ "type": liqo_api::pods::OFFLOADED, "status": "True" }]);
                 }
             }
             Action::AskDeletion(grace) => {
                 if let Some(shadow) = &mut self.shadow {
                     shadow["spec"]["deletion"] = json!({ "gracePeriodSeconds": grace });
-                    shadow["metadata"]["generation"] = (shadow["metadata"]["generation"].as_i64().unwrap() + 1).into();
+                    shadow["metadata"]["generation"] =
+                        (shadow["metadata"]["generation"].as_i64().unwrap() + 1).into();
                 }
             }
             // The live pod may show an end that the watch does not show yet.
@@ -376,20 +447,29 @@ impl World {
                 }
             }
             Action::RemoveLocalPod if self.local.as_ref().is_some_and(has_finalizers) => {
-                self.local.iter_mut().for_each(|local| set_deletion(local, 0));
+                self.local
+                    .iter_mut()
+                    .for_each(|local| set_deletion(local, 0));
                 self.removed = true;
             }
             Action::RemoveLocalPod => {
                 if let Some(local) = self.local.take() {
-                    (self.last_phase, self.removed) = (Some(local["status"]["phase"].clone()), true);
+                    (self.last_phase, self.removed) =
+                        (Some(local["status"]["phase"].clone()), true);
                 }
             }
             // The API server shows the local pod, so it is looked at again later.
-            Action::DeleteShadow if self.seen_local.is_none() && self.local.is_some() => self.consumer_is_due = true,
+            Action::DeleteShadow if self.seen_local.is_none() && self.local.is_some() => {
+                self.consumer_is_due = true;
+            }
             Action::DeleteShadow => self.delete_shadow(),
             Action::UpdateShadow { .. } | Action::SetEvictionDelay(_) => {}
             Action::Lost(_) => {
-                if let Some(local) = self.local.as_mut().filter(|_| self.shadow.is_none() || seen.is_some()) {
+                if let Some(local) = self
+                    .local
+                    .as_mut()
+                    .filter(|_| self.shadow.is_none() || seen.is_some())
+                {
                     local["status"]["phase"] = "Failed".into();
                 }
             }
@@ -405,15 +485,28 @@ impl World {
     }
 
     fn provider_decides(&mut self, writes: usize) {
-        let reduced = |pod: &Value| Arc::new(RemotePod::reduce(serde_json::from_value(pod.clone()).unwrap()).unwrap());
+        let reduced = |pod: &Value| {
+            Arc::new(RemotePod::reduce(serde_json::from_value(pod.clone()).unwrap()).unwrap())
+        };
         self.provider_is_due = false;
-        let Some(shadow) = &self.providers_shadow else { return self.remove_orphan() };
-        let shadow = Arc::new(shadow_pod::Shadow::reduce(serde_json::from_value(shadow.clone()).unwrap()));
+        let Some(shadow) = &self.providers_shadow else {
+            return self.remove_orphan();
+        };
+        let shadow = Arc::new(shadow_pod::Shadow::reduce(
+            serde_json::from_value(shadow.clone()).unwrap(),
+        ));
         let mut live = Live::NotAsked;
         for _ in 0..writes {
-            let reported = self.reported.clone().unwrap_or_else(|| shadow.reported.clone());
+            let reported = self
+                .reported
+                .clone()
+                .unwrap_or_else(|| shadow.reported.clone());
             let expected_uid = reported.remote_uid.clone().or(self.created.clone());
-            let gone = self.gone.as_ref().map(reduced).filter(|pod| Some(&pod.uid) == expected_uid.as_ref());
+            let gone = self
+                .gone
+                .as_ref()
+                .map(reduced)
+                .filter(|pod| Some(&pod.uid) == expected_uid.as_ref());
             let snapshot = Snapshot {
                 observed_deletion: gone.is_some(),
                 ended_and_gone: gone.filter(|pod| pod.end.is_some()),
@@ -424,7 +517,10 @@ impl World {
                 name_taken: false,
                 live: std::mem::replace(&mut live, Live::NotAsked),
                 refusal: None,
-                destination: Destination { namespace: NAMESPACE.into(), state: DestinationState::Ready },
+                destination: Destination {
+                    namespace: NAMESPACE.into(),
+                    state: DestinationState::Ready,
+                },
                 applied_generation: Some(shadow.generation),
                 unreported_for: DETAIL_DELAY,
                 taken_back: None,
@@ -449,13 +545,20 @@ impl World {
                     self.provider_is_due = true;
                     return;
                 }
-                Step::ReadLive => live = self.remote.as_ref().map_or(Live::Absent, |pod| Live::Ours(reduced(pod))),
+                Step::ReadLive => {
+                    live = self
+                        .remote
+                        .as_ref()
+                        .map_or(Live::Absent, |pod| Live::Ours(reduced(pod)));
+                }
                 Step::Create => {
                     self.create_remote();
                     live = Live::Ours(reduced(self.remote.as_ref().unwrap()));
                 }
                 Step::Report(status) => {
-                    if let (Some(shadow), Some(patch)) = (&mut self.shadow, snapshot.reported.patch_to(&status)) {
+                    if let (Some(shadow), Some(patch)) =
+                        (&mut self.shadow, snapshot.reported.patch_to(&status))
+                    {
                         json_patch::merge(shadow, &patch);
                         self.writes += 1;
                     }
@@ -482,7 +585,11 @@ impl World {
         self.remotes += 1;
         let uid = format!("u{}", self.remotes);
         self.created = Some(uid.clone());
-        let held: &[&str] = if self.runs_once { &[finalizers::FINAL_STATUS] } else { &[] };
+        let held: &[&str] = if self.runs_once {
+            &[finalizers::FINAL_STATUS]
+        } else {
+            &[]
+        };
         self.remote.get_or_insert_with(|| {
             json!({
                 "metadata": { "name": "web", "namespace": NAMESPACE, "uid": uid, "finalizers": held,
@@ -494,14 +601,21 @@ impl World {
 
     fn strip_finalizer(&mut self, uid: &str) {
         self.writes += 1;
-        if let Some(pod) = self.remote.as_mut().filter(|pod| pod["metadata"]["uid"] == uid) {
+        if let Some(pod) = self
+            .remote
+            .as_mut()
+            .filter(|pod| pod["metadata"]["uid"] == uid)
+        {
             pod["metadata"]["finalizers"] = json!([]);
             self.remove_remote_if_free();
         }
     }
 
     fn release(&mut self, seen: &shadow_pod::Shadow) {
-        assert!(!self.metered || self.remotes == 0 || self.stored, "what a pod used is lost");
+        assert!(
+            !self.metered || self.remotes == 0 || self.stored,
+            "what a pod used is lost"
+        );
         if let Some(shadow) = &mut self.shadow {
             shadow["metadata"]["finalizers"] = json!([]);
             self.writes += if seen.deleted { 1 } else { 2 };
@@ -514,7 +628,9 @@ impl World {
 
     /// A pod whose shadow pod is gone ends.
     fn remove_orphan(&mut self) {
-        let Some(pod) = self.seen_remote.clone().filter(|_| self.shadow.is_none()) else { return };
+        let Some(pod) = self.seen_remote.clone().filter(|_| self.shadow.is_none()) else {
+            return;
+        };
         let pod = Arc::new(RemotePod::reduce(serde_json::from_value(pod).unwrap()).unwrap());
         match remote::decide_orphan(&pod) {
             Step::Delete(pod, grace) => self.delete_remote(&pod.uid, grace.unwrap()),
@@ -545,11 +661,16 @@ impl World {
     }
 }
 
-/// The decision of the version before ours: it wrote the deletion into the shadow pod, which its provider deletes at the end.
+/// The decision of the version before ours: it wrote the deletion into the shadow pod, which its
+/// provider deletes at the end.
 fn older_deletion(home: &LocalPod, shadow: &local_state::Shadow) -> Vec<Action> {
     let grace = home.deletion.unwrap();
-    let status = (!home.finished && shadow.remote_status().is_some()).then_some(Action::PatchLocalStatus);
-    let ask = shadow.wanted_deletion.is_none_or(|wanted| grace < wanted).then_some(Action::AskDeletion(grace));
+    let status =
+        (!home.finished && shadow.remote_status().is_some()).then_some(Action::PatchLocalStatus);
+    let ask = shadow
+        .wanted_deletion
+        .is_none_or(|wanted| grace < wanted)
+        .then_some(Action::AskDeletion(grace));
     status.into_iter().chain(ask).collect()
 }
 
@@ -619,7 +740,10 @@ proptest! {
 #[test]
 fn deleting_a_pod_that_may_run_again_takes_four_writes() {
     for metered in [false, true] {
-        let mut world = World { metered, ..World::new(false) };
+        let mut world = World {
+            metered,
+            ..World::new(false)
+        };
         world.settle();
         assert_eq!(world.runs, 1);
         world.user_deletes(30);
@@ -656,16 +780,29 @@ fn a_local_pod_whose_removal_was_interrupted_goes_all_the_same() {
 #[test]
 fn a_remote_pod_that_the_watch_never_showed_does_not_hold_its_shadow_pod() {
     let mut world = World::new(false);
-    for event in [Event::ConsumerSeesLocal, Event::Consumer(1), Event::ProviderSeesShadow, Event::Provider(16)] {
+    for event in [
+        Event::ConsumerSeesLocal,
+        Event::Consumer(1),
+        Event::ProviderSeesShadow,
+        Event::Provider(16),
+    ] {
         world.happens(event);
     }
     assert!(world.remote.is_some() && world.seen_remote.is_none());
     world.user_deletes(30);
-    for event in [Event::ConsumerSeesLocal, Event::ConsumerSeesShadow, Event::Consumer(2), Event::ProviderSeesShadow] {
+    for event in [
+        Event::ConsumerSeesLocal,
+        Event::ConsumerSeesShadow,
+        Event::Consumer(2),
+        Event::ProviderSeesShadow,
+    ] {
         world.happens(event);
     }
     world.happens(Event::Provider(16));
-    assert!(world.remote.is_none() && world.shadow.is_some(), "it had no node, so it is gone at once");
+    assert!(
+        world.remote.is_none() && world.shadow.is_some(),
+        "it had no node, so it is gone at once"
+    );
     world.settle();
     assert!(world.is_gone(), "left: {:?}", world.shadow);
 }

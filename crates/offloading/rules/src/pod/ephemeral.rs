@@ -1,9 +1,10 @@
 //! Ephemeral containers, as `kubectl debug` adds them to a running pod.
 //!
-//! They travel with the other changes of a pod, by the same rules as its other containers. An API server takes them only for a pod
-//! that exists, through a subresource of their own, where Pod Security judges them like all containers. They can have neither ports
-//! nor resources; the limits of the pod's cgroup hold for them, too. One that the provider or its API server refuses is shown as
-//! ended: it never starts, and nobody can change it.
+//! They travel with the other changes of a pod, by the same rules as its other containers. An API
+//! server takes them only for a pod that exists, through a subresource of their own, where Pod
+//! Security judges them like all containers. They can have neither ports nor resources; the limits
+//! of the pod's cgroup hold for them, too. One that the provider or its API server refuses is shown
+//! as ended: it never starts, and nobody can change it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,8 +18,8 @@ use crate::pod::local_status::{EPHEMERAL_CONTAINERS, EPHEMERAL_STATUSES, cut};
 use crate::pod::reported_status::PodStatusText;
 use crate::pod::usage::not_shared;
 
-/// Maximum number in a remote pod. Kubernetes has none, and they cannot be removed. At most as many more are looked at at once: the
-/// next ones follow when the local pod shows refused ones as ended.
+/// Maximum number in a remote pod. Kubernetes has none, and they cannot be removed. At most as many
+/// more are looked at at once: the next ones follow when the local pod shows refused ones as ended.
 const MAX_COUNT: usize = 32;
 
 const TOO_MANY: &str = "a pod in another cluster has at most 32 ephemeral containers, and they cannot be removed; delete the pod, so \
@@ -45,20 +46,34 @@ pub fn room(live: &Value) -> usize {
 
 /// The container to add, unless the pod has no room for it.
 pub fn within(room: usize, judged: Result<Value, String>) -> Result<Value, String> {
-    judged.and_then(|container| if room > 0 { Ok(container) } else { Err(TOO_MANY.to_owned()) })
+    judged.and_then(|container| {
+        if room > 0 {
+            Ok(container)
+        } else {
+            Err(TOO_MANY.to_owned())
+        }
+    })
 }
 
-/// The provider's side: the names of those that the remote pod lacks, with what to add, or why that is refused. Without `rules`, no
-/// policy selects the consumer any more.
-pub fn missing(carried: &Value, live: &Value, rules: Option<&ProviderRules>) -> Vec<MissingContainer> {
+/// The provider's side: the names of those that the remote pod lacks, with what to add, or why that
+/// is refused. Without `rules`, no policy selects the consumer any more.
+pub fn missing(
+    carried: &Value,
+    live: &Value,
+    rules: Option<&ProviderRules>,
+) -> Vec<MissingContainer> {
     let existing = names(live);
     let missing = items(carried, EPHEMERAL_CONTAINERS)
         .iter()
-        .filter(|container| dns_names::is_label(name(container)) && !existing.contains(name(container)));
+        .filter(|container| {
+            dns_names::is_label(name(container)) && !existing.contains(name(container))
+        });
     let judged = |container: &Value| {
         let allowed = match rules {
             None => Err(not_shared().message),
-            Some(rules) => ephemeral_container(carried, container, rules).map_err(|refusal| refusal.message),
+            Some(rules) => {
+                ephemeral_container(carried, container, rules).map_err(|refusal| refusal.message)
+            }
         };
         (name(container).to_owned(), allowed)
     };
@@ -66,7 +81,10 @@ pub fn missing(carried: &Value, live: &Value, rules: Option<&ProviderRules>) -> 
 }
 
 /// The reported status with the containers that were refused.
-pub(crate) fn with_refused(status: Option<PodStatusText>, refused: &RefusedContainers) -> Option<PodStatusText> {
+pub(crate) fn with_refused(
+    status: Option<PodStatusText>,
+    refused: &RefusedContainers,
+) -> Option<PodStatusText> {
     if refused.is_empty() {
         return status;
     }
@@ -80,25 +98,43 @@ pub(crate) fn with_refused(status: Option<PodStatusText>, refused: &RefusedConta
     Some(PodStatusText::of(&status))
 }
 
-/// A sentence about containers that the provider refused, and of which the local pod does not know yet.
+/// A sentence about containers that the provider refused, and of which the local pod does not know
+/// yet.
 pub fn newly_refused(home: &Value, remote: &Value) -> Option<String> {
     let ended = |status: &&Value| status.pointer("/state/terminated").is_some();
-    let known = items(home, &format!("/status/{EPHEMERAL_STATUSES}")).iter().filter(ended).map(name).collect::<BTreeSet<_>>();
+    let known = items(home, &format!("/status/{EPHEMERAL_STATUSES}"))
+        .iter()
+        .filter(ended)
+        .map(name)
+        .collect::<BTreeSet<_>>();
     let ours = names(home);
     let is_new = |status: &&Value| ours.contains(name(status)) && !known.contains(name(status));
-    let is_refused = |status: &&Value| text(status, "/state/terminated/reason") == Some(OffloadedReason::NotAllowed.as_str());
-    let refused = items(remote, &format!("/{EPHEMERAL_STATUSES}")).iter().filter(is_new).filter(is_refused).map(|status| {
-        let why = text(status, "/state/terminated/message").unwrap_or_default();
-        format!("the provider refused the ephemeral container {}: {why}", name(status))
-    });
+    let is_refused = |status: &&Value| {
+        text(status, "/state/terminated/reason") == Some(OffloadedReason::NotAllowed.as_str())
+    };
+    let refused = items(remote, &format!("/{EPHEMERAL_STATUSES}"))
+        .iter()
+        .filter(is_new)
+        .filter(is_refused)
+        .map(|status| {
+            let why = text(status, "/state/terminated/message").unwrap_or_default();
+            format!(
+                "the provider refused the ephemeral container {}: {why}",
+                name(status)
+            )
+        });
     let all = refused.collect::<Vec<_>>().join("; ");
     (!all.is_empty()).then(|| cut(&all))
 }
 
-/// The reason why the provider refused an ephemeral container, as the local pod shows it; `None` if it did not.
+/// The reason why the provider refused an ephemeral container, as the local pod shows it; `None` if
+/// it did not.
 pub fn refusal(home: &Value, container: &str) -> Option<String> {
     let statuses = items(home, &format!("/status/{EPHEMERAL_STATUSES}"));
-    let ended = statuses.iter().find(|status| name(status) == container)?.pointer("/state/terminated")?;
+    let ended = statuses
+        .iter()
+        .find(|status| name(status) == container)?
+        .pointer("/state/terminated")?;
     let is_refused = text(ended, "/reason") == Some(OffloadedReason::NotAllowed.as_str());
     is_refused.then(|| text(ended, "/message").unwrap_or_default().to_owned())
 }
@@ -112,19 +148,32 @@ mod tests {
     use crate::replica::{kind::Kind, name::replica_name};
 
     fn pod(containers: &[&str], ended: &[&str]) -> Value {
-        let containers: Vec<Value> = containers.iter().map(|name| json!({ "name": name, "image": "busybox" })).collect();
-        let ended: Vec<Value> = ended.iter().map(|name| json!({ "name": name, "state": { "terminated": {} } })).collect();
+        let containers: Vec<Value> = containers
+            .iter()
+            .map(|name| json!({ "name": name, "image": "busybox" }))
+            .collect();
+        let ended: Vec<Value> = ended
+            .iter()
+            .map(|name| json!({ "name": name, "state": { "terminated": {} } }))
+            .collect();
         json!({ "spec": { "ephemeralContainers": containers }, "status": { EPHEMERAL_STATUSES: ended } })
     }
 
     #[test]
     fn what_has_ended_is_not_sent_again() {
         let sent = outgoing(&pod(&["a", "b"], &["a"]), &BTreeSet::new()).unwrap();
-        assert_eq!(sent["spec"]["ephemeralContainers"], json!([{ "name": "b", "image": "busybox" }]));
+        assert_eq!(
+            sent["spec"]["ephemeralContainers"],
+            json!([{ "name": "b", "image": "busybox" }])
+        );
     }
 
     fn rules() -> ProviderRules {
-        ProviderRules { policy: "partners".into(), reflected_kinds: vec![ReflectedKind::ConfigMap], ..ProviderRules::default() }
+        ProviderRules {
+            policy: "partners".into(),
+            reflected_kinds: vec![ReflectedKind::ConfigMap],
+            ..ProviderRules::default()
+        }
     }
 
     /// The one container that a pod lacks.
@@ -136,7 +185,8 @@ mod tests {
 
     #[test]
     fn a_remote_pod_gets_what_it_lacks_and_the_rest_is_refused_in_words() {
-        let found = |carried: &[&str]| missing(&pod(carried, &[]), &pod(&["a"], &[]), Some(&rules()));
+        let found =
+            |carried: &[&str]| missing(&pod(carried, &[]), &pod(&["a"], &[]), Some(&rules()));
         assert_eq!(
             found(&["a", "b", "", "../x"]),
             [(
@@ -147,11 +197,24 @@ mod tests {
         );
         let many: Vec<String> = (0..100).map(|number| format!("c{number}")).collect();
         let many: Vec<&str> = many.iter().map(String::as_str).collect();
-        assert_eq!(found(&many).len(), MAX_COUNT - 1 + MAX_COUNT, "the next ones follow later");
+        assert_eq!(
+            found(&many).len(),
+            MAX_COUNT - 1 + MAX_COUNT,
+            "the next ones follow later"
+        );
         let one = || Ok(json!({ "name": "b" }));
-        assert_eq!((room(&pod(&["a"], &[])), within(1, one())), (MAX_COUNT - 1, one()));
-        assert_eq!((room(&pod(&many, &[])), within(0, one())), (0, Err(TOO_MANY.to_owned())));
-        assert_eq!(within(0, Err("violates PodSecurity".to_owned())), Err("violates PodSecurity".to_owned()));
+        assert_eq!(
+            (room(&pod(&["a"], &[])), within(1, one())),
+            (MAX_COUNT - 1, one())
+        );
+        assert_eq!(
+            (room(&pod(&many, &[])), within(0, one())),
+            (0, Err(TOO_MANY.to_owned()))
+        );
+        assert_eq!(
+            within(0, Err("violates PodSecurity".to_owned())),
+            Err("violates PodSecurity".to_owned())
+        );
         assert!(TOO_MANY.contains(&format!("at most {MAX_COUNT} ")));
     }
 
@@ -162,9 +225,20 @@ mod tests {
             container[key] = value;
             judged(&container, Some(&rules()))
         };
-        assert!(with("ports", json!([{ "hostPort": 80 }])).unwrap_err().contains("hostPort"));
-        assert!(with("envFrom", json!([{ "secretRef": { "name": "login" } }])).unwrap_err().contains("the Secret login"));
-        let (config_map, secret) = (replica_name(Kind::ConfigMap, "m"), replica_name(Kind::Secret, "login"));
+        assert!(
+            with("ports", json!([{ "hostPort": 80 }]))
+                .unwrap_err()
+                .contains("hostPort")
+        );
+        assert!(
+            with("envFrom", json!([{ "secretRef": { "name": "login" } }]))
+                .unwrap_err()
+                .contains("the Secret login")
+        );
+        let (config_map, secret) = (
+            replica_name(Kind::ConfigMap, "m"),
+            replica_name(Kind::Secret, "login"),
+        );
         let allowed = json!([{ "configMapRef": { "name": "m" } }, { "secretRef": { "name": "login", "optional": true } }]);
         let there = json!([{ "configMapRef": { "name": config_map } }, { "secretRef": { "name": secret, "optional": true } }]);
         assert_eq!(with("envFrom", allowed).unwrap()["envFrom"], there);
@@ -174,12 +248,22 @@ mod tests {
 
     #[test]
     fn an_ephemeral_container_reads_about_itself_what_it_would_read_at_home() {
-        let field = |path: &str| json!({ "name": "X", "valueFrom": { "fieldRef": { "fieldPath": path } } });
-        let env = ["metadata.namespace", "metadata.uid", "spec.nodeName", "metadata.name"].map(field);
+        let field =
+            |path: &str| json!({ "name": "X", "valueFrom": { "fieldRef": { "fieldPath": path } } });
+        let env = [
+            "metadata.namespace",
+            "metadata.uid",
+            "spec.nodeName",
+            "metadata.name",
+        ]
+        .map(field);
         let home = json!({ "metadata": { "name": "web", "namespace": "demo" }, "spec": { "nodeName": "milan", "containers": [],
             "ephemeralContainers": [{ "name": "debug", "image": "i", "env": env }] } });
         let carried = outgoing(&home, &BTreeSet::new()).unwrap();
-        let added = missing(&carried, &pod(&[], &[]), Some(&rules())).remove(0).1.unwrap();
+        let added = missing(&carried, &pod(&[], &[]), Some(&rules()))
+            .remove(0)
+            .1
+            .unwrap();
         let expected = json!([field("metadata.labels['liqo.io/home-namespace']"), field("metadata.labels['liqo.io/shadow-pod']"),
             { "name": "X", "value": "milan" }, field("metadata.name")]);
         assert_eq!(added["env"], expected);
@@ -187,18 +271,45 @@ mod tests {
 
     #[test]
     fn a_refused_container_has_ended_and_its_owner_is_told_once() {
-        let refused = RefusedContainers::from([("a".to_owned(), "violates PodSecurity".to_owned())]);
-        let reported = with_refused(Some(PodStatusText::of(&json!({ "phase": "Running" }))), &refused).unwrap().value();
+        let refused =
+            RefusedContainers::from([("a".to_owned(), "violates PodSecurity".to_owned())]);
+        let reported = with_refused(
+            Some(PodStatusText::of(&json!({ "phase": "Running" }))),
+            &refused,
+        )
+        .unwrap()
+        .value();
         assert_eq!(reported["phase"], "Running");
         let home = pod(&["a"], &[]);
         let message = newly_refused(&home, &reported).unwrap();
-        assert_eq!(message, "the provider refused the ephemeral container a: violates PodSecurity");
-        assert_eq!(newly_refused(&pod(&["a"], &["a"]), &reported), None, "the local pod shows it");
-        assert_eq!(newly_refused(&pod(&["b"], &[]), &reported), None, "a stranger");
+        assert_eq!(
+            message,
+            "the provider refused the ephemeral container a: violates PodSecurity"
+        );
+        assert_eq!(
+            newly_refused(&pod(&["a"], &["a"]), &reported),
+            None,
+            "the local pod shows it"
+        );
+        assert_eq!(
+            newly_refused(&pod(&["b"], &[]), &reported),
+            None,
+            "a stranger"
+        );
         let shown = json!({ "status": reported });
-        assert_eq!(refusal(&shown, "a").as_deref(), Some("violates PodSecurity"));
-        assert_eq!((refusal(&shown, "b"), refusal(&pod(&["a"], &["a"]), "a")), (None, None), "it ended by itself");
+        assert_eq!(
+            refusal(&shown, "a").as_deref(),
+            Some("violates PodSecurity")
+        );
+        assert_eq!(
+            (refusal(&shown, "b"), refusal(&pod(&["a"], &["a"]), "a")),
+            (None, None),
+            "it ended by itself"
+        );
         let untouched = Some(PodStatusText::of(&json!({ "phase": "Running" })));
-        assert_eq!(with_refused(untouched.clone(), &RefusedContainers::new()), untouched);
+        assert_eq!(
+            with_refused(untouched.clone(), &RefusedContainers::new()),
+            untouched
+        );
     }
 }

@@ -1,12 +1,17 @@
-//! Delay until Kubernetes evicts a pod from a node that does not answer: the `tolerationSeconds` of two tolerations.
+//! Delay until Kubernetes evicts a pod from a node that does not answer: the `tolerationSeconds` of
+//! two tolerations.
 
 use liqo_api::EvictionDelay;
 use serde_json::{Value, json};
 
 use crate::json::{items, set_at, text};
 
-/// Taints of nodes that do not answer. Kubernetes gives each pod a toleration of both for five minutes, unless the pod has its own.
-const TAINTS: [&str; 2] = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
+/// Taints of nodes that do not answer. Kubernetes gives each pod a toleration of both for five
+/// minutes, unless the pod has its own.
+const TAINTS: [&str; 2] = [
+    "node.kubernetes.io/not-ready",
+    "node.kubernetes.io/unreachable",
+];
 
 const NO_EXECUTE: &str = "NoExecute";
 
@@ -16,14 +21,22 @@ pub fn delay(pod: &Value) -> Option<EvictionDelay> {
     (one == other).then_some(one)
 }
 
-/// As Kubernetes decides: without a toleration at once, with several after the shortest time that one names.
+/// As Kubernetes decides: without a toleration at once, with several after the shortest time that
+/// one names.
 fn delay_of(pod: &Value, taint: &str) -> EvictionDelay {
-    let tolerating: Vec<&Value> = items(pod, "/spec/tolerations").iter().filter(|one| tolerates(one, taint)).collect();
+    let tolerating: Vec<&Value> = items(pod, "/spec/tolerations")
+        .iter()
+        .filter(|one| tolerates(one, taint))
+        .collect();
     if tolerating.is_empty() {
         return EvictionDelay::Seconds(0);
     }
-    let seconds = tolerating.iter().filter_map(|one| one.get("tolerationSeconds")?.as_i64());
-    let shortest = seconds.min().map(|seconds| u32::try_from(seconds.max(0)).unwrap_or(u32::MAX));
+    let seconds = tolerating
+        .iter()
+        .filter_map(|one| one.get("tolerationSeconds")?.as_i64());
+    let shortest = seconds
+        .min()
+        .map(|seconds| u32::try_from(seconds.max(0)).unwrap_or(u32::MAX));
     shortest.map_or(EvictionDelay::Never, EvictionDelay::Seconds)
 }
 
@@ -33,20 +46,26 @@ fn tolerates(toleration: &Value, taint: &str) -> bool {
     let effect = text(toleration, "/effect").unwrap_or_default();
     // The taints have no value.
     let fits = exists || text(toleration, "/value").unwrap_or_default().is_empty();
-    (key == taint && fits || key.is_empty() && exists) && (effect.is_empty() || effect == NO_EXECUTE)
+    (key == taint && fits || key.is_empty() && exists)
+        && (effect.is_empty() || effect == NO_EXECUTE)
 }
 
-/// The tolerations of the pod with this delay. The API server accepts that of a running pod: only times change, or tolerations are added.
+/// The tolerations of the pod with this delay. The API server accepts that of a running pod: only
+/// times change, or tolerations are added.
 pub fn tolerations(pod: &Value, delay: EvictionDelay) -> Vec<Value> {
     let mut all = items(pod, "/spec/tolerations").to_vec();
     for taint in TAINTS {
         let mut has_one = false;
         for toleration in all.iter_mut().filter(|one| tolerates(one, taint)) {
-            // Only one with this effect may have seconds. Otherwise another one is added, and the shortest time counts.
-            let names_taint = text(toleration, "/key") == Some(taint) && text(toleration, "/effect") == Some(NO_EXECUTE);
+            // Only one with this effect may have seconds. Otherwise another one is added, and the
+            // shortest time counts.
+            let names_taint = text(toleration, "/key") == Some(taint)
+                && text(toleration, "/effect") == Some(NO_EXECUTE);
             has_one |= names_taint;
             let has_seconds = toleration.get("tolerationSeconds").is_some();
-            let Some(fields) = toleration.as_object_mut() else { continue };
+            let Some(fields) = toleration.as_object_mut() else {
+                continue;
+            };
             match delay {
                 EvictionDelay::Never => drop(fields.remove("tolerationSeconds")),
                 // One for all taints is about others, too; it only must not be shorter.
@@ -57,7 +76,8 @@ pub fn tolerations(pod: &Value, delay: EvictionDelay) -> Vec<Value> {
             }
         }
         if !has_one {
-            let mut toleration = json!({ "key": taint, "operator": "Exists", "effect": NO_EXECUTE });
+            let mut toleration =
+                json!({ "key": taint, "operator": "Exists", "effect": NO_EXECUTE });
             if let EvictionDelay::Seconds(seconds) = delay {
                 set_at(&mut toleration, &["tolerationSeconds"], seconds);
             }
@@ -97,21 +117,44 @@ mod tests {
         assert_eq!(delay(&pod(&json!([]))), Some(Seconds(0)));
         assert_eq!(delay(&pod(&json!([{ "operator": "Exists" }]))), Some(Never));
         assert_eq!(
-            delay(&pod(&json!([{ "operator": "Exists" }, of(TAINTS[0], Some(-5)), of(TAINTS[1], Some(0))]))),
+            delay(&pod(
+                &json!([{ "operator": "Exists" }, of(TAINTS[0], Some(-5)), of(TAINTS[1], Some(0))])
+            )),
             Some(Seconds(0))
         );
-        assert_eq!(delay(&pod(&json!([of(TAINTS[0], Some(300)), of(TAINTS[1], Some(9))]))), None);
-        let other_effect = json!([{ "key": TAINTS[0], "operator": "Exists", "effect": "NoSchedule" }]);
+        assert_eq!(
+            delay(&pod(&json!([
+                of(TAINTS[0], Some(300)),
+                of(TAINTS[1], Some(9))
+            ]))),
+            None
+        );
+        let other_effect =
+            json!([{ "key": TAINTS[0], "operator": "Exists", "effect": "NoSchedule" }]);
         assert_eq!(delay(&pod(&other_effect)), Some(Seconds(0)));
     }
 
     #[test]
     fn only_the_times_of_the_usual_tolerations_change() {
         let virtual_nodes = of("virtual-node.liqo.io/not-allowed", None);
-        let usual = json!([virtual_nodes, of(TAINTS[0], Some(300)), of(TAINTS[1], Some(300))]);
-        let wanted = json!([virtual_nodes, of(TAINTS[0], Some(0)), of(TAINTS[1], Some(0))]);
-        assert_eq!(json!(tolerations(&pod(&usual), EvictionDelay::Seconds(0))), wanted);
-        assert_eq!(json!(tolerations(&pod(&json!([])), EvictionDelay::Never)), both(None));
+        let usual = json!([
+            virtual_nodes,
+            of(TAINTS[0], Some(300)),
+            of(TAINTS[1], Some(300))
+        ]);
+        let wanted = json!([
+            virtual_nodes,
+            of(TAINTS[0], Some(0)),
+            of(TAINTS[1], Some(0))
+        ]);
+        assert_eq!(
+            json!(tolerations(&pod(&usual), EvictionDelay::Seconds(0))),
+            wanted
+        );
+        assert_eq!(
+            json!(tolerations(&pod(&json!([])), EvictionDelay::Never)),
+            both(None)
+        );
     }
 
     proptest! {

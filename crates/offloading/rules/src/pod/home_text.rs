@@ -1,4 +1,5 @@
-//! Messages of a provider's programs about a remote pod, in the words of home: objects have the names that they have at home.
+//! Messages of a provider's programs about a remote pod, in the words of home: objects have the
+//! names that they have at home.
 
 use std::sync::Arc;
 
@@ -14,7 +15,10 @@ pub fn with_home_names(text: &str, named: &References) -> String {
     let mut text = text.to_owned();
     if text.contains(MARK) {
         // An object of another name has no replica, and such a name may be anything.
-        let named = named.all().map(|(kind, name)| (kind, name.as_str())).filter(|(_, name)| is_subdomain(name));
+        let named = named
+            .all()
+            .map(|(kind, name)| (kind, name.as_str()))
+            .filter(|(_, name)| is_subdomain(name));
         // Most pods mount it without naming it.
         for (kind, name) in named.chain([(Kind::ConfigMap, ROOT_CA)]) {
             text = replace_word(&text, &replica_name(kind, name), name);
@@ -49,7 +53,8 @@ pub(crate) fn replace_word(text: &str, word: &str, with: &str) -> String {
     let continues = |c: char| c.is_ascii_alphanumeric() || c == '-';
     let (mut replaced, mut rest, mut follows_more) = (String::new(), text, false);
     while let Some((before, after)) = rest.split_once(word) {
-        let is_part = before.chars().next_back().map_or(follows_more, continues) || after.starts_with(continues);
+        let is_part = before.chars().next_back().map_or(follows_more, continues)
+            || after.starts_with(continues);
         replaced.push_str(before);
         replaced.push_str(if is_part { word } else { with });
         (rest, follows_more) = (after, word.ends_with(continues));
@@ -70,7 +75,11 @@ mod tests {
         let pod = json!({ "metadata": { "namespace": "demo", "name": "web", "uid": "u" },
             "spec": { "containers": [{ "name": "c", "envFrom": [{ "configMapRef": { "name": "same" } }] }],
                 "volumes": [{ "name": "v", "secret": { "secretName": "same" } }, { "name": "ca", "configMap": { "name": "ca.crt" } }] } });
-        LocalPod::of(serde_json::from_value(pod).unwrap(), &Key::new("liqo-provider-x", "default")).unwrap()
+        LocalPod::of(
+            serde_json::from_value(pod).unwrap(),
+            &Key::new("liqo-provider-x", "default"),
+        )
+        .unwrap()
     }
 
     #[test]
@@ -78,15 +87,37 @@ mod tests {
         let pod = local_pod();
         let name = replica_name;
         for (said, shown) in [
-            (format!("configmap \"{}\" not found", name(Kind::ConfigMap, "same")), "configmap \"same\" not found"),
-            (format!("couldn't find key k in Secret x/{}", name(Kind::Secret, "same")), "couldn't find key k in Secret x/same"),
-            (format!("no {}.", name(Kind::ConfigMap, "ca.crt")), "no ca.crt."),
-            (format!("secret {} not found", name(Kind::Secret, "liqo-api-server-u")), "secret liqo-api-server-u not found"),
+            (
+                format!("configmap \"{}\" not found", name(Kind::ConfigMap, "same")),
+                "configmap \"same\" not found",
+            ),
+            (
+                format!(
+                    "couldn't find key k in Secret x/{}",
+                    name(Kind::Secret, "same")
+                ),
+                "couldn't find key k in Secret x/same",
+            ),
+            (
+                format!("no {}.", name(Kind::ConfigMap, "ca.crt")),
+                "no ca.crt.",
+            ),
+            (
+                format!(
+                    "secret {} not found",
+                    name(Kind::Secret, "liqo-api-server-u")
+                ),
+                "secret liqo-api-server-u not found",
+            ),
         ] {
             assert_eq!(of_pod(&said, &pod), shown);
         }
-        let strange =
-            format!("{} x{} liqo-{}", name(Kind::Secret, "other"), name(Kind::Secret, "same"), name(Kind::Secret, "same"));
+        let strange = format!(
+            "{} x{} liqo-{}",
+            name(Kind::Secret, "other"),
+            name(Kind::Secret, "same"),
+            name(Kind::Secret, "same")
+        );
         assert_eq!(of_pod(&strange, &pod), strange, "names of others");
     }
 
@@ -102,7 +133,13 @@ mod tests {
                 "spec": { "namespace": "demo", "pool": "default", "pod": carried }, "status": status });
             Arc::new(Shadow::of(Claimed::new(serde_json::from_value(shadow).unwrap())).unwrap())
         };
-        let told = of_shadow(shadow(&format!("{derived}: invalid"), &format!("secret \"{derived}\" not found")), Some(&pod));
+        let told = of_shadow(
+            shadow(
+                &format!("{derived}: invalid"),
+                &format!("secret \"{derived}\" not found"),
+            ),
+            Some(&pod),
+        );
         assert_eq!(told, shadow("same: invalid", "secret \"same\" not found"));
         let plain = shadow("m", "w");
         assert!(Arc::ptr_eq(&of_shadow(plain.clone(), Some(&pod)), &plain));

@@ -6,20 +6,26 @@ use serde_json::Value;
 use crate::json::text;
 use crate::pod::admission::Refusal;
 
-/// Maximum length of a host name. Source: `pkg/kubelet/util` of Kubernetes, after `HOST_NAME_MAX` of Linux.
+/// Maximum length of a host name. Source: `pkg/kubelet/util` of Kubernetes, after `HOST_NAME_MAX`
+/// of Linux.
 const MAX_LEN: usize = 64;
 /// Maximum length of the name of a pod as its host name.
 const MAX_LABEL_LEN: usize = 63;
 
-/// The refusal of a pod whose host name is its whole domain name (`setHostnameAsFQDN`) and would be too long here: its kubelet would
-/// start no container of it. At home the name of the namespace is mostly shorter.
+/// The refusal of a pod whose host name is its whole domain name (`setHostnameAsFQDN`) and would be
+/// too long here: its kubelet would start no container of it. At home the name of the namespace is
+/// mostly shorter.
 pub fn too_long(pod: &Value, (name, namespace): (&str, &str), domain: &str) -> Option<Refusal> {
     let subdomain = text(pod, "/spec/subdomain").filter(|subdomain| !subdomain.is_empty())?;
     if pod.pointer("/spec/setHostnameAsFQDN") != Some(&Value::Bool(true)) {
         return None;
     }
     let host = text(pod, "/spec/hostname").filter(|host| !host.is_empty());
-    let host = host.unwrap_or_else(|| name.get(..MAX_LABEL_LEN).unwrap_or(name).trim_end_matches(['-', '.']));
+    let host = host.unwrap_or_else(|| {
+        name.get(..MAX_LABEL_LEN)
+            .unwrap_or(name)
+            .trim_end_matches(['-', '.'])
+    });
     let full = format!("{host}.{subdomain}.{namespace}.svc.{domain}");
     (full.len() > MAX_LEN).then(|| Refusal {
         reason: OffloadedReason::Invalid.as_str(),
@@ -38,7 +44,12 @@ mod tests {
     use super::*;
 
     fn refused(spec: &Value, name: &str) -> bool {
-        too_long(&json!({ "spec": spec }), (name, "c06-rome-5v3yol"), "cluster.local").is_some()
+        too_long(
+            &json!({ "spec": spec }),
+            (name, "c06-rome-5v3yol"),
+            "cluster.local",
+        )
+        .is_some()
     }
 
     #[test]
@@ -49,7 +60,11 @@ mod tests {
         assert!(refused(&spec, &"n".repeat(65 - rest)) && !refused(&spec, &"n".repeat(64 - rest)));
         let named = json!({ "setHostnameAsFQDN": true, "subdomain": "s", "hostname": "short" });
         assert!(!refused(&named, &"n".repeat(60)));
-        for spec in [json!({ "subdomain": "s" }), json!({ "setHostnameAsFQDN": true }), json!({})] {
+        for spec in [
+            json!({ "subdomain": "s" }),
+            json!({ "setHostnameAsFQDN": true }),
+            json!({}),
+        ] {
             assert!(!refused(&spec, &"n".repeat(200)), "{spec}");
         }
     }

@@ -7,20 +7,40 @@ use crate::pod::local_status::DISRUPTION_TARGET;
 /// Kubernetes' default of `backoffLimit`.
 const DEFAULT_BACKOFF_LIMIT: i32 = 6;
 
-/// Whether a Job goes on when one of its pods is evicted that never ran: its policy ignores disruptions, or it may count this as a failure
-/// and still has one left for itself. `ending` pods of it are being deleted, which it may not have counted yet.
+/// Whether a Job goes on when one of its pods is evicted that never ran: its policy ignores
+/// disruptions, or it may count this as a failure and still has one left for itself. `ending` pods
+/// of it are being deleted, which it may not have counted yet.
 pub fn survives_eviction(job: &Job, ending: usize) -> bool {
     let Some(spec) = &job.spec else { return false };
-    let rules = spec.pod_failure_policy.iter().flat_map(|policy| &policy.rules);
-    match rules.into_iter().find(|rule| is_about_disruptions(rule)).map(|rule| rule.action.as_str()) {
+    let rules = spec
+        .pod_failure_policy
+        .iter()
+        .flat_map(|policy| &policy.rules);
+    match rules
+        .into_iter()
+        .find(|rule| is_about_disruptions(rule))
+        .map(|rule| rule.action.as_str())
+    {
         Some("Ignore") => true,
         Some("Count") | None => {
-            let failed = job.status.as_ref().and_then(|status| status.failed).unwrap_or_default();
-            let uncounted = job.status.as_ref().and_then(|status| status.uncounted_terminated_pods.as_ref());
-            let uncounted = uncounted.and_then(|pods| pods.failed.as_ref()).map_or(0, Vec::len);
+            let failed = job
+                .status
+                .as_ref()
+                .and_then(|status| status.failed)
+                .unwrap_or_default();
+            let uncounted = job
+                .status
+                .as_ref()
+                .and_then(|status| status.uncounted_terminated_pods.as_ref());
+            let uncounted = uncounted
+                .and_then(|pods| pods.failed.as_ref())
+                .map_or(0, Vec::len);
             // Some may be among both: then fewer are evicted.
             let lost = failed.saturating_add(i32::try_from(ending + uncounted).unwrap_or(i32::MAX));
-            let left = spec.backoff_limit.unwrap_or(DEFAULT_BACKOFF_LIMIT).saturating_sub(lost);
+            let left = spec
+                .backoff_limit
+                .unwrap_or(DEFAULT_BACKOFF_LIMIT)
+                .saturating_sub(lost);
             // Each index has a limit of its own, and what it has used of it is not known here.
             spec.backoff_limit_per_index.is_none() && left >= 2
         }
@@ -30,7 +50,9 @@ pub fn survives_eviction(job: &Job, ending: usize) -> bool {
 
 fn is_about_disruptions(rule: &PodFailurePolicyRule) -> bool {
     let conditions = rule.on_pod_conditions.iter().flatten();
-    conditions.into_iter().any(|one| one.type_ == DISRUPTION_TARGET && one.status == "True")
+    conditions
+        .into_iter()
+        .any(|one| one.type_ == DISRUPTION_TARGET && one.status == "True")
 }
 
 #[cfg(test)]
@@ -41,16 +63,25 @@ mod tests {
 
     fn survives(mut spec: Value, failed: i32) -> bool {
         spec["template"] = json!({});
-        let job =
-            |failed: i32| -> Job { serde_json::from_value(json!({ "spec": spec, "status": { "failed": failed } })).unwrap() };
+        let job = |failed: i32| -> Job {
+            serde_json::from_value(json!({ "spec": spec, "status": { "failed": failed } })).unwrap()
+        };
         let outcome = survives_eviction(&job(failed), 0);
         let uncounted = usize::try_from(failed).unwrap();
-        assert_eq!(survives_eviction(&job(0), uncounted), outcome, "a pod that is being deleted counts as one that failed");
+        assert_eq!(
+            survives_eviction(&job(0), uncounted),
+            outcome,
+            "a pod that is being deleted counts as one that failed"
+        );
         let mut flushing = job(0);
         let failed: Vec<String> = (0..failed).map(|number| number.to_string()).collect();
         let status = json!({ "uncountedTerminatedPods": { "failed": failed } });
         flushing.status = serde_json::from_value(status).unwrap();
-        assert_eq!(survives_eviction(&flushing, 0), outcome, "so does one that the Job controller counts just now");
+        assert_eq!(
+            survives_eviction(&flushing, 0),
+            outcome,
+            "so does one that the Job controller counts just now"
+        );
         outcome
     }
 
@@ -58,7 +89,9 @@ mod tests {
     fn a_job_goes_on_if_it_ignores_disruptions_or_has_two_failures_left() {
         assert!(survives(json!({}), 0) && survives(json!({}), 4));
         assert!(
-            !survives(json!({}), 5) && !survives(json!({ "backoffLimit": 1 }), 0) && !survives(json!({ "backoffLimit": 0 }), 0)
+            !survives(json!({}), 5)
+                && !survives(json!({ "backoffLimit": 1 }), 0)
+                && !survives(json!({ "backoffLimit": 0 }), 0)
         );
         assert!(!survives(json!({ "backoffLimitPerIndex": 5 }), 0));
         let with_rule = |action: &str, limit: i32| {

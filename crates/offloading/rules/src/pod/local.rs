@@ -1,8 +1,10 @@
-//! Decides what to do about one offloaded pod: a pure function of the local pod, its shadow pod and the peer.
+//! Decides what to do about one offloaded pod: a pure function of the local pod, its shadow pod and
+//! the peer.
 //!
-//! The rules, most important first: a pod that has ended never runs again; a pod that may run only once is sent only once; the
-//! silence of a peer proves nothing, but for a pod that it ran on our own node and that this cluster ended itself; what is not started
-//! there comes home, if it may run here and its controller creates it again.
+//! The rules, most important first: a pod that has ended never runs again; a pod that may run only
+//! once is sent only once; the silence of a peer proves nothing, but for a pod that it ran on our
+//! own node and that this cluster ended itself; what is not started there comes home, if it may run
+//! here and its controller creates it again.
 //!
 //! ```text
 //!   why it does not start                                replaced
@@ -27,14 +29,18 @@ use crate::pod::refusals::{self, Cause};
 use crate::pod::shadow_pod::MAX_GRACE_SECONDS;
 use crate::pod::waiting::Waiting;
 
-/// Reason of the condition on a pod that may run only once, or that gets a token: written before the pod is sent, replaced by the
-/// provider's answer.
+/// Reason of the condition on a pod that may run only once, or that gets a token: written before
+/// the pod is sent, replaced by the provider's answer.
 pub const SENDING: &str = OffloadedReason::Sending.as_str();
 
 /// The reasons why the pods of a namespace no longer run at any provider.
-const ENDED: [&str; 2] = [OffloadedReason::NamespaceNotOffloaded.as_str(), OffloadedReason::OffloadingIsLocal.as_str()];
+const ENDED: [&str; 2] = [
+    OffloadedReason::NamespaceNotOffloaded.as_str(),
+    OffloadedReason::OffloadingIsLocal.as_str(),
+];
 
-/// Maximum delay until the watch shows a shadow pod that we created. After that, the controller asks for it.
+/// Maximum delay until the watch shows a shadow pod that we created. After that, the controller
+/// asks for it.
 pub const VISIBLE_WITHIN: Duration = Duration::from_secs(10);
 
 /// Interval between two checks whether a pod of ours that a silent peer ran here has ended.
@@ -58,7 +64,8 @@ pub enum Ran {
     Elsewhere,
     /// On a node of ours, and it is not known to have ended.
     Here,
-    /// On a node of ours. This cluster took back what the peer's pods used, and ended it for this reason. It never runs again.
+    /// On a node of ours. This cluster took back what the peer's pods used, and ended it for this
+    /// reason. It never runs again.
     EndedHere(String),
 }
 
@@ -89,7 +96,10 @@ pub enum Sent {
 
 /// The input of a decision.
 #[derive(Debug, Clone)]
-#[allow(clippy::struct_excessive_bools, reason = "facts that do not depend on each other")]
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "facts that do not depend on each other"
+)]
 pub struct Facts<'a> {
     /// `None` if no such pod is bound to a node of this peer.
     pub home: Option<&'a LocalPod>,
@@ -98,18 +108,22 @@ pub struct Facts<'a> {
     /// The place where the peer ran the pod when it last said so.
     pub ran: Ran,
     pub namespace: NamespaceState,
-    /// Identifies our tenancy at the provider: another tenancy does not know what was sent to this one.
+    /// Identifies our tenancy at the provider: another tenancy does not know what was sent to this
+    /// one.
     pub tenancy: Option<&'a str>,
     pub sent: Sent,
     /// The API server accepted this process's removal of the pod; the watch may not show that yet.
     pub removed: bool,
-    /// Delay until Kubernetes evicts the pod if the peer does not answer; `None` if the namespace sets none.
+    /// Delay until Kubernetes evicts the pod if the peer does not answer; `None` if the namespace
+    /// sets none.
     pub eviction_delay: Option<EvictionDelay>,
     /// Whether the namespace is that of a consumer of ours, whose pods this cluster creates.
     pub is_lent_on: bool,
-    /// Whether new pods of the namespace may run in this cluster, too; `None` if that is not known, or a matter of a consumer.
+    /// Whether new pods of the namespace may run in this cluster, too; `None` if that is not known,
+    /// or a matter of a consumer.
     pub may_run_here: Option<bool>,
-    /// The obstacle that keeps the pod from starting at the provider which accepted it, and its duration so far.
+    /// The obstacle that keeps the pod from starting at the provider which accepted it, and its
+    /// duration so far.
     pub stuck: Option<&'a (Obstacle, Duration)>,
     /// A refused pod that is created again is deleted after this time.
     pub refusal_timeout: Duration,
@@ -121,7 +135,8 @@ pub struct Facts<'a> {
 pub struct Missing {
     /// All of them, and why.
     pub message: String,
-    /// Kind and name, such as `ConfigMap/settings`, of those that get there only if a person changes something.
+    /// Kind and name, such as `ConfigMap/settings`, of those that get there only if a person
+    /// changes something.
     pub lasting: Vec<String>,
 }
 
@@ -134,8 +149,9 @@ pub struct Obstacle {
     objects: Vec<String>,
 }
 
-/// The actions for a pod that was not sent, because an object that it names will not get to the provider: it would wait there for what
-/// never comes. No actions for a pod that may not run in this cluster: the provider keeps it until a person changes the object.
+/// The actions for a pod that was not sent, because an object that it names will not get to the
+/// provider: it would wait there for what never comes. No actions for a pod that may not run in
+/// this cluster: the provider keeps it until a person changes the object.
 pub fn kept_from(home: &LocalPod, missing: &Missing, may_run_here: bool) -> Vec<Action> {
     if !may_run_here || missing.lasting.is_empty() {
         return Vec::new();
@@ -143,7 +159,9 @@ pub fn kept_from(home: &LocalPod, missing: &Missing, may_run_here: bool) -> Vec<
     let obstacle = Obstacle::of_objects(missing);
     let refusal = obstacle.refusal();
     let is_replaced = DepartureCause::NotStarted.takes(controller::kind(home.controller.as_ref()));
-    std::iter::once(refusal).chain(is_replaced.then(|| obstacle.replacement())).collect()
+    std::iter::once(refusal)
+        .chain(is_replaced.then(|| obstacle.replacement()))
+        .collect()
 }
 
 /// The decision about a pod that cannot be sent now.
@@ -155,23 +173,40 @@ impl Obstacle {
     /// With a message for the pod's owner.
     pub fn of(reason: &str, message: String) -> Self {
         let cause = refusals::remembered(reason).map_or(Cause::Passes, |(_, cause)| cause);
-        Self { reason: reason.to_owned(), message, cause, objects: Vec::new() }
+        Self {
+            reason: reason.to_owned(),
+            message,
+            cause,
+            objects: Vec::new(),
+        }
     }
 
     /// One that may go by itself, although the reason is one that lasts.
     #[must_use]
     pub fn that_passes(self) -> Self {
-        Self { cause: Cause::Passes, ..self }
+        Self {
+            cause: Cause::Passes,
+            ..self
+        }
     }
 
     fn of_objects(missing: &Missing) -> Self {
-        let cause = if missing.lasting.is_empty() { Cause::Passes } else { Cause::Lasts };
+        let cause = if missing.lasting.is_empty() {
+            Cause::Passes
+        } else {
+            Cause::Lasts
+        };
         let (message, objects) = (missing.message.clone(), missing.lasting.clone());
-        Self { reason: OffloadedReason::NotReflected.into(), message, cause, objects }
+        Self {
+            reason: OffloadedReason::NotReflected.into(),
+            message,
+            cause,
+            objects,
+        }
     }
 
-    /// The obstacle that keeps a pod that its provider accepted from starting. `has_all`: the provider has all objects that the pod needs,
-    /// so the obstacle is not in this cluster.
+    /// The obstacle that keeps a pod that its provider accepted from starting. `has_all`: the
+    /// provider has all objects that the pod needs, so the obstacle is not in this cluster.
     pub fn of_waiting(waiting: &Waiting, missing: Option<&Missing>, has_all: bool) -> Option<Self> {
         if let Some(missing) = missing {
             return Some(Self::of_objects(missing));
@@ -182,12 +217,25 @@ impl Obstacle {
     }
 
     fn refusal(&self) -> Action {
-        Action::Refuse { reason: self.reason.clone(), message: self.message.clone() }
+        Action::Refuse {
+            reason: self.reason.clone(),
+            message: self.message.clone(),
+        }
     }
 
     fn replacement(self) -> Action {
-        let Self { reason, message, cause, objects } = self;
-        Action::Replace { reason, message, cause, objects }
+        let Self {
+            reason,
+            message,
+            cause,
+            objects,
+        } = self;
+        Action::Replace {
+            reason,
+            message,
+            cause,
+            objects,
+        }
     }
 }
 
@@ -199,7 +247,8 @@ pub enum Action {
         /// Write [`SENDING`] on the local pod first.
         mark: bool,
     },
-    /// Update the shadow pod: the local pod's labels, annotations, images, deadline or amounts changed.
+    /// Update the shadow pod: the local pod's labels, annotations, images, deadline or amounts
+    /// changed.
     UpdateShadow {
         /// Update all of the pod, because the provider has not created the remote pod yet.
         whole: bool,
@@ -212,11 +261,13 @@ pub enum Action {
     NotReady,
     /// Write into the shadow pod that the remote pod should end, with this grace in seconds.
     AskDeletion(i64),
-    /// Write that the local pod failed: it is being deleted, its remote pod is gone, and no end was recorded. Somebody waits for that.
+    /// Write that the local pod failed: it is being deleted, its remote pod is gone, and no end was
+    /// recorded. Somebody waits for that.
     ShowDeletion,
     /// Remove the local pod: its remote pod is gone.
     RemoveLocalPod,
-    /// Delete the shadow pod, which exists until its remote pod is gone. If the local pod is missing, a live GET must confirm that first.
+    /// Delete the shadow pod, which exists until its remote pod is gone. If the local pod is
+    /// missing, a live GET must confirm that first.
     DeleteShadow,
     /// Show that the pod does not run there, and why. It stays Pending.
     Refuse {
@@ -234,15 +285,19 @@ pub enum Action {
     },
     /// Tell that a pod does not start, which stays where it is.
     Tell { reason: String, message: String },
-    /// End the local pod, because the provider took back what it used. Its controller may create another one elsewhere.
+    /// End the local pod, because the provider took back what it used. Its controller may create
+    /// another one elsewhere.
     Evicted(String),
-    /// End the local pod, because this cluster took back what the provider's pods used here, and this one was among them.
+    /// End the local pod, because this cluster took back what the provider's pods used here, and
+    /// this one was among them.
     EndedHere(String),
-    /// End the local pod if a live GET confirms that the shadow pod is gone: the pod may have run, and must not run again.
+    /// End the local pod if a live GET confirms that the shadow pod is gone: the pod may have run,
+    /// and must not run again.
     Lost(String),
 }
 
-/// The actions to take now, in this order, and the time until the next decision even if nothing changes.
+/// The actions to take now, in this order, and the time until the next decision even if nothing
+/// changes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Decision {
     pub actions: Vec<Action>,
@@ -251,7 +306,10 @@ pub struct Decision {
 
 impl Decision {
     fn of(actions: impl Into<Vec<Action>>) -> Self {
-        Self { actions: actions.into(), again: None }
+        Self {
+            actions: actions.into(),
+            again: None,
+        }
     }
 
     fn nothing() -> Self {
@@ -259,7 +317,10 @@ impl Decision {
     }
 
     fn later(again: Duration) -> Self {
-        Self { actions: Vec::new(), again: Some(again) }
+        Self {
+            actions: Vec::new(),
+            again: Some(again),
+        }
     }
 }
 
@@ -267,7 +328,9 @@ pub fn decide(facts: &Facts) -> Decision {
     let Some(home) = facts.home else {
         return match facts.shadow {
             // If it is being deleted already, the provider finishes that.
-            Some(shadow) if facts.peer == PeerState::Answers && !shadow.is_terminating() => Decision::of([Action::DeleteShadow]),
+            Some(shadow) if facts.peer == PeerState::Answers && !shadow.is_terminating() => {
+                Decision::of([Action::DeleteShadow])
+            }
             _ => Decision::nothing(),
         };
     };
@@ -281,10 +344,13 @@ pub fn decide(facts: &Facts) -> Decision {
         (PeerState::Answers, Some(grace), shadow) => deletion(facts, home, grace, shadow),
         (PeerState::Answers, None, Some(shadow)) if !home.finished => running(facts, home, shadow),
         (PeerState::Answers, None, None) if !home.finished => not_sent(facts, home),
-        (PeerState::Answers, None, Some(shadow)) if home.lacks_ends && shadow.phase.unverified().is_final() => {
+        (PeerState::Answers, None, Some(shadow))
+            if home.lacks_ends && shadow.phase.unverified().is_final() =>
+        {
             Decision::of([Action::PatchLocalStatus])
         }
-        // The shadow pod of a pod that has ended stays: it is the reason why the pod never runs again.
+        // The shadow pod of a pod that has ended stays: it is the reason why the pod never runs
+        // again.
         (PeerState::Answers | PeerState::Down | PeerState::Silent, ..) => Decision::nothing(),
     };
     if facts.ran == Ran::Here && facts.peer != PeerState::Answers && !home.finished {
@@ -305,15 +371,23 @@ pub fn decide(facts: &Facts) -> Decision {
 fn deletion(facts: &Facts, home: &LocalPod, grace: i64, shadow: Option<&Shadow>) -> Decision {
     let Some(shadow) = shadow else {
         return match facts.sent {
-            Sent::Created(ago) if ago < VISIBLE_WITHIN => Decision::later(VISIBLE_WITHIN.saturating_sub(ago)),
-            // As a kubelet does, which records an end before a pod goes: whoever holds the pod lets go when it knows the end.
+            Sent::Created(ago) if ago < VISIBLE_WITHIN => {
+                Decision::later(VISIBLE_WITHIN.saturating_sub(ago))
+            }
+            // As a kubelet does, which records an end before a pod goes: whoever holds the pod lets
+            // go when it knows the end.
             _ if home.has_finalizers && !home.finished => Decision::of([Action::ShowDeletion]),
             _ if facts.removed || home.only_finalizers_keep_it() => Decision::nothing(),
             _ => Decision::of([Action::RemoveLocalPod]),
         };
     };
-    // Nobody here forces the end of a consumer's pod that must not run twice: its end at the provider is waited for.
-    let grace = if facts.is_lent_on { grace.max(1) } else { grace };
+    // Nobody here forces the end of a consumer's pod that must not run twice: its end at the
+    // provider is waited for.
+    let grace = if facts.is_lent_on {
+        grace.max(1)
+    } else {
+        grace
+    };
     let mut actions = Vec::new();
     if !home.finished && shadow.remote_status().is_some() {
         actions.push(Action::PatchLocalStatus);
@@ -341,16 +415,21 @@ fn ended_here(facts: &Facts, home: &LocalPod, reason: &str) -> Decision {
         return Decision::of([Action::EndedHere(reason.to_owned())]);
     }
     let goes = home.deletion.is_some() && !facts.removed && !home.only_finalizers_keep_it();
-    if goes { Decision::of([Action::RemoveLocalPod]) } else { Decision::nothing() }
+    if goes {
+        Decision::of([Action::RemoveLocalPod])
+    } else {
+        Decision::nothing()
+    }
 }
 
-/// Whether the shadow pod of a pod that is being deleted may be deleted at once. Otherwise the consumer only asks for the deletion,
-/// and the provider deletes the shadow pod when the remote pod is gone.
+/// Whether the shadow pod of a pod that is being deleted may be deleted at once. Otherwise the
+/// consumer only asks for the deletion, and the provider deletes the shadow pod when the remote pod
+/// is gone.
 fn may_delete(facts: &Facts, home: &LocalPod, grace: i64, shadow: &Shadow) -> bool {
     // Without the finalizer the shadow pod would be gone before the remote pod.
     let stays = shadow.has_finalizer;
-    // A provider records no end for a shadow pod that is being deleted, and limits its grace. A consumer of ours may wait for the end of a
-    // pod that we lend on.
+    // A provider records no end for a shadow pod that is being deleted, and limits its grace. A
+    // consumer of ours may wait for the end of a pod that we lend on.
     let end_matters = !home.restarts || home.has_finalizers || facts.is_lent_on;
     let end_is_known = home.finished || !end_matters;
     stays && end_is_known && grace <= MAX_GRACE_SECONDS
@@ -361,14 +440,24 @@ fn running(facts: &Facts, home: &LocalPod, shadow: &Shadow) -> Decision {
     let phase = *shadow.phase.unverified();
     let mut decision = match phase {
         ShadowPodPhase::Lost => {
-            return Decision::of([Action::Lost(or(&shadow.message, "the remote pod is gone, and its end is not known"))]);
+            return Decision::of([Action::Lost(or(
+                &shadow.message,
+                "the remote pod is gone, and its end is not known",
+            ))]);
         }
         ShadowPodPhase::Failed if shadow.reason == OFFER_RECLAIMED => {
-            return Decision::of([Action::Evicted(or(&shadow.message, "the provider took back what the pod used"))]);
+            return Decision::of([Action::Evicted(or(
+                &shadow.message,
+                "the provider took back what the pod used",
+            ))]);
         }
         ShadowPodPhase::Refused => {
             let reason = or(&shadow.reason, OffloadedReason::Refused.as_str());
-            refuse(facts, home, Obstacle::of(&reason, or(&shadow.message, "the provider refused the pod")))
+            refuse(
+                facts,
+                home,
+                Obstacle::of(&reason, or(&shadow.message, "the provider refused the pod")),
+            )
         }
         // What it waits for never comes if its namespace is not offloaded any more.
         ShadowPodPhase::Pending if shadow.waits() => match &facts.namespace {
@@ -377,7 +466,11 @@ fn running(facts: &Facts, home: &LocalPod, shadow: &Shadow) -> Decision {
             }
             _ => {
                 let obstacle = Obstacle::of(&shadow.reason, shadow.message.clone());
-                if may_run_here(facts) { refuse(facts, home, obstacle) } else { Decision::of([obstacle.refusal()]) }
+                if may_run_here(facts) {
+                    refuse(facts, home, obstacle)
+                } else {
+                    Decision::of([obstacle.refusal()])
+                }
             }
         },
         ShadowPodPhase::Pending => Decision::nothing(),
@@ -386,7 +479,9 @@ fn running(facts: &Facts, home: &LocalPod, shadow: &Shadow) -> Decision {
             if shadow.remote_status().is_some() {
                 decision.actions.push(Action::PatchLocalStatus);
             }
-            if let Some((obstacle, stuck_for)) = facts.stuck.filter(|_| phase == ShadowPodPhase::Created) {
+            if let Some((obstacle, stuck_for)) =
+                facts.stuck.filter(|_| phase == ShadowPodPhase::Created)
+            {
                 not_started(facts, home, (obstacle, *stuck_for), &mut decision);
             }
             decision
@@ -411,37 +506,54 @@ fn not_sent(facts: &Facts, home: &LocalPod) -> Decision {
         return decision;
     }
     if let Some(refusal) = belongs_to_node(home) {
-        return Decision::of([Action::Refuse { reason: refusal.reason.to_owned(), message: refusal.message }]);
+        return Decision::of([Action::Refuse {
+            reason: refusal.reason.to_owned(),
+            message: refusal.message,
+        }]);
     }
     match (&home.carried, &facts.namespace) {
-        (_, NamespaceState::Refused { reason, message }) => refuse(facts, home, Obstacle::of(reason, message.clone())),
-        (Err(refusal), _) => refuse(facts, home, Obstacle::of(refusal.reason, refusal.message.clone())),
+        (_, NamespaceState::Refused { reason, message }) => {
+            refuse(facts, home, Obstacle::of(reason, message.clone()))
+        }
+        (Err(refusal), _) => refuse(
+            facts,
+            home,
+            Obstacle::of(refusal.reason, refusal.message.clone()),
+        ),
         (_, NamespaceState::Ready) => {
             let marked = if home.restarts {
-                // Only a pod that was sent gets tokens. A provider can make us believe anything except that mark.
+                // Only a pod that was sent gets tokens. A provider can make us believe anything
+                // except that mark.
                 home.sent_to.is_some() || !matches!(home.api_server, ApiServerChoice::Home { .. })
             } else {
                 offloaded(home) == Some(None) && was_for_this_tenancy(facts, home)
             };
-            Decision::of([Action::CreateShadow { mark: facts.sent != Sent::Tried && !marked }])
+            Decision::of([Action::CreateShadow {
+                mark: facts.sent != Sent::Tried && !marked,
+            }])
         }
         (_, NamespaceState::Waiting) => Decision::nothing(),
     }
 }
 
-/// The end of a pod that may run only once and that was sent: its shadow pod is gone, so its fate is unknown.
+/// The end of a pod that may run only once and that was sent: its shadow pod is gone, so its fate
+/// is unknown.
 fn may_have_run(facts: &Facts, home: &LocalPod) -> Option<Decision> {
     if home.restarts {
         return None;
     }
     let message = match (offloaded(home), facts.sent) {
-        (Some(Some(true)), _) => "the provider has no record of the pod any more, and it must not run twice",
-        // A former process marked it. In the same tenancy only we delete shadow pods, so the call that followed did not reach the
-        // provider.
+        (Some(Some(true)), _) => {
+            "the provider has no record of the pod any more, and it must not run twice"
+        }
+        // A former process marked it. In the same tenancy only we delete shadow pods, so the call
+        // that followed did not reach the provider.
         (Some(None), Sent::No) if !was_for_this_tenancy(facts, home) => {
             "the pod was being sent when the peering ended; it may have run, and must not run twice"
         }
-        (Some(None), Sent::Created(_)) => "the provider's record of the pod vanished, and it must not run twice",
+        (Some(None), Sent::Created(_)) => {
+            "the provider's record of the pod vanished, and it must not run twice"
+        }
         _ => return None,
     };
     Some(Decision::of([Action::Lost(message.to_owned())]))
@@ -451,7 +563,10 @@ fn was_for_this_tenancy(facts: &Facts, home: &LocalPod) -> bool {
     home.sent_to.is_some() && home.sent_to.as_deref() == facts.tenancy
 }
 
-#[allow(clippy::option_option, reason = "not reported, and reported as unknown, are different")]
+#[allow(
+    clippy::option_option,
+    reason = "not reported, and reported as unknown, are different"
+)]
 fn offloaded(home: &LocalPod) -> Option<Option<bool>> {
     home.offloaded.as_ref().map(|offloaded| offloaded.status)
 }
@@ -461,24 +576,37 @@ fn belongs_to_node(home: &LocalPod) -> Option<Refusal> {
     obstacle_of_controller(&home.controller.as_ref()?.kind)
 }
 
-/// A refusal that may end. If it does not and the pod is created again, the next one may run elsewhere.
+/// A refusal that may end. If it does not and the pod is created again, the next one may run
+/// elsewhere.
 fn refuse(facts: &Facts, home: &LocalPod, obstacle: Obstacle) -> Decision {
     let refusal = obstacle.refusal();
     if home.recreated_by(facts.is_lent_on).is_none() || belongs_to_node(home).is_some() {
         return Decision::of([refusal]);
     }
-    let refused = home.offloaded.as_ref().filter(|offloaded| offloaded.status == Some(false));
-    let refused_for = refused
-        .map_or(Duration::ZERO, |offloaded| Duration::try_from(facts.now.duration_since(offloaded.since)).unwrap_or_default());
+    let refused = home
+        .offloaded
+        .as_ref()
+        .filter(|offloaded| offloaded.status == Some(false));
+    let refused_for = refused.map_or(Duration::ZERO, |offloaded| {
+        Duration::try_from(facts.now.duration_since(offloaded.since)).unwrap_or_default()
+    });
     match patience(facts, &obstacle, refused_for) {
-        Some(rest) => Decision { actions: vec![refusal], again: Some(rest) },
+        Some(rest) => Decision {
+            actions: vec![refusal],
+            again: Some(rest),
+        },
         None => Decision::of([refusal, obstacle.replacement()]),
     }
 }
 
-/// The provider accepted the pod, and none of its containers has started: adds what follows. A pod that may run in this cluster, too, is
-/// replaced; about another one its owner is told.
-fn not_started(facts: &Facts, home: &LocalPod, (obstacle, stuck_for): (&Obstacle, Duration), decision: &mut Decision) {
+/// The provider accepted the pod, and none of its containers has started: adds what follows. A pod
+/// that may run in this cluster, too, is replaced; about another one its owner is told.
+fn not_started(
+    facts: &Facts,
+    home: &LocalPod,
+    (obstacle, stuck_for): (&Obstacle, Duration),
+    decision: &mut Decision,
+) {
     if let Some(rest) = patience(facts, obstacle, stuck_for) {
         decision.again = Some(rest);
         return;
@@ -489,23 +617,31 @@ fn not_started(facts: &Facts, home: &LocalPod, (obstacle, stuck_for): (&Obstacle
     let stays = match (facts.may_run_here, &home.controller) {
         (None, _) => return,
         (Some(true), Some(_)) => return decision.actions.push(obstacle.clone().replacement()),
-        (Some(true), None) => "nothing creates it again: delete it, and create it anew for another cluster",
+        (Some(true), None) => {
+            "nothing creates it again: delete it, and create it anew for another cluster"
+        }
         (Some(false), _) => {
             "it stays there, because the pods of its namespace run in other clusters only (podOffloadingStrategy Remote)"
         }
     };
     // What it says at its end must fit into an event.
     let message = format!("{:.700}; {stays}", obstacle.message);
-    decision.actions.push(Action::Tell { reason: obstacle.reason.clone(), message });
+    decision.actions.push(Action::Tell {
+        reason: obstacle.reason.clone(),
+        message,
+    });
 }
 
-/// Remaining time that a pod waits for an obstacle to go, which it has had for the time `waited`. A pod that may run in this cluster does
-/// not wait for an obstacle that lasts.
+/// Remaining time that a pod waits for an obstacle to go, which it has had for the time `waited`. A
+/// pod that may run in this cluster does not wait for an obstacle that lasts.
 fn patience(facts: &Facts, obstacle: &Obstacle, waited: Duration) -> Option<Duration> {
     if may_run_here(facts) && obstacle.cause == Cause::Lasts {
         return None;
     }
-    facts.refusal_timeout.checked_sub(waited).filter(|rest| !rest.is_zero())
+    facts
+        .refusal_timeout
+        .checked_sub(waited)
+        .filter(|rest| !rest.is_zero())
 }
 
 fn may_run_here(facts: &Facts) -> bool {
@@ -513,9 +649,16 @@ fn may_run_here(facts: &Facts) -> bool {
 }
 
 fn or(text: &str, otherwise: &str) -> String {
-    if text.is_empty() { otherwise.to_owned() } else { text.to_owned() }
+    if text.is_empty() {
+        otherwise.to_owned()
+    } else {
+        text.to_owned()
+    }
 }
 
 #[cfg(test)]
-#[allow(clippy::needless_pass_by_value, reason = "JSON literals are written in place")]
+#[allow(
+    clippy::needless_pass_by_value,
+    reason = "JSON literals are written in place"
+)]
 mod tests;

@@ -1,4 +1,5 @@
-//! The reduced forms of local pods and shadow pods: the few fields that decisions read, and the rest as JSON text.
+//! The reduced forms of local pods and shadow pods: the few fields that decisions read, and the
+//! rest as JSON text.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -8,7 +9,9 @@ use k8s_openapi::api::core::v1::PodSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::Object;
 use liqo_api::record_text::{self, MAX_POD_LEN};
-use liqo_api::{Claimed, EvictionDelay, Key, ShadowPod, ShadowPodPhase, annotations, finalizers, pods, requests};
+use liqo_api::{
+    Claimed, EvictionDelay, Key, ShadowPod, ShadowPodPhase, annotations, finalizers, pods, requests,
+};
 use liqo_metering::charges::MAX_CHARGES_LEN;
 use liqo_metering::voucher::MAX_VOUCHER_LEN;
 use liqo_quantity::ResourceList;
@@ -33,7 +36,10 @@ pub type JsonPod = Object<Value, Value>;
 
 /// A pod that is bound to one of our virtual nodes.
 #[derive(Debug, Clone, PartialEq)]
-#[allow(clippy::struct_excessive_bools, reason = "facts that do not depend on each other")]
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "facts that do not depend on each other"
+)]
 pub struct LocalPod {
     /// Its UID, which is the name of its shadow pod.
     pub uid: String,
@@ -43,7 +49,8 @@ pub struct LocalPod {
     pub created: Timestamp,
     /// The grace in seconds, if it is being deleted.
     pub deletion: Option<i64>,
-    /// The amounts that a provider charges for it beyond its requests, if any: for containers without requests.
+    /// The amounts that a provider charges for it beyond its requests, if any: for containers
+    /// without requests.
     pub surcharge: Option<Box<ResourceList>>,
     /// If no container of it has started yet.
     pub waiting: Option<Waiting>,
@@ -59,20 +66,24 @@ pub struct LocalPod {
     /// Its restart policy is Always.
     pub restarts: bool,
     pub offloaded: Option<OffloadedCondition>,
-    /// The tenancy in the [`SENDING`](crate::pod::local::SENDING) mark, if it may run only once or gets tokens.
+    /// The tenancy in the [`SENDING`](crate::pod::local::SENDING) mark, if it may run only once or
+    /// gets tokens.
     pub sent_to: Option<String>,
     pub controller: Option<Controller>,
     pub refs: References,
     /// Those of them without which no container starts.
     pub needs: References,
     pub api_server: ApiServerChoice,
-    /// It finds the CA of this cluster also at a provider, in the volume that the API server injected.
+    /// It finds the CA of this cluster also at a provider, in the volume that the API server
+    /// injected.
     pub finds_ca: bool,
-    /// Delay until Kubernetes evicts it if its node does not answer; `None` if that depends on the reason.
+    /// Delay until Kubernetes evicts it if its node does not answer; `None` if that depends on the
+    /// reason.
     pub eviction_delay: Option<EvictionDelay>,
     /// Its changeable fields, see `changeable`; or why it cannot travel.
     pub carried: Result<String, Refusal>,
-    /// The same for what travels of it in any case if it runs already; and the annotations that stay as they were there.
+    /// The same for what travels of it in any case if it runs already; and the annotations that
+    /// stay as they were there.
     carried_part: Option<(String, BTreeSet<String>)>,
     json: Box<str>,
 }
@@ -90,19 +101,40 @@ pub struct OffloadedCondition {
 impl LocalPod {
     /// Reduces a pod on the node of this `VirtualNode`.
     pub fn of(pod: JsonPod, virtual_node: &Key) -> Option<Self> {
-        let JsonPod { metadata, spec, status, .. } = pod;
+        let JsonPod {
+            metadata,
+            spec,
+            status,
+            ..
+        } = pod;
         let uid = metadata.uid.clone()?;
         let key = Key::new(metadata.namespace.clone()?, metadata.name.clone()?);
-        let deletion = metadata.deletion_timestamp.is_some().then(|| metadata.deletion_grace_period_seconds.unwrap_or(0));
-        let has_finalizers = metadata.finalizers.as_ref().is_some_and(|all| !all.is_empty());
-        let created = metadata.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0);
+        let deletion = metadata
+            .deletion_timestamp
+            .is_some()
+            .then(|| metadata.deletion_grace_period_seconds.unwrap_or(0));
+        let has_finalizers = metadata
+            .finalizers
+            .as_ref()
+            .is_some_and(|all| !all.is_empty());
+        let created = metadata
+            .creation_timestamp
+            .as_ref()
+            .map_or(Timestamp::UNIX_EPOCH, |time| time.0);
         let controller = Controller::among(&json!(metadata.owner_references));
         let advertised = BTreeSet::new();
-        let sent_to = metadata.annotations.as_ref().and_then(|all| all.get(annotations::SENT_TO)).cloned();
+        let sent_to = metadata
+            .annotations
+            .as_ref()
+            .and_then(|all| all.get(annotations::SENT_TO))
+            .cloned();
         let whole = json!({ "metadata": travelling(metadata), "spec": spec, "status": status });
         // Neither result depends on the labels that the provider advertises.
         let carried = outgoing(&whole, &advertised).map(|carried| changeable(&carried));
-        let part = carried.is_err().then(|| outgoing_part(&whole, &advertised)).flatten();
+        let part = carried
+            .is_err()
+            .then(|| outgoing_part(&whole, &advertised))
+            .flatten();
         Some(Self {
             uid,
             key,
@@ -133,9 +165,9 @@ impl LocalPod {
 
     /// Whether it was removed, and exists only until others remove their finalizers.
     ///
-    /// A grace of zero alone does not prove that. To remove a pod that is being deleted, the API server writes a grace of zero first
-    /// and deletes the object after that. If the caller disconnects in between, or the storage fails, the pod stays until somebody
-    /// removes it again.
+    /// A grace of zero alone does not prove that. To remove a pod that is being deleted, the API
+    /// server writes a grace of zero first and deletes the object after that. If the caller
+    /// disconnects in between, or the storage fails, the pod stays until somebody removes it again.
     pub fn only_finalizers_keep_it(&self) -> bool {
         self.deletion == Some(0) && self.has_finalizers
     }
@@ -149,32 +181,48 @@ impl LocalPod {
     pub fn differs_from(&self, shadow: &Shadow) -> bool {
         match (&self.carried, &self.carried_part) {
             (Ok(carried), _) => *carried != shadow.carried,
-            (Err(_), Some((part, unchanged))) => *part != without_annotations(&shadow.carried, unchanged),
+            (Err(_), Some((part, unchanged))) => {
+                *part != without_annotations(&shadow.carried, unchanged)
+            }
             (Err(_), None) => false,
         }
     }
 
     /// Whether its provider ends it when a notice is over.
     pub fn ends_soon(&self) -> bool {
-        self.offloaded.as_ref().is_some_and(|condition| condition.reason == pods::ENDS_SOON)
+        self.offloaded
+            .as_ref()
+            .is_some_and(|condition| condition.reason == pods::ENDS_SOON)
     }
 
     /// The reason why changes of a pod that runs do not all travel, for its owner.
     pub fn refused_change(&self) -> Option<String> {
         let refusal = self.carried.as_ref().err()?;
-        let unchanged = self.carried_part.iter().flat_map(|(_, unchanged)| unchanged).map(String::as_str).collect::<Vec<_>>();
+        let unchanged = self
+            .carried_part
+            .iter()
+            .flat_map(|(_, unchanged)| unchanged)
+            .map(String::as_str)
+            .collect::<Vec<_>>();
         let which = match (&self.carried_part, &unchanged[..]) {
             (None, _) => "changes of the pod do not reach the provider".to_owned(),
             (Some(_), []) => "a change of the pod does not reach the provider".to_owned(),
-            (Some(_), names) => format!("the pod there has former values of the annotations {}", names.join(", ")),
+            (Some(_), names) => format!(
+                "the pod there has former values of the annotations {}",
+                names.join(", ")
+            ),
         };
         Some(format!("{which}: {refusal}"))
     }
 
-    /// Identifies what creates it again after its deletion, by a name that the next pod shares: the UID of its controller or, in a
-    /// namespace that is lent on, its own name. There the provider's side of this cluster creates a pod again that may restart.
+    /// Identifies what creates it again after its deletion, by a name that the next pod shares: the
+    /// UID of its controller or, in a namespace that is lent on, its own name. There the provider's
+    /// side of this cluster creates a pod again that may restart.
     pub fn recreated_by(&self, is_lent_on: bool) -> Option<String> {
-        let controller = self.controller.as_ref().map(|controller| controller.uid.clone());
+        let controller = self
+            .controller
+            .as_ref()
+            .map(|controller| controller.uid.clone());
         controller.or_else(|| (is_lent_on && self.restarts).then(|| self.key.to_string()))
     }
 
@@ -189,13 +237,20 @@ impl LocalPod {
     }
 }
 
-/// The charges of a provider with the default policy for a pod beyond its requests. `None` for most pods, which say what they need.
+/// The charges of a provider with the default policy for a pod beyond its requests. `None` for most
+/// pods, which say what they need.
 fn surcharge(pod: &Value) -> Option<ResourceList> {
     let says = |container: &Value, resource: &str| {
-        let amounts = ["requests", "limits"].into_iter().filter_map(|kind| container.pointer(&format!("/resources/{kind}")));
-        amounts.into_iter().any(|amounts| amounts.get(resource).is_some())
+        let amounts = ["requests", "limits"]
+            .into_iter()
+            .filter_map(|kind| container.pointer(&format!("/resources/{kind}")));
+        amounts
+            .into_iter()
+            .any(|amounts| amounts.get(resource).is_some())
     };
-    let mut containers = ["/spec/containers", "/spec/initContainers"].iter().flat_map(|list| items(pod, list));
+    let mut containers = ["/spec/containers", "/spec/initContainers"]
+        .iter()
+        .flat_map(|list| items(pod, list));
     if containers.all(|container| says(container, "cpu") && says(container, "memory")) {
         return None;
     }
@@ -219,22 +274,34 @@ fn travelling(metadata: ObjectMeta) -> Value {
 
 fn is_ready_there(pod: &Value) -> bool {
     let mut conditions = items(pod, "/status/conditions").iter();
-    conditions.any(|one| text(one, "/type") == Some("ContainersReady") && text(one, "/status") == Some("True"))
+    conditions.any(|one| {
+        text(one, "/type") == Some("ContainersReady") && text(one, "/status") == Some("True")
+    })
 }
 
 fn labels(pod: &Value) -> Labels {
-    pod.pointer("/metadata/labels").and_then(|labels| Labels::deserialize(labels).ok()).unwrap_or_default()
+    pod.pointer("/metadata/labels")
+        .and_then(|labels| Labels::deserialize(labels).ok())
+        .unwrap_or_default()
 }
 
 fn offloaded(pod: &Value) -> Option<OffloadedCondition> {
-    let condition = items(pod, "/status/conditions").iter().find(|one| text(one, "/type") == Some(pods::OFFLOADED))?;
+    let condition = items(pod, "/status/conditions")
+        .iter()
+        .find(|one| text(one, "/type") == Some(pods::OFFLOADED))?;
     let status = match text(condition, "/status") {
         Some("True") => Some(true),
         Some("False") => Some(false),
         _ => None,
     };
-    let since = text(condition, "/lastTransitionTime").and_then(|time| time.parse().ok()).unwrap_or(Timestamp::UNIX_EPOCH);
-    Some(OffloadedCondition { status, reason: text(condition, "/reason").unwrap_or_default().to_owned(), since })
+    let since = text(condition, "/lastTransitionTime")
+        .and_then(|time| time.parse().ok())
+        .unwrap_or(Timestamp::UNIX_EPOCH);
+    Some(OffloadedCondition {
+        status,
+        reason: text(condition, "/reason").unwrap_or_default().to_owned(),
+        since,
+    })
 }
 
 /// A shadow pod in our tenant namespace.
@@ -262,7 +329,8 @@ pub struct Shadow {
     pub remote_uid: Option<String>,
     /// The provider's charges for the pod, see [`liqo_metering::Charges`].
     pub charges: Claimed<Option<Box<str>>>,
-    /// The text that this cluster wrote into it to recognize the pod, if the provider left it unchanged: see [`liqo_metering::voucher`].
+    /// The text that this cluster wrote into it to recognize the pod, if the provider left it
+    /// unchanged: see [`liqo_metering::voucher`].
     pub voucher: Claimed<Option<Box<str>>>,
     status: Option<Box<str>>,
 }
@@ -273,23 +341,51 @@ impl Shadow {
         let shadow = shadow.into_unverified();
         let status = shadow.status.unwrap_or_default();
         let pod = record_text::read(&shadow.spec.pod, MAX_POD_LEN).unwrap_or_default();
-        let own_grace = pod.pointer("/spec/terminationGracePeriodSeconds").and_then(Value::as_i64);
-        let voucher = shadow.metadata.annotations.and_then(|mut all| all.remove(annotations::VOUCHER));
+        let own_grace = pod
+            .pointer("/spec/terminationGracePeriodSeconds")
+            .and_then(Value::as_i64);
+        let voucher = shadow
+            .metadata
+            .annotations
+            .and_then(|mut all| all.remove(annotations::VOUCHER));
         Some(Self {
-            voucher: Claimed::new(voucher.filter(|voucher| voucher.len() <= MAX_VOUCHER_LEN).map(Into::into)),
-            home: Key::new(shadow.spec.namespace, text(&pod, "/metadata/name").unwrap_or_default()),
+            voucher: Claimed::new(
+                voucher
+                    .filter(|voucher| voucher.len() <= MAX_VOUCHER_LEN)
+                    .map(Into::into),
+            ),
+            home: Key::new(
+                shadow.spec.namespace,
+                text(&pod, "/metadata/name").unwrap_or_default(),
+            ),
             pool: shadow.spec.pool,
             deleted_at: Claimed::new(shadow.metadata.deletion_timestamp.map(|time| time.0)),
-            wanted_deletion: shadow.spec.deletion.map(|deletion| deletion.grace_period_seconds),
+            wanted_deletion: shadow
+                .spec
+                .deletion
+                .map(|deletion| deletion.grace_period_seconds),
             default_grace: default_grace(own_grace),
-            has_finalizer: shadow.metadata.finalizers.iter().flatten().any(|name| name == finalizers::SHADOW_POD),
+            has_finalizer: shadow
+                .metadata
+                .finalizers
+                .iter()
+                .flatten()
+                .any(|name| name == finalizers::SHADOW_POD),
             phase: Claimed::new(status.phase),
             reason: status.reason.unwrap_or_default(),
             message: status.message.unwrap_or_default(),
             carried: changeable(&pod),
-            uses_api_server: shadow.metadata.name.is_some_and(|uid| uses(&pod, &secret(&uid))),
+            uses_api_server: shadow
+                .metadata
+                .name
+                .is_some_and(|uid| uses(&pod, &secret(&uid))),
             remote_uid: status.remote_uid,
-            charges: Claimed::new(status.charges.filter(|charges| charges.len() <= MAX_CHARGES_LEN).map(Into::into)),
+            charges: Claimed::new(
+                status
+                    .charges
+                    .filter(|charges| charges.len() <= MAX_CHARGES_LEN)
+                    .map(Into::into),
+            ),
             status: status.pod.map(|pod| pod.to_string().into()),
         })
     }
@@ -305,9 +401,24 @@ impl Shadow {
 
     /// Estimated memory in bytes.
     pub fn stored_len(&self) -> usize {
-        let texts = [&self.home.namespace, &self.home.name, &self.pool, &self.reason, &self.message, &self.carried];
-        let (charges, voucher) = (self.charges.unverified().as_deref(), self.voucher.unverified().as_deref());
-        let optional = [self.remote_uid.as_deref(), charges, voucher, self.status.as_deref()];
+        let texts = [
+            &self.home.namespace,
+            &self.home.name,
+            &self.pool,
+            &self.reason,
+            &self.message,
+            &self.carried,
+        ];
+        let (charges, voucher) = (
+            self.charges.unverified().as_deref(),
+            self.voucher.unverified().as_deref(),
+        );
+        let optional = [
+            self.remote_uid.as_deref(),
+            charges,
+            voucher,
+            self.status.as_deref(),
+        ];
         size_of::<Self>()
             + texts.into_iter().map(String::len).sum::<usize>()
             + optional.into_iter().flatten().map(str::len).sum::<usize>()
@@ -315,42 +426,71 @@ impl Shadow {
 
     /// The texts of the provider's programs: a message, and the remote pod's status as JSON text.
     pub(crate) fn texts(&self) -> impl Iterator<Item = &str> {
-        [Some(self.message.as_str()), self.status.as_deref()].into_iter().flatten()
+        [Some(self.message.as_str()), self.status.as_deref()]
+            .into_iter()
+            .flatten()
     }
 
     /// The same shadow pod, with other texts.
     pub(crate) fn with_texts(&self, change: impl Fn(&str) -> String) -> Self {
         let status = self.status.as_deref().map(|status| change(status).into());
-        Self { message: change(&self.message), status, ..self.clone() }
+        Self {
+            message: change(&self.message),
+            status,
+            ..self.clone()
+        }
     }
 
     /// The remote pod's status. If the provider recorded an end without a status, only the end.
     pub fn remote_status(&self) -> Option<Value> {
-        let recorded = self.status.as_deref().and_then(|status| serde_json::from_str::<Value>(status).ok());
+        let recorded = self
+            .status
+            .as_deref()
+            .and_then(|status| serde_json::from_str::<Value>(status).ok());
         match (recorded, *self.phase.unverified()) {
             (Some(status), _) => Some(status),
             (None, ShadowPodPhase::Succeeded) => Some(json!({ "phase": "Succeeded" })),
-            (None, ShadowPodPhase::Failed) => Some(json!({ "phase": "Failed", "reason": self.reason, "message": self.message })),
+            (None, ShadowPodPhase::Failed) => {
+                Some(json!({ "phase": "Failed", "reason": self.reason, "message": self.message }))
+            }
             (None, _) => None,
         }
     }
 }
 
-/// The fields of a carried pod that may change while it runs: labels, annotations, images, the deadline, ephemeral containers, and
-/// requests and limits. Two carried pods with equal text need no update.
+/// The fields of a carried pod that may change while it runs: labels, annotations, images, the
+/// deadline, ephemeral containers, and requests and limits. Two carried pods with equal text need
+/// no update.
 pub(crate) fn changeable(carried: &Value) -> String {
     let images: Map<String, Value> = ["/spec/initContainers", "/spec/containers"]
         .iter()
         .flat_map(|list| items(carried, list))
-        .map(|container| (name(container).to_owned(), container.get("image").cloned().unwrap_or_default()))
+        .map(|container| {
+            (
+                name(container).to_owned(),
+                container.get("image").cloned().unwrap_or_default(),
+            )
+        })
         .collect();
     let sorted = |pointer: &str| {
-        let entries = carried.pointer(pointer).and_then(Value::as_object).into_iter().flatten();
+        let entries = carried
+            .pointer(pointer)
+            .and_then(Value::as_object)
+            .into_iter()
+            .flatten();
         entries.collect::<BTreeMap<_, _>>()
     };
     let deadline = carried.pointer("/spec/activeDeadlineSeconds");
     let (labels, annotations) = (sorted("/metadata/labels"), sorted("/metadata/annotations"));
-    json!([labels, annotations, images, deadline, ephemeral::names(carried), resources(carried)]).to_string()
+    json!([
+        labels,
+        annotations,
+        images,
+        deadline,
+        ephemeral::names(carried),
+        resources(carried)
+    ])
+    .to_string()
 }
 
 /// Changeable fields without these annotations.
@@ -362,12 +502,16 @@ fn without_annotations(changeable: &str, unwanted: &BTreeSet<String>) -> String 
     fields.to_string()
 }
 
-/// The part of a changed pod that travels, with the annotations that stay as they were in the shadow pod.
+/// The part of a changed pod that travels, with the annotations that stay as they were in the
+/// shadow pod.
 #[must_use]
 pub fn with_unchanged(part: OutgoingPart, recorded: &Value) -> Value {
     let OutgoingPart { mut pod, unchanged } = part;
     for key in unchanged {
-        if let Some(value) = recorded.pointer("/metadata/annotations").and_then(|all| all.get(&key)) {
+        if let Some(value) = recorded
+            .pointer("/metadata/annotations")
+            .and_then(|all| all.get(&key))
+        {
             set_at(&mut pod, &["metadata", "annotations", &key], value.clone());
         }
     }
@@ -377,13 +521,23 @@ pub fn with_unchanged(part: OutgoingPart, recorded: &Value) -> Value {
 /// The pod in a shadow pod with only those fields of `carried` that may change while the pod runs.
 #[must_use]
 pub fn changed(recorded: Value, carried: &Value) -> Value {
-    let Value::Object(mut pod) = recorded else { return carried.clone() };
+    let Value::Object(mut pod) = recorded else {
+        return carried.clone();
+    };
     // The provider may have made anything of it.
-    let Some(spec) = pod.get_mut("spec").and_then(Value::as_object_mut) else { return carried.clone() };
+    let Some(spec) = pod.get_mut("spec").and_then(Value::as_object_mut) else {
+        return carried.clone();
+    };
     for list in ["initContainers", "containers"] {
-        let containers = spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten();
+        let containers = spec
+            .get_mut(list)
+            .and_then(Value::as_array_mut)
+            .into_iter()
+            .flatten();
         for (container, wanted) in containers.zip(items(carried, &format!("/spec/{list}"))) {
-            let Some(container) = container.as_object_mut() else { continue };
+            let Some(container) = container.as_object_mut() else {
+                continue;
+            };
             if let Some(image) = wanted.get("image") {
                 container.insert("image".to_owned(), image.clone());
             }
@@ -401,15 +555,25 @@ pub fn changed(recorded: Value, carried: &Value) -> Value {
 
 /// Equal for pods whose containers have equal requests and limits, which a resize in place changes.
 fn resources(pod: &Value) -> u64 {
-    let mut asked = Map::from_iter([("/".to_owned(), pod.pointer("/spec/resources").cloned().unwrap_or_default())]);
-    for container in ["/spec/initContainers", "/spec/containers"].iter().flat_map(|list| items(pod, list)) {
+    let mut asked = Map::from_iter([(
+        "/".to_owned(),
+        pod.pointer("/spec/resources").cloned().unwrap_or_default(),
+    )]);
+    for container in ["/spec/initContainers", "/spec/containers"]
+        .iter()
+        .flat_map(|list| items(pod, list))
+    {
         asked.insert(name(container).to_owned(), resources_of(container));
     }
     fingerprint(&asked.into())
 }
 
 fn resources_of(container: &Value) -> Value {
-    container.get("resources").filter(|resources| resources.is_object()).cloned().unwrap_or_else(|| json!({}))
+    container
+        .get("resources")
+        .filter(|resources| resources.is_object())
+        .cloned()
+        .unwrap_or_else(|| json!({}))
 }
 
 #[cfg(test)]
@@ -417,7 +581,11 @@ mod tests {
     use super::*;
 
     fn home(pod: Value) -> LocalPod {
-        LocalPod::of(serde_json::from_value(pod).unwrap(), &Key::new("liqo-provider-x", "default")).unwrap()
+        LocalPod::of(
+            serde_json::from_value(pod).unwrap(),
+            &Key::new("liqo-provider-x", "default"),
+        )
+        .unwrap()
     }
 
     #[test]
@@ -426,9 +594,15 @@ mod tests {
             "metadata": {"namespace": "demo", "name": "web", "uid": "u", "managedFields": [{"manager": "kubectl"}]},
             "spec": {"containers": [{"name": "c", "image": "i", "brandNew": {"x": [1]}}], "alsoNew": true},
             "status": {"phase": "Running", "resize": "Proposed"}}));
-        assert_eq!(reduced.json().pointer("/spec/containers/0/brandNew/x/0"), Some(&json!(1)));
+        assert_eq!(
+            reduced.json().pointer("/spec/containers/0/brandNew/x/0"),
+            Some(&json!(1))
+        );
         assert_eq!(reduced.json().pointer("/spec/alsoNew"), Some(&json!(true)));
-        assert_eq!(reduced.json().pointer("/status/resize"), Some(&json!("Proposed")));
+        assert_eq!(
+            reduced.json().pointer("/status/resize"),
+            Some(&json!("Proposed"))
+        );
         assert_eq!(reduced.json().pointer("/metadata/managedFields"), None);
     }
 
@@ -441,10 +615,23 @@ mod tests {
             "spec": {"restartPolicy": "Never", "containers": [{"name": "c", "envFrom": [{"secretRef": {"name": "s"}}]}]},
             "status": {"phase": "Failed", "conditions": [{"type": "liqo.io/Offloaded", "status": "Unknown",
                 "reason": "Sending", "lastTransitionTime": "2026-01-01T00:00:00Z"}]}}));
-        assert_eq!((reduced.deletion, reduced.finished, reduced.restarts), (Some(7), true, false));
-        assert_eq!(reduced.controller, Some(Controller { kind: "Job".into(), name: "j".into(), uid: "o".into() }));
         assert_eq!(
-            reduced.offloaded.as_ref().map(|offloaded| (offloaded.status, offloaded.reason.as_str())),
+            (reduced.deletion, reduced.finished, reduced.restarts),
+            (Some(7), true, false)
+        );
+        assert_eq!(
+            reduced.controller,
+            Some(Controller {
+                kind: "Job".into(),
+                name: "j".into(),
+                uid: "o".into()
+            })
+        );
+        assert_eq!(
+            reduced
+                .offloaded
+                .as_ref()
+                .map(|offloaded| (offloaded.status, offloaded.reason.as_str())),
             Some((None, "Sending"))
         );
         assert!(reduced.refs.secrets.contains("s"));
@@ -453,15 +640,20 @@ mod tests {
     #[test]
     fn a_pod_without_requests_takes_more_of_its_node_than_it_requests_until_it_ends() {
         let pod = |containers: Value, phase: &str| {
-            home(json!({"metadata": {"namespace": "demo", "name": "web", "uid": "u"},
-                "spec": {"containers": containers}, "status": {"phase": phase}}))
+            home(
+                json!({"metadata": {"namespace": "demo", "name": "web", "uid": "u"},
+                "spec": {"containers": containers}, "status": {"phase": phase}}),
+            )
         };
         let full = json!({"name": "a", "resources": {"requests": {"cpu": "1"}, "limits": {"memory": "1Gi"}}});
         let plain = json!({"name": "b"});
         assert_eq!(pod(json!([full]), "Running").extra_charge(), None);
         let more = pod(json!([full, plain]), "Running");
         let more = more.extra_charge().unwrap();
-        assert_eq!((more.get("cpu").to_string(), more.get("memory").to_string()), ("10m".into(), "32Mi".into()));
+        assert_eq!(
+            (more.get("cpu").to_string(), more.get("memory").to_string()),
+            ("10m".into(), "32Mi".into())
+        );
         assert_eq!(pod(json!([plain]), "Succeeded").extra_charge(), None);
     }
 
@@ -513,9 +705,18 @@ mod tests {
         let mut expected = wanted.clone();
         expected["spec"]["initContainers"][0]["resources"] = json!({});
         assert_eq!(now, expected);
-        assert_eq!(changeable(&now), changeable(&wanted), "a container without amounts is not sent again");
+        assert_eq!(
+            changeable(&now),
+            changeable(&wanted),
+            "a container without amounts is not sent again"
+        );
         // Whatever a provider made of the record.
-        for strange in [Value::Null, json!([]), json!({"spec": 3}), json!({"spec": {"containers": [3]}})] {
+        for strange in [
+            Value::Null,
+            json!([]),
+            json!({"spec": 3}),
+            json!({"spec": {"containers": [3]}}),
+        ] {
             assert_eq!(changed(strange, &wanted)["metadata"]["name"], "web");
         }
     }

@@ -1,10 +1,13 @@
 //! The status of a local pod: the remote pod's status is merged into it, not copied.
 //!
-//! Liqo writes phase, reason, message, start time, the statuses of containers in the home spec, and the conditions Initialized,
-//! `PodReadyToStartContainers`, `ContainersReady`, Ready, those of a resize, and, when the pod ends, `DisruptionTarget`. The home cluster
-//! writes everything else. All functions return the body of a strategic merge patch for `pods/status`, or `None` if nothing changes.
+//! Liqo writes phase, reason, message, start time, the statuses of containers in the home spec, and
+//! the conditions Initialized, `PodReadyToStartContainers`, `ContainersReady`, Ready, those of a
+//! resize, and, when the pod ends, `DisruptionTarget`. The home cluster writes everything else. All
+//! functions return the body of a strategic merge patch for `pods/status`, or `None` if nothing
+//! changes.
 //!
-//! The API server accepts almost any change of a status, so this module makes sure that a terminal phase stays terminal.
+//! The API server accepts almost any change of a status, so this module makes sure that a terminal
+//! phase stays terminal.
 
 mod addresses;
 mod containers;
@@ -28,11 +31,13 @@ pub(crate) use reduce::reduce_status;
 /// How the consumer sees the remote pod.
 #[derive(Debug, Clone, Copy)]
 pub struct Link<'a> {
-    /// The addresses at which this cluster reaches the remote pod, see [`pod_addresses`]; empty while the two clusters have no
-    /// network. A local pod without an address gets none: Services here would send to another pod.
+    /// The addresses at which this cluster reaches the remote pod, see [`pod_addresses`]; empty
+    /// while the two clusters have no network. A local pod without an address gets none: Services
+    /// here would send to another pod.
     pub pod_ips: &'a [IpAddr],
     pub host_ip: Option<IpAddr>,
-    /// False if the peer has been silent for too long: then the pod is not Ready, whatever the last report says.
+    /// False if the peer has been silent for too long: then the pod is not Ready, whatever the last
+    /// report says.
     pub peer_answers: bool,
     /// A problem although the provider accepted the pod: a reason, and a message for people.
     pub amiss: Option<(&'a str, &'a str)>,
@@ -45,35 +50,72 @@ pub fn local_status_patch(home: &Value, remote: &Value, link: &Link<'_>) -> Opti
         return late_ends_patch(home, remote, link.now);
     }
     let mut status = Map::new();
-    let phase = text(remote, "/phase").filter(|phase| PHASES.contains(phase)).unwrap_or("Pending");
+    let phase = text(remote, "/phase")
+        .filter(|phase| PHASES.contains(phase))
+        .unwrap_or("Pending");
     set(&mut status, home, "phase", Some(phase.into()));
-    set(&mut status, home, "reason", text(remote, "/reason").map(|reason| reduce::cut(reason).into()));
-    set(&mut status, home, "message", text(remote, "/message").map(|message| reduce::cut(message).into()));
+    set(
+        &mut status,
+        home,
+        "reason",
+        text(remote, "/reason").map(|reason| reduce::cut(reason).into()),
+    );
+    set(
+        &mut status,
+        home,
+        "message",
+        text(remote, "/message").map(|message| reduce::cut(message).into()),
+    );
     start(&mut status, home, remote, link.now);
     container_statuses(&mut status, home, remote, link.now);
     addresses::show(&mut status, home, link);
 
     let mut conditions = Conditions::of(home, link.now);
-    for kind in ["Initialized", "PodReadyToStartContainers", "ContainersReady"] {
+    for kind in [
+        "Initialized",
+        "PodReadyToStartContainers",
+        "ContainersReady",
+    ] {
         if let Some(theirs) = condition(remote, "/conditions", kind) {
-            conditions.set(kind, yes_or_no(theirs), text(theirs, "/reason"), text(theirs, "/message"));
+            conditions.set(
+                kind,
+                yes_or_no(theirs),
+                text(theirs, "/reason"),
+                text(theirs, "/message"),
+            );
         }
     }
     if condition(remote, "/conditions", "ContainersReady").is_some() || !link.peer_answers {
         let (ready, reason, message) = readiness(home, remote, link);
-        conditions.set("Ready", if ready { "True" } else { "False" }, reason.as_deref(), message.as_deref());
+        conditions.set(
+            "Ready",
+            if ready { "True" } else { "False" },
+            reason.as_deref(),
+            message.as_deref(),
+        );
     }
     // Only with the end: what a provider means to do is no news, and it may still let the pod run.
-    if let Some(theirs) = condition(remote, "/conditions", DISRUPTION_TARGET).filter(|theirs| yes_or_no(theirs) == "True")
+    if let Some(theirs) = condition(remote, "/conditions", DISRUPTION_TARGET)
+        .filter(|theirs| yes_or_no(theirs) == "True")
         && is_end(phase)
     {
-        conditions.set(DISRUPTION_TARGET, "True", text(theirs, "/reason"), text(theirs, "/message"));
+        conditions.set(
+            DISRUPTION_TARGET,
+            "True",
+            text(theirs, "/reason"),
+            text(theirs, "/message"),
+        );
     }
     remote_scheduling(&mut conditions, home, remote);
     offloaded(&mut conditions, home, link.amiss);
     for kind in RESIZE_CONDITIONS {
         if let Some(theirs) = condition(remote, "/conditions", kind) {
-            conditions.set(kind, yes_or_no(theirs), text(theirs, "/reason"), text(theirs, "/message"));
+            conditions.set(
+                kind,
+                yes_or_no(theirs),
+                text(theirs, "/reason"),
+                text(theirs, "/message"),
+            );
         } else if condition(home, "/status/conditions", kind).is_some() {
             conditions.remove(kind);
         }
@@ -81,13 +123,20 @@ pub fn local_status_patch(home: &Value, remote: &Value, link: &Link<'_>) -> Opti
     conditions.put_into(&mut status);
     let generation = home.pointer("/metadata/generation").and_then(Value::as_i64);
     if let Some(generation) = generation.filter(|_| !status.is_empty()) {
-        // It changes with a deletion, too, and is not worth a write of its own. Some API servers drop it.
-        set(&mut status, home, "observedGeneration", Some(generation.into()));
+        // It changes with a deletion, too, and is not worth a write of its own. Some API servers
+        // drop it.
+        set(
+            &mut status,
+            home,
+            "observedGeneration",
+            Some(generation.into()),
+        );
     }
     patch(addresses::annotation(home, remote), status)
 }
 
-/// A kubelet says that it evicted a pod before it says how the containers ended: adds ends to a pod that has ended already.
+/// A kubelet says that it evicted a pod before it says how the containers ended: adds ends to a pod
+/// that has ended already.
 fn late_ends_patch(home: &Value, remote: &Value, now: Timestamp) -> Option<Value> {
     if text(home, "/status/phase") != text(remote, "/phase") {
         return None;
@@ -98,7 +147,12 @@ fn late_ends_patch(home: &Value, remote: &Value, now: Timestamp) -> Option<Value
 }
 
 /// Adds the statuses of containers that changed.
-fn container_statuses(status: &mut Map<String, Value>, home: &Value, remote: &Value, now: Timestamp) {
+fn container_statuses(
+    status: &mut Map<String, Value>,
+    home: &Value,
+    remote: &Value,
+    now: Timestamp,
+) {
     for (field, list) in [
         ("containerStatuses", "/spec/containers"),
         ("initContainerStatuses", INIT_CONTAINERS),
@@ -116,30 +170,60 @@ pub fn refused_patch(home: &Value, reason: &str, message: &str, now: Timestamp) 
         return None;
     }
     let mut conditions = Conditions::of(home, now);
-    conditions.set(pods::OFFLOADED, "False", Some(reason), Some(&reduce::cut(message)));
+    conditions.set(
+        pods::OFFLOADED,
+        "False",
+        Some(reason),
+        Some(&reduce::cut(message)),
+    );
     let mut status = Map::new();
     conditions.put_into(&mut status);
     patch(Map::new(), status)
 }
 
-/// Ends a local pod whose remote pod is gone and must not run again: its own controller decides what to do. As for a pod whose node is
-/// gone, a Job can distinguish this from the pod's own failure by the condition `DisruptionTarget`.
+/// Ends a local pod whose remote pod is gone and must not run again: its own controller decides
+/// what to do. As for a pod whose node is gone, a Job can distinguish this from the pod's own
+/// failure by the condition `DisruptionTarget`.
 pub fn lost_patch(home: &Value, message: &str, now: Timestamp) -> Option<Value> {
-    failed(home, pods::REMOTE_POD_LOST, message, LOST_CONTAINER, now, Some(pods::REMOTE_POD_LOST))
+    failed(
+        home,
+        pods::REMOTE_POD_LOST,
+        message,
+        LOST_CONTAINER,
+        now,
+        Some(pods::REMOTE_POD_LOST),
+    )
 }
 
-/// Ends a local pod that was deleted before an end was recorded. Its remote pod is gone, or never existed.
+/// Ends a local pod that was deleted before an end was recorded. Its remote pod is gone, or never
+/// existed.
 pub fn deleted_patch(home: &Value, now: Timestamp) -> Option<Value> {
-    failed(home, "Deleted", "the pod was deleted before it ended", DELETED_CONTAINER, now, None)
+    failed(
+        home,
+        "Deleted",
+        "the pod was deleted before it ended",
+        DELETED_CONTAINER,
+        now,
+        None,
+    )
 }
 
-/// Ends a local pod because the provider took back its resources. Its controller replaces it, as after a node evicted it. A Job can
-/// distinguish this from the pod's own failure by the condition `DisruptionTarget`.
+/// Ends a local pod because the provider took back its resources. Its controller replaces it, as
+/// after a node evicted it. A Job can distinguish this from the pod's own failure by the condition
+/// `DisruptionTarget`.
 pub fn evicted_patch(home: &Value, message: &str, now: Timestamp) -> Option<Value> {
-    failed(home, "Evicted", message, EVICTED_CONTAINER, now, Some(OFFER_RECLAIMED))
+    failed(
+        home,
+        "Evicted",
+        message,
+        EVICTED_CONTAINER,
+        now,
+        Some(OFFER_RECLAIMED),
+    )
 }
 
-/// Ends a local pod. `disruption` is the reason of [`DISRUPTION_TARGET`], if something else than the pod ended it.
+/// Ends a local pod. `disruption` is the reason of [`DISRUPTION_TARGET`], if something else than
+/// the pod ended it.
 fn failed(
     home: &Value,
     reason: &str,
@@ -154,8 +238,17 @@ fn failed(
     let mut status = Map::new();
     set(&mut status, home, "phase", Some("Failed".into()));
     set(&mut status, home, "reason", Some(reason.into()));
-    set(&mut status, home, "message", Some(reduce::cut(message).into()));
-    for field in ["containerStatuses", "initContainerStatuses", EPHEMERAL_STATUSES] {
+    set(
+        &mut status,
+        home,
+        "message",
+        Some(reduce::cut(message).into()),
+    );
+    for field in [
+        "containerStatuses",
+        "initContainerStatuses",
+        EPHEMERAL_STATUSES,
+    ] {
         if let Some(statuses) = containers::ended(home, field, container, now) {
             status.insert(field.into(), statuses.into());
         }
@@ -171,14 +264,22 @@ fn failed(
     patch(Map::new(), status)
 }
 
-/// Makes a local pod not Ready while its peer is down. [`local_status_patch`] restores the conditions when the peer answers: nobody
-/// else does.
+/// Makes a local pod not Ready while its peer is down. [`local_status_patch`] restores the
+/// conditions when the peer answers: nobody else does.
 pub fn not_ready_patch(home: &Value, now: Timestamp) -> Option<Value> {
-    if is_final(home) || condition(home, "/status/conditions", "Ready").is_none_or(|ready| yes_or_no(ready) != "True") {
+    if is_final(home)
+        || condition(home, "/status/conditions", "Ready")
+            .is_none_or(|ready| yes_or_no(ready) != "True")
+    {
         return None;
     }
     let mut conditions = Conditions::of(home, now);
-    conditions.set("Ready", "False", Some(PEER_UNREACHABLE.0), Some(PEER_UNREACHABLE.1));
+    conditions.set(
+        "Ready",
+        "False",
+        Some(PEER_UNREACHABLE.0),
+        Some(PEER_UNREACHABLE.1),
+    );
     let mut status = Map::new();
     conditions.put_into(&mut status);
     patch(Map::new(), status)
@@ -198,29 +299,46 @@ pub fn lacks_ends(pod: &Value) -> bool {
     is_final(pod) && containers::lack_ends(&pod["status"])
 }
 
-/// The reduced status of an ended pod, with the ends of containers that a later status knows; `None` if it knows none.
+/// The reduced status of an ended pod, with the ends of containers that a later status knows;
+/// `None` if it knows none.
 pub fn with_late_ends(shown: &Value, later: &Value) -> Option<Value> {
     let is_same_end = text(shown, "/phase") == text(later, "/phase");
-    (is_same_end && containers::lack_ends(shown)).then(|| containers::with_ends(shown, later)).flatten()
+    (is_same_end && containers::lack_ends(shown))
+        .then(|| containers::with_ends(shown, later))
+        .flatten()
 }
 
-/// The reduced status of a pod that failed, with [`DISRUPTION_TARGET`] for this reason, unless it has one.
+/// The reduced status of a pod that failed, with [`DISRUPTION_TARGET`] for this reason, unless it
+/// has one.
 pub(crate) fn with_disruption(mut status: Value, (reason, message): (&str, &str)) -> Value {
-    if condition(&status, "/conditions", DISRUPTION_TARGET).is_some_and(|known| yes_or_no(known) == "True") {
+    if condition(&status, "/conditions", DISRUPTION_TARGET)
+        .is_some_and(|known| yes_or_no(known) == "True")
+    {
         return status;
     }
     let mut conditions = items(&status, "/conditions").to_vec();
     conditions.retain(|one| text(one, "/type") != Some(DISRUPTION_TARGET));
-    conditions.push(json!({"type": DISRUPTION_TARGET, "status": "True", "reason": reason, "message": message}));
+    conditions.push(
+        json!({"type": DISRUPTION_TARGET, "status": "True", "reason": reason, "message": message}),
+    );
     set_at(&mut status, &["conditions"], conditions);
     status
 }
 
 /// The status of a pod, which is not Ready for this reason if it was Ready.
 pub(crate) fn not_ready(mut status: Value, (reason, message): (&str, &str)) -> Value {
-    for condition in status.get_mut("conditions").and_then(Value::as_array_mut).into_iter().flatten() {
+    for condition in status
+        .get_mut("conditions")
+        .and_then(Value::as_array_mut)
+        .into_iter()
+        .flatten()
+    {
         if text(condition, "/type") == Some("Ready") && yes_or_no(condition) == "True" {
-            for (field, said) in [("status", "False"), ("reason", reason), ("message", message)] {
+            for (field, said) in [
+                ("status", "False"),
+                ("reason", reason),
+                ("message", message),
+            ] {
                 set_at(condition, &[field], said);
             }
         }
@@ -228,10 +346,12 @@ pub(crate) fn not_ready(mut status: Value, (reason, message): (&str, &str)) -> V
     status
 }
 
-/// The condition of a pod that something else ends than the pod itself: an eviction, a preemption, its node. Jobs read it.
+/// The condition of a pod that something else ends than the pod itself: an eviction, a preemption,
+/// its node. Jobs read it.
 pub(crate) const DISRUPTION_TARGET: &str = "DisruptionTarget";
 
-/// The condition of a resize that was not begun. Source: KEP-1287 (in-place update of pod resources).
+/// The condition of a resize that was not begun. Source: KEP-1287 (in-place update of pod
+/// resources).
 pub(crate) const RESIZE_PENDING: &str = "PodResizePending";
 
 /// The conditions of a pod that is being resized. They exist only until it has its new size.
@@ -245,44 +365,86 @@ pub(crate) const EPHEMERAL_STATUSES: &str = "ephemeralContainerStatuses";
 
 const PHASES: [&str; 5] = ["Pending", "Running", "Succeeded", "Failed", "Unknown"];
 
-/// The reason of a container's end in a kubelet's words, for containers that the kubelet cannot find.
-const LOST_CONTAINER: (&str, &str) = ("ContainerStatusUnknown", "the container could not be found when the pod was given up");
+/// The reason of a container's end in a kubelet's words, for containers that the kubelet cannot
+/// find.
+const LOST_CONTAINER: (&str, &str) = (
+    "ContainerStatusUnknown",
+    "the container could not be found when the pod was given up",
+);
 const DELETED_CONTAINER: (&str, &str) = ("Deleted", "the container ended when the pod was deleted");
 /// The reason of a container's end in an evicted pod. `kubectl` shows it as that of the pod.
-const EVICTED_CONTAINER: (&str, &str) = ("Evicted", "the container ended when what the pod used was taken back");
+const EVICTED_CONTAINER: (&str, &str) = (
+    "Evicted",
+    "the container ended when what the pod used was taken back",
+);
 
-const PEER_UNREACHABLE: (&str, &str) = ("PeerUnreachable", "the cluster in which the pod runs does not answer");
+const PEER_UNREACHABLE: (&str, &str) = (
+    "PeerUnreachable",
+    "the cluster in which the pod runs does not answer",
+);
 
-/// Ready depends on the remote containers and node, and on the readiness gates, which are the home cluster's.
-fn readiness(home: &Value, remote: &Value, link: &Link<'_>) -> (bool, Option<String>, Option<String>) {
+/// Ready depends on the remote containers and node, and on the readiness gates, which are the home
+/// cluster's.
+fn readiness(
+    home: &Value,
+    remote: &Value,
+    link: &Link<'_>,
+) -> (bool, Option<String>, Option<String>) {
     if !link.peer_answers {
-        return (false, Some(PEER_UNREACHABLE.0.into()), Some(PEER_UNREACHABLE.1.into()));
+        return (
+            false,
+            Some(PEER_UNREACHABLE.0.into()),
+            Some(PEER_UNREACHABLE.1.into()),
+        );
     }
     // The remote pod has no gates: if its Ready differs from ContainersReady, its node is dead.
     for kind in ["ContainersReady", "Ready"] {
-        if let Some(theirs) = condition(remote, "/conditions", kind).filter(|theirs| yes_or_no(theirs) != "True") {
+        if let Some(theirs) =
+            condition(remote, "/conditions", kind).filter(|theirs| yes_or_no(theirs) != "True")
+        {
             let owned = |pointer| text(theirs, pointer).map(str::to_owned);
             return (false, owned("/reason"), owned("/message"));
         }
     }
-    for gate in items(home, "/spec/readinessGates").iter().filter_map(|gate| text(gate, "/conditionType")) {
-        let holds = condition(home, "/status/conditions", gate).is_some_and(|condition| yes_or_no(condition) == "True");
+    for gate in items(home, "/spec/readinessGates")
+        .iter()
+        .filter_map(|gate| text(gate, "/conditionType"))
+    {
+        let holds = condition(home, "/status/conditions", gate)
+            .is_some_and(|condition| yes_or_no(condition) == "True");
         if !holds {
-            return (false, Some("ReadinessGatesNotReady".into()), Some(format!("the readiness gate {gate} is not True")));
+            return (
+                false,
+                Some("ReadinessGatesNotReady".into()),
+                Some(format!("the readiness gate {gate} is not True")),
+            );
         }
     }
     (true, None, None)
 }
 
-/// The provider's scheduler finds no node. The message is our own, because `PodScheduled` is true at home.
+/// The provider's scheduler finds no node. The message is our own, because `PodScheduled` is true
+/// at home.
 fn remote_scheduling(conditions: &mut Conditions, home: &Value, remote: &Value) {
-    let Some(theirs) = condition(remote, "/conditions", "PodScheduled") else { return };
-    // A provider that borrows what it lends: the cluster behind it refuses the pod, or finds no node for it.
+    let Some(theirs) = condition(remote, "/conditions", "PodScheduled") else {
+        return;
+    };
+    // A provider that borrows what it lends: the cluster behind it refuses the pod, or finds no
+    // node for it.
     let behind = [pods::OFFLOADED, pods::REMOTE_SCHEDULED];
-    let mut behind = behind.into_iter().filter_map(|kind| condition(remote, "/conditions", kind));
-    let theirs = behind.find(|one| yes_or_no(one) == "False").unwrap_or(theirs);
+    let mut behind = behind
+        .into_iter()
+        .filter_map(|kind| condition(remote, "/conditions", kind));
+    let theirs = behind
+        .find(|one| yes_or_no(one) == "False")
+        .unwrap_or(theirs);
     if yes_or_no(theirs) != "True" {
-        conditions.set(pods::REMOTE_SCHEDULED, "False", text(theirs, "/reason"), text(theirs, "/message"));
+        conditions.set(
+            pods::REMOTE_SCHEDULED,
+            "False",
+            text(theirs, "/reason"),
+            text(theirs, "/message"),
+        );
     } else if condition(home, "/status/conditions", pods::REMOTE_SCHEDULED).is_some() {
         conditions.set(pods::REMOTE_SCHEDULED, "True", Some("Scheduled"), None);
     }
@@ -291,18 +453,26 @@ fn remote_scheduling(conditions: &mut Conditions, home: &Value, remote: &Value) 
 /// What a cluster behind the provider says of a pod that runs there, for this reason.
 pub fn said_behind(remote: &Value, reason: &str) -> Option<String> {
     let shown = condition(remote, "/conditions", pods::OFFLOADED)?;
-    (text(shown, "/reason") == Some(reason)).then(|| text(shown, "/message").unwrap_or_default().to_owned())
+    (text(shown, "/reason") == Some(reason))
+        .then(|| text(shown, "/message").unwrap_or_default().to_owned())
 }
 
 /// The provider accepted the pod. Written only to replace another statement, or to add a problem.
 fn offloaded(conditions: &mut Conditions, home: &Value, amiss: Option<(&str, &str)>) {
     let shown = condition(home, "/status/conditions", pods::OFFLOADED);
-    let amiss_before = |shown: &Value| text(shown, "/reason").is_some_and(|reason| pods::INCOMPLETE.contains(&reason));
+    let amiss_before = |shown: &Value| {
+        text(shown, "/reason").is_some_and(|reason| pods::INCOMPLETE.contains(&reason))
+    };
     let corrected = |shown: &Value| yes_or_no(shown) != "True" || amiss_before(shown);
     if let Some((reason, message)) = amiss {
         conditions.set(pods::OFFLOADED, "True", Some(reason), Some(message));
     } else if shown.is_some_and(corrected) {
-        conditions.set(pods::OFFLOADED, "True", Some(OffloadedReason::Offloaded.as_str()), Some("the provider accepted the pod"));
+        conditions.set(
+            pods::OFFLOADED,
+            "True",
+            Some(OffloadedReason::Offloaded.as_str()),
+            Some("the provider accepted the pod"),
+        );
     }
 }
 
@@ -316,18 +486,25 @@ fn start(status: &mut Map<String, Value>, home: &Value, remote: &Value, now: Tim
 
 /// Sets or removes a field of the status, if that changes it.
 fn set(status: &mut Map<String, Value>, home: &Value, field: &str, wanted: Option<Value>) {
-    let now = home.pointer("/status").and_then(|status| status.get(field)).filter(|now| !now.is_null());
+    let now = home
+        .pointer("/status")
+        .and_then(|status| status.get(field))
+        .filter(|now| !now.is_null());
     if now != wanted.as_ref() {
         status.insert(field.into(), wanted.unwrap_or_default());
     }
 }
 
 fn condition<'a>(value: &'a Value, list: &str, kind: &str) -> Option<&'a Value> {
-    items(value, list).iter().find(|condition| text(condition, "/type") == Some(kind))
+    items(value, list)
+        .iter()
+        .find(|condition| text(condition, "/type") == Some(kind))
 }
 
 fn yes_or_no(condition: &Value) -> &str {
-    text(condition, "/status").filter(|status| ["True", "False"].contains(status)).unwrap_or("Unknown")
+    text(condition, "/status")
+        .filter(|status| ["True", "False"].contains(status))
+        .unwrap_or("Unknown")
 }
 
 /// Times in a status have whole seconds.
@@ -338,7 +515,10 @@ pub(crate) fn stamp(time: Timestamp) -> Value {
 fn patch(annotations: Map<String, Value>, status: Map<String, Value>) -> Option<Value> {
     let mut body = Map::new();
     if !annotations.is_empty() {
-        body.insert("metadata".into(), Map::from_iter([("annotations".to_owned(), annotations.into())]).into());
+        body.insert(
+            "metadata".into(),
+            Map::from_iter([("annotations".to_owned(), annotations.into())]).into(),
+        );
     }
     if !status.is_empty() {
         body.insert("status".into(), status.into());
@@ -355,18 +535,28 @@ struct Conditions<'a> {
 
 impl<'a> Conditions<'a> {
     fn of(home: &'a Value, now: Timestamp) -> Self {
-        Self { home, now, changed: Vec::new() }
+        Self {
+            home,
+            now,
+            changed: Vec::new(),
+        }
     }
 
-    /// The time of the last transition is by the home cluster's clock, and changes only with the status.
+    /// The time of the last transition is by the home cluster's clock, and changes only with the
+    /// status.
     fn set(&mut self, kind: &str, status: &str, reason: Option<&str>, message: Option<&str>) {
         let (reason, message) = (reason.map(reduce::cut), message.map(reduce::cut));
         let before = condition(self.home, "/status/conditions", kind);
         let said = |field: &str| before.and_then(|before| text(before, field));
-        if said("/status") == Some(status) && said("/reason") == reason.as_deref() && said("/message") == message.as_deref() {
+        if said("/status") == Some(status)
+            && said("/reason") == reason.as_deref()
+            && said("/message") == message.as_deref()
+        {
             return;
         }
-        let since = before.filter(|_| said("/status") == Some(status)).and_then(|before| before.get("lastTransitionTime"));
+        let since = before
+            .filter(|_| said("/status") == Some(status))
+            .and_then(|before| before.get("lastTransitionTime"));
         let since = since.cloned().unwrap_or_else(|| stamp(self.now));
         self.changed
             .push(json!({"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": since}));

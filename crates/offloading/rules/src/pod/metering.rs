@@ -1,11 +1,15 @@
-//! The charges for the pod of one shadow pod: the facts that the provider records in the status of the shadow pod.
+//! The charges for the pod of one shadow pod: the facts that the provider records in the status of
+//! the shadow pod.
 //!
-//! They travel with writes of the status that happen anyway. Only a resize, and a pod that is deleted before its first status, cost a
-//! write of their own. How the pod ended is stored in a usage record before the shadow pod goes.
+//! They travel with writes of the status that happen anyway. Only a resize, and a pod that is
+//! deleted before its first status, cost a write of their own. How the pod ended is stored in a
+//! usage record before the shadow pod goes.
 //!
-//! Two rules limit what a pod is charged whose end nobody saw. After the deletion of its shadow pod it is charged for 30 s at most, see
-//! [`Shadow::charged_until`]. If it was gone already when this process listed the pods, it is charged until the former process was alive
-//! for the last time. The status and the records of a period follow the same rules, so they agree, whichever is written first.
+//! Two rules limit what a pod is charged whose end nobody saw. After the deletion of its shadow pod
+//! it is charged for 30 s at most, see [`Shadow::charged_until`]. If it was gone already when this
+//! process listed the pods, it is charged until the former process was alive for the last time. The
+//! status and the records of a period follow the same rules, so they agree, whichever is written
+//! first.
 
 use std::sync::Arc;
 
@@ -22,23 +26,35 @@ use crate::pod::shadow_pod::Shadow;
 pub struct Metering {
     /// Whether requests or limits are charged.
     pub charge: Charge,
-    /// The end of the last complete period, if its entries say that the pod ran on; otherwise second 0.
+    /// The end of the last complete period, if its entries say that the pod ran on; otherwise
+    /// second 0.
     pub settled: Timestamp,
-    /// The pods of former shadow pods of this name are charged until then, and the present one not before: it may have adopted their pod.
+    /// The pods of former shadow pods of this name are charged until then, and the present one not
+    /// before: it may have adopted their pod.
     pub since: Timestamp,
     /// Whether what the pod used is stored.
     pub is_stored: bool,
-    /// If this process never saw the recorded pod: when the former process was alive for the last time.
+    /// If this process never saw the recorded pod: when the former process was alive for the last
+    /// time.
     pub unwatched_since: Option<Timestamp>,
 }
 
 /// The recorded charges. Charges that cannot be read count as none.
 fn recorded(reported: &ReportedStatus) -> Charges {
-    reported.charges.as_deref().and_then(|text| text.parse().ok()).unwrap_or_default()
+    reported
+        .charges
+        .as_deref()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or_default()
 }
 
 /// The charges after the pod was seen now.
-pub fn with_pod(charges: &Charges, pod: &RemotePod, metering: &Metering, now: Timestamp) -> Charges {
+pub fn with_pod(
+    charges: &Charges,
+    pod: &RemotePod,
+    metering: &Metering,
+    now: Timestamp,
+) -> Charges {
     // A pod that ended without saying when ended before now.
     let ended = pod.end.map(|_| pod.ended_at.unwrap_or(now).as_second());
     let seen = SeenPod {
@@ -56,12 +72,27 @@ pub fn text(charges: &Charges) -> Option<Arc<str>> {
 }
 
 /// The recorded charges. They have ended if the recorded pod is none of these: then it is gone.
-fn ended_if_gone(reported: &ReportedStatus, pods: &[Arc<RemotePod>], metering: &Metering, now: Timestamp) -> Charges {
-    let is_recorded = |pod: &Arc<RemotePod>| reported.remote_uid.as_ref().is_none_or(|uid| pod.uid == *uid);
-    if pods.iter().any(is_recorded) { recorded(reported) } else { gone(reported, metering, now) }
+fn ended_if_gone(
+    reported: &ReportedStatus,
+    pods: &[Arc<RemotePod>],
+    metering: &Metering,
+    now: Timestamp,
+) -> Charges {
+    let is_recorded = |pod: &Arc<RemotePod>| {
+        reported
+            .remote_uid
+            .as_ref()
+            .is_none_or(|uid| pod.uid == *uid)
+    };
+    if pods.iter().any(is_recorded) {
+        recorded(reported)
+    } else {
+        gone(reported, metering, now)
+    }
 }
 
-/// The text of the charges after `pod`, which is one of these pods, was seen. Without a contract nothing changes.
+/// The text of the charges after `pod`, which is one of these pods, was seen. Without a contract
+/// nothing changes.
 pub(super) fn seen(
     reported: &ReportedStatus,
     pods: &[Arc<RemotePod>],
@@ -69,25 +100,49 @@ pub(super) fn seen(
     metering: Option<&Metering>,
     now: Timestamp,
 ) -> Option<Arc<str>> {
-    let Some(metering) = metering else { return reported.charges.clone() };
-    text(&with_pod(&ended_if_gone(reported, pods, metering, now), pod, metering, now))
+    let Some(metering) = metering else {
+        return reported.charges.clone();
+    };
+    text(&with_pod(
+        &ended_if_gone(reported, pods, metering, now),
+        pod,
+        metering,
+        now,
+    ))
 }
 
 /// The charges after the recorded pod was found gone.
 pub(super) fn gone(reported: &ReportedStatus, metering: &Metering, now: Timestamp) -> Charges {
-    recorded(reported).gone(now.as_second(), metering.unwatched_since.map(Timestamp::as_second))
+    recorded(reported).gone(
+        now.as_second(),
+        metering.unwatched_since.map(Timestamp::as_second),
+    )
 }
 
-/// The entries, at this time, of a shadow pod that has these pods. Its name is the UID of the local pod.
-pub fn entries(uid: &str, shadow: &Shadow, pods: &[Arc<RemotePod>], metering: &Metering, now: Timestamp) -> Vec<Entry> {
+/// The entries, at this time, of a shadow pod that has these pods. Its name is the UID of the local
+/// pod.
+pub fn entries(
+    uid: &str,
+    shadow: &Shadow,
+    pods: &[Arc<RemotePod>],
+    metering: &Metering,
+    now: Timestamp,
+) -> Vec<Entry> {
     let now = shadow.charged_until(now);
     let before = ended_if_gone(&shadow.reported, pods, metering, now);
-    let charges = pods.iter().fold(before, |charges, pod| with_pod(&charges, pod, metering, now));
+    let charges = pods.iter().fold(before, |charges, pod| {
+        with_pod(&charges, pod, metering, now)
+    });
     charges.entries(uid, &shadow.pool, now.as_second())
 }
 
 /// The entries, at this time, of a pod whose shadow pod is gone and was never seen.
-pub fn orphan_entries(uid: &str, pod: &RemotePod, metering: &Metering, now: Timestamp) -> Vec<Entry> {
+pub fn orphan_entries(
+    uid: &str,
+    pod: &RemotePod,
+    metering: &Metering,
+    now: Timestamp,
+) -> Vec<Entry> {
     let charges = with_pod(&Charges::default(), pod, metering, now).gone(now.as_second(), None);
     charges.entries(uid, &pod.pool, now.as_second())
 }
@@ -110,7 +165,8 @@ mod tests {
     }
 
     fn shadow(deleted: Option<i64>) -> Arc<Shadow> {
-        let template = json!({ "metadata": { "name": "web" }, "spec": { "containers": [] } }).to_string();
+        let template =
+            json!({ "metadata": { "name": "web" }, "spec": { "containers": [] } }).to_string();
         let object = json!({ "metadata": { "name": "home-uid", "generation": 1,
             "deletionTimestamp": deleted.map(|at| second(at).to_string()) },
             "spec": { "namespace": "demo", "pool": "default", "pod": template } });
@@ -118,8 +174,13 @@ mod tests {
     }
 
     fn snapshot(deleted: Option<i64>, now: i64) -> Snapshot {
-        let metering =
-            Metering { charge: Charge::Requests, settled: second(0), since: second(0), is_stored: false, unwatched_since: None };
+        let metering = Metering {
+            charge: Charge::Requests,
+            settled: second(0),
+            since: second(0),
+            is_stored: false,
+            unwatched_since: None,
+        };
         Snapshot {
             shadow: shadow(deleted),
             reported: ReportedStatus::default(),
@@ -130,7 +191,10 @@ mod tests {
             name_taken: false,
             live: Live::NotAsked,
             refusal: None,
-            destination: Destination { namespace: "demo-rome-aaaaaa".into(), state: DestinationState::Ready },
+            destination: Destination {
+                namespace: "demo-rome-aaaaaa".into(),
+                state: DestinationState::Ready,
+            },
             applied_generation: Some(1),
             unreported_for: Duration::from_secs(5),
             taken_back: None,
@@ -153,15 +217,26 @@ mod tests {
     }
 
     fn reported(step: Step) -> ReportedStatus {
-        let Step::Report(status) = step else { panic!("{step:?}") };
+        let Step::Report(status) = step else {
+            panic!("{step:?}")
+        };
         status
     }
 
     #[test]
     fn the_first_status_says_since_when_a_pod_is_charged() {
-        let running = Snapshot { seen: vec![remote(100, |_| {})], ..snapshot(None, 102) };
-        assert_eq!(reported(decide(&running)).charges.as_deref(), Some("100- cpu=1,pods=1"));
-        let without_contract = Snapshot { metering: None, ..running };
+        let running = Snapshot {
+            seen: vec![remote(100, |_| {})],
+            ..snapshot(None, 102)
+        };
+        assert_eq!(
+            reported(decide(&running)).charges.as_deref(),
+            Some("100- cpu=1,pods=1")
+        );
+        let without_contract = Snapshot {
+            metering: None,
+            ..running
+        };
         assert_eq!(reported(decide(&without_contract)).charges, None);
     }
 
@@ -177,40 +252,100 @@ mod tests {
             charges: Some("100- cpu=1,pods=1".into()),
             ..ReportedStatus::default()
         };
-        let status = reported(decide(&Snapshot { seen: vec![ended], reported: before, ..snapshot(None, 400) }));
-        assert_eq!((status.phase, status.charges.as_deref()), (ShadowPodPhase::Failed, Some("100-150 cpu=1,pods=1")));
+        let status = reported(decide(&Snapshot {
+            seen: vec![ended],
+            reported: before,
+            ..snapshot(None, 400)
+        }));
+        assert_eq!(
+            (status.phase, status.charges.as_deref()),
+            (ShadowPodPhase::Failed, Some("100-150 cpu=1,pods=1"))
+        );
     }
 
     #[test]
     fn what_a_pod_used_is_stored_before_its_record_goes() {
-        let reported = ReportedStatus { charges: Some("100- cpu=1".into()), ..ReportedStatus::default() };
-        let gone = Snapshot { reported, expected_uid: Some("u1".into()), observed_deletion: true, ..snapshot(Some(200), 215) };
-        let Step::StoreUsage(charges) = decide(&gone) else { panic!("released") };
+        let reported = ReportedStatus {
+            charges: Some("100- cpu=1".into()),
+            ..ReportedStatus::default()
+        };
+        let gone = Snapshot {
+            reported,
+            expected_uid: Some("u1".into()),
+            observed_deletion: true,
+            ..snapshot(Some(200), 215)
+        };
+        let Step::StoreUsage(charges) = decide(&gone) else {
+            panic!("released")
+        };
         assert_eq!(charges.to_string(), "100-215 cpu=1");
-        let later = Snapshot { now: second(900), ..gone.clone() };
-        let Step::StoreUsage(charges) = decide(&later) else { panic!("released") };
-        assert_eq!(charges.to_string(), "100-230 cpu=1", "not longer than its grace");
-        let metering = gone.metering.clone().map(|metering| Metering { is_stored: true, ..metering });
-        assert_eq!(decide(&Snapshot { metering, ..gone.clone() }), Step::Release);
-        assert_eq!(decide(&Snapshot { metering: None, ..gone }), Step::Release);
-        assert_eq!(decide(&Snapshot { observed_deletion: true, ..snapshot(Some(200), 215) }), Step::Release, "it never ran");
+        let later = Snapshot {
+            now: second(900),
+            ..gone.clone()
+        };
+        let Step::StoreUsage(charges) = decide(&later) else {
+            panic!("released")
+        };
+        assert_eq!(
+            charges.to_string(),
+            "100-230 cpu=1",
+            "not longer than its grace"
+        );
+        let metering = gone.metering.clone().map(|metering| Metering {
+            is_stored: true,
+            ..metering
+        });
+        assert_eq!(
+            decide(&Snapshot {
+                metering,
+                ..gone.clone()
+            }),
+            Step::Release
+        );
+        assert_eq!(
+            decide(&Snapshot {
+                metering: None,
+                ..gone
+            }),
+            Step::Release
+        );
+        assert_eq!(
+            decide(&Snapshot {
+                observed_deletion: true,
+                ..snapshot(Some(200), 215)
+            }),
+            Step::Release,
+            "it never ran"
+        );
     }
 
     #[test]
     fn a_pod_is_not_deleted_before_it_is_known_since_when_it_is_charged() {
-        let unreported = Snapshot { seen: vec![remote(100, |_| {})], ..snapshot(Some(101), 101) };
+        let unreported = Snapshot {
+            seen: vec![remote(100, |_| {})],
+            ..snapshot(Some(101), 101)
+        };
         let status = reported(decide(&unreported));
         assert_eq!(status.charges.as_deref(), Some("100- cpu=1,pods=1"));
-        let step = decide(&Snapshot { reported: status, ..unreported });
+        let step = decide(&Snapshot {
+            reported: status,
+            ..unreported
+        });
         assert!(matches!(step, Step::Delete(..)), "{step:?}");
     }
 
     #[test]
     fn a_pod_that_vanished_is_charged_until_that_was_noticed() {
-        let before =
-            ReportedStatus { remote_uid: Some("u1".into()), charges: Some("100- cpu=1".into()), ..ReportedStatus::default() };
+        let before = ReportedStatus {
+            remote_uid: Some("u1".into()),
+            charges: Some("100- cpu=1".into()),
+            ..ReportedStatus::default()
+        };
         let state = DestinationState::NotReady("wait".into());
-        let destination = Destination { namespace: "demo-rome-aaaaaa".into(), state };
+        let destination = Destination {
+            namespace: "demo-rome-aaaaaa".into(),
+            state,
+        };
         let vanished = Snapshot {
             reported: before,
             expected_uid: Some("u1".into()),
@@ -219,15 +354,29 @@ mod tests {
             ..snapshot(None, 300)
         };
         let status = reported(decide(&vanished));
-        assert_eq!((status.phase, status.charges.as_deref()), (ShadowPodPhase::Pending, Some("100-300 cpu=1")));
+        assert_eq!(
+            (status.phase, status.charges.as_deref()),
+            (ShadowPodPhase::Pending, Some("100-300 cpu=1"))
+        );
         let metering = unwatched(&vanished, 220);
-        let status = reported(decide(&Snapshot { metering, ..vanished }));
-        assert_eq!(status.charges.as_deref(), Some("100-220 cpu=1"), "the manager was down from then on");
+        let status = reported(decide(&Snapshot {
+            metering,
+            ..vanished
+        }));
+        assert_eq!(
+            status.charges.as_deref(),
+            Some("100-220 cpu=1"),
+            "the manager was down from then on"
+        );
     }
 
-    /// The same where this process never saw the recorded pod, and the former one was alive until this second.
+    /// The same where this process never saw the recorded pod, and the former one was alive until
+    /// this second.
     fn unwatched(snapshot: &Snapshot, since: i64) -> Option<Metering> {
-        snapshot.metering.clone().map(|metering| Metering { unwatched_since: Some(second(since)), ..metering })
+        snapshot.metering.clone().map(|metering| Metering {
+            unwatched_since: Some(second(since)),
+            ..metering
+        })
     }
 
     fn running_before(charges: &str) -> ReportedStatus {
@@ -251,40 +400,83 @@ mod tests {
             ..snapshot(None, 301)
         };
         let metering = unwatched(&created, 220);
-        let status = reported(decide(&Snapshot { metering, ..created }));
-        assert_eq!(status.charges.as_deref(), Some("100-220 cpu=1,pods=1; 300- cpu=1,pods=1"));
+        let status = reported(decide(&Snapshot {
+            metering,
+            ..created
+        }));
+        assert_eq!(
+            status.charges.as_deref(),
+            Some("100-220 cpu=1,pods=1; 300- cpu=1,pods=1")
+        );
     }
 
     /// The entries at a time, with the shadow pod that was deleted at second 200 or not.
-    fn entries_at(now: i64, deleted: Option<i64>, pods: &[Arc<RemotePod>], unwatched_since: Option<i64>) -> Vec<String> {
-        let shadow = Shadow { reported: running_before("100- cpu=1,pods=1"), ..Shadow::clone(&shadow(deleted)) };
+    fn entries_at(
+        now: i64,
+        deleted: Option<i64>,
+        pods: &[Arc<RemotePod>],
+        unwatched_since: Option<i64>,
+    ) -> Vec<String> {
+        let shadow = Shadow {
+            reported: running_before("100- cpu=1,pods=1"),
+            ..Shadow::clone(&shadow(deleted))
+        };
         let unwatched_since = unwatched_since.map(second);
-        let metering =
-            Metering { charge: Charge::Requests, settled: second(0), since: second(0), is_stored: false, unwatched_since };
-        entries("home-uid", &shadow, pods, &metering, second(now)).iter().map(ToString::to_string).collect()
+        let metering = Metering {
+            charge: Charge::Requests,
+            settled: second(0),
+            since: second(0),
+            is_stored: false,
+            unwatched_since,
+        };
+        entries("home-uid", &shadow, pods, &metering, second(now))
+            .iter()
+            .map(ToString::to_string)
+            .collect()
     }
 
     #[test]
-    fn a_pod_that_goes_on_counts_until_now_and_one_that_is_gone_until_it_was_there_for_the_last_time() {
+    fn a_pod_that_goes_on_counts_until_now_and_one_that_is_gone_until_it_was_there_for_the_last_time()
+     {
         let exists = [remote(100, |_| {})];
-        assert_eq!(entries_at(900, None, &exists, None), ["home-uid default 100 900 cpu=1,pods=1"]);
-        assert_eq!(entries_at(900, None, &[], Some(220)), ["home-uid default 100 220 cpu=1,pods=1"]);
-        assert_eq!(entries_at(900, None, &[], None), ["home-uid default 100 900 cpu=1,pods=1"], "it went a moment ago");
+        assert_eq!(
+            entries_at(900, None, &exists, None),
+            ["home-uid default 100 900 cpu=1,pods=1"]
+        );
+        assert_eq!(
+            entries_at(900, None, &[], Some(220)),
+            ["home-uid default 100 220 cpu=1,pods=1"]
+        );
+        assert_eq!(
+            entries_at(900, None, &[], None),
+            ["home-uid default 100 900 cpu=1,pods=1"],
+            "it went a moment ago"
+        );
         let again = [Arc::new(pod("web", "u2", |object| {
             object["metadata"]["creationTimestamp"] = second(300).to_string().into();
         }))];
-        let both = ["home-uid default 100 220 cpu=1,pods=1", "home-uid default 300 900 cpu=1,pods=1"];
+        let both = [
+            "home-uid default 100 220 cpu=1,pods=1",
+            "home-uid default 300 900 cpu=1,pods=1",
+        ];
         assert_eq!(entries_at(900, None, &again, Some(220)), both);
     }
 
     #[test]
-    fn nobody_pays_after_the_grace_of_a_deleted_pod_for_a_node_that_does_not_answer_or_a_manager_that_was_down() {
+    fn nobody_pays_after_the_grace_of_a_deleted_pod_for_a_node_that_does_not_answer_or_a_manager_that_was_down()
+     {
         let until_230 = ["home-uid default 100 230 cpu=1,pods=1"];
         let exists = [remote(100, |_| {})];
         assert_eq!(entries_at(900, Some(200), &exists, None), until_230);
         assert_eq!(entries_at(900, Some(200), &[], Some(500)), until_230);
-        assert_eq!(entries_at(900, Some(200), &[], Some(150)), ["home-uid default 100 150 cpu=1,pods=1"]);
-        assert_eq!(entries_at(210, Some(200), &exists, None), ["home-uid default 100 210 cpu=1,pods=1"]);
+        assert_eq!(
+            entries_at(900, Some(200), &[], Some(150)),
+            ["home-uid default 100 150 cpu=1,pods=1"]
+        );
+        assert_eq!(
+            entries_at(210, Some(200), &exists, None),
+            ["home-uid default 100 210 cpu=1,pods=1"]
+        );
         let ended = remote(100, |object| {
             object["status"] = json!({ "phase": "Failed",
                 "containerStatuses": [{ "name": "c", "state": { "terminated": { "finishedAt": second(240).to_string() } } }] });
@@ -294,9 +486,18 @@ mod tests {
 
     #[test]
     fn a_pod_that_a_later_shadow_pod_adopted_is_charged_there_only_after_the_former_one() {
-        let snapshot = Snapshot { seen: vec![remote(100, |_| {})], ..snapshot(None, 160) };
-        let metering = snapshot.metering.clone().map(|metering| Metering { since: second(150), ..metering });
-        let status = reported(decide(&Snapshot { metering, ..snapshot }));
+        let snapshot = Snapshot {
+            seen: vec![remote(100, |_| {})],
+            ..snapshot(None, 160)
+        };
+        let metering = snapshot.metering.clone().map(|metering| Metering {
+            since: second(150),
+            ..metering
+        });
+        let status = reported(decide(&Snapshot {
+            metering,
+            ..snapshot
+        }));
         assert_eq!(status.charges.as_deref(), Some("150- cpu=1,pods=1"));
     }
 }

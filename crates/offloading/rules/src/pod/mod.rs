@@ -9,7 +9,8 @@
 //!   pods that run     ephemeral; which ones leave, and when: saving turns running_pod controller job
 //!   metering          chargeable (consumer) metering (provider)
 //! ```
-//! `carry` has one function for each side, because the provider trusts nothing and applies the same rules again.
+//! `carry` has one function for each side, because the provider trusts nothing and applies the same
+//! rules again.
 
 pub mod added_limits;
 pub mod admission;

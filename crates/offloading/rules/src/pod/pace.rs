@@ -1,5 +1,6 @@
-//! Limits how fast a provider creates pods for each consumer, and lets it start commands in them. Finished pods are free, so their number
-//! alone does not bound the costs of short pods; and Kubernetes does not bound commands at all.
+//! Limits how fast a provider creates pods for each consumer, and lets it start commands in them.
+//! Finished pods are free, so their number alone does not bound the costs of short pods; and
+//! Kubernetes does not bound commands at all.
 
 use std::{
     collections::HashMap,
@@ -20,12 +21,20 @@ pub struct Pace {
 impl Pace {
     /// Pods: 1,000 at once, then 20 a second.
     pub fn of_pods() -> Self {
-        Self { interval: Duration::from_millis(50), burst: 1000, next: HashMap::new() }
+        Self {
+            interval: Duration::from_millis(50),
+            burst: 1000,
+            next: HashMap::new(),
+        }
     }
 
     /// Commands, and connections to pods: 50 at once, then 2 a second.
     pub fn of_commands() -> Self {
-        Self { interval: Duration::from_millis(500), burst: 50, next: HashMap::new() }
+        Self {
+            interval: Duration::from_millis(500),
+            burst: 50,
+            next: HashMap::new(),
+        }
     }
 
     /// Takes a turn of this tenant, and returns when it is due.
@@ -34,7 +43,8 @@ impl Pace {
         self.next.retain(|_, next| *next > now);
         let next = self.next.entry(tenant.to_owned()).or_insert(now);
         *next += self.interval;
-        next.checked_sub(self.interval * self.burst).map_or(now, |at| at.max(now))
+        next.checked_sub(self.interval * self.burst)
+            .map_or(now, |at| at.max(now))
     }
 
     /// Like [`Self::take`], but takes no turn that is due later than in this time.
@@ -58,7 +68,9 @@ mod tests {
     fn after_its_burst_a_tenant_gets_twenty_pods_a_second_and_others_their_own_burst() {
         let mut pace = Pace::of_pods();
         let (interval, now) = (pace.interval, Instant::now() + pace.interval * pace.burst);
-        let waits: Vec<Duration> = (0..1100).map(|_| pace.take("a", now).duration_since(now)).collect();
+        let waits: Vec<Duration> = (0..1100)
+            .map(|_| pace.take("a", now).duration_since(now))
+            .collect();
         assert!(waits[..1000].iter().all(Duration::is_zero));
         assert_eq!((waits[1000], waits[1099]), (interval, interval * 100));
         assert_eq!(pace.take("b", now), now);
@@ -73,11 +85,22 @@ mod tests {
     #[test]
     fn who_would_wait_too_long_for_a_command_takes_no_turn() {
         let mut pace = Pace::of_commands();
-        let (now, limit) = (Instant::now() + pace.interval * pace.burst, Duration::from_secs(2));
-        let waits: Vec<_> =
-            (0..1000).filter_map(|_| pace.take_within(limit, "a", now)).map(|at| at.duration_since(now)).collect();
-        assert_eq!((waits.len(), waits[49], waits[53]), (54, Duration::ZERO, limit));
-        assert!(pace.take_within(limit, "a", now + pace.interval).is_some(), "it waits no longer because it asked so often");
+        let (now, limit) = (
+            Instant::now() + pace.interval * pace.burst,
+            Duration::from_secs(2),
+        );
+        let waits: Vec<_> = (0..1000)
+            .filter_map(|_| pace.take_within(limit, "a", now))
+            .map(|at| at.duration_since(now))
+            .collect();
+        assert_eq!(
+            (waits.len(), waits[49], waits[53]),
+            (54, Duration::ZERO, limit)
+        );
+        assert!(
+            pace.take_within(limit, "a", now + pace.interval).is_some(),
+            "it waits no longer because it asked so often"
+        );
         assert_eq!(pace.take_within(limit, "b", now), Some(now));
     }
 }

@@ -1,14 +1,16 @@
-//! Decides which nodes a new pod prefers, by the `placement` of its namespace: the preferred node affinity, or the topology spread
-//! constraint, that the admission webhook adds.
+//! Decides which nodes a new pod prefers, by the `placement` of its namespace: the preferred node
+//! affinity, or the topology spread constraint, that the admission webhook adds.
 //!
 //! ```text
 //!   placement, what the pod costs at each node ──▶ classes of equally good nodes ──▶ weights 100..1 ──▶ one term for each class
 //! ```
-//! The scheduler scales the weights so that the best node that has room gets all points. The weights fall by an equal ratio, so when the
-//! best nodes are full, the next ones are preferred as clearly. What the user prefers stays, and counts as well.
+//! The scheduler scales the weights so that the best node that has room gets all points. The
+//! weights fall by an equal ratio, so when the best nodes are full, the next ones are preferred as
+//! clearly. What the user prefers stays, and counts as well.
 //!
-//! Each of our terms contains a requirement that every node meets, by which we recognize it: a second run, maybe with other prices, replaces
-//! the terms of the first. They do not travel, because no provider advertises labels of ours.
+//! Each of our terms contains a requirement that every node meets, by which we recognize it: a
+//! second run, maybe with other prices, replaces the terms of the first. They do not travel,
+//! because no provider advertises labels of ours.
 
 use std::collections::BTreeSet;
 
@@ -64,8 +66,13 @@ pub fn classes<'a>(facts: &Facts<'a>) -> Vec<Class<'a>> {
     match facts.placement.strategy {
         PlacementStrategy::Spread => Vec::new(),
         PlacementStrategy::OwnFirst => {
-            let own = own_allowed.then(|| Class { own: true, nodes: BTreeSet::new() });
-            own.into_iter().chain(cheapest_first(facts, false)).collect()
+            let own = own_allowed.then(|| Class {
+                own: true,
+                nodes: BTreeSet::new(),
+            });
+            own.into_iter()
+                .chain(cheapest_first(facts, false))
+                .collect()
         }
         PlacementStrategy::Cheapest => cheapest_first(facts, own_allowed),
         PlacementStrategy::FixedOrder => in_order(facts, own_allowed),
@@ -78,34 +85,59 @@ fn cheapest_first<'a>(facts: &Facts<'a>, own: bool) -> Vec<Class<'a>> {
     if own {
         classes.entry(Cost::NOTHING).or_default();
     }
-    classes.into_iter().map(|(cost, nodes)| Class { own: own && cost == Cost::NOTHING, nodes }).collect()
+    classes
+        .into_iter()
+        .map(|(cost, nodes)| Class {
+            own: own && cost == Cost::NOTHING,
+            nodes,
+        })
+        .collect()
 }
 
 fn in_order<'a>(facts: &Facts<'a>, own_allowed: bool) -> Vec<Class<'a>> {
     let mut left: Vec<&PricedNode> = facts.nodes.to_vec();
     let mut own_left = own_allowed;
     let class = |name: &String| {
-        // A peer may have the name of this cluster. Then its own nodes come first, and the peer can be named by its ID.
+        // A peer may have the name of this cluster. Then its own nodes come first, and the peer can
+        // be named by its ID.
         let own = own_left && name == facts.own_name;
         own_left &= !own;
         let called = left.extract_if(.., |node| !own && node.is_called(name));
-        Class { own, nodes: called.map(|node| node.name.as_str()).collect() }
+        Class {
+            own,
+            nodes: called.map(|node| node.name.as_str()).collect(),
+        }
     };
     let classes: Vec<Class> = facts.placement.order.iter().map(class).collect();
-    classes.into_iter().filter(|class| class.own || !class.nodes.is_empty()).collect()
+    classes
+        .into_iter()
+        .filter(|class| class.own || !class.nodes.is_empty())
+        .collect()
 }
 
-/// Weights for this many classes: from 100 to 1 by an equal ratio, rounded up, and each less than the one before. At most 100 classes.
+/// Weights for this many classes: from 100 to 1 by an equal ratio, rounded up, and each less than
+/// the one before. At most 100 classes.
 pub fn weights(classes: usize) -> Vec<i32> {
     let steps = i32::try_from(classes.saturating_sub(1)).unwrap_or(MAX_WEIGHT);
     let log = |number: i32| f64::from(number).ln();
-    // The smallest weight of at least 100^(step / steps). The tolerance is far below the distance of two weights.
-    let is_enough = |weight: i32, step: i32| log(weight) * f64::from(steps) >= log(MAX_WEIGHT) * f64::from(step) - 1e-6;
-    let at = |step: i32| (1..MAX_WEIGHT).find(|weight| is_enough(*weight, step)).unwrap_or(MAX_WEIGHT);
+    // The smallest weight of at least 100^(step / steps). The tolerance is far below the distance
+    // of two weights.
+    let is_enough = |weight: i32, step: i32| {
+        log(weight) * f64::from(steps) >= log(MAX_WEIGHT) * f64::from(step) - 1e-6
+    };
+    let at = |step: i32| {
+        (1..MAX_WEIGHT)
+            .find(|weight| is_enough(*weight, step))
+            .unwrap_or(MAX_WEIGHT)
+    };
     let mut rising: Vec<i32> = Vec::with_capacity(classes);
     for step in 0..=steps {
         let more = rising.last().map_or(1, |last| last + 1);
-        rising.push(if steps == 0 { MAX_WEIGHT } else { at(step).max(more).min(MAX_WEIGHT) });
+        rising.push(if steps == 0 {
+            MAX_WEIGHT
+        } else {
+            at(step).max(more).min(MAX_WEIGHT)
+        });
     }
     rising.truncate(classes);
     rising.reverse();
@@ -129,7 +161,10 @@ pub fn terms(classes: &[Class]) -> Vec<Value> {
             terms.push(term(weight, &json!({"key": labels::TYPE, "operator": "NotIn", "values": [labels::TYPE_VIRTUAL_NODE]})));
         }
         if !nodes.is_empty() {
-            terms.push(term(weight, &json!({"key": HOSTNAME, "operator": "In", "values": nodes})));
+            terms.push(term(
+                weight,
+                &json!({"key": HOSTNAME, "operator": "In", "values": nodes}),
+            ));
         }
     }
     terms
@@ -153,9 +188,16 @@ pub fn prefer(pod: &Value, patch: &mut Vec<Value>, facts: &Facts) {
     if facts.placement.strategy == PlacementStrategy::Spread {
         patch.extend(spread(pod, facts.strategy));
     }
-    let before = patch.iter_mut().find(|operation| text(operation, "/path") == Some(AFFINITY));
-    let affinity = before.as_ref().and_then(|operation| operation.get("value")).or_else(|| pod.pointer(AFFINITY));
-    let Some(affinity) = with_terms(affinity, terms(&classes(facts))) else { return };
+    let before = patch
+        .iter_mut()
+        .find(|operation| text(operation, "/path") == Some(AFFINITY));
+    let affinity = before
+        .as_ref()
+        .and_then(|operation| operation.get("value"))
+        .or_else(|| pod.pointer(AFFINITY));
+    let Some(affinity) = with_terms(affinity, terms(&classes(facts))) else {
+        return;
+    };
     let operation = json!({"op": "add", "path": AFFINITY, "value": affinity});
     match before {
         Some(before) => *before = operation,
@@ -167,27 +209,49 @@ pub fn prefer(pod: &Value, patch: &mut Vec<Value>, facts: &Facts) {
 fn with_terms(affinity: Option<&Value>, ours: Vec<Value>) -> Option<Value> {
     let mut affinity = affinity.cloned().unwrap_or_default();
     let now = items(&affinity, PREFERRED);
-    let wanted: Vec<Value> = now.iter().filter(|term| !is_ours(term)).cloned().chain(ours).collect();
+    let wanted: Vec<Value> = now
+        .iter()
+        .filter(|term| !is_ours(term))
+        .cloned()
+        .chain(ours)
+        .collect();
     if now == wanted {
         return None;
     }
-    set_at(&mut affinity, &["nodeAffinity", "preferredDuringSchedulingIgnoredDuringExecution"], wanted);
+    set_at(
+        &mut affinity,
+        &[
+            "nodeAffinity",
+            "preferredDuringSchedulingIgnoredDuringExecution",
+        ],
+        wanted,
+    );
     Some(affinity)
 }
 
-/// A soft constraint that spreads the pods with the same labels. A pod that has constraints keeps only these.
+/// A soft constraint that spreads the pods with the same labels. A pod that has constraints keeps
+/// only these.
 fn spread(pod: &Value, strategy: PodOffloadingStrategy) -> Option<Value> {
     if !items(pod, CONSTRAINTS).is_empty() {
         return None;
     }
     let all = pod.pointer("/metadata/labels").and_then(Value::as_object)?;
-    let shared = all.iter().filter(|(key, _)| !LABELS_OF_ONE_POD.contains(&key.as_str()));
-    let shared: Map<String, Value> = shared.map(|(key, value)| (key.clone(), value.clone())).collect();
+    let shared = all
+        .iter()
+        .filter(|(key, _)| !LABELS_OF_ONE_POD.contains(&key.as_str()));
+    let shared: Map<String, Value> = shared
+        .map(|(key, value)| (key.clone(), value.clone()))
+        .collect();
     if shared.is_empty() {
         return None;
     }
-    // This cluster's own nodes have no cluster ID, and the scheduler gives no points to nodes without the label.
-    let key = if strategy == PodOffloadingStrategy::Remote { labels::REMOTE_CLUSTER_ID } else { HOSTNAME };
+    // This cluster's own nodes have no cluster ID, and the scheduler gives no points to nodes
+    // without the label.
+    let key = if strategy == PodOffloadingStrategy::Remote {
+        labels::REMOTE_CLUSTER_ID
+    } else {
+        HOSTNAME
+    };
     let constraint = json!({"maxSkew": 1, "topologyKey": key, "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": {"matchLabels": shared}});
     Some(json!({"op": "add", "path": CONSTRAINTS, "value": [constraint]}))
 }

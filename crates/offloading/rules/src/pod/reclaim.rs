@@ -1,9 +1,11 @@
 //! Decides which pods end because the provider took back what they use.
 //!
-//! A pool ends as a whole when the offer's withdrawal is due, or when the offer is gone. A pool that became smaller keeps its
-//! oldest pods: from the time of reclaim on, the youngest pods that use more than is offered end one after another, until the
-//! others fit. A pool that got other nodes under its name, such as a broker's own instead of borrowed ones, keeps no pods on the former:
-//! they end from the time of its drain on. Before, their consumer is told which ones these are, so that it can move them.
+//! A pool ends as a whole when the offer's withdrawal is due, or when the offer is gone. A pool
+//! that became smaller keeps its oldest pods: from the time of reclaim on, the youngest pods that
+//! use more than is offered end one after another, until the others fit. A pool that got other
+//! nodes under its name, such as a broker's own instead of borrowed ones, keeps no pods on the
+//! former: they end from the time of its drain on. Before, their consumer is told which ones these
+//! are, so that it can move them.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -61,13 +63,21 @@ pub struct Plan {
 pub fn plan(name: &str, pool: Pool, pods: &[ChargedPod], now: Timestamp) -> Plan {
     let all = |reason: &str| {
         let staying = pods.iter().filter(|pod| !pod.is_ending);
-        let taken_back = staying.map(|pod| (pod.shadow.clone(), TakenBack::Now(reason.to_owned()))).collect();
-        Plan { taken_back, again: None }
+        let taken_back = staying
+            .map(|pod| (pod.shadow.clone(), TakenBack::Now(reason.to_owned())))
+            .collect();
+        Plan {
+            taken_back,
+            again: None,
+        }
     };
     let offer = match pool {
         Pool::Missing(_) if pods.is_empty() => return Plan::default(),
         Pool::Missing(since) if since < MISSING => {
-            return Plan { again: Some(MISSING.saturating_sub(since)), ..Plan::default() };
+            return Plan {
+                again: Some(MISSING.saturating_sub(since)),
+                ..Plan::default()
+            };
         }
         Pool::Missing(_) => return all(&format!("pool {name} is no longer offered")),
         Pool::Offered(offer) => offer,
@@ -75,7 +85,11 @@ pub fn plan(name: &str, pool: Pool, pods: &[ChargedPod], now: Timestamp) -> Plan
     if offer.withdrawal.is_some_and(|due| due <= now) {
         return all(&format!("pool {name} was taken back as a whole"));
     }
-    let next = [offer.withdrawal, offer.reclaim, offer.drain].into_iter().flatten().filter(|due| *due > now).min();
+    let next = [offer.withdrawal, offer.reclaim, offer.drain]
+        .into_iter()
+        .flatten()
+        .filter(|due| *due > now)
+        .min();
     Plan {
         taken_back: taken_back(name, offer, pods, now),
         again: next.map(|due| Duration::try_from(due.duration_since(now)).unwrap_or_default()),
@@ -83,16 +97,31 @@ pub fn plan(name: &str, pool: Pool, pods: &[ChargedPod], now: Timestamp) -> Plan
 }
 
 /// The pods for which a pool that goes on has no node or no room.
-fn taken_back(name: &str, offer: &Offer, pods: &[ChargedPod], now: Timestamp) -> BTreeMap<Key, TakenBack> {
+fn taken_back(
+    name: &str,
+    offer: &Offer,
+    pods: &[ChargedPod],
+    now: Timestamp,
+) -> BTreeMap<Key, TakenBack> {
     let is_due = |time: Option<Timestamp>| time.is_some_and(|due| due <= now);
     let staying = pods.iter().filter(|pod| !pod.is_ending);
-    let (in_pool, left): (Vec<&ChargedPod>, Vec<_>) = staying.partition(|pod| pod.is_in_pool || offer.drain.is_none());
+    let (in_pool, left): (Vec<&ChargedPod>, Vec<_>) =
+        staying.partition(|pod| pod.is_in_pool || offer.drain.is_none());
     let elsewhere = match offer.drain.filter(|due| *due > now) {
-        None => TakenBack::Now(format!("pool {name} has other nodes now, and the pod was on one that is not in it any more")),
-        Some(due) => TakenBack::AfterNotice(format!("the pod ends at {}, because its pool has other nodes now", rfc3339(due))),
+        None => TakenBack::Now(format!(
+            "pool {name} has other nodes now, and the pod was on one that is not in it any more"
+        )),
+        Some(due) => TakenBack::AfterNotice(format!(
+            "the pod ends at {}, because its pool has other nodes now",
+            rfc3339(due)
+        )),
     };
     // Until the others end, they need their room.
-    let stays = if is_due(offer.drain) { in_pool } else { in_pool.into_iter().chain(left.iter().copied()).collect() };
+    let stays = if is_due(offer.drain) {
+        in_pool
+    } else {
+        in_pool.into_iter().chain(left.iter().copied()).collect()
+    };
     let (beyond, notice) = match (offer.reclaim.filter(|due| *due > now), &offer.reclaim_to) {
         (None, _) if is_due(offer.reclaim) => (beyond(&offer.hard, stays), None),
         (Some(due), Some(hard)) => (beyond(hard, stays), Some(due)),
@@ -100,28 +129,41 @@ fn taken_back(name: &str, offer: &Offer, pods: &[ChargedPod], now: Timestamp) ->
     };
     let among = |short: &str| format!("among the youngest of those that use too much of {short}");
     let smaller = |short: &str| match notice {
-        None => TakenBack::Now(format!("pool {name} became smaller, and the pod was {}", among(short))),
+        None => TakenBack::Now(format!(
+            "pool {name} became smaller, and the pod was {}",
+            among(short)
+        )),
         Some(due) => TakenBack::AfterNotice(format!(
             "the pod ends at {}, because its pool becomes smaller, and it is {}",
             rfc3339(due),
             among(short)
         )),
     };
-    let beyond = beyond.into_iter().map(|(pod, short)| (pod.shadow.clone(), smaller(&short)));
-    let left = left.into_iter().map(|pod| (pod.shadow.clone(), elsewhere.clone()));
+    let beyond = beyond
+        .into_iter()
+        .map(|(pod, short)| (pod.shadow.clone(), smaller(&short)));
+    let left = left
+        .into_iter()
+        .map(|pod| (pod.shadow.clone(), elsewhere.clone()));
     // Of two causes, the earlier one counts.
     let is_sooner = notice.is_none_or(|reclaim| offer.drain.is_none_or(|drain| reclaim < drain));
-    if is_sooner { left.chain(beyond).collect() } else { beyond.chain(left).collect() }
+    if is_sooner {
+        left.chain(beyond).collect()
+    } else {
+        beyond.chain(left).collect()
+    }
 }
 
-/// The youngest pods without which the others fit, each with the resources that are short; before them those that end anyway. A pod that
-/// uses none of these stays: its end would free nothing.
+/// The youngest pods without which the others fit, each with the resources that are short; before
+/// them those that end anyway. A pod that uses none of these stays: its end would free nothing.
 fn beyond<'a>(hard: &ResourceList, mut pods: Vec<&'a ChargedPod>) -> Vec<(&'a ChargedPod, String)> {
     pods.sort_by(|one, other| (other.ends_behind, &other.turn).cmp(&(one.ends_behind, &one.turn)));
     let mut used: ResourceList = pods.iter().map(|pod| &pod.amounts).sum();
     let mut ending = Vec::new();
     for pod in pods {
-        let Err(short) = used.fits_in(hard) else { break };
+        let Err(short) = used.fits_in(hard) else {
+            break;
+        };
         let names: Vec<&str> = short
             .iter()
             .map(|shortage| shortage.resource.as_str())
@@ -145,11 +187,17 @@ mod tests {
     }
 
     fn list(text: &str) -> ResourceList {
-        text.split(',').map(|part| part.split_once('=').unwrap()).map(|(name, amount)| (name, amount.parse().unwrap())).collect()
+        text.split(',')
+            .map(|part| part.split_once('=').unwrap())
+            .map(|(name, amount)| (name, amount.parse().unwrap()))
+            .collect()
     }
 
     fn pod(uid: &str, created: i64, requests: &str) -> ChargedPod {
-        let turn = Turn { created: at(created), uid: uid.into() };
+        let turn = Turn {
+            created: at(created),
+            uid: uid.into(),
+        };
         ChargedPod {
             shadow: Key::new("t", uid),
             turn,
@@ -166,17 +214,26 @@ mod tests {
 
     fn ending(pool: Pool, pods: &[ChargedPod], now: i64) -> Vec<String> {
         let all = plan("default", pool, pods, at(now)).taken_back.into_iter();
-        all.filter(|(_, one)| matches!(one, TakenBack::Now(_))).map(|(key, _)| key.name).collect()
+        all.filter(|(_, one)| matches!(one, TakenBack::Now(_)))
+            .map(|(key, _)| key.name)
+            .collect()
     }
 
     /// What the owner of the first of the pods reads.
     fn told(offer: &Offer, pods: &[ChargedPod], now: i64) -> TakenBack {
-        plan("default", Pool::Offered(offer), pods, at(now)).taken_back.into_values().next().unwrap()
+        plan("default", Pool::Offered(offer), pods, at(now))
+            .taken_back
+            .into_values()
+            .next()
+            .unwrap()
     }
 
     #[test]
     fn the_youngest_pods_beyond_the_offer_end_when_the_reclaim_is_due_and_not_before() {
-        let offer = Offer { reclaim: Some(at(100)), ..offer("cpu=2,pods=9") };
+        let offer = Offer {
+            reclaim: Some(at(100)),
+            ..offer("cpu=2,pods=9")
+        };
         let pods = [
             pod("young", 9, "cpu=1,pods=1"),
             pod("old", 1, "cpu=1,pods=1"),
@@ -184,80 +241,198 @@ mod tests {
             pod("a", 5, "cpu=1,pods=1"),
         ];
         assert_eq!(ending(Pool::Offered(&offer), &pods, 99), [""; 0]);
-        assert_eq!(plan("default", Pool::Offered(&offer), &pods, at(99)).again, Some(Duration::from_secs(1)));
-        assert_eq!(ending(Pool::Offered(&offer), &pods, 100), ["b", "young"], "of two of one age the later UID ends");
-        assert_eq!(plan("default", Pool::Offered(&offer), &pods, at(100)).again, None);
+        assert_eq!(
+            plan("default", Pool::Offered(&offer), &pods, at(99)).again,
+            Some(Duration::from_secs(1))
+        );
+        assert_eq!(
+            ending(Pool::Offered(&offer), &pods, 100),
+            ["b", "young"],
+            "of two of one age the later UID ends"
+        );
+        assert_eq!(
+            plan("default", Pool::Offered(&offer), &pods, at(100)).again,
+            None
+        );
     }
 
     #[test]
     fn before_a_reclaim_is_due_those_that_will_end_are_told_when() {
         let to = Some(list("cpu=1,pods=9"));
-        let offer = Offer { reclaim: Some(at(100)), reclaim_to: to, ..offer("cpu=3,pods=9") };
-        let pods = [pod("old", 1, "cpu=1,pods=1"), pod("young", 2, "cpu=1,pods=1"), pod("last", 3, "pods=1")];
+        let offer = Offer {
+            reclaim: Some(at(100)),
+            reclaim_to: to,
+            ..offer("cpu=3,pods=9")
+        };
+        let pods = [
+            pod("old", 1, "cpu=1,pods=1"),
+            pod("young", 2, "cpu=1,pods=1"),
+            pod("last", 3, "pods=1"),
+        ];
         let told = plan("default", Pool::Offered(&offer), &pods, at(99)).taken_back;
         let why = "the pod ends at 1970-01-01T00:01:40Z, because its pool becomes smaller, and it is among the youngest of those that use too much of cpu";
-        assert_eq!(told, [(Key::new("t", "young"), TakenBack::AfterNotice(why.to_owned()))].into());
-        let moving = pods.map(|pod| ChargedPod { is_ending: pod.shadow.name == "young", ..pod });
-        assert_eq!(plan("default", Pool::Offered(&offer), &moving, at(99)).taken_back, BTreeMap::new(), "the others fit");
+        assert_eq!(
+            told,
+            [(
+                Key::new("t", "young"),
+                TakenBack::AfterNotice(why.to_owned())
+            )]
+            .into()
+        );
+        let moving = pods.map(|pod| ChargedPod {
+            is_ending: pod.shadow.name == "young",
+            ..pod
+        });
+        assert_eq!(
+            plan("default", Pool::Offered(&offer), &moving, at(99)).taken_back,
+            BTreeMap::new(),
+            "the others fit"
+        );
     }
 
     #[test]
     fn those_that_end_anyway_go_first_and_of_two_ends_the_earlier_one_is_told() {
         let to = Some(list("cpu=1,pods=9"));
-        let offer = Offer { reclaim: Some(at(100)), reclaim_to: to, drain: Some(at(50)), ..offer("cpu=2,pods=9") };
-        let old = ChargedPod { ends_behind: true, ..pod("old", 1, "cpu=1,pods=1") };
+        let offer = Offer {
+            reclaim: Some(at(100)),
+            reclaim_to: to,
+            drain: Some(at(50)),
+            ..offer("cpu=2,pods=9")
+        };
+        let old = ChargedPod {
+            ends_behind: true,
+            ..pod("old", 1, "cpu=1,pods=1")
+        };
         let pods = [old.clone(), pod("young", 2, "cpu=1,pods=1")];
         let told = plan("default", Pool::Offered(&offer), &pods, at(10)).taken_back;
-        assert_eq!(told.into_keys().map(|key| key.name).collect::<Vec<_>>(), ["old"]);
-        let both = [ChargedPod { is_in_pool: false, ..old }, pods[1].clone()];
-        let TakenBack::AfterNotice(why) = self::told(&offer, &both, 10) else { panic!("it ends later") };
+        assert_eq!(
+            told.into_keys().map(|key| key.name).collect::<Vec<_>>(),
+            ["old"]
+        );
+        let both = [
+            ChargedPod {
+                is_in_pool: false,
+                ..old
+            },
+            pods[1].clone(),
+        ];
+        let TakenBack::AfterNotice(why) = self::told(&offer, &both, 10) else {
+            panic!("it ends later")
+        };
         assert!(why.contains("ends at 1970-01-01T00:00:50Z"), "{why}");
     }
 
     #[test]
     fn pods_within_the_offer_stay_even_when_a_reclaim_is_due() {
-        let offer = Offer { reclaim: Some(at(1)), ..offer("cpu=2,pods=9") };
-        assert_eq!(ending(Pool::Offered(&offer), &[pod("a", 1, "cpu=2,pods=1")], 100), [""; 0]);
+        let offer = Offer {
+            reclaim: Some(at(1)),
+            ..offer("cpu=2,pods=9")
+        };
+        assert_eq!(
+            ending(Pool::Offered(&offer), &[pod("a", 1, "cpu=2,pods=1")], 100),
+            [""; 0]
+        );
     }
 
     #[test]
     fn a_smaller_offer_alone_ends_no_pod() {
-        assert_eq!(ending(Pool::Offered(&offer("cpu=0")), &[pod("a", 1, "cpu=2,pods=1")], 100), [""; 0]);
+        assert_eq!(
+            ending(
+                Pool::Offered(&offer("cpu=0")),
+                &[pod("a", 1, "cpu=2,pods=1")],
+                100
+            ),
+            [""; 0]
+        );
     }
 
     #[test]
     fn a_pod_that_uses_nothing_of_what_is_short_stays() {
-        let offer = Offer { reclaim: Some(at(1)), ..offer("cpu=9,pods=9") };
-        let pods = [pod("gpu", 1, "cpu=1,pods=1,nvidia.com/gpu=1"), pod("plain", 2, "cpu=1,pods=1")];
+        let offer = Offer {
+            reclaim: Some(at(1)),
+            ..offer("cpu=9,pods=9")
+        };
+        let pods = [
+            pod("gpu", 1, "cpu=1,pods=1,nvidia.com/gpu=1"),
+            pod("plain", 2, "cpu=1,pods=1"),
+        ];
         assert_eq!(ending(Pool::Offered(&offer), &pods, 100), ["gpu"]);
-        let TakenBack::Now(why) = told(&offer, &pods, 100) else { panic!("it ends now") };
-        assert!(why.contains("pool default") && why.ends_with("too much of nvidia.com/gpu"), "{why}");
+        let TakenBack::Now(why) = told(&offer, &pods, 100) else {
+            panic!("it ends now")
+        };
+        assert!(
+            why.contains("pool default") && why.ends_with("too much of nvidia.com/gpu"),
+            "{why}"
+        );
     }
 
     #[test]
     fn pods_on_former_nodes_end_when_the_drain_is_due_and_make_room_for_those_that_stay() {
-        let offer = Offer { drain: Some(at(100)), reclaim: Some(at(50)), ..offer("cpu=1,pods=9") };
-        let pods = [ChargedPod { is_in_pool: false, ..pod("former", 1, "cpu=1") }, pod("young", 9, "cpu=1")];
-        assert_eq!(plan("default", Pool::Offered(&offer), &pods, at(20)).again, Some(Duration::from_secs(30)));
-        assert_eq!(ending(Pool::Offered(&offer), &pods, 99), ["young"], "before, the usual order counts");
+        let offer = Offer {
+            drain: Some(at(100)),
+            reclaim: Some(at(50)),
+            ..offer("cpu=1,pods=9")
+        };
+        let pods = [
+            ChargedPod {
+                is_in_pool: false,
+                ..pod("former", 1, "cpu=1")
+            },
+            pod("young", 9, "cpu=1"),
+        ];
+        assert_eq!(
+            plan("default", Pool::Offered(&offer), &pods, at(20)).again,
+            Some(Duration::from_secs(30))
+        );
+        assert_eq!(
+            ending(Pool::Offered(&offer), &pods, 99),
+            ["young"],
+            "before, the usual order counts"
+        );
         assert_eq!(ending(Pool::Offered(&offer), &pods, 100), ["former"]);
-        let TakenBack::Now(why) = told(&offer, &pods, 100) else { panic!("it ends now") };
+        let TakenBack::Now(why) = told(&offer, &pods, 100) else {
+            panic!("it ends now")
+        };
         assert!(why.contains("pool default has other nodes now"), "{why}");
-        let TakenBack::AfterNotice(notice) = told(&offer, &pods, 99) else { panic!("it ends later") };
-        assert_eq!(notice, "the pod ends at 1970-01-01T00:01:40Z, because its pool has other nodes now");
+        let TakenBack::AfterNotice(notice) = told(&offer, &pods, 99) else {
+            panic!("it ends later")
+        };
+        assert_eq!(
+            notice,
+            "the pod ends at 1970-01-01T00:01:40Z, because its pool has other nodes now"
+        );
     }
 
     #[test]
     fn what_ends_already_is_not_charged_twice() {
-        let offer = Offer { reclaim: Some(at(1)), ..offer("cpu=1,pods=9") };
-        let pods = [pod("old", 1, "cpu=1,pods=1"), ChargedPod { is_ending: true, ..pod("young", 2, "cpu=1,pods=1") }];
+        let offer = Offer {
+            reclaim: Some(at(1)),
+            ..offer("cpu=1,pods=9")
+        };
+        let pods = [
+            pod("old", 1, "cpu=1,pods=1"),
+            ChargedPod {
+                is_ending: true,
+                ..pod("young", 2, "cpu=1,pods=1")
+            },
+        ];
         assert_eq!(ending(Pool::Offered(&offer), &pods, 100), [""; 0]);
     }
 
     #[test]
     fn all_pods_of_a_withdrawn_pool_end_when_it_is_due() {
-        let offer = Offer { withdrawal: Some(at(50)), ..offer("cpu=9,pods=9") };
-        let pods = [pod("a", 1, "cpu=1"), pod("b", 2, "cpu=1"), ChargedPod { is_ending: true, ..pod("c", 3, "cpu=1") }];
+        let offer = Offer {
+            withdrawal: Some(at(50)),
+            ..offer("cpu=9,pods=9")
+        };
+        let pods = [
+            pod("a", 1, "cpu=1"),
+            pod("b", 2, "cpu=1"),
+            ChargedPod {
+                is_ending: true,
+                ..pod("c", 3, "cpu=1")
+            },
+        ];
         assert_eq!(ending(Pool::Offered(&offer), &pods, 49), [""; 0]);
         assert_eq!(ending(Pool::Offered(&offer), &pods, 50), ["a", "b"]);
     }
@@ -265,30 +440,61 @@ mod tests {
     #[test]
     fn an_offer_that_is_gone_takes_its_pods_along_but_one_that_comes_back_does_not() {
         let pods = [pod("a", 1, "cpu=1")];
-        let early = plan("default", Pool::Missing(Duration::from_secs(20)), &pods, at(0));
-        assert_eq!((early.taken_back.len(), early.again), (0, Some(Duration::from_secs(40))));
+        let early = plan(
+            "default",
+            Pool::Missing(Duration::from_secs(20)),
+            &pods,
+            at(0),
+        );
+        assert_eq!(
+            (early.taken_back.len(), early.again),
+            (0, Some(Duration::from_secs(40)))
+        );
         assert_eq!(ending(Pool::Missing(MISSING), &pods, 0), ["a"]);
-        assert_eq!(plan("default", Pool::Missing(Duration::ZERO), &[], at(0)), Plan::default(), "there is nothing to wait for");
+        assert_eq!(
+            plan("default", Pool::Missing(Duration::ZERO), &[], at(0)),
+            Plan::default(),
+            "there is nothing to wait for"
+        );
     }
 
     #[test]
     fn what_stays_always_fits_and_nothing_ends_that_could_stay_beside_the_older_ones() {
         let mut seed = 7_u64;
         let mut random = |below: u64| {
-            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            seed = seed
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             (seed >> 33) % below
         };
         for _ in 0..500 {
-            let offer = Offer { reclaim: Some(at(0)), ..offer(&format!("cpu={},pods={}", random(8), random(8))) };
+            let offer = Offer {
+                reclaim: Some(at(0)),
+                ..offer(&format!("cpu={},pods={}", random(8), random(8)))
+            };
             let pods: Vec<ChargedPod> = (0..random(10))
-                .map(|n| pod(&n.to_string(), i64::try_from(random(5)).unwrap(), &format!("cpu={},pods=1", random(4))))
+                .map(|n| {
+                    pod(
+                        &n.to_string(),
+                        i64::try_from(random(5)).unwrap(),
+                        &format!("cpu={},pods=1", random(4)),
+                    )
+                })
                 .collect();
             let ended = ending(Pool::Offered(&offer), &pods, 1);
-            let sum = |pods: &[&ChargedPod]| pods.iter().map(|pod| &pod.amounts).sum::<ResourceList>();
-            let stays: Vec<&ChargedPod> = pods.iter().filter(|pod| !ended.contains(&pod.shadow.name)).collect();
+            let sum =
+                |pods: &[&ChargedPod]| pods.iter().map(|pod| &pod.amounts).sum::<ResourceList>();
+            let stays: Vec<&ChargedPod> = pods
+                .iter()
+                .filter(|pod| !ended.contains(&pod.shadow.name))
+                .collect();
             assert!(sum(&stays).fits_in(&offer.hard).is_ok());
             // The oldest one that ends would not fit together with those that stay.
-            if let Some(oldest) = pods.iter().filter(|pod| ended.contains(&pod.shadow.name)).min_by_key(|pod| pod.turn.clone()) {
+            if let Some(oldest) = pods
+                .iter()
+                .filter(|pod| ended.contains(&pod.shadow.name))
+                .min_by_key(|pod| pod.turn.clone())
+            {
                 let with: Vec<&ChargedPod> = stays.iter().copied().chain([oldest]).collect();
                 assert!(sum(&with).fits_in(&offer.hard).is_err());
             }

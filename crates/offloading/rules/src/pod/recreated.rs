@@ -1,6 +1,8 @@
-//! Remote pods that were deleted at the provider and created again: at home, their containers restarted.
+//! Remote pods that were deleted at the provider and created again: at home, their containers
+//! restarted.
 //!
-//! The provider writes into an annotation of the new pod what ran before, and adds it to each status that it reports.
+//! The provider writes into an annotation of the new pod what ran before, and adds it to each
+//! status that it reports.
 
 use std::collections::BTreeMap;
 
@@ -17,11 +19,13 @@ use crate::pod::reported_status::PodStatusText;
 pub const RECREATED: &str = "RemotePodDeleted";
 
 /// The event's message on the local pod.
-pub const RECREATED_MESSAGE: &str = "the pod was deleted in the other cluster, which created it again";
+pub const RECREATED_MESSAGE: &str =
+    "the pod was deleted in the other cluster, which created it again";
 
 const LISTS: [&str; 2] = ["/initContainerStatuses", "/containerStatuses"];
 
-/// The exit code of a container that was killed, as a kubelet reports it where it does not know better.
+/// The exit code of a container that was killed, as a kubelet reports it where it does not know
+/// better.
 const KILLED: i32 = 137;
 
 /// The history of a container in former pods.
@@ -45,10 +49,15 @@ pub fn earlier_runs(last: &PodStatusText) -> Option<String> {
         let owned = |pointer: &str| text(status, pointer).map(str::to_owned);
         let runs = EarlierRuns {
             restart_count: restarts.saturating_add(1),
-            started_at: owned("/state/running/startedAt").or_else(|| owned("/state/terminated/startedAt")),
+            started_at: owned("/state/running/startedAt")
+                .or_else(|| owned("/state/terminated/startedAt")),
             container_id: owned("/containerID"),
         };
-        let started = restarts > 0 || status.pointer("/state/running").or(status.pointer("/state/terminated")).is_some();
+        let started = restarts > 0
+            || status
+                .pointer("/state/running")
+                .or(status.pointer("/state/terminated"))
+                .is_some();
         started.then(|| (name(status).to_owned(), runs))
     });
     let ran: BTreeMap<String, EarlierRuns> = ran.collect();
@@ -56,14 +65,27 @@ pub fn earlier_runs(last: &PodStatusText) -> Option<String> {
 }
 
 /// Adds to the reduced status of a pod what its annotation says about former pods.
-pub(crate) fn add_earlier_runs(status: &mut Value, all: Option<&BTreeMap<String, String>>, created: Option<Timestamp>) {
+pub(crate) fn add_earlier_runs(
+    status: &mut Value,
+    all: Option<&BTreeMap<String, String>>,
+    created: Option<Timestamp>,
+) {
     let recorded = all.and_then(|all| all.get(annotations::EARLIER_RUNS));
-    let Some(earlier) = recorded.and_then(|text| serde_json::from_str::<BTreeMap<String, EarlierRuns>>(text).ok()) else {
+    let Some(earlier) =
+        recorded.and_then(|text| serde_json::from_str::<BTreeMap<String, EarlierRuns>>(text).ok())
+    else {
         return;
     };
     for list in LISTS {
-        for status in status.pointer_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
-            let Some(runs) = earlier.get(name(status)) else { continue };
+        for status in status
+            .pointer_mut(list)
+            .and_then(Value::as_array_mut)
+            .into_iter()
+            .flatten()
+        {
+            let Some(runs) = earlier.get(name(status)) else {
+                continue;
+            };
             let restarts = restart_count(status).saturating_add(runs.restart_count.max(0));
             set_at(status, &["restartCount"], restarts);
             if status.get("lastState").is_none() {
@@ -79,17 +101,29 @@ pub(crate) fn add_earlier_runs(status: &mut Value, all: Option<&BTreeMap<String,
 
 /// Whether the remote pod was created again, and the local pod does not show it yet.
 pub fn is_newly_recreated(home: &Value, remote: &Value) -> bool {
-    let ended = |status: &Value| text(status, "/lastState/terminated/finishedAt").map(str::to_owned);
+    let ended =
+        |status: &Value| text(status, "/lastState/terminated/finishedAt").map(str::to_owned);
     let shown = |status: &Value| {
-        let ours = items(home, "/status/containerStatuses").iter().find(|ours| name(ours) == name(status));
-        ours.is_some_and(|ours| restart_count(ours) >= restart_count(status) || ended(ours) == ended(status))
+        let ours = items(home, "/status/containerStatuses")
+            .iter()
+            .find(|ours| name(ours) == name(status));
+        ours.is_some_and(|ours| {
+            restart_count(ours) >= restart_count(status) || ended(ours) == ended(status)
+        })
     };
-    let recreated = |status: &&Value| text(status, "/lastState/terminated/reason") == Some(RECREATED);
-    items(remote, "/containerStatuses").iter().filter(recreated).any(|status| !shown(status))
+    let recreated =
+        |status: &&Value| text(status, "/lastState/terminated/reason") == Some(RECREATED);
+    items(remote, "/containerStatuses")
+        .iter()
+        .filter(recreated)
+        .any(|status| !shown(status))
 }
 
 fn restart_count(status: &Value) -> i32 {
-    status["restartCount"].as_i64().and_then(|count| i32::try_from(count).ok()).unwrap_or_default()
+    status["restartCount"]
+        .as_i64()
+        .and_then(|count| i32::try_from(count).ok())
+        .unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -110,7 +144,8 @@ mod tests {
         let annotation = earlier_runs(&PodStatusText::of(last));
         let pod = pod("web", "u2", |object| {
             object["metadata"]["creationTimestamp"] = NOW.into();
-            object["metadata"]["annotations"] = annotation.map_or(json!({}), |runs| json!({ annotations::EARLIER_RUNS: runs }));
+            object["metadata"]["annotations"] =
+                annotation.map_or(json!({}), |runs| json!({ annotations::EARLIER_RUNS: runs }));
             object["status"] = own.clone();
         });
         pod.status.value()
@@ -133,25 +168,39 @@ mod tests {
     #[test]
     fn a_later_restart_has_its_own_last_state() {
         let mut own = running(1);
-        own["containerStatuses"][0]["lastState"] = json!({ "terminated": { "exitCode": 1, "reason": "Error" } });
+        own["containerStatuses"][0]["lastState"] =
+            json!({ "terminated": { "exitCode": 1, "reason": "Error" } });
         let status = replacement(&running(0), &own);
         assert_eq!(status["containerStatuses"][0]["restartCount"], 2);
-        assert_eq!(status["containerStatuses"][0]["lastState"]["terminated"]["reason"], "Error");
+        assert_eq!(
+            status["containerStatuses"][0]["lastState"]["terminated"]["reason"],
+            "Error"
+        );
     }
 
     #[test]
     fn a_container_that_never_ran_did_not_restart() {
         let mut waiting = running(0);
-        waiting["containerStatuses"][0]["state"] = json!({ "waiting": { "reason": "ImagePullBackOff" } });
+        waiting["containerStatuses"][0]["state"] =
+            json!({ "waiting": { "reason": "ImagePullBackOff" } });
         assert_eq!(earlier_runs(&PodStatusText::of(&waiting)), None);
-        assert_eq!(replacement(&waiting, &running(0)), replacement(&json!({}), &running(0)));
+        assert_eq!(
+            replacement(&waiting, &running(0)),
+            replacement(&json!({}), &running(0))
+        );
     }
 
     #[test]
     fn the_owner_is_told_once() {
         let remote = replacement(&running(0), &running(0));
-        assert!(is_newly_recreated(&json!({ "status": running(0) }), &remote));
+        assert!(is_newly_recreated(
+            &json!({ "status": running(0) }),
+            &remote
+        ));
         assert!(!is_newly_recreated(&json!({ "status": remote }), &remote));
-        assert!(!is_newly_recreated(&json!({ "status": running(0) }), &running(1)), "an ordinary restart");
+        assert!(
+            !is_newly_recreated(&json!({ "status": running(0) }), &running(1)),
+            "an ordinary restart"
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! Finds the `ConfigMap`s and `Secret`s that a pod names: only these are reflected for it, and at a provider it names their replicas.
+//! Finds the `ConfigMap`s and `Secret`s that a pod names: only these are reflected for it, and at a
+//! provider it names their replicas.
 
 use std::collections::BTreeSet;
 
@@ -10,14 +11,16 @@ use crate::pod::local_status::EPHEMERAL_CONTAINERS;
 use crate::replica::kind::Kind;
 use crate::replica::name::replica_name;
 
-/// The `ConfigMap` with the CA of its cluster that every cluster's own controller manager writes into every namespace.
+/// The `ConfigMap` with the CA of its cluster that every cluster's own controller manager writes
+/// into every namespace.
 pub const ROOT_CA: &str = "kube-root-ca.crt";
 
 const PULL_SECRETS: &str = "/spec/imagePullSecrets";
 
 /// A field of a pod with the name of an object.
 struct Place {
-    /// Pointer to the list with the references, in a container or volume; empty if there is only one.
+    /// Pointer to the list with the references, in a container or volume; empty if there is only
+    /// one.
     list: &'static str,
     /// Pointer to the reference, in an element of the list.
     reference: &'static str,
@@ -27,13 +30,28 @@ struct Place {
 }
 
 impl Place {
-    const fn new(list: &'static str, reference: &'static str, field: &'static str, kind: Kind) -> Self {
-        Self { list, reference, field, kind }
+    const fn new(
+        list: &'static str,
+        reference: &'static str,
+        field: &'static str,
+        kind: Kind,
+    ) -> Self {
+        Self {
+            list,
+            reference,
+            field,
+            kind,
+        }
     }
 }
 
 const IN_CONTAINERS: [Place; 4] = [
-    Place::new("/env", "/valueFrom/configMapKeyRef", "name", Kind::ConfigMap),
+    Place::new(
+        "/env",
+        "/valueFrom/configMapKeyRef",
+        "name",
+        Kind::ConfigMap,
+    ),
     Place::new("/env", "/valueFrom/secretKeyRef", "name", Kind::Secret),
     Place::new("/envFrom", "/configMapRef", "name", Kind::ConfigMap),
     Place::new("/envFrom", "/secretRef", "name", Kind::Secret),
@@ -63,18 +81,36 @@ pub struct References {
     pub secrets: BTreeSet<String>,
 }
 
-/// The objects that a pod names in `env`, `envFrom`, volumes, projected volumes and `imagePullSecrets`.
+/// The objects that a pod names in `env`, `envFrom`, volumes, projected volumes and
+/// `imagePullSecrets`.
 ///
-/// Optional references count like the others: an object that is not there yet is reflected when it appears.
+/// Optional references count like the others: an object that is not there yet is reflected when it
+/// appears.
 pub fn refs(pod: &Value) -> References {
-    let mut found = named(pod, &["/spec/containers", "/spec/initContainers", EPHEMERAL_CONTAINERS], &|_| true);
-    found.secrets.extend(pull_secrets(pod).into_iter().filter(|name| !name.is_empty()));
+    let mut found = named(
+        pod,
+        &[
+            "/spec/containers",
+            "/spec/initContainers",
+            EPHEMERAL_CONTAINERS,
+        ],
+        &|_| true,
+    );
+    found.secrets.extend(
+        pull_secrets(pod)
+            .into_iter()
+            .filter(|name| !name.is_empty()),
+    );
     found
 }
 
 /// The Secrets in a pod's `imagePullSecrets`.
 pub fn pull_secrets(pod: &Value) -> BTreeSet<String> {
-    items(pod, PULL_SECRETS).iter().filter_map(|secret| text(secret, "/name")).map(str::to_owned).collect()
+    items(pod, PULL_SECRETS)
+        .iter()
+        .filter_map(|secret| text(secret, "/name"))
+        .map(str::to_owned)
+        .collect()
 }
 
 /// Leaves these Secrets out of a pod's `imagePullSecrets`.
@@ -84,14 +120,19 @@ pub fn leave_out_pull_secrets(pod: &mut Value, left_out: &BTreeSet<String>) {
     }
 }
 
-/// The objects without which its containers do not start: neither optional ones nor those of `imagePullSecrets`. Ephemeral
-/// containers do not count, because the others start without them.
+/// The objects without which its containers do not start: neither optional ones nor those of
+/// `imagePullSecrets`. Ephemeral containers do not count, because the others start without them.
 pub fn required(pod: &Value) -> References {
-    named(pod, &["/spec/containers", "/spec/initContainers"], &|reference| reference.get("optional") != Some(&Value::Bool(true)))
+    named(
+        pod,
+        &["/spec/containers", "/spec/initContainers"],
+        &|reference| reference.get("optional") != Some(&Value::Bool(true)),
+    )
 }
 
-/// The objects in volumes and projected volumes, and in `env` and `envFrom` of these lists of containers, from references that count.
-/// The volume with which the API server gives the pod access to itself stays at home. Another one takes its place, see
+/// The objects in volumes and projected volumes, and in `env` and `envFrom` of these lists of
+/// containers, from references that count. The volume with which the API server gives the pod
+/// access to itself stays at home. Another one takes its place, see
 /// [`withhold`](crate::pod::carry::api_server::withhold).
 fn named(pod: &Value, lists: &[&str], counts: &dyn Fn(&Value) -> bool) -> References {
     let mut found = References::default();
@@ -99,17 +140,26 @@ fn named(pod: &Value, lists: &[&str], counts: &dyn Fn(&Value) -> bool) -> Refere
         found.add(container, &IN_CONTAINERS, counts);
     }
     let injected = injected(pod);
-    for volume in items(pod, "/spec/volumes").iter().filter(|volume| !injected.contains(name(volume))) {
+    for volume in items(pod, "/spec/volumes")
+        .iter()
+        .filter(|volume| !injected.contains(name(volume)))
+    {
         found.add(volume, &IN_VOLUMES, counts);
     }
     found
 }
 
-/// The provider's side: gives every reference of a `PodSpec` the name of the replica, whether there is one or not. So the pod reads
-/// nothing but what Liqo wrote there for its consumer, now and later.
+/// The provider's side: gives every reference of a `PodSpec` the name of the replica, whether there
+/// is one or not. So the pod reads nothing but what Liqo wrote there for its consumer, now and
+/// later.
 pub(crate) fn name_replicas(spec: &mut Map<String, Value>) {
     for (list, places) in LISTS {
-        for holder in spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
+        for holder in spec
+            .get_mut(list)
+            .and_then(Value::as_array_mut)
+            .into_iter()
+            .flatten()
+        {
             for place in places {
                 place.name_replicas(holder);
             }
@@ -120,18 +170,29 @@ pub(crate) fn name_replicas(spec: &mut Map<String, Value>) {
 impl Place {
     /// The references of a container, a volume or an image pull secret.
     fn references<'a>(&self, holder: &'a Value) -> impl Iterator<Item = &'a Value> {
-        let elements = if self.list.is_empty() { std::slice::from_ref(holder) } else { items(holder, self.list) };
-        elements.iter().filter_map(|element| element.pointer(self.reference))
+        let elements = if self.list.is_empty() {
+            std::slice::from_ref(holder)
+        } else {
+            items(holder, self.list)
+        };
+        elements
+            .iter()
+            .filter_map(|element| element.pointer(self.reference))
     }
 
     fn name_replicas(&self, holder: &mut Value) {
         let elements = if self.list.is_empty() {
             Some(std::slice::from_mut(holder))
         } else {
-            holder.pointer_mut(self.list).and_then(Value::as_array_mut).map(Vec::as_mut_slice)
+            holder
+                .pointer_mut(self.list)
+                .and_then(Value::as_array_mut)
+                .map(Vec::as_mut_slice)
         };
         for element in elements.into_iter().flatten() {
-            let field = element.pointer_mut(self.reference).and_then(|reference| reference.get_mut(self.field));
+            let field = element
+                .pointer_mut(self.reference)
+                .and_then(|reference| reference.get_mut(self.field));
             if let Some(Value::String(name)) = field.filter(|name| name.as_str() != Some("")) {
                 *name = replica_name(self.kind, name);
             }
@@ -142,8 +203,14 @@ impl Place {
 impl References {
     fn add(&mut self, holder: &Value, places: &[Place], counts: &dyn Fn(&Value) -> bool) {
         for place in places {
-            let names = if place.kind == Kind::Secret { &mut self.secrets } else { &mut self.config_maps };
-            let references = place.references(holder).filter(|reference| counts(reference));
+            let names = if place.kind == Kind::Secret {
+                &mut self.secrets
+            } else {
+                &mut self.config_maps
+            };
+            let references = place
+                .references(holder)
+                .filter(|reference| counts(reference));
             let found = references.filter_map(|reference| reference.get(place.field)?.as_str());
             names.extend(found.filter(|name| !name.is_empty()).map(str::to_owned));
         }
@@ -179,8 +246,14 @@ mod tests {
             "volumes": [{"name": "v", "configMap": {"name": "cm-vol"}}, {"name": "w", "secret": {"secretName": "s-vol"}},
                 {"name": "p", "projected": {"sources": [{"configMap": {"name": "cm-proj"}}, {"secret": {"name": "s-proj"}}]}}],
             "imagePullSecrets": [{"name": "s-pull"}]}}));
-        assert_eq!(names(&found.config_maps), ["cm-env", "cm-from", "cm-init", "cm-proj", "cm-vol"]);
-        assert_eq!(names(&found.secrets), ["s-env", "s-from", "s-proj", "s-pull", "s-vol"]);
+        assert_eq!(
+            names(&found.config_maps),
+            ["cm-env", "cm-from", "cm-init", "cm-proj", "cm-vol"]
+        );
+        assert_eq!(
+            names(&found.secrets),
+            ["s-env", "s-from", "s-proj", "s-pull", "s-vol"]
+        );
     }
 
     #[test]
@@ -199,10 +272,12 @@ mod tests {
     #[test]
     fn an_ephemeral_container_names_objects_that_the_pod_can_start_without() {
         let env = json!([{"name": "A", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]);
-        let pod =
-            json!({"spec": {"ephemeralContainers": [{"name": "e", "env": env, "envFrom": [{"configMapRef": {"name": "cm"}}]}]}});
+        let pod = json!({"spec": {"ephemeralContainers": [{"name": "e", "env": env, "envFrom": [{"configMapRef": {"name": "cm"}}]}]}});
         let found = refs(&pod);
-        assert_eq!((names(&found.config_maps), names(&found.secrets)), (vec!["cm"], vec!["s"]));
+        assert_eq!(
+            (names(&found.config_maps), names(&found.secrets)),
+            (vec!["cm"], vec!["s"])
+        );
         assert_eq!(required(&pod), References::default());
     }
 
@@ -214,50 +289,85 @@ mod tests {
         assert_eq!(refs(&pod(json!([injected]))), References::default());
         assert_eq!(required(&pod(json!([injected]))), References::default());
         let named = pod(json!([injected, { "name": "ca", "configMap": { "name": ROOT_CA } }]));
-        assert_eq!((names(&refs(&named).config_maps), names(&required(&named).config_maps)), (vec![ROOT_CA], vec![ROOT_CA]));
+        assert_eq!(
+            (
+                names(&refs(&named).config_maps),
+                names(&required(&named).config_maps)
+            ),
+            (vec![ROOT_CA], vec![ROOT_CA])
+        );
     }
 
-    /// Everything that a source of a kind can be, with all fields: a field that a new version of Kubernetes adds does not compile here.
+    /// Everything that a source of a kind can be, with all fields: a field that a new version of
+    /// Kubernetes adds does not compile here.
     mod all_fields {
         use k8s_openapi::api::core::v1::{
-            ClusterTrustBundleProjection, ConfigMapEnvSource, ConfigMapKeySelector, ConfigMapProjection, ConfigMapVolumeSource,
-            DownwardAPIProjection, EnvFromSource, EnvVarSource, FileKeySelector, ObjectFieldSelector, PodCertificateProjection,
-            ResourceFieldSelector, SecretEnvSource, SecretKeySelector, SecretProjection, SecretVolumeSource,
-            ServiceAccountTokenProjection, VolumeProjection,
+            ClusterTrustBundleProjection, ConfigMapEnvSource, ConfigMapKeySelector,
+            ConfigMapProjection, ConfigMapVolumeSource, DownwardAPIProjection, EnvFromSource,
+            EnvVarSource, FileKeySelector, ObjectFieldSelector, PodCertificateProjection,
+            ResourceFieldSelector, SecretEnvSource, SecretKeySelector, SecretProjection,
+            SecretVolumeSource, ServiceAccountTokenProjection, VolumeProjection,
         };
 
         pub fn of_variable() -> EnvVarSource {
             EnvVarSource {
-                config_map_key_ref: Some(ConfigMapKeySelector { name: "m1".into(), ..Default::default() }),
+                config_map_key_ref: Some(ConfigMapKeySelector {
+                    name: "m1".into(),
+                    ..Default::default()
+                }),
                 field_ref: Some(ObjectFieldSelector::default()),
                 file_key_ref: Some(FileKeySelector::default()),
                 resource_field_ref: Some(ResourceFieldSelector::default()),
-                secret_key_ref: Some(SecretKeySelector { name: "s1".into(), ..Default::default() }),
+                secret_key_ref: Some(SecretKeySelector {
+                    name: "s1".into(),
+                    ..Default::default()
+                }),
             }
         }
 
         pub fn of_environment() -> EnvFromSource {
             EnvFromSource {
-                config_map_ref: Some(ConfigMapEnvSource { name: "m2".into(), ..Default::default() }),
+                config_map_ref: Some(ConfigMapEnvSource {
+                    name: "m2".into(),
+                    ..Default::default()
+                }),
                 prefix: Some("P_".into()),
-                secret_ref: Some(SecretEnvSource { name: "s2".into(), ..Default::default() }),
+                secret_ref: Some(SecretEnvSource {
+                    name: "s2".into(),
+                    ..Default::default()
+                }),
             }
         }
 
         pub fn of_projection() -> VolumeProjection {
             VolumeProjection {
                 cluster_trust_bundle: Some(ClusterTrustBundleProjection::default()),
-                config_map: Some(ConfigMapProjection { name: "m3".into(), ..Default::default() }),
+                config_map: Some(ConfigMapProjection {
+                    name: "m3".into(),
+                    ..Default::default()
+                }),
                 downward_api: Some(DownwardAPIProjection::default()),
                 pod_certificate: Some(PodCertificateProjection::default()),
-                secret: Some(SecretProjection { name: "s3".into(), ..Default::default() }),
+                secret: Some(SecretProjection {
+                    name: "s3".into(),
+                    ..Default::default()
+                }),
                 service_account_token: Some(ServiceAccountTokenProjection::default()),
             }
         }
 
         pub fn of_volumes() -> (ConfigMapVolumeSource, SecretVolumeSource) {
-            let config_map = ConfigMapVolumeSource { name: "m4".into(), ..Default::default() };
-            (config_map, SecretVolumeSource { secret_name: Some("s4".into()), ..Default::default() })
+            let config_map = ConfigMapVolumeSource {
+                name: "m4".into(),
+                ..Default::default()
+            };
+            (
+                config_map,
+                SecretVolumeSource {
+                    secret_name: Some("s4".into()),
+                    ..Default::default()
+                },
+            )
         }
     }
 
@@ -293,35 +403,78 @@ mod tests {
         assert_eq!(names(&named.secrets), ["s1", "s2", "s3", "s4", "s5"]);
         let mut remote = pod.clone();
         name_replicas(remote["spec"].as_object_mut().unwrap());
-        let derived: BTreeSet<String> = named.all().map(|(kind, name)| replica_name(kind, name)).collect();
+        let derived: BTreeSet<String> = named
+            .all()
+            .map(|(kind, name)| replica_name(kind, name))
+            .collect();
         let found = refs(&remote);
-        assert_eq!(found.all().map(|(_, name)| name.clone()).collect::<BTreeSet<_>>(), derived);
+        assert_eq!(
+            found
+                .all()
+                .map(|(_, name)| name.clone())
+                .collect::<BTreeSet<_>>(),
+            derived
+        );
         let homes: BTreeSet<&String> = named.all().map(|(_, name)| name).collect();
-        let left: Vec<String> = texts(&remote).into_iter().filter(|text| homes.contains(text)).collect();
+        let left: Vec<String> = texts(&remote)
+            .into_iter()
+            .filter(|text| homes.contains(text))
+            .collect();
         assert!(left.is_empty(), "a pod still names {left:?}");
         let others = |pod: &Value| {
-            texts(pod).into_iter().filter(|text| !homes.contains(text) && !derived.contains(text)).collect::<Vec<_>>()
+            texts(pod)
+                .into_iter()
+                .filter(|text| !homes.contains(text) && !derived.contains(text))
+                .collect::<Vec<_>>()
         };
         assert_eq!(others(&remote), others(&pod));
     }
 
     #[test]
     fn a_pod_of_a_strange_shape_names_nothing() {
-        assert_eq!(refs(&json!({"spec": {"volumes": "none", "containers": [3, {"env": {"a": 1}}]}})), References::default());
+        assert_eq!(
+            refs(&json!({"spec": {"volumes": "none", "containers": [3, {"env": {"a": 1}}]}})),
+            References::default()
+        );
         assert_eq!(refs(&json!(null)), References::default());
     }
 
-    /// Each field of a pod, by type, that is called after a `ConfigMap` or Secret, or that refers to an object by name.
+    /// Each field of a pod, by type, that is called after a `ConfigMap` or Secret, or that refers
+    /// to an object by name.
     fn fields_that_name_objects() -> BTreeSet<String> {
-        let schema = serde_json::to_value(schemars::schema_for!(k8s_openapi::api::core::v1::PodSpec)).unwrap();
-        let types = schema.get("definitions").or(schema.get("$defs")).unwrap().as_object().unwrap();
+        let schema =
+            serde_json::to_value(schemars::schema_for!(k8s_openapi::api::core::v1::PodSpec))
+                .unwrap();
+        let types = schema
+            .get("definitions")
+            .or(schema.get("$defs"))
+            .unwrap()
+            .as_object()
+            .unwrap();
         let mut found = BTreeSet::new();
-        for (type_, definition) in types.iter().map(|(name, one)| (name.as_str(), one)).chain([("PodSpec", &schema)]) {
-            for (field, what) in definition.get("properties").and_then(Value::as_object).into_iter().flatten() {
+        for (type_, definition) in types
+            .iter()
+            .map(|(name, one)| (name.as_str(), one))
+            .chain([("PodSpec", &schema)])
+        {
+            for (field, what) in definition
+                .get("properties")
+                .and_then(Value::as_object)
+                .into_iter()
+                .flatten()
+            {
                 let (field_lower, what) = (field.to_lowercase(), what.to_string());
-                let is_called_so = ["secret", "configmap"].iter().any(|kind| field_lower.contains(kind));
-                if is_called_so || what.contains("ObjectReference") || what.contains("SecretReference") {
-                    found.insert(format!("{}.{field}", type_.rsplit('.').next().unwrap_or(type_)));
+                let is_called_so = ["secret", "configmap"]
+                    .iter()
+                    .any(|kind| field_lower.contains(kind));
+                if is_called_so
+                    || what.contains("ObjectReference")
+                    || what.contains("SecretReference")
+                {
+                    found.insert(format!(
+                        "{}.{field}",
+                        type_.rsplit('.').next().unwrap_or(type_)
+                    ));
                 }
             }
         }
@@ -363,9 +516,17 @@ mod tests {
         .into();
         known.extend(REFUSED.map(|(field, _)| field.to_owned()));
         assert_eq!(fields_that_name_objects(), known);
-        for volume in REFUSED.map(|(_, volume)| volume).into_iter().chain(["ephemeral", "persistentVolumeClaim"]) {
-            let pod = json!({ "spec": { "containers": [], "volumes": [{ "name": "v", volume: {} }] } });
-            assert!(outgoing(&pod, &BTreeSet::new()).is_err(), "{volume} travels");
+        for volume in REFUSED
+            .map(|(_, volume)| volume)
+            .into_iter()
+            .chain(["ephemeral", "persistentVolumeClaim"])
+        {
+            let pod =
+                json!({ "spec": { "containers": [], "volumes": [{ "name": "v", volume: {} }] } });
+            assert!(
+                outgoing(&pod, &BTreeSet::new()).is_err(),
+                "{volume} travels"
+            );
         }
     }
 }

@@ -1,8 +1,8 @@
-//! Remembers providers that refused a pod of an owner, could not start it, or do not get an object that pods name. A pod that replaces
-//! that pod is not sent there again for a while.
+//! Remembers providers that refused a pod of an owner, could not start it, or do not get an object
+//! that pods name. A pod that replaces that pod is not sent there again for a while.
 //!
-//! Every replica of the manager serves the webhook, so the list is stored where all of them see it: in an annotation of the
-//! `NamespaceOffloading`. It is bounded, and each entry expires.
+//! Every replica of the manager serves the webhook, so the list is stored where all of them see it:
+//! in an annotation of the `NamespaceOffloading`. It is bounded, and each entry expires.
 
 use std::time::Duration;
 
@@ -29,15 +29,15 @@ impl Cause {
     fn lifetime(self, refusal_timeout: Duration) -> SignedDuration {
         match self {
             Self::Lasts => SignedDuration::from_hours(1),
-            Self::Passes => {
-                (SignedDuration::try_from(refusal_timeout).unwrap_or_default() * 2).max(SignedDuration::from_mins(10))
-            }
+            Self::Passes => (SignedDuration::try_from(refusal_timeout).unwrap_or_default() * 2)
+                .max(SignedDuration::from_mins(10)),
         }
     }
 }
 
-/// Maximum number of entries. A full list keeps those that it has: if each new one took the place of an older one, refused pods of
-/// more owners than that would go back to the provider in turns, without end.
+/// Maximum number of entries. A full list keeps those that it has: if each new one took the place
+/// of an older one, refused pods of more owners than that would go back to the provider in turns,
+/// without end.
 const MAX_ENTRIES: usize = 32;
 
 /// A provider that refused a pod of an owner, or does not get an object.
@@ -75,7 +75,9 @@ pub struct Refusals(Vec<RefusedOwner>);
 impl Refusals {
     /// Reads the annotation. A text that cannot be read costs one more attempt.
     pub fn parse(annotation: Option<&str>) -> Self {
-        let mut all: Vec<RefusedOwner> = annotation.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+        let mut all: Vec<RefusedOwner> = annotation
+            .and_then(|text| serde_json::from_str(text).ok())
+            .unwrap_or_default();
         all.truncate(MAX_ENTRIES);
         Self(all)
     }
@@ -85,17 +87,31 @@ impl Refusals {
         serde_json::to_string(&self.0).unwrap_or_default()
     }
 
-    /// The list with one more refusal, and without expired ones; `None` if it contains that already, or is full. If the cause
-    /// passes, other providers that refused the owner are avoided as long as this one: otherwise its pods would be tried by all of them in
-    /// turns, and never come home.
+    /// The list with one more refusal, and without expired ones; `None` if it contains that
+    /// already, or is full. If the cause passes, other providers that refused the owner are avoided
+    /// as long as this one: otherwise its pods would be tried by all of them in turns, and never
+    /// come home.
     pub fn with(&self, refusal: NewRefusal, now: Timestamp) -> Option<Self> {
-        let NewRefusal { owner, cluster: (cluster_id, cluster_name), reason, cause, refusal_timeout } = refusal;
-        let mut valid: Vec<RefusedOwner> = self.0.iter().filter(|one| one.until > now).cloned().collect();
+        let NewRefusal {
+            owner,
+            cluster: (cluster_id, cluster_name),
+            reason,
+            cause,
+            refusal_timeout,
+        } = refusal;
+        let mut valid: Vec<RefusedOwner> = self
+            .0
+            .iter()
+            .filter(|one| one.until > now)
+            .cloned()
+            .collect();
         if self.known(owner, cluster_id, now).is_some() || valid.len() >= MAX_ENTRIES {
             return None;
         }
         let until = now + cause.lifetime(refusal_timeout);
-        let of_owner = valid.iter_mut().filter(|other| other.owner == owner && cause == Cause::Passes);
+        let of_owner = valid
+            .iter_mut()
+            .filter(|other| other.owner == owner && cause == Cause::Passes);
         of_owner.for_each(|other| other.until = other.until.max(until));
         valid.push(RefusedOwner {
             owner: owner.to_owned(),
@@ -110,7 +126,9 @@ impl Refusals {
 
     /// The valid entry of an owner, or an object, and a cluster.
     pub fn known(&self, owner: &str, cluster: &ClusterId, now: Timestamp) -> Option<&RefusedOwner> {
-        self.0.iter().find(|one| one.owner == owner && one.cluster_id == *cluster && one.until > now)
+        self.0
+            .iter()
+            .find(|one| one.owner == owner && one.cluster_id == *cluster && one.until > now)
     }
 
     /// The refusals of pods of the same owner as this pod, and of objects that it names.
@@ -119,36 +137,55 @@ impl Refusals {
             return Vec::new();
         }
         let owner = Controller::of(pod).map(|controller| owner(&controller.uid, pod));
-        let References { config_maps, secrets } = refs(pod);
+        let References {
+            config_maps,
+            secrets,
+        } = refs(pod);
         let concerns = |one: &&RefusedOwner| match one.owner.split_once('/') {
             Some(("ConfigMap", name)) => config_maps.contains(name),
             Some(("Secret", name)) => secrets.contains(name),
             _ => owner.as_ref() == Some(&one.owner),
         };
-        self.0.iter().filter(|one| one.until > now).filter(concerns).collect()
+        self.0
+            .iter()
+            .filter(|one| one.until > now)
+            .filter(concerns)
+            .collect()
     }
 }
 
-/// The reason why a pod is not sent to providers that refused another pod of its owner, or do not get an object that it names.
+/// The reason why a pod is not sent to providers that refused another pod of its owner, or do not
+/// get an object that it names.
 pub fn avoided(refusals: &[&RefusedOwner]) -> String {
     let each = refusals.iter().map(|one| {
         let why = match one.owner.split_once('/') {
-            Some((kind @ ("ConfigMap" | "Secret"), name)) => format!("{kind} {name} does not get there"),
+            Some((kind @ ("ConfigMap" | "Secret"), name)) => {
+                format!("{kind} {name} does not get there")
+            }
             _ => format!("it refused one for {}", one.reason),
         };
-        format!("{} ({why}) before {}", one.cluster_name, one.until.strftime("%Y-%m-%dT%H:%M:%SZ"))
+        format!(
+            "{} ({why}) before {}",
+            one.cluster_name,
+            one.until.strftime("%Y-%m-%dT%H:%M:%SZ")
+        )
     });
-    let is_object = |one: &&RefusedOwner| one.owner.starts_with("ConfigMap/") || one.owner.starts_with("Secret/");
+    let is_object = |one: &&RefusedOwner| {
+        one.owner.starts_with("ConfigMap/") || one.owner.starts_with("Secret/")
+    };
     let sooner = if refusals.iter().all(is_object) {
         "after a change of the object, remove the annotation liqo.io/refused-pods of the NamespaceOffloading"
     } else {
         "a changed template is tried at once"
     };
-    format!("pods with this template are not sent to {}; {sooner}", each.collect::<Vec<_>>().join(", "))
+    format!(
+        "pods with this template are not sent to {}; {sooner}",
+        each.collect::<Vec<_>>().join(", ")
+    )
 }
 
-/// The common identity of pods with the same template: the UID of their controller, and its revision if it keeps its UID when the template
-/// changes, as a `StatefulSet` does.
+/// The common identity of pods with the same template: the UID of their controller, and its
+/// revision if it keeps its UID when the template changes, as a `StatefulSet` does.
 pub fn owner(controller: &str, pod: &Value) -> String {
     match text(pod, "/metadata/labels/controller-revision-hash") {
         Some(revision) => format!("{controller}/{revision:.63}"),
@@ -156,8 +193,8 @@ pub fn owner(controller: &str, pod: &Value) -> String {
     }
 }
 
-/// The reason for which a pod does not run at a provider, and how long it counts for the next pod of the same owner. `None` if the rules
-/// of this cluster decide anew for each pod.
+/// The reason for which a pod does not run at a provider, and how long it counts for the next pod
+/// of the same owner. `None` if the rules of this cluster decide anew for each pod.
 pub fn remembered(reason: &str) -> Option<(OffloadedReason, Cause)> {
     use OffloadedReason as Reason;
     // A provider of a later version may give other reasons.
@@ -226,11 +263,24 @@ mod tests {
 
     fn refused(refusals: &Refusals, owner: &str, minute: i64) -> Option<Refusals> {
         let cluster = (&milan(), "milan");
-        refusals.with(lasting(owner, cluster, OffloadedReason::NotAllowed), at(minute))
+        refusals.with(
+            lasting(owner, cluster, OffloadedReason::NotAllowed),
+            at(minute),
+        )
     }
 
-    fn lasting<'a>(owner: &'a str, cluster: (&'a ClusterId, &'a str), reason: OffloadedReason) -> NewRefusal<'a> {
-        NewRefusal { owner, cluster, reason, cause: Cause::Lasts, refusal_timeout: Duration::from_mins(5) }
+    fn lasting<'a>(
+        owner: &'a str,
+        cluster: (&'a ClusterId, &'a str),
+        reason: OffloadedReason,
+    ) -> NewRefusal<'a> {
+        NewRefusal {
+            owner,
+            cluster,
+            reason,
+            cause: Cause::Lasts,
+            refusal_timeout: Duration::from_mins(5),
+        }
     }
 
     fn pod(controller: &str, revision: Option<&str>) -> Value {
@@ -243,15 +293,26 @@ mod tests {
         let refusals = refused(&Refusals::default(), "o", 0).unwrap();
         let refusals = Refusals::parse(Some(&refusals.to_annotation()));
         let of_pod = |pod: &Value, minute| refusals.of_pod(pod, at(minute)).len();
-        assert_eq!((of_pod(&pod("o", None), 59), of_pod(&pod("o", None), 60)), (1, 0));
+        assert_eq!(
+            (of_pod(&pod("o", None), 59), of_pod(&pod("o", None), 60)),
+            (1, 0)
+        );
         assert_eq!(of_pod(&pod("another", None), 0), 0);
         assert_eq!(of_pod(&json!({}), 0), 0, "a pod without a controller");
-        assert_eq!(refusals.of_pod(&pod("o", None), at(0))[0].reason, "NotAllowed");
+        assert_eq!(
+            refusals.of_pod(&pod("o", None), at(0))[0].reason,
+            "NotAllowed"
+        );
     }
 
     #[test]
     fn another_revision_of_a_stateful_set_is_another_owner() {
-        let refusals = refused(&Refusals::default(), &owner("o", &pod("o", Some("web-1"))), 0).unwrap();
+        let refusals = refused(
+            &Refusals::default(),
+            &owner("o", &pod("o", Some("web-1"))),
+            0,
+        )
+        .unwrap();
         assert_eq!(refusals.of_pod(&pod("o", Some("web-1")), at(0)).len(), 1);
         assert_eq!(refusals.of_pod(&pod("o", Some("web-2")), at(0)).len(), 0);
     }
@@ -260,7 +321,11 @@ mod tests {
     fn a_refusal_is_recorded_once_and_again_when_it_expired() {
         let refusals = refused(&Refusals::default(), "o", 0).unwrap();
         assert_eq!(refused(&refusals, "o", 59), None);
-        assert_eq!(refused(&refusals, "o", 60).unwrap().0.len(), 1, "the expired one is gone");
+        assert_eq!(
+            refused(&refusals, "o", 60).unwrap().0.len(),
+            1,
+            "the expired one is gone"
+        );
         assert_eq!(refused(&refusals, "p", 1).unwrap().0.len(), 2);
     }
 
@@ -278,30 +343,50 @@ mod tests {
         }
         assert_eq!(with(&refusals, MAX_ENTRIES, 59), None);
         assert_eq!(with(&refusals, MAX_ENTRIES, 60).unwrap().0.len(), 1);
-        assert!(refusals.to_annotation().len() < 20_000, "{}", refusals.to_annotation().len());
+        assert!(
+            refusals.to_annotation().len() < 20_000,
+            "{}",
+            refusals.to_annotation().len()
+        );
         assert_eq!(Refusals::parse(Some("nonsense")), Refusals::default());
     }
 
     #[test]
     fn an_object_that_does_not_get_there_keeps_all_pods_that_name_it_away() {
         let (owner, cluster) = ("ConfigMap/bundle", (&milan(), "milan"));
-        let refusals = Refusals::default().with(lasting(owner, cluster, OffloadedReason::NotReflected), at(0)).unwrap();
+        let refusals = Refusals::default()
+            .with(
+                lasting(owner, cluster, OffloadedReason::NotReflected),
+                at(0),
+            )
+            .unwrap();
         let naming = |kind: &str, field: &str| json!({ "spec": { "volumes": [{ "name": "v", kind: { field: "bundle" } }] } });
-        assert_eq!(refusals.of_pod(&naming("configMap", "name"), at(59)).len(), 1);
-        assert!(refusals.of_pod(&naming("secret", "secretName"), at(59)).is_empty(), "another kind");
+        assert_eq!(
+            refusals.of_pod(&naming("configMap", "name"), at(59)).len(),
+            1
+        );
+        assert!(
+            refusals
+                .of_pod(&naming("secret", "secretName"), at(59))
+                .is_empty(),
+            "another kind"
+        );
         assert!(
             avoided(&refusals.of_pod(&naming("configMap", "name"), at(0)))
                 .contains("milan (ConfigMap bundle does not get there)")
         );
     }
 
-    /// Where a pod with this reason runs in the end, if a controller creates it again and it may run here, too.
+    /// Where a pod with this reason runs in the end, if a controller creates it again and it may
+    /// run here, too.
     fn in_the_end(reason: OffloadedReason) -> &'static str {
         match remembered(reason.as_str()) {
             Some((_, Cause::Lasts)) => "here, at once",
             Some((_, Cause::Passes)) => "here, in time",
             None if is_accepted(reason) || reason == OffloadedReason::Sending => "there",
-            None if [OffloadedReason::DaemonSet, OffloadedReason::Node].contains(&reason) => "nowhere",
+            None if [OffloadedReason::DaemonSet, OffloadedReason::Node].contains(&reason) => {
+                "nowhere"
+            }
             None => "anew",
         }
     }
@@ -313,7 +398,9 @@ mod tests {
     fn shown_by(reason: OffloadedReason) -> &'static str {
         match reason {
             // It has both.
-            OffloadedReason::NotReflected => "refusal, if the pod was not sent for it; else acceptance",
+            OffloadedReason::NotReflected => {
+                "refusal, if the pod was not sent for it; else acceptance"
+            }
             OffloadedReason::Sending => "sending",
             OffloadedReason::Unschedulable => "scheduler there",
             OffloadedReason::NotStarted => "kubelet there",
@@ -325,15 +412,35 @@ mod tests {
     #[test]
     fn the_page_says_of_each_reason_what_shows_it_and_where_its_pods_run_in_the_end() {
         let page = include_str!("../../../../../docs/offloading.md");
-        let rows: Vec<Vec<&str>> = page.lines().map(|line| line.split(" | ").collect()).collect();
+        let rows: Vec<Vec<&str>> = page
+            .lines()
+            .map(|line| line.split(" | ").collect())
+            .collect();
         for &reason in OffloadedReason::ALL {
             let name = format!("`{reason}`");
-            let is_meant = |row: &&Vec<&str>| row.len() == 4 && row[0].starts_with("| `") && row[0].contains(&name);
-            let said: Vec<(&str, &str)> = rows.iter().filter(is_meant).map(|row| (row[1], row[2])).collect();
-            assert!(said.contains(&(shown_by(reason), in_the_end(reason))), "docs/offloading.md says of {reason}: {said:?}");
+            let is_meant = |row: &&Vec<&str>| {
+                row.len() == 4 && row[0].starts_with("| `") && row[0].contains(&name)
+            };
+            let said: Vec<(&str, &str)> = rows
+                .iter()
+                .filter(is_meant)
+                .map(|row| (row[1], row[2]))
+                .collect();
+            assert!(
+                said.contains(&(shown_by(reason), in_the_end(reason))),
+                "docs/offloading.md says of {reason}: {said:?}"
+            );
         }
-        for shown_by in ["refusal", "acceptance", "sending", "scheduler there", "kubelet there"] {
-            let explained = rows.iter().filter(|row| row.len() == 4 && row[0] == format!("| {shown_by}"));
+        for shown_by in [
+            "refusal",
+            "acceptance",
+            "sending",
+            "scheduler there",
+            "kubelet there",
+        ] {
+            let explained = rows
+                .iter()
+                .filter(|row| row.len() == 4 && row[0] == format!("| {shown_by}"));
             assert_eq!(explained.count(), 1, "{shown_by}");
         }
     }
@@ -341,31 +448,67 @@ mod tests {
     #[test]
     fn what_may_be_over_soon_is_remembered_for_a_shorter_time() {
         let cause = |reason: &str| remembered(reason).map(|(_, cause)| cause);
-        for reason in ["OfferExceeded", "NameTaken", "NamespaceNotReady", "Unschedulable", "NotStarted"] {
+        for reason in [
+            "OfferExceeded",
+            "NameTaken",
+            "NamespaceNotReady",
+            "Unschedulable",
+            "NotStarted",
+        ] {
             assert_eq!(cause(reason), Some(Cause::Passes), "{reason}");
         }
         for reason in ["PoolWithdrawn", "BudgetSpent", "OffloadingIsLocal"] {
             assert_eq!(cause(reason), None, "{reason}");
         }
         // From behind a broker, no API server is reached later either.
-        assert_eq!((cause("NotAllowed"), cause("NoApiServer")), (Some(Cause::Lasts), Some(Cause::Lasts)));
-        assert_eq!(remembered("ReasonOfALaterVersion"), Some((OffloadedReason::Refused, Cause::Lasts)));
+        assert_eq!(
+            (cause("NotAllowed"), cause("NoApiServer")),
+            (Some(Cause::Lasts), Some(Cause::Lasts))
+        );
+        assert_eq!(
+            remembered("ReasonOfALaterVersion"),
+            Some((OffloadedReason::Refused, Cause::Lasts))
+        );
         let [milan, paris, oslo] = [2, 3, 4].map(|key| ClusterId::of_public_key(&[key; 32]));
         let passing = |cluster, minutes: u64| NewRefusal {
             cause: Cause::Passes,
             refusal_timeout: Duration::from_secs(60 * minutes),
             ..lasting("o", (cluster, "milan"), OffloadedReason::NotStarted)
         };
-        let avoided = |refusals: &Refusals, minute| refusals.of_pod(&pod("o", None), at(minute)).len();
+        let avoided =
+            |refusals: &Refusals, minute| refusals.of_pod(&pod("o", None), at(minute)).len();
         let refusals = Refusals::default().with(passing(&milan, 5), at(0)).unwrap();
         assert_eq!((avoided(&refusals, 9), avoided(&refusals, 10)), (1, 0));
-        let patient = Refusals::default().with(passing(&milan, 20), at(0)).unwrap();
-        assert_eq!((avoided(&patient, 39), avoided(&patient, 40)), (1, 0), "another provider has its turn before");
+        let patient = Refusals::default()
+            .with(passing(&milan, 20), at(0))
+            .unwrap();
+        assert_eq!(
+            (avoided(&patient, 39), avoided(&patient, 40)),
+            (1, 0),
+            "another provider has its turn before"
+        );
         // The second and the third provider refuse it, too, each after its five minutes.
-        let refusals = refusals.with(passing(&paris, 5), at(5)).unwrap().with(passing(&oslo, 5), at(11)).unwrap();
-        assert_eq!((avoided(&refusals, 20), avoided(&refusals, 21)), (3, 0), "it comes home for some time");
+        let refusals = refusals
+            .with(passing(&paris, 5), at(5))
+            .unwrap()
+            .with(passing(&oslo, 5), at(11))
+            .unwrap();
+        assert_eq!(
+            (avoided(&refusals, 20), avoided(&refusals, 21)),
+            (3, 0),
+            "it comes home for some time"
+        );
         let refusals = Refusals::default().with(passing(&milan, 5), at(0)).unwrap();
-        let refusals = refusals.with(lasting("o", (&paris, "paris"), OffloadedReason::NotAllowed), at(5)).unwrap();
-        assert_eq!((avoided(&refusals, 9), avoided(&refusals, 10)), (2, 1), "milan may have room by then");
+        let refusals = refusals
+            .with(
+                lasting("o", (&paris, "paris"), OffloadedReason::NotAllowed),
+                at(5),
+            )
+            .unwrap();
+        assert_eq!(
+            (avoided(&refusals, 9), avoided(&refusals, 10)),
+            (2, 1),
+            "milan may have room by then"
+        );
     }
 }

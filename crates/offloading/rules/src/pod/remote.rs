@@ -1,6 +1,7 @@
 //! The next step for one shadow pod.
 //!
-//! The controller calls [`decide`] again after each step with the result, until there is nothing more to do:
+//! The controller calls [`decide`] again after each step with the result, until there is nothing
+//! more to do:
 //!
 //! ```text
 //!   no remote pod     --Create-->  the pod exists  --Record-->  ... Record ...  --Record-->  Succeeded or Failed
@@ -12,17 +13,19 @@
 //!   its resources are taken back: Record that, Evict, wait until it ended, Record Failed
 //! ```
 //!
-//! When a provider takes back the resources of a pod, it records that in the status before it evicts the pod. So the pod is not
-//! created again here; it ends at home too, and its controller replaces it elsewhere.
+//! When a provider takes back the resources of a pod, it records that in the status before it
+//! evicts the pod. So the pod is not created again here; it ends at home too, and its controller
+//! replaces it elsewhere.
 //!
-//! A pod may stay in deletion because its node does not respond. If it may run again, it counts as lost after a while: at home it
-//! fails, and its controller replaces it. The remote pod disappears when the node comes back.
+//! A pod may stay in deletion because its node does not respond. If it may run again, it counts as
+//! lost after a while: at home it fails, and its controller replaces it. The remote pod disappears
+//! when the node comes back.
 //!
-//! Where the tenancy has a contract, the status also says what the pod is charged and since when, and what a pod used is stored before
-//! its shadow pod goes: see [`metering`].
+//! Where the tenancy has a contract, the status also says what the pod is charged and since when,
+//! and what a pod used is stored before its shadow pod goes: see [`metering`].
 //!
-//! A pod that may run only once has a finalizer, so that it cannot vanish before its end is recorded. Only a live GET proves that a
-//! pod is gone, never a cache.
+//! A pod that may run only once has a finalizer, so that it cannot vanish before its end is
+//! recorded. Only a live GET proves that a pod is gone, never a cache.
 
 use std::{sync::Arc, time::Duration};
 
@@ -48,7 +51,8 @@ use crate::pod::shadow_pod::{MAX_GRACE_SECONDS, Shadow};
 /// Delay before details are reported, because a more important change may come and include them.
 pub(crate) const DETAIL_DELAY: Duration = Duration::from_secs(1);
 
-/// Maximum time for which the reported message of a refusal may be out of date while its reason stays.
+/// Maximum time for which the reported message of a refusal may be out of date while its reason
+/// stays.
 const WORDS_DELAY: Duration = Duration::from_mins(1);
 
 /// Delay before a name that another pod has is tried again.
@@ -60,7 +64,8 @@ pub const REFUSED_RETRY: Duration = Duration::from_mins(5);
 /// Delay before a shadow pod is looked at again whose pod was deleted before the watch showed it.
 const UNSEEN_RETRY: Duration = Duration::from_secs(10);
 
-/// A pod that waits for nodes which its pool does not have any more is created again when it is this old: another change may come.
+/// A pod that waits for nodes which its pool does not have any more is created again when it is
+/// this old: another change may come.
 const OUTDATED_DELAY: Duration = Duration::from_secs(10);
 
 /// A pod whose grace ended this long ago is on a node that does not respond.
@@ -119,7 +124,8 @@ pub struct Snapshot {
     pub refused_change: Option<String>,
     /// The reason why the pod is not resized as its shadow pod asks.
     pub pending_resize: Option<PendingResize>,
-    /// Time until that is tried again; zero means now, `None` that nothing but a change makes it possible.
+    /// Time until that is tried again; zero means now, `None` that nothing but a change makes it
+    /// possible.
     pub resize_retry: Option<Duration>,
     /// The measurement of the pod's usage, if the tenancy has a contract.
     pub metering: Option<Metering>,
@@ -170,8 +176,9 @@ pub fn decide(snapshot: &Snapshot) -> Step {
 }
 
 impl Snapshot {
-    /// Time until the next decision after a write that lets this pod go. `None` if the watch reports its end. A pod that the watch never
-    /// showed may be gone before an interrupted watch lists the pods again, and then nothing is reported.
+    /// Time until the next decision after a write that lets this pod go. `None` if the watch
+    /// reports its end. A pod that the watch never showed may be gone before an interrupted watch
+    /// lists the pods again, and then nothing is reported.
     pub fn retry_after_end_of(&self, pod: &RemotePod) -> Option<Duration> {
         let is_seen = self.seen.iter().any(|seen| seen.uid == pod.uid);
         (!is_seen).then_some(UNSEEN_RETRY)
@@ -190,14 +197,19 @@ impl Snapshot {
     /// The pod; the expected one first.
     fn pod(&self) -> Option<Arc<RemotePod>> {
         let pods = self.pods();
-        pods.iter().find(|pod| Some(&pod.uid) == self.expected_uid.as_ref()).or(pods.first()).cloned()
+        pods.iter()
+            .find(|pod| Some(&pod.uid) == self.expected_uid.as_ref())
+            .or(pods.first())
+            .cloned()
     }
 
     fn unwanted(&self, pod: &RemotePod) -> bool {
-        self.destination.state == DestinationState::Unwanted || pod.key.namespace != self.destination.namespace
+        self.destination.state == DestinationState::Unwanted
+            || pod.key.namespace != self.destination.namespace
     }
 
-    /// The reason why this pod ends or will end, if its resources are taken back. An evicted pod keeps the reason.
+    /// The reason why this pod ends or will end, if its resources are taken back. An evicted pod
+    /// keeps the reason.
     fn reclaimed(&self, pod: &RemotePod) -> Option<String> {
         if pod.deletion_grace.is_none() && !self.is_evicted(pod) {
             return self.ends_now().cloned().filter(|_| pod.end.is_none());
@@ -206,32 +218,41 @@ impl Snapshot {
     }
 
     fn ends_now(&self) -> Option<&String> {
-        self.taken_back.as_ref().and_then(|taken_back| match taken_back {
-            TakenBack::Now(why) => Some(why),
-            TakenBack::AfterNotice(_) => None,
-        })
+        self.taken_back
+            .as_ref()
+            .and_then(|taken_back| match taken_back {
+                TakenBack::Now(why) => Some(why),
+                TakenBack::AfterNotice(_) => None,
+            })
     }
 
     /// The message about when and why this running pod will end.
     fn notice(&self, pod: &RemotePod) -> Option<&String> {
         let stays = pod.end.is_none() && pod.deletion_grace.is_none();
-        self.taken_back.as_ref().filter(|_| stays).and_then(|taken_back| match taken_back {
-            TakenBack::Now(_) => None,
-            TakenBack::AfterNotice(why) => Some(why),
-        })
+        self.taken_back
+            .as_ref()
+            .filter(|_| stays)
+            .and_then(|taken_back| match taken_back {
+                TakenBack::Now(_) => None,
+                TakenBack::AfterNotice(why) => Some(why),
+            })
     }
 
-    /// Time until this pod, which is being deleted here and may run again, is given up; zero means now.
+    /// Time until this pod, which is being deleted here and may run again, is given up; zero means
+    /// now.
     fn time_until_given_up(&self, pod: &RemotePod) -> Option<Duration> {
-        let due = pod.deletion_due.filter(|_| self.shadow.restarts && pod.end.is_none())?;
+        let due = pod
+            .deletion_due
+            .filter(|_| self.shadow.restarts && pod.end.is_none())?;
         let overdue = Duration::try_from(self.now.duration_since(due)).unwrap_or_default();
         // Before the grace is over, the whole delay remains.
         let left = Duration::try_from(due.duration_since(self.now)).unwrap_or_default();
         Some(left + OVERDUE.saturating_sub(overdue))
     }
 
-    /// The step towards another pod, if this one never gets a node: it is being deleted, or waits for nodes that its pool does not have any
-    /// more. It never ran, so another one may, also if the pod may run only once.
+    /// The step towards another pod, if this one never gets a node: it is being deleted, or waits
+    /// for nodes that its pool does not have any more. It never ran, so another one may, also if
+    /// the pod may run only once.
     fn created_again(&self, pod: &Arc<RemotePod>) -> Option<Step> {
         let leaves = pod.deletion_grace.is_some() && pod.has_finalizer && ends_unseen(pod);
         let is_outdated = self.time_until_outdated(pod) == Some(Duration::ZERO);
@@ -239,20 +260,36 @@ impl Snapshot {
             return None;
         }
         // Before the pod goes: afterwards it would count as one that vanished.
-        let waiting = ReportedStatus { charges: self.charges_if_gone(), ..ReportedStatus::default() };
-        let step = if leaves { Step::StripFinalizer(pod.clone()) } else { Step::DeleteUnscheduled(pod.clone()) };
+        let waiting = ReportedStatus {
+            charges: self.charges_if_gone(),
+            ..ReportedStatus::default()
+        };
+        let step = if leaves {
+            Step::StripFinalizer(pod.clone())
+        } else {
+            Step::DeleteUnscheduled(pod.clone())
+        };
         Some(self.record(waiting).unwrap_or(step))
     }
 
-    /// Time until a pod that waits for a node is created again, because its pool has other nodes than when it was created.
+    /// Time until a pod that waits for a node is created again, because its pool has other nodes
+    /// than when it was created.
     fn time_until_outdated(&self, pod: &RemotePod) -> Option<Duration> {
-        let waits = !pod.is_scheduled() && pod.end.is_none() && pod.deletion_grace.is_none() && self.reclaimed(pod).is_none();
-        let (then, now) = pod.pool_nodes.as_ref().zip(self.pool_nodes.as_ref()).filter(|_| waits)?;
+        let waits = !pod.is_scheduled()
+            && pod.end.is_none()
+            && pod.deletion_grace.is_none()
+            && self.reclaimed(pod).is_none();
+        let (then, now) = pod
+            .pool_nodes
+            .as_ref()
+            .zip(self.pool_nodes.as_ref())
+            .filter(|_| waits)?;
         let age = Duration::try_from(self.now.duration_since(pod.created)).unwrap_or_default();
         (then != now).then(|| OUTDATED_DELAY.saturating_sub(age))
     }
 
-    /// Whether the consumer, which asked for the deletion of the pod, waits for a report of its end.
+    /// Whether the consumer, which asked for the deletion of the pod, waits for a report of its
+    /// end.
     fn end_is_awaited(&self) -> bool {
         let nobody_reads_it = self.shadow.deleted || self.shadow.deletion_grace == Some(0);
         !nobody_reads_it && !self.reported.phase.is_final()
@@ -262,7 +299,10 @@ impl Snapshot {
     fn with_late_ends(&self) -> Option<ReportedStatus> {
         let (shown, pod) = (self.reported.pod.as_ref()?, self.pod()?);
         let status = local_status::with_late_ends(&shown.value(), &pod.status.value())?;
-        Some(ReportedStatus { pod: Some(PodStatusText::of(&status)), ..self.reported.clone() })
+        Some(ReportedStatus {
+            pod: Some(PodStatusText::of(&status)),
+            ..self.reported.clone()
+        })
     }
 
     fn is_evicted(&self, pod: &RemotePod) -> bool {
@@ -277,48 +317,86 @@ impl Snapshot {
 
     /// The status of an existing pod, with what it is charged.
     fn status_of(&self, pod: &RemotePod) -> ReportedStatus {
-        ReportedStatus { charges: self.charges_of(pod), ..status_of(pod) }
+        ReportedStatus {
+            charges: self.charges_of(pod),
+            ..status_of(pod)
+        }
     }
 
     /// The charges for an existing pod.
     fn charges_of(&self, pod: &RemotePod) -> Option<Arc<str>> {
         let now = self.shadow.charged_until(self.now);
-        metering::seen(&self.reported, &self.pods(), pod, self.metering.as_ref(), now)
+        metering::seen(
+            &self.reported,
+            &self.pods(),
+            pod,
+            self.metering.as_ref(),
+            now,
+        )
     }
 
     /// The charges for the pod, if it is gone now.
     fn charges_if_gone(&self) -> Option<Arc<str>> {
-        self.gone().map_or_else(|| self.reported.charges.clone(), |charges| metering::text(&charges))
+        self.gone().map_or_else(
+            || self.reported.charges.clone(),
+            |charges| metering::text(&charges),
+        )
     }
 
     /// The recorded status of a pod that is gone.
     fn reported_gone(&self) -> ReportedStatus {
-        ReportedStatus { charges: self.charges_if_gone(), ..self.reported.clone() }
+        ReportedStatus {
+            charges: self.charges_if_gone(),
+            ..self.reported.clone()
+        }
     }
 
-    /// The status to record before the pod is deleted, because afterwards nobody knows since when it was charged.
+    /// The status to record before the pod is deleted, because afterwards nobody knows since when
+    /// it was charged.
     fn first_charges(&self, pod: &RemotePod) -> Option<ReportedStatus> {
-        let charges = self.charges_of(pod).filter(|_| self.reported.charges.is_none())?;
-        Some(ReportedStatus { charges: Some(charges), ..self.reported.clone() })
+        let charges = self
+            .charges_of(pod)
+            .filter(|_| self.reported.charges.is_none())?;
+        Some(ReportedStatus {
+            charges: Some(charges),
+            ..self.reported.clone()
+        })
     }
 
     /// The usage of the pod, which is gone, if that is not stored yet.
     fn unstored_usage(&self) -> Option<Charges> {
-        let unstored = self.metering.as_ref().is_some_and(|metering| !metering.is_stored);
-        self.gone().filter(|charges| unstored && !charges.is_empty())
+        let unstored = self
+            .metering
+            .as_ref()
+            .is_some_and(|metering| !metering.is_stored);
+        self.gone()
+            .filter(|charges| unstored && !charges.is_empty())
     }
 
     /// The charges of a pod that is gone. `None` without a contract.
     fn gone(&self) -> Option<Charges> {
         let metering = self.metering.as_ref()?;
-        Some(metering::gone(&self.reported, metering, self.shadow.charged_until(self.now)))
+        Some(metering::gone(
+            &self.reported,
+            metering,
+            self.shadow.charged_until(self.now),
+        ))
     }
 
-    /// The reason why the pod differs from its record. The reported reason stays until the present record is judged.
+    /// The reason why the pod differs from its record. The reported reason stays until the present
+    /// record is judged.
     fn refused_change(&self, shadow: &Shadow) -> Option<&String> {
         let is_judged = self.applied_generation == Some(shadow.generation);
-        let told = self.reported.message.as_ref().filter(|_| self.reported.reason.as_deref() == Some(pods::CHANGE_REFUSED));
-        if is_judged { self.refused_change.as_ref() } else { told }
+        let told = self
+            .reported
+            .message
+            .as_ref()
+            .filter(|_| self.reported.reason.as_deref() == Some(pods::CHANGE_REFUSED));
+        if is_judged {
+            self.refused_change.as_ref()
+        } else {
+            told
+        }
     }
 
     fn record(&self, reported: ReportedStatus) -> Option<Step> {
@@ -337,15 +415,16 @@ pub fn decide_orphan(pod: &Arc<RemotePod>) -> Step {
 fn delete(pod: &Arc<RemotePod>, grace: Option<i64>) -> Option<Step> {
     let needed = match pod.deletion_grace {
         None => true,
-        // The API server writes a grace of zero before it deletes the object. The kubelet repeats that for a pod that has a node.
+        // The API server writes a grace of zero before it deletes the object. The kubelet repeats
+        // that for a pod that has a node.
         Some(0) if !pod.is_scheduled() && !pod.has_finalizer => true,
         Some(given) => grace.is_some_and(|wanted| wanted < given),
     };
     needed.then(|| Step::Delete(pod.clone(), grace))
 }
 
-/// Whether nobody will ever report how this pod, which is being deleted, ended: it has no node, and gets none any more. A virtual node
-/// reports an end as a kubelet does, before the pod goes.
+/// Whether nobody will ever report how this pod, which is being deleted, ended: it has no node, and
+/// gets none any more. A virtual node reports an end as a kubelet does, before the pod goes.
 fn ends_unseen(pod: &RemotePod) -> bool {
     pod.end.is_none() && !pod.is_scheduled()
 }
@@ -355,7 +434,8 @@ fn bounded_grace(pod: &RemotePod) -> i64 {
     default_grace(Some(pod.own_grace))
 }
 
-/// The grace in seconds of a pod whose shadow pod is deleted without one; 30 is Kubernetes' default.
+/// The grace in seconds of a pod whose shadow pod is deleted without one; 30 is Kubernetes'
+/// default.
 pub(crate) fn default_grace(own: Option<i64>) -> i64 {
     own.unwrap_or(30).clamp(1, MAX_GRACE_SECONDS)
 }
@@ -368,10 +448,19 @@ fn ending(snapshot: &Snapshot, shadow: &Shadow) -> Step {
         if !snapshot.observed_deletion && !never_named && snapshot.live == Live::NotAsked {
             return Step::ReadLive;
         }
-        if let Some(pod) = snapshot.ended_and_gone.as_ref().filter(|_| snapshot.end_is_awaited()) {
-            return Step::Report(ReportedStatus { charges: snapshot.charges_if_gone(), ..status_of(pod) });
+        if let Some(pod) = snapshot
+            .ended_and_gone
+            .as_ref()
+            .filter(|_| snapshot.end_is_awaited())
+        {
+            return Step::Report(ReportedStatus {
+                charges: snapshot.charges_if_gone(),
+                ..status_of(pod)
+            });
         }
-        return snapshot.unstored_usage().map_or(Step::Release, Step::StoreUsage);
+        return snapshot
+            .unstored_usage()
+            .map_or(Step::Release, Step::StoreUsage);
     }
     for pod in &pods {
         if let Some(status) = snapshot.first_charges(pod) {
@@ -379,10 +468,20 @@ fn ending(snapshot: &Snapshot, shadow: &Shadow) -> Step {
         }
         let grace = if shadow.deleted {
             // The end of a tenancy does not wait for the grace that its consumer asked for before.
-            Some(shadow.deletion_grace.map_or_else(|| bounded_grace(pod), |grace| grace.min(MAX_GRACE_SECONDS)))
+            Some(
+                shadow
+                    .deletion_grace
+                    .map_or_else(|| bounded_grace(pod), |grace| grace.min(MAX_GRACE_SECONDS)),
+            )
         } else {
             // Nor do resources that are taken back.
-            let clamped = |grace: i64| if snapshot.ends_now().is_some() { grace.min(MAX_GRACE_SECONDS) } else { grace };
+            let clamped = |grace: i64| {
+                if snapshot.ends_now().is_some() {
+                    grace.min(MAX_GRACE_SECONDS)
+                } else {
+                    grace
+                }
+            };
             shadow.deletion_grace.map(clamped)
         };
         if let Some(step) = delete(pod, grace) {
@@ -395,7 +494,9 @@ fn ending(snapshot: &Snapshot, shadow: &Shadow) -> Step {
             return Step::Report(snapshot.status_of(pod));
         }
     }
-    pods.iter().find_map(|pod| snapshot.retry_after_end_of(pod)).map_or(Step::Wait, Step::WaitFor)
+    pods.iter()
+        .find_map(|pod| snapshot.retry_after_end_of(pod))
+        .map_or(Step::Wait, Step::WaitFor)
 }
 
 /// The end of the pod is recorded. The pod stays, with its logs, as long as the local pod.
@@ -435,7 +536,10 @@ fn running(snapshot: &Snapshot, shadow: &Shadow, pod: &Arc<RemotePod>) -> Step {
         wanted.charges = snapshot.charges_if_gone();
     }
     wanted.pod = ephemeral::with_refused(wanted.pod, &snapshot.refused_containers);
-    if let Some(message) = snapshot.refused_change(shadow).filter(|_| pod.end.is_none()) {
+    if let Some(message) = snapshot
+        .refused_change(shadow)
+        .filter(|_| pod.end.is_none())
+    {
         wanted.reason = Some(pods::CHANGE_REFUSED.to_owned());
         wanted.message = Some(cut(message));
     }
@@ -444,7 +548,13 @@ fn running(snapshot: &Snapshot, shadow: &Shadow, pod: &Arc<RemotePod>) -> Step {
         wanted.message = Some(notice.clone());
     }
     let resize_retry = snapshot.resize_retry.filter(|_| pod.end.is_none());
-    wanted.pod = resize::with_pending(wanted.pod, snapshot.pending_resize.as_ref().filter(|_| pod.end.is_none()));
+    wanted.pod = resize::with_pending(
+        wanted.pod,
+        snapshot
+            .pending_resize
+            .as_ref()
+            .filter(|_| pod.end.is_none()),
+    );
     if leaving && pod.end.is_none() {
         wanted.pod = wanted.pod.map(|status| leaves_here(&status));
     }
@@ -453,12 +563,20 @@ fn running(snapshot: &Snapshot, shadow: &Shadow, pod: &Arc<RemotePod>) -> Step {
         wanted = if pod.end.is_some() || given_up {
             evicted(wanted, reason)
         } else {
-            ReportedStatus { reason: Some(OFFER_RECLAIMED.to_owned()), message: Some(reason.clone()), ..wanted }
+            ReportedStatus {
+                reason: Some(OFFER_RECLAIMED.to_owned()),
+                message: Some(reason.clone()),
+                ..wanted
+            }
         };
     } else if given_up {
-        wanted = lost(wanted, "the pod was deleted at the provider, and its node there does not answer to end it");
+        wanted = lost(
+            wanted,
+            "the pod was deleted at the provider, and its node there does not answer to end it",
+        );
     } else if leaving && shadow.restarts && pod.end.is_some() {
-        // It ends only because somebody here deletes it, and is created again: its owner sees no end.
+        // It ends only because somebody here deletes it, and is created again: its owner sees no
+        // end.
         wanted.phase = ShadowPodPhase::Created;
         wanted.pod.clone_from(&snapshot.reported.pod);
     } else if leaving && pod.end == Some(End::Failed) {
@@ -471,30 +589,63 @@ fn running(snapshot: &Snapshot, shadow: &Shadow, pod: &Arc<RemotePod>) -> Step {
     if news == News::Headline || (news == News::Detail && snapshot.unreported_for >= DETAIL_DELAY) {
         return Step::Report(wanted);
     }
-    if !leaving && !snapshot.is_evicted(pod) && reclaimed.is_some() && reclaimed == snapshot.reported_reclaim() {
+    if !leaving
+        && !snapshot.is_evicted(pod)
+        && reclaimed.is_some()
+        && reclaimed == snapshot.reported_reclaim()
+    {
         return Step::Evict(pod.clone(), bounded_grace(pod));
     }
-    if !leaving && (snapshot.applied_generation != Some(shadow.generation) || resize_retry == Some(Duration::ZERO)) {
+    if !leaving
+        && (snapshot.applied_generation != Some(shadow.generation)
+            || resize_retry == Some(Duration::ZERO))
+    {
         return Step::Update(pod.clone());
     }
-    let untold = (news == News::Detail).then(|| DETAIL_DELAY.saturating_sub(snapshot.unreported_for));
-    let wait = if untold.is_some() { Step::WaitToReport } else { Step::WaitFor };
-    let waits = time_until_given_up.into_iter().chain(snapshot.time_until_outdated(pod)).chain(resize_retry.filter(|_| !leaving));
-    untold.into_iter().chain(waits).min().map_or(Step::Wait, wait)
+    let untold =
+        (news == News::Detail).then(|| DETAIL_DELAY.saturating_sub(snapshot.unreported_for));
+    let wait = if untold.is_some() {
+        Step::WaitToReport
+    } else {
+        Step::WaitFor
+    };
+    let waits = time_until_given_up
+        .into_iter()
+        .chain(snapshot.time_until_outdated(pod))
+        .chain(resize_retry.filter(|_| !leaving));
+    untold
+        .into_iter()
+        .chain(waits)
+        .min()
+        .map_or(Step::Wait, wait)
 }
 
 /// No pod is known.
 fn absent(snapshot: &Snapshot, shadow: &Shadow) -> Step {
     let name_was_taken = snapshot.reported.reason.as_deref() == Some(NAME_TAKEN);
-    if snapshot.live == Live::NotAsked && (snapshot.expected_uid.is_some() || name_was_taken) && !shadow.pod_name.is_empty() {
+    if snapshot.live == Live::NotAsked
+        && (snapshot.expected_uid.is_some() || name_was_taken)
+        && !shadow.pod_name.is_empty()
+    {
         return Step::ReadLive;
     }
-    if let Some(reason) = snapshot.reported_reclaim().filter(|_| snapshot.expected_uid.is_some()) {
+    if let Some(reason) = snapshot
+        .reported_reclaim()
+        .filter(|_| snapshot.expected_uid.is_some())
+    {
         return Step::Report(evicted(snapshot.reported_gone(), &reason));
     }
-    if snapshot.expected_uid.is_some() && snapshot.refusal.as_ref().is_some_and(Refusal::is_about_offer) {
+    if snapshot.expected_uid.is_some()
+        && snapshot
+            .refusal
+            .as_ref()
+            .is_some_and(Refusal::is_about_offer)
+    {
         // It ran, so the local pod shows that it runs: it cannot wait for room again.
-        let reason = format!("the pod disappeared at the provider, and pool {} is too small for it now", shadow.pool);
+        let reason = format!(
+            "the pod disappeared at the provider, and pool {} is too small for it now",
+            shadow.pool
+        );
         return Step::Report(evicted(snapshot.reported_gone(), &reason));
     }
     if snapshot.expected_uid.is_some() && !shadow.restarts {
@@ -506,30 +657,48 @@ fn absent(snapshot: &Snapshot, shadow: &Shadow) -> Step {
             Some(why) => format!("the record of the pod is refused: {why}"),
             None => "the pod has no valid name".to_owned(),
         };
-        (refused(OffloadedReason::Invalid.as_str(), message), Step::Wait)
+        (
+            refused(OffloadedReason::Invalid.as_str(), message),
+            Step::Wait,
+        )
     } else if let Some(refusal) = &snapshot.refusal {
-        let again = if refusal.is_about_offer() { Step::Wait } else { Step::WaitFor(REFUSED_RETRY) };
+        let again = if refusal.is_about_offer() {
+            Step::Wait
+        } else {
+            Step::WaitFor(REFUSED_RETRY)
+        };
         (refused(refusal.reason, refusal.message.clone()), again)
     } else {
         match &snapshot.destination.state {
             DestinationState::Unwanted => {
-                let message = format!("namespace {} is not offloaded to this cluster", shadow.namespace);
+                let message = format!(
+                    "namespace {} is not offloaded to this cluster",
+                    shadow.namespace
+                );
                 (pending(NAMESPACE_NOT_READY, message), Step::Wait)
             }
-            DestinationState::NotReady(message) => (pending(NAMESPACE_NOT_READY, message.clone()), Step::Wait),
+            DestinationState::NotReady(message) => {
+                (pending(NAMESPACE_NOT_READY, message.clone()), Step::Wait)
+            }
             DestinationState::Ready if snapshot.name_taken || snapshot.live == Live::OtherOwner => {
                 let message = format!(
                     "another pod named {} exists in namespace {} of this cluster; this one starts when that one is gone",
                     shadow.pod_name, snapshot.destination.namespace
                 );
-                (pending(NAME_TAKEN, message), Step::WaitFor(NAME_TAKEN_RETRY))
+                (
+                    pending(NAME_TAKEN, message),
+                    Step::WaitFor(NAME_TAKEN_RETRY),
+                )
             }
             DestinationState::Ready => return Step::Create,
         }
     };
     reported.charges = snapshot.charges_if_gone();
-    let same_word = reported.phase == snapshot.reported.phase && reported.reason == snapshot.reported.reason;
-    let other_words_only = same_word && reported.message != snapshot.reported.message && snapshot.expected_uid.is_none();
+    let same_word =
+        reported.phase == snapshot.reported.phase && reported.reason == snapshot.reported.reason;
+    let other_words_only = same_word
+        && reported.message != snapshot.reported.message
+        && snapshot.expected_uid.is_none();
     if other_words_only && snapshot.unreported_for < WORDS_DELAY {
         // The missing amount changes with every other pod; that is not worth a write each time.
         return Step::WaitToReport(WORDS_DELAY.saturating_sub(snapshot.unreported_for));
@@ -547,13 +716,25 @@ fn refused(reason: &str, message: String) -> ReportedStatus {
 }
 
 fn pending(reason: &str, message: String) -> ReportedStatus {
-    ReportedStatus { phase: ShadowPodPhase::Pending, ..refused(reason, message) }
+    ReportedStatus {
+        phase: ShadowPodPhase::Pending,
+        ..refused(reason, message)
+    }
 }
 
-/// The end of a pod whose resources were taken back, like that of a pod evicted under node pressure.
+/// The end of a pod whose resources were taken back, like that of a pod evicted under node
+/// pressure.
 fn evicted(reported: ReportedStatus, reason: &str) -> ReportedStatus {
-    let mut status = reported.pod.as_ref().map(PodStatusText::value).unwrap_or_default();
-    for (field, said) in [("phase", "Failed"), ("reason", "Evicted"), ("message", reason)] {
+    let mut status = reported
+        .pod
+        .as_ref()
+        .map(PodStatusText::value)
+        .unwrap_or_default();
+    for (field, said) in [
+        ("phase", "Failed"),
+        ("reason", "Evicted"),
+        ("message", reason),
+    ] {
         set_at(&mut status, &[field], said);
     }
     ReportedStatus {
@@ -565,19 +746,26 @@ fn evicted(reported: ReportedStatus, reason: &str) -> ReportedStatus {
     }
 }
 
-/// The status of a pod that somebody here deletes, and whose owner wants it. Its kubelet lets it be Ready until its containers have ended;
-/// at home it would count as healthy meanwhile.
+/// The status of a pod that somebody here deletes, and whose owner wants it. Its kubelet lets it be
+/// Ready until its containers have ended; at home it would count as healthy meanwhile.
 fn leaves_here(status: &PodStatusText) -> PodStatusText {
     PodStatusText::of(&local_status::not_ready(
         status.value(),
-        (REMOTE_POD_DELETED, "the pod is being deleted in the other cluster"),
+        (
+            REMOTE_POD_DELETED,
+            "the pod is being deleted in the other cluster",
+        ),
     ))
 }
 
-/// The status of a pod that failed because somebody here deleted it: not by itself, whatever its exit code says.
+/// The status of a pod that failed because somebody here deleted it: not by itself, whatever its
+/// exit code says.
 fn deleted_here(status: &PodStatusText) -> PodStatusText {
     let message = "the pod was deleted in the other cluster";
-    PodStatusText::of(&local_status::with_disruption(status.value(), (REMOTE_POD_DELETED, message)))
+    PodStatusText::of(&local_status::with_disruption(
+        status.value(),
+        (REMOTE_POD_DELETED, message),
+    ))
 }
 
 /// The end of a pod whose fate is unknown.
@@ -598,7 +786,12 @@ fn status_of(pod: &RemotePod) -> ReportedStatus {
         None => ShadowPodPhase::Created,
     };
     let (remote_uid, status) = (Some(pod.uid.clone()), Some(pod.status.clone()));
-    ReportedStatus { phase, remote_uid, pod: status, ..ReportedStatus::default() }
+    ReportedStatus {
+        phase,
+        remote_uid,
+        pod: status,
+        ..ReportedStatus::default()
+    }
 }
 
 /// The importance of an unreported change.
@@ -618,21 +811,35 @@ fn news(reported: &ReportedStatus, wanted: &ReportedStatus, restarts: bool) -> N
     // A pod that may run again need not be recorded at once: if it vanishes, it is created again.
     let new_pod = reported.remote_uid != wanted.remote_uid;
     let first = reported.remote_uid.is_none() && reported.reason.is_none() && restarts;
-    if reported.phase.is_final() != wanted.phase.is_final() || reported.reason != wanted.reason || (new_pod && !first) {
+    if reported.phase.is_final() != wanted.phase.is_final()
+        || reported.reason != wanted.reason
+        || (new_pod && !first)
+    {
         return News::Headline;
     }
-    if headline(reported.pod.as_ref()) == headline(wanted.pod.as_ref()) { News::Detail } else { News::Headline }
+    if headline(reported.pod.as_ref()) == headline(wanted.pod.as_ref()) {
+        News::Detail
+    } else {
+        News::Headline
+    }
 }
 
-/// The parts of a pod's status that its owner waits for: phase, readiness, and the states of its containers.
+/// The parts of a pod's status that its owner waits for: phase, readiness, and the states of its
+/// containers.
 fn headline(status: Option<&PodStatusText>) -> (String, bool, Vec<Value>) {
     let status = status.map(PodStatusText::value).unwrap_or_default();
     let phase = text(&status, "/phase").unwrap_or("Pending").to_owned();
     let conditions = items(&status, "/conditions");
-    let ready = conditions.iter().any(|condition| condition["type"] == "Ready" && condition["status"] == "True");
-    let containers = ["initContainerStatuses", "containerStatuses", EPHEMERAL_STATUSES]
+    let ready = conditions
         .iter()
-        .flat_map(|list| items(&status, &format!("/{list}")));
+        .any(|condition| condition["type"] == "Ready" && condition["status"] == "True");
+    let containers = [
+        "initContainerStatuses",
+        "containerStatuses",
+        EPHEMERAL_STATUSES,
+    ]
+    .iter()
+    .flat_map(|list| items(&status, &format!("/{list}")));
     let doing = containers.filter_map(container_headline).collect();
     (phase, ready, doing)
 }
@@ -641,8 +848,17 @@ fn container_headline(status: &Value) -> Option<Value> {
     let reason = text(status, "/state/waiting/reason");
     let just_starting = matches!(reason, Some("ContainerCreating" | "PodInitializing"));
     let before_any_start = just_starting && status["restartCount"] == 0;
-    let state = status["state"].as_object().and_then(|state| state.keys().next());
-    let reported = serde_json::json!([status["name"], status["ready"], status["started"], status["restartCount"], state, reason]);
+    let state = status["state"]
+        .as_object()
+        .and_then(|state| state.keys().next());
+    let reported = serde_json::json!([
+        status["name"],
+        status["ready"],
+        status["started"],
+        status["restartCount"],
+        state,
+        reason
+    ]);
     (!before_any_start).then_some(reported)
 }
 

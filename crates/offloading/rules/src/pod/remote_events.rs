@@ -1,9 +1,11 @@
-//! Reports of the kubelet and the scheduler of a provider about a remote pod, as events of its local pod.
+//! Reports of the kubelet and the scheduler of a provider about a remote pod, as events of its
+//! local pod.
 //!
-//! Warnings travel, and those Normal events that name the failed probe for which a container restarts, or tell that an image is
-//! pulled for long. So a healthy pod costs no write. A namespace can ask for all ([`Selection`]). A provider is not trusted: it can
-//! only write about a pod that it runs, each text has a bound, and the [`Journal`] limits how many events are held and how often they
-//! are written.
+//! Warnings travel, and those Normal events that name the failed probe for which a container
+//! restarts, or tell that an image is pulled for long. So a healthy pod costs no write. A namespace
+//! can ask for all ([`Selection`]). A provider is not trusted: it can only write about a pod that
+//! it runs, each text has a bound, and the [`Journal`] limits how many events are held and how
+//! often they are written.
 
 mod journal;
 mod pulls;
@@ -57,7 +59,8 @@ pub struct RemoteEvent {
     pub pod_name: String,
     /// UID of the remote pod.
     pub pod_uid: String,
-    /// The container that it is about, for example `spec.containers{main}`; empty for the whole pod.
+    /// The container that it is about, for example `spec.containers{main}`; empty for the whole
+    /// pod.
     field_path: String,
     /// `Warning` or `Normal`.
     event_type: &'static str,
@@ -82,15 +85,22 @@ enum PullStep {
 }
 
 impl RemoteEvent {
-    /// Reads an event of the provider's namespace `namespace`; nothing if it is not about a pod there, is not selected, or is
-    /// malformed.
+    /// Reads an event of the provider's namespace `namespace`; nothing if it is not about a pod
+    /// there, is not selected, or is malformed.
     pub fn of(event: Event, namespace: &str, selection: Selection, now: Timestamp) -> Option<Self> {
         let object = event.involved_object;
-        let is_about_pod = object.kind.as_deref() == Some("Pod") && object.namespace.as_deref() == Some(namespace);
+        let is_about_pod =
+            object.kind.as_deref() == Some("Pod") && object.namespace.as_deref() == Some(namespace);
         let message = event.message.unwrap_or_default();
         let reason = event.reason.filter(|reason| is_reason(reason))?;
-        let component = event.source.and_then(|source| source.component).filter(|name| !name.is_empty());
-        let component = component.or(event.reporting_component).filter(|name| is_plain(name, "/")).unwrap_or_default();
+        let component = event
+            .source
+            .and_then(|source| source.component)
+            .filter(|name| !name.is_empty());
+        let component = component
+            .or(event.reporting_component)
+            .filter(|name| is_plain(name, "/"))
+            .unwrap_or_default();
         let (event_type, pull) = match (event.type_.as_deref()?, selection) {
             _ if !is_about_pod => return None,
             (WARNING, _) => (WARNING, None),
@@ -102,8 +112,16 @@ impl RemoteEvent {
         let series = event.series.unwrap_or_default();
         let event_time = event.event_time.map(|time| time.0);
         let created = event.metadata.creation_timestamp.map(|time| time.0);
-        let first = event.first_timestamp.map(|time| time.0).or(event_time).or(created);
-        let last = event.last_timestamp.map(|time| time.0).or(series.last_observed_time.map(|time| time.0)).or(event_time);
+        let first = event
+            .first_timestamp
+            .map(|time| time.0)
+            .or(event_time)
+            .or(created);
+        let last = event
+            .last_timestamp
+            .map(|time| time.0)
+            .or(series.last_observed_time.map(|time| time.0))
+            .or(event_time);
         // Clocks of clusters differ.
         let last = last.or(first)?.min(now);
         Some(Self {
@@ -111,26 +129,46 @@ impl RemoteEvent {
             uid: event.metadata.uid.filter(|uid| is_plain(uid, ""))?,
             pod_name: object.name.filter(|name| dns_names::is_subdomain(name))?,
             pod_uid: object.uid.filter(|uid| is_plain(uid, ""))?,
-            field_path: object.field_path.filter(|path| is_plain(path, "{}")).unwrap_or_default(),
+            field_path: object
+                .field_path
+                .filter(|path| is_plain(path, "{}"))
+                .unwrap_or_default(),
             event_type,
             reason,
             message: printable(&message),
             component,
-            count: event.count.filter(|count| *count > 0).or(series.count).unwrap_or(1).clamp(1, MAX_COUNT),
+            count: event
+                .count
+                .filter(|count| *count > 0)
+                .or(series.count)
+                .unwrap_or(1)
+                .clamp(1, MAX_COUNT),
             first: first.unwrap_or(last).min(last),
             last,
             pull,
         })
     }
 
-    /// The event of the local pod. Its name follows from the pod and the remote event, so the same one is never written twice, not
-    /// even by another process. `mapped` is the provider's namespace; `node` is the virtual node's name. The consumer of a pod that is lent on
-    /// reads who reports the event, and knows no names for the clusters behind this one.
-    pub fn at_home(&self, pod: &LocalPod, mapped: &str, node: &str, is_lent_on: bool) -> (Key, Value) {
+    /// The event of the local pod. Its name follows from the pod and the remote event, so the same
+    /// one is never written twice, not even by another process. `mapped` is the provider's
+    /// namespace; `node` is the virtual node's name. The consumer of a pod that is lent on reads
+    /// who reports the event, and knows no names for the clusters behind this one.
+    pub fn at_home(
+        &self,
+        pod: &LocalPod,
+        mapped: &str,
+        node: &str,
+        is_lent_on: bool,
+    ) -> (Key, Value) {
         let hash = short_hash(&format!("{} {}", pod.uid, self.uid));
         // kubectl shows events of the same second in the order of their names.
         let end = format!("{:016x}.{hash}", self.order);
-        let start: String = pod.key.name.chars().take(MAX_OBJECT_NAME_LEN - end.len() - 1).collect();
+        let start: String = pod
+            .key
+            .name
+            .chars()
+            .take(MAX_OBJECT_NAME_LEN - end.len() - 1)
+            .collect();
         let name = format!("{}.{end}", start.trim_end_matches(['-', '.']));
         let message = replace_word(&self.message, mapped, &pod.key.namespace);
         let message = home_text::of_pod(&replace_word(&message, &self.pod_uid, &pod.uid), pod);
@@ -164,10 +202,12 @@ impl RemoteEvent {
     }
 }
 
-/// The provider's namespace whose events are about pods of our namespace `home`, once the provider says that it is ready.
+/// The provider's namespace whose events are about pods of our namespace `home`, once the provider
+/// says that it is ready.
 pub fn watched_namespace(map: Option<&NamespaceMap>, home: &str) -> Option<String> {
     let mapped = map?.status.as_ref()?.namespaces.get(home)?;
-    let is_usable = mapped.phase == MappedNamespacePhase::Ready && dns_names::is_label(&mapped.remote_name);
+    let is_usable =
+        mapped.phase == MappedNamespacePhase::Ready && dns_names::is_label(&mapped.remote_name);
     is_usable.then(|| mapped.remote_name.clone())
 }
 
@@ -184,14 +224,16 @@ fn pull_step(reason: &str, message: &str) -> Option<PullStep> {
     }
 }
 
-/// Kubelets and schedulers end the names of events with the nanoseconds since 1970 of the first occurrence, in hexadecimal digits.
-/// Like the time of creation, the name never changes.
+/// Kubelets and schedulers end the names of events with the nanoseconds since 1970 of the first
+/// occurrence, in hexadecimal digits. Like the time of creation, the name never changes.
 fn order(name: Option<&str>, created: Option<Timestamp>) -> u64 {
     let end = name.and_then(|name| u64::from_str_radix(name.rsplit('.').next()?, 16).ok());
-    end.or_else(|| u64::try_from(created?.as_nanosecond()).ok()).unwrap_or_default()
+    end.or_else(|| u64::try_from(created?.as_nanosecond()).ok())
+        .unwrap_or_default()
 }
 
-/// Whether a text consists of letters, digits, `.`, `-` and these characters, and is neither empty nor long.
+/// Whether a text consists of letters, digits, `.`, `-` and these characters, and is neither empty
+/// nor long.
 fn is_plain(text: &str, more: &str) -> bool {
     let is_known = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '.' || more.contains(c);
     (1..=MAX_NAME_LEN).contains(&text.len()) && text.chars().all(is_known)
@@ -203,17 +245,27 @@ fn is_reason(text: &str) -> bool {
         && text.chars().all(|c| c.is_ascii_alphanumeric())
 }
 
-/// A text on one line, without control characters and those that change the direction of writing, and not too long.
+/// A text on one line, without control characters and those that change the direction of writing,
+/// and not too long.
 fn printable(text: &str) -> String {
-    let is_hidden =
-        |c: &char| c.is_control() || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}');
-    let visible: String = text.chars().map(|c| if c.is_whitespace() { ' ' } else { c }).filter(|c| !is_hidden(c)).collect();
+    let is_hidden = |c: &char| {
+        c.is_control()
+            || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}')
+    };
+    let visible: String = text
+        .chars()
+        .map(|c| if c.is_whitespace() { ' ' } else { c })
+        .filter(|c| !is_hidden(c))
+        .collect();
     bounded(&visible)
 }
 
 fn bounded(text: &str) -> String {
     let fits = |(at, c): &(usize, char)| at + c.len_utf8() <= MAX_MESSAGE_LEN;
-    text.char_indices().take_while(fits).map(|(_, c)| c).collect()
+    text.char_indices()
+        .take_while(fits)
+        .map(|(_, c)| c)
+        .collect()
 }
 
 #[cfg(test)]

@@ -36,7 +36,8 @@ pub struct RemotePod {
     pub key: Key,
     pub uid: String,
     pub created: Timestamp,
-    /// The time of its end, by its status. `None` if it has not ended, or the status does not say it.
+    /// The time of its end, by its status. `None` if it has not ended, or the status does not say
+    /// it.
     pub ended_at: Option<Timestamp>,
     pub consumer: ClusterId,
     pub shadow_pod: String,
@@ -58,7 +59,8 @@ pub struct RemotePod {
     /// Its node; `None` while it has none.
     pub node: Option<Box<str>>,
     pub labels: Labels,
-    /// The hash of the nodes of its pool with which it was created, see [`annotations::POOL_NODES`].
+    /// The hash of the nodes of its pool with which it was created, see
+    /// [`annotations::POOL_NODES`].
     pub pool_nodes: Option<String>,
     /// Whether it was created for the virtual nodes of this cluster.
     pub is_lent_on: bool,
@@ -83,17 +85,39 @@ impl RemotePod {
         };
         let ended_at = end.and_then(|_| time_of_end(&status));
         let is_lent_on = tolerates_virtual_nodes(&pod.spec);
-        // A pod that was lent on has the address by which this cluster sees it: its consumer sees that one behind this cluster.
-        let addresses = if end.is_none() { addresses(&status) } else { Vec::new() };
+        // A pod that was lent on has the address by which this cluster sees it: its consumer sees
+        // that one behind this cluster.
+        let addresses = if end.is_none() {
+            addresses(&status)
+        } else {
+            Vec::new()
+        };
         let mut reduced = reduce_status(&json!({ "status": status }));
-        add_earlier_runs(&mut reduced, meta.annotations.as_ref(), meta.creation_timestamp.as_ref().map(|created| created.0));
+        add_earlier_runs(
+            &mut reduced,
+            meta.annotations.as_ref(),
+            meta.creation_timestamp.as_ref().map(|created| created.0),
+        );
         let asked = Effective::of_pod(&pod.spec);
         let own_grace = pod.spec.termination_grace_period_seconds.unwrap_or(30);
-        let node = pod.spec.node_name.as_deref().filter(|node| !node.is_empty()).map(Into::into);
-        let charge = Effective::of_bound_pod(meta.generation, pod.spec, &PodStatus::deserialize(&status).unwrap_or_default());
+        let node = pod
+            .spec
+            .node_name
+            .as_deref()
+            .filter(|node| !node.is_empty())
+            .map(Into::into);
+        let charge = Effective::of_bound_pod(
+            meta.generation,
+            pod.spec,
+            &PodStatus::deserialize(&status).unwrap_or_default(),
+        );
         Some(Self {
             addresses,
-            created: meta.creation_timestamp.as_ref().map(|created| created.0).unwrap_or_default(),
+            created: meta
+                .creation_timestamp
+                .as_ref()
+                .map(|created| created.0)
+                .unwrap_or_default(),
             ended_at,
             key,
             uid: meta.uid.clone()?,
@@ -102,15 +126,26 @@ impl RemotePod {
             pool: label(labels::POOL)?,
             own_grace,
             node,
-            pool_nodes: meta.annotations.as_ref().and_then(|all| all.get(annotations::POOL_NODES)).cloned(),
+            pool_nodes: meta
+                .annotations
+                .as_ref()
+                .and_then(|all| all.get(annotations::POOL_NODES))
+                .cloned(),
             is_lent_on,
             asked: (asked != charge).then_some(asked),
             charge,
             status: PodStatusText::of(&reduced),
             end,
             deletion_due: meta.deletion_timestamp.as_ref().map(|due| due.0),
-            deletion_grace: meta.deletion_timestamp.as_ref().map(|_| meta.deletion_grace_period_seconds.unwrap_or_default()),
-            has_finalizer: meta.finalizers.iter().flatten().any(|name| name == finalizers::FINAL_STATUS),
+            deletion_grace: meta
+                .deletion_timestamp
+                .as_ref()
+                .map(|_| meta.deletion_grace_period_seconds.unwrap_or_default()),
+            has_finalizer: meta
+                .finalizers
+                .iter()
+                .flatten()
+                .any(|name| name == finalizers::FINAL_STATUS),
             labels: meta.labels.unwrap_or_default(),
         })
     }
@@ -124,7 +159,10 @@ impl RemotePod {
     }
 
     pub fn account(&self) -> Account {
-        Account { tenant: tenant_namespace(&self.consumer), pool: self.pool.clone() }
+        Account {
+            tenant: tenant_namespace(&self.consumer),
+            pool: self.pool.clone(),
+        }
     }
 
     /// The amounts in its spec.
@@ -138,17 +176,28 @@ impl RemotePod {
     }
 }
 
-const CONTAINER_STATUSES: [&str; 3] = ["/initContainerStatuses", "/containerStatuses", "/ephemeralContainerStatuses"];
+const CONTAINER_STATUSES: [&str; 3] = [
+    "/initContainerStatuses",
+    "/containerStatuses",
+    "/ephemeralContainerStatuses",
+];
 
 /// Whether a pod was created for virtual nodes. No other remote pod keeps this toleration.
 fn tolerates_virtual_nodes(spec: &PodSpec) -> bool {
-    spec.tolerations.iter().flatten().any(|one| one.key.as_deref() == Some(pods::VIRTUAL_NODE_TAINT))
+    spec.tolerations
+        .iter()
+        .flatten()
+        .any(|one| one.key.as_deref() == Some(pods::VIRTUAL_NODE_TAINT))
 }
 
-/// A kubelet says that a pod failed, for example because its deadline is over, before its containers have ended. What it says next
-/// belongs to the end, too, and a recorded end never changes. So such a pod runs on. If its node dies now, it is deleted.
+/// A kubelet says that a pod failed, for example because its deadline is over, before its
+/// containers have ended. What it says next belongs to the end, too, and a recorded end never
+/// changes. So such a pod runs on. If its node dies now, it is deleted.
 fn end_with_the_last_container(status: &mut Value) {
-    let runs = CONTAINER_STATUSES.iter().flat_map(|list| items(status, list)).any(|one| one.pointer("/state/running").is_some());
+    let runs = CONTAINER_STATUSES
+        .iter()
+        .flat_map(|list| items(status, list))
+        .any(|one| one.pointer("/state/running").is_some());
     if runs
         && matches!(text(status, "/phase"), Some("Succeeded" | "Failed"))
         && let Some(fields) = status.as_object_mut()
@@ -159,18 +208,33 @@ fn end_with_the_last_container(status: &mut Value) {
     }
 }
 
-/// The time at which a pod ended: that of its last container. A pod without an ended container was evicted; a condition has the time.
+/// The time at which a pod ended: that of its last container. A pod without an ended container was
+/// evicted; a condition has the time.
 fn time_of_end(status: &Value) -> Option<Timestamp> {
-    let containers = CONTAINER_STATUSES.into_iter().flat_map(|list| items(status, list));
-    let finished = containers.filter_map(|one| text(one, "/state/terminated/finishedAt")?.parse::<Timestamp>().ok()).max();
+    let containers = CONTAINER_STATUSES
+        .into_iter()
+        .flat_map(|list| items(status, list));
+    let finished = containers
+        .filter_map(|one| {
+            text(one, "/state/terminated/finishedAt")?
+                .parse::<Timestamp>()
+                .ok()
+        })
+        .max();
     let conditions = items(status, "/conditions").iter();
-    let changed = conditions.filter_map(|one| text(one, "/lastTransitionTime")?.parse::<Timestamp>().ok());
+    let changed =
+        conditions.filter_map(|one| text(one, "/lastTransitionTime")?.parse::<Timestamp>().ok());
     finished.or_else(|| changed.max())
 }
 
 pub(crate) fn addresses(status: &Value) -> Vec<IpAddr> {
-    let listed = items(status, "/podIPs").iter().filter_map(|one| text(one, "/ip"));
-    let mut all: Vec<IpAddr> = listed.chain(text(status, "/podIP")).filter_map(|address| address.parse().ok()).collect();
+    let listed = items(status, "/podIPs")
+        .iter()
+        .filter_map(|one| text(one, "/ip"));
+    let mut all: Vec<IpAddr> = listed
+        .chain(text(status, "/podIP"))
+        .filter_map(|address| address.parse().ok())
+        .collect();
     all.sort();
     all.dedup();
     all
@@ -186,10 +250,17 @@ pub struct PodIndex {
 }
 
 impl PodIndex {
-    /// Records a change that the watch reported; returns the shadow pods that waited for a name which is free now.
-    pub fn changed(&mut self, old: Option<&Arc<RemotePod>>, new: Option<&Arc<RemotePod>>) -> Vec<Key> {
+    /// Records a change that the watch reported; returns the shadow pods that waited for a name
+    /// which is free now.
+    pub fn changed(
+        &mut self,
+        old: Option<&Arc<RemotePod>>,
+        new: Option<&Arc<RemotePod>>,
+    ) -> Vec<Key> {
         let mut freed = Vec::new();
-        if let Some(old) = old.filter(|old| new.is_none_or(|new| new.shadow_key() != old.shadow_key() || new.uid != old.uid)) {
+        if let Some(old) = old.filter(|old| {
+            new.is_none_or(|new| new.shadow_key() != old.shadow_key() || new.uid != old.uid)
+        }) {
             let shadow = old.shadow_key();
             if let Some(pods) = self.by_shadow.get_mut(&shadow) {
                 pods.remove(&old.key);
@@ -201,7 +272,10 @@ impl PodIndex {
             freed.extend(self.waiting_for_name.remove(&old.key).unwrap_or_default());
         }
         if let Some(new) = new {
-            self.by_shadow.entry(new.shadow_key()).or_default().insert(new.key.clone(), new.clone());
+            self.by_shadow
+                .entry(new.shadow_key())
+                .or_default()
+                .insert(new.key.clone(), new.clone());
         }
         freed
     }
@@ -212,26 +286,42 @@ impl PodIndex {
     }
 
     pub fn of(&self, shadow: &Key) -> Vec<Arc<RemotePod>> {
-        self.by_shadow.get(shadow).into_iter().flat_map(BTreeMap::values).cloned().collect()
+        self.by_shadow
+            .get(shadow)
+            .into_iter()
+            .flat_map(BTreeMap::values)
+            .cloned()
+            .collect()
     }
 
     /// The shadow pods of a namespace that have pods, whether they exist or not.
     pub fn shadows_in(&self, namespace: &str) -> Vec<Key> {
-        self.by_shadow.keys().filter(|shadow| shadow.namespace == namespace).cloned().collect()
+        self.by_shadow
+            .keys()
+            .filter(|shadow| shadow.namespace == namespace)
+            .cloned()
+            .collect()
     }
 
     pub fn observed_deletion(&self, shadow: &Key, uid: &str) -> bool {
         self.gone.get(shadow).is_some_and(|gone| gone.uid == uid)
     }
 
-    /// The pod that the watch reported as gone, if it had ended by then. A kubelet writes the end of a pod a moment before it removes it.
+    /// The pod that the watch reported as gone, if it had ended by then. A kubelet writes the end
+    /// of a pod a moment before it removes it.
     pub fn ended(&self, shadow: &Key, uid: &str) -> Option<Arc<RemotePod>> {
-        self.gone.get(shadow).filter(|gone| gone.uid == uid && gone.end.is_some()).cloned()
+        self.gone
+            .get(shadow)
+            .filter(|gone| gone.uid == uid && gone.end.is_some())
+            .cloned()
     }
 
     /// Whether the watch ever showed this pod of a shadow pod.
     pub fn has_seen(&self, shadow: &Key, uid: &str) -> bool {
-        let exists = self.by_shadow.get(shadow).is_some_and(|pods| pods.values().any(|pod| pod.uid == uid));
+        let exists = self
+            .by_shadow
+            .get(shadow)
+            .is_some_and(|pods| pods.values().any(|pod| pod.uid == uid));
         exists || self.observed_deletion(shadow, uid)
     }
 
@@ -258,8 +348,15 @@ mod tests {
                     "labels": { labels::CONSUMER_ID: consumer(), labels::SHADOW_POD: "s", labels::POOL: "default" } },
                 "spec": { "containers": [] },
             });
-            object["metadata"]["labels"].as_object_mut().unwrap().remove(missing);
-            assert_eq!(RemotePod::reduce(serde_json::from_value(object).unwrap()), None, "{missing}");
+            object["metadata"]["labels"]
+                .as_object_mut()
+                .unwrap()
+                .remove(missing);
+            assert_eq!(
+                RemotePod::reduce(serde_json::from_value(object).unwrap()),
+                None,
+                "{missing}"
+            );
         }
     }
 
@@ -272,7 +369,12 @@ mod tests {
             object["metadata"]["deletionGracePeriodSeconds"] = 30.into();
         });
         assert_eq!(
-            (ended.end, ended.has_finalizer, ended.deletion_grace, ended.is_scheduled()),
+            (
+                ended.end,
+                ended.has_finalizer,
+                ended.deletion_grace,
+                ended.is_scheduled()
+            ),
             (Some(End::Failed), true, Some(30), true)
         );
         assert!(!ended.counts());
@@ -281,16 +383,33 @@ mod tests {
 
     #[test]
     fn a_pod_ended_when_its_last_container_did() {
-        let ended = |status: Value| pod("web", "u", |object| object["status"] = status).ended_at.map(|time| time.to_string());
+        let ended = |status: Value| {
+            pod("web", "u", |object| object["status"] = status)
+                .ended_at
+                .map(|time| time.to_string())
+        };
         let container = |at: &str| json!({ "state": { "terminated": { "finishedAt": at } } });
-        let (first, last) = (container("2026-01-01T00:00:10Z"), container("2026-01-01T00:00:20Z"));
-        let conditions = json!([{ "type": "DisruptionTarget", "lastTransitionTime": "2026-01-01T00:00:30Z" }]);
+        let (first, last) = (
+            container("2026-01-01T00:00:10Z"),
+            container("2026-01-01T00:00:20Z"),
+        );
+        let conditions =
+            json!([{ "type": "DisruptionTarget", "lastTransitionTime": "2026-01-01T00:00:30Z" }]);
         let status = json!({ "phase": "Succeeded", "containerStatuses": [last, first], "conditions": conditions });
-        assert_eq!(ended(status.clone()).as_deref(), Some("2026-01-01T00:00:20Z"));
-        assert_eq!(ended(json!({ "phase": "Failed", "conditions": conditions })).as_deref(), Some("2026-01-01T00:00:30Z"));
+        assert_eq!(
+            ended(status.clone()).as_deref(),
+            Some("2026-01-01T00:00:20Z")
+        );
+        assert_eq!(
+            ended(json!({ "phase": "Failed", "conditions": conditions })).as_deref(),
+            Some("2026-01-01T00:00:30Z")
+        );
         let mut running = status;
         running["phase"] = "Running".into();
-        assert_eq!((ended(running), ended(json!({ "phase": "Failed" }))), (None, None));
+        assert_eq!(
+            (ended(running), ended(json!({ "phase": "Failed" }))),
+            (None, None)
+        );
     }
 
     #[test]
@@ -304,27 +423,42 @@ mod tests {
                 }
             })
         };
-        let (running, terminated) =
-            (json!({ "running": {} }), json!({ "terminated": { "exitCode": 0, "finishedAt": "2026-01-01T00:00:10Z" } }));
+        let (running, terminated) = (
+            json!({ "running": {} }),
+            json!({ "terminated": { "exitCode": 0, "finishedAt": "2026-01-01T00:00:10Z" } }),
+        );
         let early = failed(running.clone(), false);
         let shown = early.status.value();
-        assert_eq!((early.end, &shown["phase"], &shown["reason"]), (None, &json!("Running"), &Value::Null));
+        assert_eq!(
+            (early.end, &shown["phase"], &shown["reason"]),
+            (None, &json!("Running"), &Value::Null)
+        );
         let ended = failed(terminated, false);
         let shown = ended.status.value();
         assert_eq!(
             (ended.end, &shown["phase"], &shown["reason"]),
-            (Some(End::Failed), &json!("Failed"), &json!("DeadlineExceeded"))
+            (
+                Some(End::Failed),
+                &json!("Failed"),
+                &json!("DeadlineExceeded")
+            )
         );
-        assert_eq!(failed(running, true).end, Some(End::Failed), "nobody reports more of a pod that its node lost");
+        assert_eq!(
+            failed(running, true).end,
+            Some(End::Failed),
+            "nobody reports more of a pod that its node lost"
+        );
     }
 
     #[test]
     fn a_pod_has_its_addresses_until_it_ends() {
         let with = |phase: &str| {
-            let status =
-                json!({ "phase": phase, "podIP": "10.244.0.9", "podIPs": [{ "ip": "10.244.0.9" }, { "ip": "fd00::9" }] });
+            let status = json!({ "phase": phase, "podIP": "10.244.0.9", "podIPs": [{ "ip": "10.244.0.9" }, { "ip": "fd00::9" }] });
             let addresses = pod("web", "u", |object| object["status"] = status).addresses;
-            addresses.iter().map(ToString::to_string).collect::<Vec<_>>()
+            addresses
+                .iter()
+                .map(ToString::to_string)
+                .collect::<Vec<_>>()
         };
         assert_eq!(with("Running"), ["10.244.0.9", "fd00::9"]);
         assert!(with("Succeeded").is_empty() && with("Failed").is_empty());
@@ -333,11 +467,15 @@ mod tests {
     #[test]
     fn a_pod_that_was_lent_on_has_the_address_by_which_the_broker_sees_it() {
         let lent_on = pod("web", "u", |object| {
-            object["spec"]["tolerations"] = json!([{ "key": "virtual-node.liqo.io/not-allowed", "operator": "Exists" }]);
+            object["spec"]["tolerations"] =
+                json!([{ "key": "virtual-node.liqo.io/not-allowed", "operator": "Exists" }]);
             object["status"] = json!({ "phase": "Running", "podIP": "10.65.0.9" });
         });
         assert!(lent_on.is_lent_on && lent_on.addresses.len() == 1);
-        assert_eq!(lent_on.status.value().get("podIP"), Some(&json!("10.65.0.9")));
+        assert_eq!(
+            lent_on.status.value().get("podIP"),
+            Some(&json!("10.65.0.9"))
+        );
     }
 
     #[test]
@@ -364,11 +502,17 @@ mod tests {
         assert!(index.has_seen(&shadow, "u1") && !index.has_seen(&shadow, "u2"));
         // A list after an interruption may show the successor in place of the one that is gone.
         let second = Arc::new(pod("web", "u2", |_| {}));
-        assert_eq!(index.changed(Some(&first), Some(&second)), [Key::new("t", "waits")]);
+        assert_eq!(
+            index.changed(Some(&first), Some(&second)),
+            [Key::new("t", "waits")]
+        );
         assert_eq!(index.of(&shadow), std::slice::from_ref(&second));
         assert!(index.observed_deletion(&shadow, "u1") && !index.observed_deletion(&shadow, "u2"));
         index.changed(Some(&second), None);
         assert!(index.of(&shadow).is_empty() && index.observed_deletion(&shadow, "u2"));
-        assert!(index.has_seen(&shadow, "u2"), "until the shadow pod is gone");
+        assert!(
+            index.has_seen(&shadow, "u2"),
+            "until the shadow pod is gone"
+        );
     }
 }

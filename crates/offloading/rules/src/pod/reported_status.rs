@@ -7,8 +7,9 @@ use serde_json::{Map, Value, json};
 
 use crate::json::set_at;
 
-/// The reduced status of a pod as text with ordered keys. Text takes a fraction of the memory, and two texts are equal exactly if
-/// the statuses are, in whatever order the API server wrote their fields.
+/// The reduced status of a pod as text with ordered keys. Text takes a fraction of the memory, and
+/// two texts are equal exactly if the statuses are, in whatever order the API server wrote their
+/// fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodStatusText(Arc<str>);
 
@@ -37,7 +38,9 @@ pub struct ReportedStatus {
 
 impl ReportedStatus {
     pub fn of(status: Option<&ShadowPodStatus>) -> Self {
-        let Some(status) = status else { return Self::default() };
+        let Some(status) = status else {
+            return Self::default();
+        };
         Self {
             phase: status.phase,
             reason: status.reason.clone(),
@@ -55,7 +58,11 @@ impl ReportedStatus {
 
     fn value(&self) -> Value {
         let mut status = json!({ "phase": self.phase });
-        for (field, text) in [("reason", &self.reason), ("message", &self.message), ("remoteUID", &self.remote_uid)] {
+        for (field, text) in [
+            ("reason", &self.reason),
+            ("message", &self.message),
+            ("remoteUID", &self.remote_uid),
+        ] {
             if let Some(text) = text {
                 set_at(&mut status, &[field], text.as_str());
             }
@@ -67,13 +74,20 @@ impl ReportedStatus {
             set_at(&mut status, &["pod"], pod.value());
         }
         // A status that was never written is written even if it equals the default.
-        if *self == Self::default() { json!({}) } else { status }
+        if *self == Self::default() {
+            json!({})
+        } else {
+            status
+        }
     }
 }
 
-/// The merge patch (RFC 7386) from `from` to `to`; `None` if they are equal. Neither may contain nulls.
+/// The merge patch (RFC 7386) from `from` to `to`; `None` if they are equal. Neither may contain
+/// nulls.
 pub fn difference(from: &Value, to: &Value) -> Option<Value> {
-    let (Value::Object(old), Value::Object(new)) = (from, to) else { return (from != to).then(|| to.clone()) };
+    let (Value::Object(old), Value::Object(new)) = (from, to) else {
+        return (from != to).then(|| to.clone());
+    };
     let mut patch: Map<String, Value> = new
         .iter()
         .filter_map(|(key, value)| {
@@ -84,7 +98,11 @@ pub fn difference(from: &Value, to: &Value) -> Option<Value> {
             Some((key.clone(), change))
         })
         .collect();
-    patch.extend(old.keys().filter(|key| !new.contains_key(*key)).map(|key| (key.clone(), Value::Null)));
+    patch.extend(
+        old.keys()
+            .filter(|key| !new.contains_key(*key))
+            .map(|key| (key.clone(), Value::Null)),
+    );
     (!patch.is_empty()).then_some(patch.into())
 }
 
@@ -92,9 +110,16 @@ pub fn difference(from: &Value, to: &Value) -> Option<Value> {
 pub(crate) fn sorted(value: &Value) -> Value {
     match value {
         Value::Object(map) => {
-            let fields: BTreeMap<&String, Value> =
-                map.iter().filter(|(_, value)| !value.is_null()).map(|(key, value)| (key, sorted(value))).collect();
-            fields.into_iter().map(|(key, value)| (key.clone(), value)).collect::<Map<_, _>>().into()
+            let fields: BTreeMap<&String, Value> = map
+                .iter()
+                .filter(|(_, value)| !value.is_null())
+                .map(|(key, value)| (key, sorted(value)))
+                .collect();
+            fields
+                .into_iter()
+                .map(|(key, value)| (key.clone(), value))
+                .collect::<Map<_, _>>()
+                .into()
         }
         Value::Array(list) => list.iter().map(sorted).collect(),
         other => other.clone(),
@@ -107,7 +132,8 @@ mod tests {
 
     #[test]
     fn the_order_in_which_the_api_server_gives_fields_means_nothing() {
-        let ours = json!({ "phase": "Running", "conditions": [{ "type": "Ready", "status": "True" }] });
+        let ours =
+            json!({ "phase": "Running", "conditions": [{ "type": "Ready", "status": "True" }] });
         let theirs = json!({ "conditions": [{ "status": "True", "type": "Ready" }], "phase": "Running", "reason": null });
         assert_eq!(PodStatusText::of(&ours), PodStatusText::of(&theirs));
         assert_eq!(PodStatusText::of(&ours).value(), ours);
@@ -118,7 +144,10 @@ mod tests {
         let from = json!({ "a": 1, "b": { "c": 1, "d": 2 }, "list": [1, 2], "same": { "x": 1 } });
         let to = json!({ "a": 1, "b": { "c": 5 }, "list": [1], "same": { "x": 1 }, "new": true });
         let patch = difference(&from, &to).unwrap();
-        assert_eq!(patch, json!({ "b": { "c": 5, "d": null }, "list": [1], "new": true }));
+        assert_eq!(
+            patch,
+            json!({ "b": { "c": 5, "d": null }, "list": [1], "new": true })
+        );
         let mut patched = from.clone();
         json_patch::merge(&mut patched, &patch);
         assert_eq!(patched, to);
@@ -127,15 +156,21 @@ mod tests {
 
     #[test]
     fn a_status_that_says_nothing_new_needs_no_patch() {
-        let reported =
-            ReportedStatus { phase: ShadowPodPhase::Created, remote_uid: Some("u".into()), ..ReportedStatus::default() };
+        let reported = ReportedStatus {
+            phase: ShadowPodPhase::Created,
+            remote_uid: Some("u".into()),
+            ..ReportedStatus::default()
+        };
         assert_eq!(reported.patch_to(&reported.clone()), None);
         assert_eq!(
             ReportedStatus::default().patch_to(&reported).unwrap(),
             json!({ "status": { "phase": "Created", "remoteUID": "u" } })
         );
-        let refused =
-            ReportedStatus { phase: ShadowPodPhase::Refused, reason: Some("OfferExceeded".into()), ..ReportedStatus::default() };
+        let refused = ReportedStatus {
+            phase: ShadowPodPhase::Refused,
+            reason: Some("OfferExceeded".into()),
+            ..ReportedStatus::default()
+        };
         assert_eq!(
             reported.patch_to(&refused).unwrap(),
             json!({ "status": { "phase": "Refused", "reason": "OfferExceeded", "remoteUID": null } })
@@ -152,6 +187,9 @@ mod tests {
             ..ShadowPodStatus::default()
         };
         let reported = ReportedStatus::of(Some(&status));
-        assert_eq!(serde_json::from_value::<ShadowPodStatus>(reported.value()).unwrap(), status);
+        assert_eq!(
+            serde_json::from_value::<ShadowPodStatus>(reported.value()).unwrap(),
+            status
+        );
     }
 }

@@ -38,17 +38,29 @@ pub struct RunningPod {
 }
 
 impl RunningPod {
-    /// A pod on this node; `None` if it has ended, or another one has taken its place. `nodes` are those to which it could move.
+    /// A pod on this node; `None` if it has ended, or another one has taken its place. `nodes` are
+    /// those to which it could move.
     pub fn of(local: &LocalPod, node: &str, nodes: &[&PricedNode]) -> Option<Self> {
-        let is_replaced =
-            local.deletion.is_some() && !local.controller.as_ref().is_some_and(|one| waits_for_the_former(&one.kind));
+        let is_replaced = local.deletion.is_some()
+            && !local
+                .controller
+                .as_ref()
+                .is_some_and(|one| waits_for_the_former(&one.kind));
         if local.finished || is_replaced {
             return None;
         }
         let pod = local.json();
-        let ready = items(&pod, "/status/conditions").iter().any(|one| one["type"] == "Ready" && one["status"] == "True");
-        let excluded = nodes.iter().filter(|node| !may_run_on(&pod, node)).map(|node| node.name.clone()).collect();
-        let labels = pod.pointer("/metadata/labels").and_then(|labels| BTreeMap::deserialize(labels).ok());
+        let ready = items(&pod, "/status/conditions")
+            .iter()
+            .any(|one| one["type"] == "Ready" && one["status"] == "True");
+        let excluded = nodes
+            .iter()
+            .filter(|node| !may_run_on(&pod, node))
+            .map(|node| node.name.clone())
+            .collect();
+        let labels = pod
+            .pointer("/metadata/labels")
+            .and_then(|labels| BTreeMap::deserialize(labels).ok());
         Some(Self {
             key: local.key.clone(),
             uid: local.uid.clone(),
@@ -76,12 +88,19 @@ fn waits_for_the_former(kind: &str) -> bool {
 
 /// The amounts that a pod on a virtual node is charged; `None` if it has ended.
 pub fn amounts(local: &LocalPod) -> Option<ResourceList> {
-    if local.finished { None } else { charged(&local.json()) }
+    if local.finished {
+        None
+    } else {
+        charged(&local.json())
+    }
 }
 
 fn charged(pod: &Value) -> Option<ResourceList> {
     let spec = serde_json::from_value(pod.get("spec")?.clone()).ok()?;
-    let status = pod.get("status").and_then(|status| serde_json::from_value(status.clone()).ok()).unwrap_or_default();
+    let status = pod
+        .get("status")
+        .and_then(|status| serde_json::from_value(status.clone()).ok())
+        .unwrap_or_default();
     let generation = pod.pointer("/metadata/generation").and_then(Value::as_i64);
     Some(charged_on_node(generation, spec, &status))
 }
@@ -89,8 +108,12 @@ fn charged(pod: &Value) -> Option<ResourceList> {
 /// Whether the node selector and the required affinity of a pod let it run on a node.
 fn may_run_on(pod: &Value, node: &PricedNode) -> bool {
     let selector = pod.pointer("/spec/nodeSelector").and_then(Value::as_object);
-    let by_label = selector.into_iter().flatten().all(|(key, value)| node.labels.get(key).map(String::as_str) == value.as_str());
-    let required = pod.pointer("/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution");
+    let by_label = selector
+        .into_iter()
+        .flatten()
+        .all(|(key, value)| node.labels.get(key).map(String::as_str) == value.as_str());
+    let required =
+        pod.pointer("/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution");
     let required = required.map(NodeSelector::deserialize);
     by_label
         && match required {
@@ -100,16 +123,23 @@ fn may_run_on(pod: &Value, node: &PricedNode) -> bool {
         }
 }
 
-/// Whether the node selector and the required affinity of a pod do not ask for virtual nodes. Whether a node of this cluster matches the
-/// rest, and has room, is up to the scheduler.
+/// Whether the node selector and the required affinity of a pod do not ask for virtual nodes.
+/// Whether a node of this cluster matches the rest, and has room, is up to the scheduler.
 pub(super) fn may_run_at_home(pod: &Value) -> bool {
-    let selector = pod.pointer("/spec/nodeSelector").and_then(|selector| selector.get(labels::TYPE));
-    let terms = items(pod, "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms");
+    let selector = pod
+        .pointer("/spec/nodeSelector")
+        .and_then(|selector| selector.get(labels::TYPE));
+    let terms = items(
+        pod,
+        "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms",
+    );
     selector.is_none() && (terms.is_empty() || !terms.iter().all(asks_for_virtual_nodes))
 }
 
 fn asks_for_virtual_nodes(term: &Value) -> bool {
-    let Ok(term) = NodeSelectorTerm::deserialize(term) else { return true };
+    let Ok(term) = NodeSelectorTerm::deserialize(term) else {
+        return true;
+    };
     term.match_expressions.iter().flatten().any(|one| {
         let is_in = one.operator == "In" || one.operator == "Exists";
         is_in && (one.key == labels::TYPE || one.key == labels::REMOTE_CLUSTER_ID)

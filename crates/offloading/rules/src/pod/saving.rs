@@ -1,8 +1,10 @@
-//! Decides which running pods to evict because another node would cost less: the largest saving first.
+//! Decides which running pods to evict because another node would cost less: the largest saving
+//! first.
 //!
-//! Kubernetes cannot move a pod, so it is evicted, and its controller creates another one, which prefers the cheaper node
-//! ([`preference`](super::preference)). Whether the new pod gets there is up to the scheduler. So only pods with a clear saving move, only a
-//! few at a time, and only to where there is room for them.
+//! Kubernetes cannot move a pod, so it is evicted, and its controller creates another one, which
+//! prefers the cheaper node ([`preference`](super::preference)). Whether the new pod gets there is
+//! up to the scheduler. So only pods with a clear saving move, only a few at a time, and only to
+//! where there is room for them.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,14 +17,15 @@ use crate::node::priced::{Cost, PricedNode, costs};
 use crate::pod::running_pod::{RunningPod, Target};
 use crate::pod::turns::{AtOnce, Turns};
 
-/// A pod moves only if another node costs at least this much less, in per cent of what it costs now. Small changes of prices, and two
-/// providers that undercut each other, move nothing.
+/// A pod moves only if another node costs at least this much less, in per cent of what it costs
+/// now. Small changes of prices, and two providers that undercut each other, move nothing.
 pub const MIN_SAVING_PERCENT: u32 = 10;
 
 /// Whether running pods of this namespace may be evicted to save money.
 pub fn moves_pods(offloading: &NamespaceOffloading) -> bool {
-    let asked =
-        |placement: &liqo_api::PodPlacement| placement.move_when_cheaper && placement.strategy == PlacementStrategy::Cheapest;
+    let asked = |placement: &liqo_api::PodPlacement| {
+        placement.move_when_cheaper && placement.strategy == PlacementStrategy::Cheapest
+    };
     offloading.metadata.deletion_timestamp.is_none()
         && offloading.spec.pod_offloading_strategy != PodOffloadingStrategy::Local
         && offloading.spec.placement.as_ref().is_some_and(asked)
@@ -30,9 +33,12 @@ pub fn moves_pods(offloading: &NamespaceOffloading) -> bool {
 
 /// Whether a virtual node, as JSON, takes new pods.
 pub fn takes_new_pods(node: &Value) -> bool {
-    let is_ready = items(node, "/status/conditions").iter().any(|one| one["type"] == "Ready" && one["status"] == "True");
+    let is_ready = items(node, "/status/conditions")
+        .iter()
+        .any(|one| one["type"] == "Ready" && one["status"] == "True");
     let repels = |taint: &Value| {
-        text(taint, "/key") != Some(pods::VIRTUAL_NODE_TAINT) && text(taint, "/effect") != Some("PreferNoSchedule")
+        text(taint, "/key") != Some(pods::VIRTUAL_NODE_TAINT)
+            && text(taint, "/effect") != Some("PreferNoSchedule")
     };
     let is_cordoned = node.pointer("/spec/unschedulable") == Some(&Value::Bool(true));
     is_ready && !is_cordoned && !items(node, "/spec/taints").iter().any(repels)
@@ -60,20 +66,27 @@ pub struct Facts<'a> {
     pub pods: &'a [RunningPod],
     /// All virtual nodes on which pods of the namespace run or may run.
     pub targets: &'a [Target<'a>],
-    /// The number of pods that each `PodDisruptionBudget` still allows to evict (`status.disruptionsAllowed`). A missing one allows none.
+    /// The number of pods that each `PodDisruptionBudget` still allows to evict
+    /// (`status.disruptionsAllowed`). A missing one allows none.
     pub allowed: &'a BTreeMap<Key, u32>,
-    /// UIDs of controllers whose pods stay for now, for example because one of them has no node yet.
+    /// UIDs of controllers whose pods stay for now, for example because one of them has no node
+    /// yet.
     pub unsettled: &'a BTreeSet<String>,
     /// Maximum number of pods to evict now.
     pub max: usize,
 }
 
-/// The pods to evict now, the largest saving first: at most one of each controller, and none of a controller whose pods are not all
-/// Ready. So a controller without a `PodDisruptionBudget` never lacks more than one pod.
+/// The pods to evict now, the largest saving first: at most one of each controller, and none of a
+/// controller whose pods are not all Ready. So a controller without a `PodDisruptionBudget` never
+/// lacks more than one pod.
 pub fn savings(facts: &Facts) -> Vec<Saving> {
     let mut turns = Turns::new(facts.pods, facts.unsettled, facts.allowed, AtOnce::One);
     let mut candidates: Vec<(&RunningPod, Money)> = Vec::new();
-    for pod in facts.pods.iter().filter(|pod| pod.ready && turns.may_wait_for_another(pod)) {
+    for pod in facts
+        .pods
+        .iter()
+        .filter(|pod| pod.ready && turns.may_wait_for_another(pod))
+    {
         if let Some((_, saving)) = saving(pod, facts.targets) {
             candidates.push((pod, saving));
         }
@@ -89,33 +102,59 @@ pub fn savings(facts: &Facts) -> Vec<Saving> {
             continue;
         }
         // Those before it may have taken the room.
-        let Some((index, per_hour)) = saving(pod, &targets) else { continue };
-        let Some(controller) = turns.take(pod) else { continue };
-        let Some(target) = targets.get_mut(index) else { continue };
-        target.free = target.free.as_ref().map(|free| free.saturating_sub(&pod.amounts));
+        let Some((index, per_hour)) = saving(pod, &targets) else {
+            continue;
+        };
+        let Some(controller) = turns.take(pod) else {
+            continue;
+        };
+        let Some(target) = targets.get_mut(index) else {
+            continue;
+        };
+        target.free = target
+            .free
+            .as_ref()
+            .map(|free| free.saturating_sub(&pod.amounts));
         let (from, to) = (pod.node.clone(), target.node.name.clone());
-        chosen.push(Saving { key: pod.key.clone(), uid: pod.uid.clone(), controller, from, to, per_hour });
+        chosen.push(Saving {
+            key: pod.key.clone(),
+            uid: pod.uid.clone(),
+            controller,
+            from,
+            to,
+            per_hour,
+        });
     }
     chosen
 }
 
-/// The index of the cheapest target with room, and what the pod costs less there; `None` if that is not enough.
+/// The index of the cheapest target with room, and what the pod costs less there; `None` if that is
+/// not enough.
 fn saving(pod: &RunningPod, targets: &[Target]) -> Option<(usize, Money)> {
     let nodes: Vec<&PricedNode> = targets.iter().map(|target| target.node).collect();
     let costs = costs(&pod.amounts, &nodes);
-    let (_, Cost::Known(now)) = *costs.iter().find(|(node, _)| node.name == pod.node)? else { return None };
+    let (_, Cost::Known(now)) = *costs.iter().find(|(node, _)| node.name == pod.node)? else {
+        return None;
+    };
     let has_room = |target: &Target| {
         !pod.excluded.contains(&target.node.name)
             && target.node.largest_pods.may_take(&pod.amounts).is_ok()
-            && target.free.as_ref().is_some_and(|free| pod.amounts.fits_in(free).is_ok())
+            && target
+                .free
+                .as_ref()
+                .is_some_and(|free| pod.amounts.fits_in(free).is_ok())
     };
     let others = targets.iter().zip(&costs).enumerate();
     let others = others.filter(|(_, (target, _))| target.node.name != pod.node && has_room(target));
     // Where several cost the same, the first by name.
-    let (best, (_, (_, cost))) = others.min_by_key(|(_, (target, (_, cost)))| (*cost, &target.node.name))?;
-    let Cost::Known(then) = *cost else { return None };
+    let (best, (_, (_, cost))) =
+        others.min_by_key(|(_, (target, (_, cost)))| (*cost, &target.node.name))?;
+    let Cost::Known(then) = *cost else {
+        return None;
+    };
     let saving = now - then;
-    (saving > Money::ZERO && saving >= now.times_percent(MIN_SAVING_PERCENT)).then_some((best, saving))
+    (saving > Money::ZERO && saving >= now.times_percent(MIN_SAVING_PERCENT))
+        .then_some((best, saving))
 }
 
 #[cfg(test)]

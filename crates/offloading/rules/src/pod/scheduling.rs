@@ -1,9 +1,11 @@
-//! Decides where the pods of an offloaded namespace may be scheduled: the patch that the admission webhook applies to a new pod.
+//! Decides where the pods of an offloaded namespace may be scheduled: the patch that the admission
+//! webhook applies to a new pod.
 //!
-//! Virtual nodes have a taint, so unchanged pods stay at home. A pod that may leave gets the toleration, and a node affinity if the
-//! namespace's strategy or selector restricts it. A pod that can run in no other cluster is kept off virtual nodes, whatever it
-//! tolerates. Our terms add to the user's: the terms of a node selector are alternatives, so
-//! every term of the user's is combined with every term of ours.
+//! Virtual nodes have a taint, so unchanged pods stay at home. A pod that may leave gets the
+//! toleration, and a node affinity if the namespace's strategy or selector restricts it. A pod that
+//! can run in no other cluster is kept off virtual nodes, whatever it tolerates. Our terms add to
+//! the user's: the terms of a node selector are alternatives, so every term of the user's is
+//! combined with every term of ours.
 
 use liqo_api::{PodOffloadingStrategy, labels, pods};
 use serde_json::{Map, Value, json};
@@ -17,53 +19,75 @@ use crate::pod::preference::mark;
 pub struct Placement {
     /// JSON patch operations; empty if the pod needs no change.
     pub patch: Vec<Value>,
-    /// The reason why the pod stays in this cluster, whatever its namespace says; `None` if it may leave.
+    /// The reason why the pod stays in this cluster, whatever its namespace says; `None` if it may
+    /// leave.
     pub obstacle: Option<Refusal>,
     /// Whether the pod may run at a provider.
     pub may_leave: bool,
-    /// Another warning for the person who creates the pod: about room at providers, or about the node that the pod names.
+    /// Another warning for the person who creates the pod: about room at providers, or about the
+    /// node that the pod names.
     pub caution: Option<String>,
 }
 
 impl Placement {
     /// For the person who creates the pod.
     pub fn warning(&self) -> Option<String> {
-        let obstacle = self.obstacle.as_ref().map(|obstacle| format!("the pod runs in this cluster only: {obstacle}"));
+        let obstacle = self
+            .obstacle
+            .as_ref()
+            .map(|obstacle| format!("the pod runs in this cluster only: {obstacle}"));
         obstacle.or_else(|| self.caution.clone())
     }
 
-    /// Whether Kubernetes lets the patch be applied to a pod while the scheduler waits for a gate: a required term may grow, and none may
-    /// be added to those that the pod has.
+    /// Whether Kubernetes lets the patch be applied to a pod while the scheduler waits for a gate:
+    /// a required term may grow, and none may be added to those that the pod has.
     pub fn fits_held_back(&self, pod: &Value) -> bool {
         let before = items(pod, TERMS).len();
-        let affinity = self.patch.iter().find(|operation| text(operation, "/path") == Some(AFFINITY));
+        let affinity = self
+            .patch
+            .iter()
+            .find(|operation| text(operation, "/path") == Some(AFFINITY));
         let after = affinity.map(|operation| items(operation, PATCHED_TERMS).len());
         before == 0 || after.is_none_or(|after| after == before)
     }
 
     /// Whether Kubernetes would let the patch be applied to a pod that exists.
     pub fn adds_only_a_toleration(&self) -> bool {
-        self.patch.iter().all(|operation| text(operation, "/path").is_some_and(|path| path.starts_with(TOLERATIONS)))
+        self.patch.iter().all(|operation| {
+            text(operation, "/path").is_some_and(|path| path.starts_with(TOLERATIONS))
+        })
     }
 }
 
 const TOLERATIONS: &str = "/spec/tolerations";
 const AFFINITY: &str = "/spec/affinity";
 /// These terms in an operation that sets the affinity.
-const PATCHED_TERMS: &str = "/value/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms";
-const TERMS: &str = "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms";
+const PATCHED_TERMS: &str =
+    "/value/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms";
+const TERMS: &str =
+    "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms";
 
-/// Computes the change to a new pod of a namespace with this strategy and these selected clusters (the `nodeSelectorTerms` of its
-/// `clusterSelector`; `None` means all clusters). It must not be sent to the `avoided` clusters (IDs).
+/// Computes the change to a new pod of a namespace with this strategy and these selected clusters
+/// (the `nodeSelectorTerms` of its `clusterSelector`; `None` means all clusters). It must not be
+/// sent to the `avoided` clusters (IDs).
 ///
 /// A second run changes nothing.
-pub fn place(pod: &Value, strategy: PodOffloadingStrategy, selector: Option<&[Value]>, avoided: &[&str]) -> Placement {
+pub fn place(
+    pod: &Value,
+    strategy: PodOffloadingStrategy,
+    selector: Option<&[Value]>,
+    avoided: &[&str],
+) -> Placement {
     if strategy == PodOffloadingStrategy::Local || named_node(pod).is_some() {
         return Placement::default();
     }
     if let Some(obstacle) = obstacle(pod) {
         let patch = require(pod, &[at_home()]).into_iter().collect();
-        return Placement { patch, obstacle: Some(obstacle), ..Placement::default() };
+        return Placement {
+            patch,
+            obstacle: Some(obstacle),
+            ..Placement::default()
+        };
     }
     let remote = remote_terms(selector, avoided);
     let wanted = match strategy {
@@ -72,22 +96,37 @@ pub fn place(pod: &Value, strategy: PodOffloadingStrategy, selector: Option<&[Va
         _ if selector.is_none_or(<[Value]>::is_empty) && avoided.is_empty() => Vec::new(),
         _ => [vec![at_home()], remote].concat(),
     };
-    let patch = tolerate(pod).into_iter().chain(require(pod, &wanted)).collect();
-    Placement { patch, may_leave: true, ..Placement::default() }
+    let patch = tolerate(pod)
+        .into_iter()
+        .chain(require(pod, &wanted))
+        .collect();
+    Placement {
+        patch,
+        may_leave: true,
+        ..Placement::default()
+    }
 }
 
-/// The change to a new pod that names this virtual node itself, so that no scheduler looks at it: without a toleration, Kubernetes deletes
-/// it at once. `closed` says why no new pod of its namespace may go there, if so.
+/// The change to a new pod that names this virtual node itself, so that no scheduler looks at it:
+/// without a toleration, Kubernetes deletes it at once. `closed` says why no new pod of its
+/// namespace may go there, if so.
 pub fn place_on_named_node(pod: &Value, node: &str, closed: Option<&str>) -> Placement {
     if items(pod, TOLERATIONS).iter().any(tolerates_virtual_nodes) {
         return Placement::default();
     }
     let refusal = obstacle(pod).map(|obstacle| obstacle.message);
     let Some(why) = closed.or(refusal.as_deref()) else {
-        return Placement { patch: tolerate(pod).into_iter().collect(), may_leave: true, ..Placement::default() };
+        return Placement {
+            patch: tolerate(pod).into_iter().collect(),
+            may_leave: true,
+            ..Placement::default()
+        };
     };
     let caution = format!("the pod names the node {node}, so Kubernetes deletes it at once: {why}");
-    Placement { caution: Some(caution), ..Placement::default() }
+    Placement {
+        caution: Some(caution),
+        ..Placement::default()
+    }
 }
 
 /// The node that a pod names itself.
@@ -95,14 +134,19 @@ pub fn named_node(pod: &Value) -> Option<&str> {
     text(pod, "/spec/nodeName").filter(|node| !node.is_empty())
 }
 
-/// The same for a pod that no other cluster gets now: it lacks the toleration for virtual nodes, which Kubernetes lets us add later. A pod
-/// that has it by itself stays at home if it may run there; otherwise the virtual node does not send it.
+/// The same for a pod that no other cluster gets now: it lacks the toleration for virtual nodes,
+/// which Kubernetes lets us add later. A pod that has it by itself stays at home if it may run
+/// there; otherwise the virtual node does not send it.
 pub fn held(pod: &Value, strategy: PodOffloadingStrategy, mut placed: Placement) -> Placement {
     if !placed.may_leave {
         return placed;
     }
-    placed.patch.retain(|operation| !text(operation, "/path").is_some_and(|path| path.starts_with(TOLERATIONS)));
-    if strategy == PodOffloadingStrategy::LocalAndRemote && items(pod, TOLERATIONS).iter().any(tolerates_virtual_nodes) {
+    placed.patch.retain(|operation| {
+        !text(operation, "/path").is_some_and(|path| path.starts_with(TOLERATIONS))
+    });
+    if strategy == PodOffloadingStrategy::LocalAndRemote
+        && items(pod, TOLERATIONS).iter().any(tolerates_virtual_nodes)
+    {
         placed.patch = require(pod, &[at_home()]).into_iter().collect();
     }
     placed
@@ -110,20 +154,31 @@ pub fn held(pod: &Value, strategy: PodOffloadingStrategy, mut placed: Placement)
 
 const GATES: &str = "/spec/schedulingGates";
 
-/// The change to a new pod whose namespace has no strategy yet, and will have one: the scheduler waits until the manager removes the gate.
-/// A pod that can run in no other cluster need not wait.
+/// The change to a new pod whose namespace has no strategy yet, and will have one: the scheduler
+/// waits until the manager removes the gate. A pod that can run in no other cluster need not wait.
 pub fn hold_back(pod: &Value) -> Placement {
     if named_node(pod).is_some() || is_held_back(pod) {
         return Placement::default();
     }
     if let Some(obstacle) = obstacle(pod) {
         let patch = require(pod, &[at_home()]).into_iter().collect();
-        return Placement { patch, obstacle: Some(obstacle), ..Placement::default() };
+        return Placement {
+            patch,
+            obstacle: Some(obstacle),
+            ..Placement::default()
+        };
     }
     let gate = json!({"name": pods::OFFLOADING_GATE});
     let list = pod.pointer(GATES).is_some_and(Value::is_array);
-    let (path, value) = if list { (format!("{GATES}/-"), gate) } else { (GATES.to_owned(), json!([gate])) };
-    Placement { patch: vec![json!({"op": "add", "path": path, "value": value})], ..Placement::default() }
+    let (path, value) = if list {
+        (format!("{GATES}/-"), gate)
+    } else {
+        (GATES.to_owned(), json!([gate]))
+    };
+    Placement {
+        patch: vec![json!({"op": "add", "path": path, "value": value})],
+        ..Placement::default()
+    }
 }
 
 /// Whether the pod waits for the strategy of its namespace.
@@ -132,20 +187,29 @@ pub fn is_held_back(pod: &Value) -> bool {
 }
 
 fn gate_position(pod: &Value) -> Option<usize> {
-    items(pod, GATES).iter().position(|gate| text(gate, "/name") == Some(pods::OFFLOADING_GATE))
+    items(pod, GATES)
+        .iter()
+        .position(|gate| text(gate, "/name") == Some(pods::OFFLOADING_GATE))
 }
 
-/// The change to a pod that was held back, and now goes where `placement` says: JSON patch operations, which fail if another pod has its
-/// name by now, or if its gates changed. Kubernetes lets requirements be added until the gate is gone.
+/// The change to a pod that was held back, and now goes where `placement` says: JSON patch
+/// operations, which fail if another pod has its name by now, or if its gates changed. Kubernetes
+/// lets requirements be added until the gate is gone.
 pub fn release(pod: &Value, uid: &str, placement: &Placement) -> Vec<Value> {
-    let Some(position) = gate_position(pod) else { return Vec::new() };
+    let Some(position) = gate_position(pod) else {
+        return Vec::new();
+    };
     let gate = format!("{GATES}/{position}");
     let checks = [
         json!({"op": "test", "path": "/metadata/uid", "value": uid}),
         json!({"op": "test", "path": format!("{gate}/name"), "value": pods::OFFLOADING_GATE}),
     ];
     let removal = json!({"op": "remove", "path": gate});
-    checks.into_iter().chain(placement.patch.iter().cloned()).chain([removal]).collect()
+    checks
+        .into_iter()
+        .chain(placement.patch.iter().cloned())
+        .chain([removal])
+        .collect()
 }
 
 /// As Kubernetes compares a toleration with the taint of virtual nodes.
@@ -172,23 +236,41 @@ fn nowhere() -> Value {
 
 fn remote_terms(selector: Option<&[Value]>, avoided: &[&str]) -> Vec<Value> {
     let virtual_node = expression(labels::TYPE, "In", &[labels::TYPE_VIRTUAL_NODE]);
-    let elsewhere = (!avoided.is_empty()).then(|| [mark(), expression(labels::REMOTE_CLUSTER_ID, "NotIn", avoided)]);
-    let expressions: Vec<Value> = [virtual_node].into_iter().chain(elsewhere.into_iter().flatten()).collect();
+    let elsewhere = (!avoided.is_empty()).then(|| {
+        [
+            mark(),
+            expression(labels::REMOTE_CLUSTER_ID, "NotIn", avoided),
+        ]
+    });
+    let expressions: Vec<Value> = [virtual_node]
+        .into_iter()
+        .chain(elsewhere.into_iter().flatten())
+        .collect();
     let any = json!({"matchExpressions": expressions});
     match selector {
         None | Some([]) => vec![any],
-        Some(terms) => terms.iter().filter(|term| asks_for_something(term)).map(|term| both(&any, term)).collect(),
+        Some(terms) => terms
+            .iter()
+            .filter(|term| asks_for_something(term))
+            .map(|term| both(&any, term))
+            .collect(),
     }
 }
 
-/// Whether a pod must not run at a cluster only because [`place`] kept it off when it was new: the `avoided` clusters (IDs) are those that
-/// it would keep a new pod off.
+/// Whether a pod must not run at a cluster only because [`place`] kept it off when it was new: the
+/// `avoided` clusters (IDs) are those that it would keep a new pod off.
 pub fn avoids_in_vain(pod: &Value, avoided: &[&str]) -> bool {
-    let expressions = items(pod, TERMS).iter().map(|term| items(term, "/matchExpressions"));
+    let expressions = items(pod, TERMS)
+        .iter()
+        .map(|term| items(term, "/matchExpressions"));
     // What the user wrote does not follow our mark: it would be in the next pod, too.
-    let ours = expressions.flat_map(|all| all.iter().zip(all.iter().skip(1))).filter(|(before, one)| {
-        **before == mark() && text(one, "/key") == Some(labels::REMOTE_CLUSTER_ID) && text(one, "/operator") == Some("NotIn")
-    });
+    let ours = expressions
+        .flat_map(|all| all.iter().zip(all.iter().skip(1)))
+        .filter(|(before, one)| {
+            **before == mark()
+                && text(one, "/key") == Some(labels::REMOTE_CLUSTER_ID)
+                && text(one, "/operator") == Some("NotIn")
+        });
     let mut named = ours.flat_map(|(_, one)| items(one, "/values"));
     named.any(|id| id.as_str().is_some_and(|id| !avoided.contains(&id)))
 }
@@ -197,18 +279,25 @@ pub fn avoids_in_vain(pod: &Value, avoided: &[&str]) -> bool {
 pub fn must_leave(pod: &Value) -> bool {
     let virtual_node = expression(labels::TYPE, "In", &[labels::TYPE_VIRTUAL_NODE]);
     let terms = items(pod, TERMS);
-    !terms.is_empty() && terms.iter().all(|term| items(term, "/matchExpressions").contains(&virtual_node))
+    !terms.is_empty()
+        && terms
+            .iter()
+            .all(|term| items(term, "/matchExpressions").contains(&virtual_node))
 }
 
 /// In Kubernetes a term without requirements matches no node.
 fn asks_for_something(term: &Value) -> bool {
-    PARTS.iter().any(|part| !requirements(term, part).is_empty())
+    PARTS
+        .iter()
+        .any(|part| !requirements(term, part).is_empty())
 }
 
 const PARTS: [&str; 2] = ["matchExpressions", "matchFields"];
 
 fn requirements<'a>(term: &'a Value, part: &str) -> &'a [Value] {
-    term.get(part).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+    term.get(part)
+        .and_then(Value::as_array)
+        .map_or(&[], Vec::as_slice)
 }
 
 fn both(one: &Value, other: &Value) -> Value {
@@ -223,10 +312,15 @@ fn both(one: &Value, other: &Value) -> Value {
 }
 
 fn implies(term: &Value, wanted: &Value) -> bool {
-    PARTS.iter().all(|part| requirements(wanted, part).iter().all(|wanted| requirements(term, part).contains(wanted)))
+    PARTS.iter().all(|part| {
+        requirements(wanted, part)
+            .iter()
+            .all(|wanted| requirements(term, part).contains(wanted))
+    })
 }
 
-/// The operation that makes the pod require one of the wanted terms, in addition to its own requirements.
+/// The operation that makes the pod require one of the wanted terms, in addition to its own
+/// requirements.
 fn require(pod: &Value, wanted: &[Value]) -> Option<Value> {
     if wanted.is_empty() {
         return None;
@@ -236,15 +330,31 @@ fn require(pod: &Value, wanted: &[Value]) -> Option<Value> {
         wanted.to_vec()
     } else {
         // Drop terms that match no node: combined with ours they would match.
-        let theirs: Vec<&Value> = theirs.iter().filter(|term| asks_for_something(term)).collect();
-        if theirs.iter().all(|term| wanted.iter().any(|wanted| implies(term, wanted))) {
+        let theirs: Vec<&Value> = theirs
+            .iter()
+            .filter(|term| asks_for_something(term))
+            .collect();
+        if theirs
+            .iter()
+            .all(|term| wanted.iter().any(|wanted| implies(term, wanted)))
+        {
             return None;
         }
-        theirs.iter().flat_map(|term| wanted.iter().map(|wanted| both(term, wanted))).collect()
+        theirs
+            .iter()
+            .flat_map(|term| wanted.iter().map(|wanted| both(term, wanted)))
+            .collect()
     };
     let mut affinity = pod.pointer(AFFINITY).cloned().unwrap_or_default();
-    let required = ["nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution"];
-    set_at(&mut affinity, &required, json!({"nodeSelectorTerms": terms}));
+    let required = [
+        "nodeAffinity",
+        "requiredDuringSchedulingIgnoredDuringExecution",
+    ];
+    set_at(
+        &mut affinity,
+        &required,
+        json!({"nodeSelectorTerms": terms}),
+    );
     Some(json!({"op": "add", "path": AFFINITY, "value": affinity}))
 }
 
@@ -265,8 +375,11 @@ fn tolerate(pod: &Value) -> Option<Value> {
         return None;
     }
     let list = pod.pointer(TOLERATIONS).is_some_and(Value::is_array);
-    let (path, value) =
-        if list { (format!("{TOLERATIONS}/-"), toleration) } else { (TOLERATIONS.to_owned(), json!([toleration])) };
+    let (path, value) = if list {
+        (format!("{TOLERATIONS}/-"), toleration)
+    } else {
+        (TOLERATIONS.to_owned(), json!([toleration]))
+    };
     Some(json!({"op": "add", "path": path, "value": value}))
 }
 
@@ -289,7 +402,11 @@ mod tests {
         let mut pod = pod(spec);
         let placement = place(&pod, strategy, selector, &[]);
         apply(&mut pod, placement);
-        assert_eq!(place(&pod, strategy, selector, &[]).patch, Vec::<Value>::new(), "the second time");
+        assert_eq!(
+            place(&pod, strategy, selector, &[]).patch,
+            Vec::<Value>::new(),
+            "the second time"
+        );
         pod["spec"].clone()
     }
 
@@ -314,15 +431,29 @@ mod tests {
     fn a_pod_that_names_a_virtual_node_gets_the_toleration_or_a_warning() {
         let placed = |spec: Value, closed| place_on_named_node(&pod(&spec), "milan", closed);
         let may_go = placed(json!({ "nodeName": "milan" }), None);
-        assert!(may_go.may_leave && may_go.adds_only_a_toleration() && may_go.patch.len() == 1, "{may_go:?}");
+        assert!(
+            may_go.may_leave && may_go.adds_only_a_toleration() && may_go.patch.len() == 1,
+            "{may_go:?}"
+        );
         assert_eq!(may_go.warning(), None);
         let closed = placed(json!({ "nodeName": "milan" }), Some("no"));
         assert_eq!((closed.patch.len(), closed.may_leave), (0, false));
-        assert_eq!(closed.warning().unwrap(), "the pod names the node milan, so Kubernetes deletes it at once: no");
-        let host = placed(json!({ "nodeName": "milan", "hostNetwork": true }), None).warning().unwrap();
-        assert!(host.contains("deletes it at once") && host.contains("hostNetwork"), "{host}");
+        assert_eq!(
+            closed.warning().unwrap(),
+            "the pod names the node milan, so Kubernetes deletes it at once: no"
+        );
+        let host = placed(json!({ "nodeName": "milan", "hostNetwork": true }), None)
+            .warning()
+            .unwrap();
+        assert!(
+            host.contains("deletes it at once") && host.contains("hostNetwork"),
+            "{host}"
+        );
         for closed in [None, Some("no")] {
-            let own = placed(json!({ "nodeName": "milan", "tolerations": [{ "operator": "Exists" }] }), closed);
+            let own = placed(
+                json!({ "nodeName": "milan", "tolerations": [{ "operator": "Exists" }] }),
+                closed,
+            );
             assert_eq!(own, Placement::default(), "its owner knows what it does");
         }
     }
@@ -344,7 +475,11 @@ mod tests {
         let mut pod = pod(&json!({ "tolerations": [{ "key": "other", "operator": "Exists" }] }));
         let selector = [zone("a")];
         let patch = held(&pod, Remote, place(&pod, Remote, Some(&selector), &[])).patch;
-        json_patch::patch(&mut pod, &serde_json::from_value::<json_patch::Patch>(patch.into()).unwrap()).unwrap();
+        json_patch::patch(
+            &mut pod,
+            &serde_json::from_value::<json_patch::Patch>(patch.into()).unwrap(),
+        )
+        .unwrap();
         let later = place(&pod, Remote, Some(&selector), &[]);
         assert!(!later.patch.is_empty() && later.adds_only_a_toleration());
     }
@@ -355,17 +490,25 @@ mod tests {
             let pod = pod(&json!({ "tolerations": [toleration] }));
             let patch = held(&pod, LocalAndRemote, place(&pod, LocalAndRemote, None, &[])).patch;
             assert_eq!(patch.len(), 1);
-            let required =
-                "/value/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms/0/matchExpressions/0";
+            let required = "/value/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms/0/matchExpressions/0";
             assert_eq!(patch[0].pointer(required), Some(&not_virtual_node()));
         }
-        let pod = pod(&json!({ "tolerations": [{ "operator": "Exists", "effect": "NoSchedule" }] }));
-        assert!(held(&pod, LocalAndRemote, place(&pod, LocalAndRemote, None, &[])).patch.is_empty());
+        let pod =
+            pod(&json!({ "tolerations": [{ "operator": "Exists", "effect": "NoSchedule" }] }));
+        assert!(
+            held(&pod, LocalAndRemote, place(&pod, LocalAndRemote, None, &[]))
+                .patch
+                .is_empty()
+        );
     }
 
     fn apply(pod: &Value, patch: Vec<Value>) -> Value {
         let mut pod = pod.clone();
-        json_patch::patch(&mut pod, &serde_json::from_value::<json_patch::Patch>(patch.into()).unwrap()).unwrap();
+        json_patch::patch(
+            &mut pod,
+            &serde_json::from_value::<json_patch::Patch>(patch.into()).unwrap(),
+        )
+        .unwrap();
         pod
     }
 
@@ -377,7 +520,10 @@ mod tests {
             json!({"containers": [], "schedulingGates": [{"name": "quota"}], "tolerations": [{"key": "gpu"}]}),
             json!({"containers": [], "affinity": {"nodeAffinity": node}}),
         ];
-        for (spec, strategy) in theirs.iter().flat_map(|spec| [Local, LocalAndRemote, Remote].map(|strategy| (spec, strategy))) {
+        for (spec, strategy) in theirs
+            .iter()
+            .flat_map(|spec| [Local, LocalAndRemote, Remote].map(|strategy| (spec, strategy)))
+        {
             let mut new = pod(spec);
             new["metadata"]["uid"] = json!("u");
             let waits = apply(&new, hold_back(&new).patch);
@@ -386,9 +532,16 @@ mod tests {
             assert!(placement.fits_held_back(&waits));
             let mut released = apply(&waits, release(&waits, "u", &placement));
             if released["spec"]["schedulingGates"] == json!([]) {
-                released["spec"].as_object_mut().unwrap().remove("schedulingGates");
+                released["spec"]
+                    .as_object_mut()
+                    .unwrap()
+                    .remove("schedulingGates");
             }
-            assert_eq!(released, apply(&new, place(&new, strategy, None, &[]).patch), "{strategy:?}");
+            assert_eq!(
+                released,
+                apply(&new, place(&new, strategy, None, &[]).patch),
+                "{strategy:?}"
+            );
         }
     }
 
@@ -396,8 +549,14 @@ mod tests {
     fn a_pod_that_stays_here_whatever_the_strategy_does_not_wait_for_one() {
         let host = json!({"containers": [], "hostNetwork": true});
         let placement = hold_back(&pod(&host));
-        assert_eq!((placement.patch, placement.obstacle.is_some()), (place(&pod(&host), Remote, None, &[]).patch, true));
-        assert_eq!(hold_back(&pod(&json!({"nodeName": "n1"}))), Placement::default());
+        assert_eq!(
+            (placement.patch, placement.obstacle.is_some()),
+            (place(&pod(&host), Remote, None, &[]).patch, true)
+        );
+        assert_eq!(
+            hold_back(&pod(&json!({"nodeName": "n1"}))),
+            Placement::default()
+        );
     }
 
     #[test]
@@ -407,42 +566,69 @@ mod tests {
         let plain = pod(&json!({"containers": []}));
         let one = [zone("b")];
         for (strategy, expected) in [(Remote, true), (LocalAndRemote, false)] {
-            assert_eq!(place(&with_terms, strategy, Some(&one), &[]).fits_held_back(&with_terms), expected, "{strategy:?}");
+            assert_eq!(
+                place(&with_terms, strategy, Some(&one), &[]).fits_held_back(&with_terms),
+                expected,
+                "{strategy:?}"
+            );
             assert!(place(&plain, strategy, Some(&one), &[]).fits_held_back(&plain));
         }
     }
 
     #[test]
     fn a_local_namespace_changes_no_pod() {
-        assert_eq!(place(&pod(&json!({})), Local, None, &[]), Placement::default());
+        assert_eq!(
+            place(&pod(&json!({})), Local, None, &[]),
+            Placement::default()
+        );
     }
 
     #[test]
     fn a_pod_that_has_a_node_is_left_alone() {
-        assert_eq!(place(&pod(&json!({"nodeName": "n1"})), Remote, None, &[]), Placement::default());
+        assert_eq!(
+            place(&pod(&json!({"nodeName": "n1"})), Remote, None, &[]),
+            Placement::default()
+        );
     }
 
     #[test]
     fn no_label_of_a_pod_changes_where_it_may_run() {
         let mut labelled = pod(&json!({}));
         labelled["metadata"]["labels"] = json!({"liqo.io/shadow-pod": "uid"});
-        assert_eq!(place(&labelled, Remote, None, &["turin"]), place(&pod(&json!({})), Remote, None, &["turin"]));
+        assert_eq!(
+            place(&labelled, Remote, None, &["turin"]),
+            place(&pod(&json!({})), Remote, None, &["turin"])
+        );
     }
 
     #[test]
     fn a_remote_pod_tolerates_and_requires_a_virtual_node() {
         let spec = placed(&json!({}), Remote, None);
         assert_eq!(spec["tolerations"], json!([toleration()]));
-        assert_eq!(terms(&spec), &json!([{"matchExpressions": [virtual_node()]}]));
+        assert_eq!(
+            terms(&spec),
+            &json!([{"matchExpressions": [virtual_node()]}])
+        );
     }
 
     #[test]
     fn a_pod_that_may_run_anywhere_only_tolerates() {
-        let spec = placed(&json!({"tolerations": [{"key": "gpu", "operator": "Exists"}]}), LocalAndRemote, Some(&[]));
+        let spec = placed(
+            &json!({"tolerations": [{"key": "gpu", "operator": "Exists"}]}),
+            LocalAndRemote,
+            Some(&[]),
+        );
         let ours = json!({"key": "virtual-node.liqo.io/not-allowed", "operator": "Exists", "effect": "NoExecute"});
-        assert_eq!(spec["tolerations"], json!([{"key": "gpu", "operator": "Exists"}, ours]));
+        assert_eq!(
+            spec["tolerations"],
+            json!([{"key": "gpu", "operator": "Exists"}, ours])
+        );
         assert_eq!(terms(&spec), &Value::Null);
-        assert_eq!(json!(tolerations(&pod(&spec))), spec["tolerations"], "it is there already");
+        assert_eq!(
+            json!(tolerations(&pod(&spec))),
+            spec["tolerations"],
+            "it is there already"
+        );
         let before = pod(&json!({"tolerations": [{"key": "gpu", "operator": "Exists"}]}));
         assert_eq!(json!(tolerations(&before)), spec["tolerations"]);
     }
@@ -460,7 +646,8 @@ mod tests {
 
     #[test]
     fn our_terms_are_joined_with_each_of_the_users() {
-        let node = json!({"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]});
+        let node =
+            json!({"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]});
         let user = json!({"affinity": {"podAffinity": {"kept": true}, "nodeAffinity": {
             "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1}],
             "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [zone("a"), node]}}}});
@@ -475,15 +662,24 @@ mod tests {
             {"matchExpressions": [virtual_node(), zones("b")], "matchFields": node["matchFields"]}])
         );
         assert_eq!(spec["affinity"]["podAffinity"], json!({"kept": true}));
-        assert_eq!(spec["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"], json!([{"weight": 1}]));
+        assert_eq!(
+            spec["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"],
+            json!([{"weight": 1}])
+        );
     }
 
     #[test]
     fn a_term_that_no_node_meets_is_not_made_meetable() {
         let affinity = |terms: Value| json!({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}});
-        assert_eq!(terms(&placed(&affinity(json!([{}])), Remote, None)), &json!([{}]));
+        assert_eq!(
+            terms(&placed(&affinity(json!([{}])), Remote, None)),
+            &json!([{}])
+        );
         let spec = placed(&affinity(json!([{}, zone("a")])), Remote, None);
-        assert_eq!(terms(&spec), &json!([{"matchExpressions": [zone("a")["matchExpressions"][0], virtual_node()]}]));
+        assert_eq!(
+            terms(&spec),
+            &json!([{"matchExpressions": [zone("a")["matchExpressions"][0], virtual_node()]}])
+        );
     }
 
     #[test]
@@ -502,7 +698,11 @@ mod tests {
     fn a_pod_avoids_the_clusters_that_refused_one_of_its_owner() {
         let avoid = json!({"key": "liqo.io/remote-cluster-id", "operator": "NotIn", "values": ["milan", "turin"]});
         for (strategy, selector, expected) in [
-            (Remote, None, json!([{"matchExpressions": [virtual_node(), mark(), avoid]}])),
+            (
+                Remote,
+                None,
+                json!([{"matchExpressions": [virtual_node(), mark(), avoid]}]),
+            ),
             (
                 LocalAndRemote,
                 None,
@@ -519,26 +719,49 @@ mod tests {
             let patch: json_patch::Patch = serde_json::from_value(placement.patch.into()).unwrap();
             json_patch::patch(&mut placed, &patch).unwrap();
             assert_eq!(terms(&placed["spec"]), &expected);
-            assert!(place(&placed, strategy, selector, &["milan", "turin"]).patch.is_empty(), "the second time");
-            assert!(place(&placed, strategy, selector, &[]).patch.is_empty(), "it may keep what it does not need");
+            assert!(
+                place(&placed, strategy, selector, &["milan", "turin"])
+                    .patch
+                    .is_empty(),
+                "the second time"
+            );
+            assert!(
+                place(&placed, strategy, selector, &[]).patch.is_empty(),
+                "it may keep what it does not need"
+            );
         }
     }
 
     #[test]
     fn a_pod_avoids_a_cluster_in_vain_when_a_new_one_would_not_unless_the_user_wrote_so() {
-        let not_in = json!({"key": "liqo.io/remote-cluster-id", "operator": "NotIn", "values": ["boston"]});
-        let required = json!({"nodeSelectorTerms": [{"matchExpressions": [virtual_node(), not_in]}]});
+        let not_in =
+            json!({"key": "liqo.io/remote-cluster-id", "operator": "NotIn", "values": ["boston"]});
+        let required =
+            json!({"nodeSelectorTerms": [{"matchExpressions": [virtual_node(), not_in]}]});
         let users = json!({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}});
-        for (spec, strategy) in [(json!({}), Remote), (json!({}), LocalAndRemote), (users.clone(), Remote)] {
+        for (spec, strategy) in [
+            (json!({}), Remote),
+            (json!({}), LocalAndRemote),
+            (users.clone(), Remote),
+        ] {
             let mut placed = pod(&spec);
             let placement = place(&placed, strategy, None, &["milan", "turin"]);
-            json_patch::patch(&mut placed, &serde_json::from_value::<json_patch::Patch>(placement.patch.into()).unwrap())
-                .unwrap();
+            json_patch::patch(
+                &mut placed,
+                &serde_json::from_value::<json_patch::Patch>(placement.patch.into()).unwrap(),
+            )
+            .unwrap();
             assert!(!avoids_in_vain(&placed, &["milan", "turin"]));
             assert!(avoids_in_vain(&placed, &["turin"]) && avoids_in_vain(&placed, &[]));
         }
-        assert!(!avoids_in_vain(&json!({"spec": placed(&users, Remote, None)}), &[]));
-        assert!(!avoids_in_vain(&json!({"spec": placed(&json!({}), Remote, None)}), &[]));
+        assert!(!avoids_in_vain(
+            &json!({"spec": placed(&users, Remote, None)}),
+            &[]
+        ));
+        assert!(!avoids_in_vain(
+            &json!({"spec": placed(&json!({}), Remote, None)}),
+            &[]
+        ));
     }
 
     #[test]
@@ -554,10 +777,16 @@ mod tests {
             spec["tolerations"] = json!([{"operator": "Exists"}]);
             for strategy in [Remote, LocalAndRemote] {
                 let warning = place(&pod(&spec), strategy, None, &[]).warning().unwrap();
-                assert!(warning.starts_with("the pod runs in this cluster only: "), "{warning}");
+                assert!(
+                    warning.starts_with("the pod runs in this cluster only: "),
+                    "{warning}"
+                );
                 assert!(!place(&pod(&spec), strategy, None, &[]).may_leave);
                 let spec = placed(&spec, strategy, None);
-                assert_eq!(terms(&spec), &json!([{"matchExpressions": [not_virtual_node()]}]));
+                assert_eq!(
+                    terms(&spec),
+                    &json!([{"matchExpressions": [not_virtual_node()]}])
+                );
                 assert_eq!(spec["tolerations"], json!([{"operator": "Exists"}]));
             }
         }

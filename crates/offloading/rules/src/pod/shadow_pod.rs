@@ -19,17 +19,20 @@ use crate::pod::remote_pod::addresses;
 use crate::pod::reported_status::ReportedStatus;
 use crate::{dns_names, finalizer};
 
-/// A pod with a longer text is not cached but read again when it is created, because a consumer may send many that never run. Most pods
-/// take less than half of it.
+/// A pod with a longer text is not cached but read again when it is created, because a consumer may
+/// send many that never run. Most pods take less than half of it.
 pub(crate) const MAX_KEPT_LEN: usize = 8 * 1024;
 
 /// Maximum grace in seconds of a pod whose end its consumer did not ask for.
 pub const MAX_GRACE_SECONDS: i64 = 30;
 
-/// End of the charges for a pod whose shadow pod was deleted at this time, whether the pod is gone or not: its consumer pays neither for a
-/// node that does not answer nor for a manager that was down.
+/// End of the charges for a pod whose shadow pod was deleted at this time, whether the pod is gone
+/// or not: its consumer pays neither for a node that does not answer nor for a manager that was
+/// down.
 pub fn end_of_charges(deleted_at: Timestamp) -> Timestamp {
-    deleted_at.saturating_add(SignedDuration::from_secs(MAX_GRACE_SECONDS)).unwrap_or(deleted_at)
+    deleted_at
+        .saturating_add(SignedDuration::from_secs(MAX_GRACE_SECONDS))
+        .unwrap_or(deleted_at)
 }
 
 /// The reduced form of a shadow pod.
@@ -56,8 +59,8 @@ pub struct Shadow {
     /// Position of the finalizer that keeps it until its remote pod is gone.
     pub finalizer: Option<usize>,
     pub reported: ReportedStatus,
-    /// The pod to run, as JSON text, which takes a fraction of the memory of a parsed one. Cached only while there is no remote pod, and
-    /// only if it is small.
+    /// The pod to run, as JSON text, which takes a fraction of the memory of a parsed one. Cached
+    /// only while there is no remote pod, and only if it is small.
     pub pod: Option<Arc<str>>,
     /// The estimated charge of that pod, before the provider's own admission changes it. Cached
     /// only while there is no remote pod.
@@ -72,11 +75,17 @@ impl Shadow {
         };
         let reported = ReportedStatus::of(shadow.status.as_ref());
         let never_ran = reported.remote_uid.is_none() && !reported.phase.is_final();
-        let waits = never_ran && shadow.metadata.deletion_timestamp.is_none() && shadow.spec.deletion.is_none();
+        let waits = never_ran
+            && shadow.metadata.deletion_timestamp.is_none()
+            && shadow.spec.deletion.is_none();
         let is_small = unreadable.is_none() && shadow.spec.pod.len() <= MAX_KEPT_LEN;
         Self {
             uid: shadow.metadata.uid.unwrap_or_default(),
-            created: shadow.metadata.creation_timestamp.map(|time| time.0).unwrap_or_default(),
+            created: shadow
+                .metadata
+                .creation_timestamp
+                .map(|time| time.0)
+                .unwrap_or_default(),
             generation: shadow.metadata.generation.unwrap_or_default(),
             namespace: shadow.spec.namespace,
             pool: shadow.spec.pool,
@@ -86,10 +95,20 @@ impl Shadow {
                 .to_owned(),
             unreadable,
             restarts: text(&carried, "/spec/restartPolicy").is_none_or(|policy| policy == "Always"),
-            deletion_grace: shadow.spec.deletion.map(|deletion| deletion.grace_period_seconds.max(0)),
+            deletion_grace: shadow
+                .spec
+                .deletion
+                .map(|deletion| deletion.grace_period_seconds.max(0)),
             deleted: shadow.metadata.deletion_timestamp.is_some(),
-            deleted_at: shadow.metadata.deletion_timestamp.as_ref().map(|time| time.0),
-            finalizer: finalizer::position(shadow.metadata.finalizers.as_ref(), finalizers::SHADOW_POD),
+            deleted_at: shadow
+                .metadata
+                .deletion_timestamp
+                .as_ref()
+                .map(|time| time.0),
+            finalizer: finalizer::position(
+                shadow.metadata.finalizers.as_ref(),
+                finalizers::SHADOW_POD,
+            ),
             charge: waits.then(|| charge_of(&carried)).flatten(),
             pod: (never_ran && is_small).then(|| shadow.spec.pod.into()),
             reported,
@@ -98,31 +117,52 @@ impl Shadow {
 
     /// The time until which its pod may be charged now.
     pub fn charged_until(&self, now: Timestamp) -> Timestamp {
-        self.deleted_at.map_or(now, |deleted| end_of_charges(deleted).min(now))
+        self.deleted_at
+            .map_or(now, |deleted| end_of_charges(deleted).min(now))
     }
 
-    /// The reason why its pod ended, if the resources that it used were taken back. Then it never runs again.
+    /// The reason why its pod ended, if the resources that it used were taken back. Then it never
+    /// runs again.
     pub fn taken_back(&self) -> Option<&str> {
-        let is_taken_back =
-            self.reported.phase == ShadowPodPhase::Failed && self.reported.reason.as_deref() == Some(OFFER_RECLAIMED);
+        let is_taken_back = self.reported.phase == ShadowPodPhase::Failed
+            && self.reported.reason.as_deref() == Some(OFFER_RECLAIMED);
         is_taken_back.then(|| self.reported.message.as_deref().unwrap_or_default())
     }
 
     /// Whether its pod had this address when its status was last reported.
     pub fn had(&self, address: IpAddr) -> bool {
-        self.reported.pod.as_ref().is_some_and(|pod| addresses(&pod.value()).contains(&address))
+        self.reported
+            .pod
+            .as_ref()
+            .is_some_and(|pod| addresses(&pod.value()).contains(&address))
     }
 
     /// Its position in the order of admission; `name` is that of the shadow pod.
     pub fn turn(&self, name: &str) -> Turn {
-        Turn { created: self.created, uid: name.to_owned() }
+        Turn {
+            created: self.created,
+            uid: name.to_owned(),
+        }
     }
 
     /// The room that it waits for, if it has no pod.
     pub fn admission_request(&self, key: &Key) -> Option<AdmissionRequest> {
-        let account = Account { tenant: key.namespace.clone(), pool: self.pool.clone() };
-        let (turn, charge, had_a_pod) = (self.turn(&key.name), self.charge.clone()?, self.reported.remote_uid.is_some());
-        Some(AdmissionRequest { account, shadow: key.clone(), turn, charge, had_a_pod })
+        let account = Account {
+            tenant: key.namespace.clone(),
+            pool: self.pool.clone(),
+        };
+        let (turn, charge, had_a_pod) = (
+            self.turn(&key.name),
+            self.charge.clone()?,
+            self.reported.remote_uid.is_some(),
+        );
+        Some(AdmissionRequest {
+            account,
+            shadow: key.clone(),
+            turn,
+            charge,
+            had_a_pod,
+        })
     }
 
     /// Whether a change concerns more than the status, which only the provider writes.
@@ -135,7 +175,10 @@ impl Shadow {
 /// The charge for a pod; `None` for a pod that will be refused.
 fn charge_of(pod: &Value) -> Option<Effective> {
     let spec = PodSpec::deserialize(pod.get("spec")?).ok()?;
-    negative_quantity(&spec).is_none().then(|| Effective::of_pod(&spec)).filter(Effective::is_bounded)
+    negative_quantity(&spec)
+        .is_none()
+        .then(|| Effective::of_pod(&spec))
+        .filter(Effective::is_bounded)
 }
 
 #[cfg(test)]
@@ -147,8 +190,7 @@ mod tests {
     use super::*;
 
     fn valid() -> String {
-        let container =
-            json!({ "name": "c", "image": "nginx", "resources": { "requests": { "cpu": "1500m", "memory": "1Gi" } } });
+        let container = json!({ "name": "c", "image": "nginx", "resources": { "requests": { "cpu": "1500m", "memory": "1Gi" } } });
         json!({ "metadata": { "name": "web" }, "spec": { "containers": [container], "restartPolicy": "Never" } }).to_string()
     }
 
@@ -160,8 +202,14 @@ mod tests {
     #[test]
     fn a_valid_text_has_a_name_and_a_charge() {
         let shadow = reduced(&valid());
-        assert_eq!((shadow.pod_name.as_str(), shadow.unreadable, shadow.restarts), ("web", None, false));
-        assert_eq!(shadow.charge.unwrap().requests.get("cpu").to_string(), "1500m");
+        assert_eq!(
+            (shadow.pod_name.as_str(), shadow.unreadable, shadow.restarts),
+            ("web", None, false)
+        );
+        assert_eq!(
+            shadow.charge.unwrap().requests.get("cpu").to_string(),
+            "1500m"
+        );
     }
 
     #[test]
@@ -169,13 +217,20 @@ mod tests {
         let with = |status: Value| {
             let spec = json!({ "namespace": "demo", "pool": "default", "pod": valid() });
             Shadow::reduce(
-                serde_json::from_value(json!({ "metadata": { "name": "u" }, "spec": spec, "status": status })).unwrap(),
+                serde_json::from_value(
+                    json!({ "metadata": { "name": "u" }, "spec": spec, "status": status }),
+                )
+                .unwrap(),
             )
         };
-        let status = json!({ "phase": "Failed", "reason": OFFER_RECLAIMED, "message": "less is lent" });
+        let status =
+            json!({ "phase": "Failed", "reason": OFFER_RECLAIMED, "message": "less is lent" });
         assert_eq!(with(status.clone()).taken_back(), Some("less is lent"));
         // It is told that its room goes before it ends.
-        for change in [json!({ "phase": "Created" }), json!({ "reason": "Evicted" })] {
+        for change in [
+            json!({ "phase": "Created" }),
+            json!({ "reason": "Evicted" }),
+        ] {
             let mut other = status.clone();
             json_patch::merge(&mut other, &change);
             assert_eq!(with(other).taken_back(), None);

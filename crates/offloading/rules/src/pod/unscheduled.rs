@@ -1,13 +1,15 @@
-//! Pods of offloaded namespaces that have no node yet, and what to do about one that the admission webhook did not see: while no
-//! manager answers, the API server creates pods without asking it.
+//! Pods of offloaded namespaces that have no node yet, and what to do about one that the admission
+//! webhook did not see: while no manager answers, the API server creates pods without asking it.
 //!
-//! Kubernetes lets a toleration be added to an existing pod, but no node affinity. So a pod that lacks only the toleration gets it.
-//! A pod that lacks affinity is deleted, if its controller creates it again. So is one that avoids a cluster which was closed when it was
-//! created, and is open now; and one that was created for virtual nodes only, while its namespace had the strategy `Remote`, and may run
-//! here now. One that the webhook held back, because its namespace had no strategy yet, goes where the strategy says.
+//! Kubernetes lets a toleration be added to an existing pod, but no node affinity. So a pod that
+//! lacks only the toleration gets it. A pod that lacks affinity is deleted, if its controller
+//! creates it again. So is one that avoids a cluster which was closed when it was created, and is
+//! open now; and one that was created for virtual nodes only, while its namespace had the strategy
+//! `Remote`, and may run here now. One that the webhook held back, because its namespace had no
+//! strategy yet, goes where the strategy says.
 //!
-//! A pod that got a node of this cluster, although its namespace had the strategy `Remote` when it was created, is evicted, if its
-//! controller creates it again.
+//! A pod that got a node of this cluster, although its namespace had the strategy `Remote` when it
+//! was created, is evicted, if its controller creates it again.
 
 use std::time::Duration;
 
@@ -26,11 +28,12 @@ use crate::pod::scheduling::{Placement, is_held_back, must_leave};
 /// A pod gets this much time to be scheduled before anything but a toleration is due.
 const SETTLING_TIME: Duration = Duration::from_secs(10);
 
-/// For this long after a change of the strategy, a webhook whose watch lags may go by the former one.
+/// For this long after a change of the strategy, a webhook whose watch lags may go by the former
+/// one.
 const WEBHOOK_LAG: SignedDuration = SignedDuration::from_secs(20);
 
-/// For this long, no pod of a controller is deleted that was created after the first deletion: it shows that the webhook does not
-/// see new pods.
+/// For this long, no pod of a controller is deleted that was created after the first deletion: it
+/// shows that the webhook does not see new pods.
 pub const RECREATION_INTERVAL: Duration = Duration::from_mins(10);
 
 /// A pod without a node.
@@ -51,21 +54,35 @@ pub struct UnscheduledPod {
 impl UnscheduledPod {
     /// Reduces a pod. `None` if it has a node, has ended or is being deleted.
     pub fn of(pod: JsonPod) -> Option<Self> {
-        Self::reduce(pod).filter(|(_, node)| node.is_none()).map(|(pod, _)| pod)
+        Self::reduce(pod)
+            .filter(|(_, node)| node.is_none())
+            .map(|(pod, _)| pod)
     }
 
-    /// Reduces a pod to what it was before it got its node, and that node. `None` if it has none, has ended or is being deleted.
+    /// Reduces a pod to what it was before it got its node, and that node. `None` if it has none,
+    /// has ended or is being deleted.
     pub fn before_node(pod: JsonPod) -> Option<(Self, String)> {
         Self::reduce(pod).and_then(|(pod, node)| Some((pod, node?)))
     }
 
     fn reduce(pod: JsonPod) -> Option<(Self, Option<String>)> {
-        let JsonPod { metadata, mut spec, status, .. } = pod;
+        let JsonPod {
+            metadata,
+            mut spec,
+            status,
+            ..
+        } = pod;
         if metadata.deletion_timestamp.is_some() {
             return None;
         }
-        let node = spec.as_object_mut().and_then(|spec| spec.remove("nodeName"));
-        let node = node.as_ref().and_then(Value::as_str).filter(|node| !node.is_empty()).map(str::to_owned);
+        let node = spec
+            .as_object_mut()
+            .and_then(|spec| spec.remove("nodeName"));
+        let node = node
+            .as_ref()
+            .and_then(Value::as_str)
+            .filter(|node| !node.is_empty())
+            .map(str::to_owned);
         let whole = json!({
             "metadata": {
                 "labels": metadata.labels,
@@ -81,7 +98,9 @@ impl UnscheduledPod {
         let reduced = Self {
             controller: Controller::of(&whole),
             uid: metadata.uid?,
-            created: metadata.creation_timestamp.map_or(Timestamp::UNIX_EPOCH, |time| time.0),
+            created: metadata
+                .creation_timestamp
+                .map_or(Timestamp::UNIX_EPOCH, |time| time.0),
             held_back,
             gated: items(&whole, "/spec/schedulingGates").len() > usize::from(held_back),
             must_leave: must_leave(&whole),
@@ -90,10 +109,12 @@ impl UnscheduledPod {
         Some((reduced, node))
     }
 
-    /// Whether it is deleted when its namespace is not offloaded any more: it waits for a virtual node that it does not get, or for a
-    /// strategy, and its controller creates it again, in this cluster.
+    /// Whether it is deleted when its namespace is not offloaded any more: it waits for a virtual
+    /// node that it does not get, or for a strategy, and its controller creates it again, in this
+    /// cluster.
     pub fn comes_home(&self) -> bool {
-        Leaving::Recreated.has(controller::kind(self.controller.as_ref())) && (self.must_leave || self.held_back)
+        Leaving::Recreated.has(controller::kind(self.controller.as_ref()))
+            && (self.must_leave || self.held_back)
     }
 
     /// The pod as JSON: labels, annotations, owners and spec.
@@ -130,13 +151,15 @@ pub struct Facts<'a> {
     pub avoids_in_vain: bool,
     /// The reason why a budget lets no cluster have it now.
     pub held: Option<&'a str>,
-    /// Pods of its namespace may run in this cluster since then, if they might not before, see [`strategy_since`]. `None` if they may not,
-    /// or nobody knows.
+    /// Pods of its namespace may run in this cluster since then, if they might not before, see
+    /// [`strategy_since`]. `None` if they may not, or nobody knows.
     pub home_since: Option<Timestamp>,
-    /// Whether its controller is a Job that goes on without it, see [`survives_eviction`](crate::pod::job::survives_eviction). Whoever does
-    /// not know it yet asks only if something follows from that.
+    /// Whether its controller is a Job that goes on without it, see
+    /// [`survives_eviction`](crate::pod::job::survives_eviction). Whoever does not know it yet asks
+    /// only if something follows from that.
     pub is_survived: bool,
-    /// The time at which the first pod of its controller was deleted, in the last [`RECREATION_INTERVAL`].
+    /// The time at which the first pod of its controller was deleted, in the last
+    /// [`RECREATION_INTERVAL`].
     pub recreated_since: Option<Timestamp>,
     pub now: Timestamp,
 }
@@ -158,15 +181,30 @@ const CLOSED_BEFORE: &str = "the pod avoids a cluster that was closed to it when
 
 /// Decides the next step for the pod.
 pub fn repair(facts: &Facts) -> Repair {
-    let Facts { pod, placement, refusals, avoids_in_vain, held, home_since, recreated_since, now, .. } = *facts;
+    let Facts {
+        pod,
+        placement,
+        refusals,
+        avoids_in_vain,
+        held,
+        home_since,
+        recreated_since,
+        now,
+        ..
+    } = *facts;
     if pod.held_back && placement.fits_held_back(&pod.json()) {
         return Repair::Release;
     }
-    if pod.must_leave && home_since.is_some_and(|since| pod.created < since.saturating_add(WEBHOOK_LAG).unwrap_or(since)) {
+    if pod.must_leave
+        && home_since
+            .is_some_and(|since| pod.created < since.saturating_add(WEBHOOK_LAG).unwrap_or(since))
+    {
         return left_behind(facts);
     }
     let is_handled = placement.patch.is_empty();
-    if placement.obstacle.is_some() || (is_handled && refusals.is_empty() && held.is_none() && !avoids_in_vain) {
+    if placement.obstacle.is_some()
+        || (is_handled && refusals.is_empty() && held.is_none() && !avoids_in_vain)
+    {
         return Repair::Nothing;
     }
     if !is_handled && held.is_none() && refusals.is_empty() && placement.adds_only_a_toleration() {
@@ -177,7 +215,10 @@ pub fn repair(facts: &Facts) -> Repair {
         return Repair::Nothing;
     }
     let age = Duration::try_from(now.duration_since(pod.created)).unwrap_or_default();
-    if let Some(rest) = SETTLING_TIME.checked_sub(age).filter(|rest| !rest.is_zero()) {
+    if let Some(rest) = SETTLING_TIME
+        .checked_sub(age)
+        .filter(|rest| !rest.is_zero())
+    {
         return Repair::Later(rest);
     }
     if let Some(why) = held {
@@ -188,7 +229,9 @@ pub fn repair(facts: &Facts) -> Repair {
     }
     let is_created_again = pod.controller.as_ref().is_some_and(Controller::recreates);
     match recreated_since {
-        _ if !is_created_again => Repair::Tell(if is_handled { CLOSED_BEFORE } else { ALONE }.to_owned()),
+        _ if !is_created_again => {
+            Repair::Tell(if is_handled { CLOSED_BEFORE } else { ALONE }.to_owned())
+        }
         Some(since) if is_handled && pod.created >= since => Repair::Later(RECREATION_INTERVAL),
         Some(since) if pod.created >= since => Repair::Tell(UNSEEN.to_owned()),
         _ => Repair::Recreate,
@@ -197,21 +240,37 @@ pub fn repair(facts: &Facts) -> Repair {
 
 /// Decides what to do about a pod that waits for a virtual node, and may run here by now.
 fn left_behind(facts: &Facts) -> Repair {
-    let Facts { pod, recreated_since, now, .. } = *facts;
+    let Facts {
+        pod,
+        recreated_since,
+        now,
+        ..
+    } = *facts;
     if pod.gated {
         return Repair::Nothing;
     }
     let age = Duration::try_from(now.duration_since(pod.created)).unwrap_or_default();
-    if let Some(rest) = SETTLING_TIME.checked_sub(age).filter(|rest| !rest.is_zero()) {
+    if let Some(rest) = SETTLING_TIME
+        .checked_sub(age)
+        .filter(|rest| !rest.is_zero())
+    {
         return Repair::Later(rest);
     }
     let kind = controller::kind(pod.controller.as_ref());
     let is_of_job = kind == Some(JOB);
-    let is_created_again = DepartureCause::Unplaced.takes(kind) && (!is_of_job || facts.is_survived);
+    let is_created_again =
+        DepartureCause::Unplaced.takes(kind) && (!is_of_job || facts.is_survived);
     if is_created_again && recreated_since.is_none_or(|since| pod.created < since) {
         return Repair::Recreate;
     }
-    Repair::Tell(if is_of_job { LEFT_BEHIND_BY_JOB } else { LEFT_BEHIND }.to_owned())
+    Repair::Tell(
+        if is_of_job {
+            LEFT_BEHIND_BY_JOB
+        } else {
+            LEFT_BEHIND
+        }
+        .to_owned(),
+    )
 }
 
 const ALONE_HERE: &str = "the pod runs in this cluster, although pods of its namespace are to run in other clusters only: Liqo's webhook did not see \
@@ -220,29 +279,40 @@ const ALONE_HERE: &str = "the pod runs in this cluster, although pods of its nam
 const UNSEEN_HERE: &str = "the pod runs in this cluster, although pods of its namespace are to run in other clusters only, and so did the one that it \
      replaces: it names its node, or Liqo's webhook does not see new pods. `liqoctl doctor` says whether it does";
 
-/// Decides what to do about a pod that has a node of this cluster, in a namespace whose strategy has been `Remote` since this time. An
-/// older pod was there before.
+/// Decides what to do about a pod that has a node of this cluster, in a namespace whose strategy
+/// has been `Remote` since this time. An older pod was there before.
 pub fn repair_here(facts: &Facts, since: Timestamp) -> Repair {
-    let Facts { pod, placement, held, recreated_since, .. } = *facts;
+    let Facts {
+        pod,
+        placement,
+        held,
+        recreated_since,
+        ..
+    } = *facts;
     // No other cluster can have it, or none may now.
     let stays = placement.obstacle.is_some() || held.is_some();
     if stays || pod.must_leave || pod.created < since {
         return Repair::Nothing;
     }
     match recreated_since {
-        _ if !DepartureCause::RunsHere.takes(controller::kind(pod.controller.as_ref())) => Repair::Tell(ALONE_HERE.to_owned()),
+        _ if !DepartureCause::RunsHere.takes(controller::kind(pod.controller.as_ref())) => {
+            Repair::Tell(ALONE_HERE.to_owned())
+        }
         Some(since) if pod.created >= since => Repair::Tell(UNSEEN_HERE.to_owned()),
         _ => Repair::Recreate,
     }
 }
 
-/// Whether pods of a namespace may run in this cluster, and perhaps might not before: see [`strategy_since`].
+/// Whether pods of a namespace may run in this cluster, and perhaps might not before: see
+/// [`strategy_since`].
 pub fn may_have_changed_to_here(offloading: &NamespaceOffloading) -> bool {
-    offloading.metadata.generation != Some(1) && offloading.spec.pod_offloading_strategy != PodOffloadingStrategy::Remote
+    offloading.metadata.generation != Some(1)
+        && offloading.spec.pod_offloading_strategy != PodOffloadingStrategy::Remote
 }
 
-/// The time at which the namespace got its present strategy, or a later time. If the spec has changed, the API server notes who wrote the
-/// strategy, and when this writer last changed anything. `None` if nobody knows.
+/// The time at which the namespace got its present strategy, or a later time. If the spec has
+/// changed, the API server notes who wrote the strategy, and when this writer last changed
+/// anything. `None` if nobody knows.
 pub fn strategy_since(offloading: &NamespaceOffloading) -> Option<Timestamp> {
     let metadata = &offloading.metadata;
     if metadata.generation == Some(1) {
@@ -250,9 +320,17 @@ pub fn strategy_since(offloading: &NamespaceOffloading) -> Option<Timestamp> {
     }
     let writers = metadata.managed_fields.iter().flatten().filter(|entry| {
         let fields = entry.fields_v1.as_ref();
-        fields.is_some_and(|fields| fields.0.pointer("/f:spec/f:podOffloadingStrategy").is_some())
+        fields.is_some_and(|fields| {
+            fields
+                .0
+                .pointer("/f:spec/f:podOffloadingStrategy")
+                .is_some()
+        })
     });
-    writers.filter_map(|entry| entry.time.as_ref()).map(|time| time.0).max()
+    writers
+        .filter_map(|entry| entry.time.as_ref())
+        .map(|time| time.0)
+        .max()
 }
 
 #[cfg(test)]
@@ -282,7 +360,8 @@ mod tests {
     }
 
     fn at(second: i64) -> Timestamp {
-        "2026-01-01T00:00:00Z".parse::<Timestamp>().unwrap() + jiff::SignedDuration::from_secs(second)
+        "2026-01-01T00:00:00Z".parse::<Timestamp>().unwrap()
+            + jiff::SignedDuration::from_secs(second)
     }
 
     fn facts<'a>(pod: &'a UnscheduledPod, placement: &'a Placement, second: i64) -> Facts<'a> {
@@ -305,7 +384,8 @@ mod tests {
         let left_behind = |changes: &Value, since: i64, recreated: Option<i64>| {
             let whole = pod(changes).unwrap();
             let mut placed = whole.json();
-            let patch: json_patch::Patch = serde_json::from_value(place(&placed, Remote, None, &[]).patch.into()).unwrap();
+            let patch: json_patch::Patch =
+                serde_json::from_value(place(&placed, Remote, None, &[]).patch.into()).unwrap();
             json_patch::patch(&mut placed, &patch).unwrap();
             let merged = json!({ "spec": placed["spec"] });
             let mut changes = changes.clone();
@@ -315,7 +395,12 @@ mod tests {
             let placement = place(&pod.json(), Local, None, &[]);
             let facts = facts(&pod, &placement, 100);
             let repaired = |is_survived: bool| {
-                repair(&Facts { home_since: Some(at(since)), is_survived, recreated_since: recreated.map(at), ..facts })
+                repair(&Facts {
+                    home_since: Some(at(since)),
+                    is_survived,
+                    recreated_since: recreated.map(at),
+                    ..facts
+                })
             };
             [repaired(false), repaired(true)]
         };
@@ -325,12 +410,19 @@ mod tests {
             (-30, Repair::Nothing, "its template asks for virtual nodes"),
             (-10, Repair::Recreate, "a webhook may have lagged"),
         ] {
-            assert_eq!(left_behind(&json!({}), since, None), [expected.clone(), expected], "{why}");
+            assert_eq!(
+                left_behind(&json!({}), since, None),
+                [expected.clone(), expected],
+                "{why}"
+            );
         }
         let is_told = |repair: &Repair| matches!(repair, Repair::Tell(why) if why.contains("may run in this cluster now"));
         let alone = json!({ "metadata": { "ownerReferences": null } });
         for (changes, recreated) in [(alone, None), (json!({}), Some(0))] {
-            assert!(left_behind(&changes, 50, recreated).iter().all(is_told), "{changes}");
+            assert!(
+                left_behind(&changes, 50, recreated).iter().all(is_told),
+                "{changes}"
+            );
         }
         let [fails, goes_on] = left_behind(&job, 50, None);
         assert!(is_told(&fails));
@@ -348,10 +440,17 @@ mod tests {
         assert!(!changed(2, "Remote") && !changed(1, "Local"));
     }
 
-    fn repaired(changes: &Value, strategy: PodOffloadingStrategy, recreated_since: Option<Timestamp>) -> Repair {
+    fn repaired(
+        changes: &Value,
+        strategy: PodOffloadingStrategy,
+        recreated_since: Option<Timestamp>,
+    ) -> Repair {
         let pod = pod(changes).unwrap();
         let placement = place(&pod.json(), strategy, None, &[]);
-        repair(&Facts { recreated_since, ..facts(&pod, &placement, 10) })
+        repair(&Facts {
+            recreated_since,
+            ..facts(&pod, &placement, 10)
+        })
     }
 
     #[test]
@@ -359,13 +458,21 @@ mod tests {
         let placed = |strategy| {
             let mut whole = pod(&json!({})).unwrap().json();
             let patch = place(&whole, strategy, None, &[]).patch;
-            json_patch::patch(&mut whole, &serde_json::from_value::<json_patch::Patch>(patch.into()).unwrap()).unwrap();
+            json_patch::patch(
+                &mut whole,
+                &serde_json::from_value::<json_patch::Patch>(patch.into()).unwrap(),
+            )
+            .unwrap();
             json!({ "spec": whole["spec"] })
         };
-        let alone = json!({ "metadata": { "ownerReferences": [] }, "spec": placed(Remote)["spec"] });
-        for (changes, expected) in
-            [(placed(Remote), true), (placed(LocalAndRemote), false), (placed(Local), false), (alone, false)]
-        {
+        let alone =
+            json!({ "metadata": { "ownerReferences": [] }, "spec": placed(Remote)["spec"] });
+        for (changes, expected) in [
+            (placed(Remote), true),
+            (placed(LocalAndRemote), false),
+            (placed(Local), false),
+            (alone, false),
+        ] {
             assert_eq!(pod(&changes).unwrap().comes_home(), expected, "{changes}");
         }
     }
@@ -386,10 +493,21 @@ mod tests {
     fn a_pod_that_was_held_back_goes_where_the_strategy_says_at_once() {
         let gates = |names: &[&str]| json!({ "spec": { "schedulingGates": names.iter().map(|name| json!({ "name": name })).collect::<Vec<_>>() } });
         for strategy in [Local, LocalAndRemote, Remote] {
-            assert_eq!(repaired(&gates(&["liqo.io/offloading"]), strategy, None), Repair::Release, "{strategy:?}");
-            assert_eq!(repaired(&gates(&["quota", "liqo.io/offloading"]), strategy, None), Repair::Release, "{strategy:?}");
+            assert_eq!(
+                repaired(&gates(&["liqo.io/offloading"]), strategy, None),
+                Repair::Release,
+                "{strategy:?}"
+            );
+            assert_eq!(
+                repaired(&gates(&["quota", "liqo.io/offloading"]), strategy, None),
+                Repair::Release,
+                "{strategy:?}"
+            );
         }
-        assert!(pod(&gates(&["liqo.io/offloading"])).unwrap().comes_home(), "its controller creates it again");
+        assert!(
+            pod(&gates(&["liqo.io/offloading"])).unwrap().comes_home(),
+            "its controller creates it again"
+        );
         // Kubernetes lets no alternative be added to terms.
         let mut with_terms = gates(&["liqo.io/offloading"]);
         with_terms["spec"]["affinity"] = json!({ "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": { "nodeSelectorTerms": [
@@ -407,16 +525,44 @@ mod tests {
             let (pod, node) = before_node(&running).unwrap();
             assert_eq!(node, "n");
             let placement = place(&pod.json(), Remote, None, &[]);
-            repair_here(&Facts { recreated_since, ..facts(&pod, &placement, 0) }, at(since))
+            repair_here(
+                &Facts {
+                    recreated_since,
+                    ..facts(&pod, &placement, 0)
+                },
+                at(since),
+            )
         };
         let owned_by = |kind| json!({ "metadata": { "ownerReferences": [{ "apiVersion": "v1", "kind": kind, "name": "x", "uid": "o", "controller": true }] } });
         assert_eq!(here(&json!({}), 0, None), Repair::Recreate);
-        assert_eq!(here(&json!({}), 1, None), Repair::Nothing, "it was there before");
-        assert_eq!(here(&json!({}), 0, Some(at(5))), Repair::Recreate, "it is older than the first eviction");
-        assert_eq!(here(&json!({}), 0, Some(at(0))), Repair::Tell(UNSEEN_HERE.into()));
-        assert_eq!(here(&owned_by("DaemonSet"), 0, None), Repair::Nothing, "it belongs to its node");
-        assert_eq!(here(&json!({ "spec": { "hostNetwork": true } }), 0, None), Repair::Nothing, "it can run nowhere else");
-        for alone in [owned_by("Job"), json!({ "metadata": { "ownerReferences": null } })] {
+        assert_eq!(
+            here(&json!({}), 1, None),
+            Repair::Nothing,
+            "it was there before"
+        );
+        assert_eq!(
+            here(&json!({}), 0, Some(at(5))),
+            Repair::Recreate,
+            "it is older than the first eviction"
+        );
+        assert_eq!(
+            here(&json!({}), 0, Some(at(0))),
+            Repair::Tell(UNSEEN_HERE.into())
+        );
+        assert_eq!(
+            here(&owned_by("DaemonSet"), 0, None),
+            Repair::Nothing,
+            "it belongs to its node"
+        );
+        assert_eq!(
+            here(&json!({ "spec": { "hostNetwork": true } }), 0, None),
+            Repair::Nothing,
+            "it can run nowhere else"
+        );
+        for alone in [
+            owned_by("Job"),
+            json!({ "metadata": { "ownerReferences": null } }),
+        ] {
             assert_eq!(here(&alone, 0, None), Repair::Tell(ALONE_HERE.into()));
         }
     }
@@ -425,7 +571,16 @@ mod tests {
     fn a_running_pod_stays_here_while_no_other_cluster_may_have_it() {
         let (pod, _) = before_node(&json!({ "spec": { "nodeName": "n" } })).unwrap();
         let placement = place(&pod.json(), Remote, None, &[]);
-        assert_eq!(repair_here(&Facts { held: Some("spent"), ..facts(&pod, &placement, 0) }, at(0)), Repair::Nothing);
+        assert_eq!(
+            repair_here(
+                &Facts {
+                    held: Some("spent"),
+                    ..facts(&pod, &placement, 0)
+                },
+                at(0)
+            ),
+            Repair::Nothing
+        );
     }
 
     #[test]
@@ -444,14 +599,25 @@ mod tests {
         };
         let strategy = json!({ "f:spec": { "f:podOffloadingStrategy": {} } });
         let other = json!({ "f:spec": { "f:clusterSelector": {} }, "f:status": {} });
-        let entries = json!([entry(strategy.clone(), 3), entry(strategy, 2), entry(other.clone(), 9)]);
-        assert_eq!((since(1, entries.clone()), since(2, entries)), (Some(at(0)), Some(at(3))));
-        assert_eq!((since(2, json!([entry(other, 9)])), since(2, json!([]))), (None, None));
+        let entries = json!([
+            entry(strategy.clone(), 3),
+            entry(strategy, 2),
+            entry(other.clone(), 9)
+        ]);
+        assert_eq!(
+            (since(1, entries.clone()), since(2, entries)),
+            (Some(at(0)), Some(at(3)))
+        );
+        assert_eq!(
+            (since(2, json!([entry(other, 9)])), since(2, json!([]))),
+            (None, None)
+        );
     }
 
     #[test]
     fn a_change_of_the_status_is_no_change() {
-        let condition = json!({ "status": { "conditions": [{ "type": "PodScheduled", "status": "False" }] } });
+        let condition =
+            json!({ "status": { "conditions": [{ "type": "PodScheduled", "status": "False" }] } });
         assert_eq!(pod(&json!({})), pod(&condition));
     }
 
@@ -460,44 +626,95 @@ mod tests {
         for strategy in [Local, LocalAndRemote, Remote] {
             let plain = pod(&json!({})).unwrap().json();
             let mut placed = plain.clone();
-            let patch: json_patch::Patch = serde_json::from_value(place(&plain, strategy, None, &[]).patch.into()).unwrap();
+            let patch: json_patch::Patch =
+                serde_json::from_value(place(&plain, strategy, None, &[]).patch.into()).unwrap();
             json_patch::patch(&mut placed, &patch).unwrap();
-            assert_eq!(repaired(&json!({ "spec": placed["spec"] }), strategy, None), Repair::Nothing, "{strategy:?}");
+            assert_eq!(
+                repaired(&json!({ "spec": placed["spec"] }), strategy, None),
+                Repair::Nothing,
+                "{strategy:?}"
+            );
         }
     }
 
     #[test]
     fn a_pod_that_lacks_only_the_toleration_gets_it_at_once() {
         assert_eq!(repaired(&json!({}), LocalAndRemote, None), Repair::Tolerate);
-        assert_eq!(repaired(&json!({ "metadata": { "ownerReferences": null } }), LocalAndRemote, None), Repair::Tolerate);
-        assert_eq!(repaired(&json!({ "spec": { "hostNetwork": true } }), LocalAndRemote, None), Repair::Nothing, "it stays here");
+        assert_eq!(
+            repaired(
+                &json!({ "metadata": { "ownerReferences": null } }),
+                LocalAndRemote,
+                None
+            ),
+            Repair::Tolerate
+        );
+        assert_eq!(
+            repaired(
+                &json!({ "spec": { "hostNetwork": true } }),
+                LocalAndRemote,
+                None
+            ),
+            Repair::Nothing,
+            "it stays here"
+        );
     }
 
     #[test]
     fn a_pod_that_lacks_affinity_is_created_again_by_its_controller() {
         assert_eq!(repaired(&json!({}), Remote, None), Repair::Recreate);
         let young = json!({ "metadata": { "creationTimestamp": "2026-01-01T00:00:07Z" } });
-        assert_eq!(repaired(&young, Remote, None), Repair::Later(Duration::from_secs(7)));
+        assert_eq!(
+            repaired(&young, Remote, None),
+            Repair::Later(Duration::from_secs(7))
+        );
         let gated = json!({ "spec": { "schedulingGates": [{ "name": "quota" }] } });
         assert_eq!(repaired(&gated, Remote, None), Repair::Nothing);
         let owned_by = |kind| json!({ "metadata": { "ownerReferences": [{ "apiVersion": "v1", "kind": kind, "name": "x", "uid": "o", "controller": true }] } });
-        assert_eq!(repaired(&owned_by("StatefulSet"), Remote, None), Repair::Recreate);
-        assert_eq!(repaired(&owned_by("Job"), Remote, None), Repair::Tell(ALONE.into()));
-        assert_eq!(repaired(&json!({ "metadata": { "ownerReferences": null } }), Remote, None), Repair::Tell(ALONE.into()));
+        assert_eq!(
+            repaired(&owned_by("StatefulSet"), Remote, None),
+            Repair::Recreate
+        );
+        assert_eq!(
+            repaired(&owned_by("Job"), Remote, None),
+            Repair::Tell(ALONE.into())
+        );
+        assert_eq!(
+            repaired(
+                &json!({ "metadata": { "ownerReferences": null } }),
+                Remote,
+                None
+            ),
+            Repair::Tell(ALONE.into())
+        );
     }
 
     #[test]
     fn a_pod_that_replaced_a_deleted_one_is_not_deleted_too() {
-        assert_eq!(repaired(&json!({}), Remote, Some(at(5))), Repair::Recreate, "it is older than the first deletion");
-        assert_eq!(repaired(&json!({}), Remote, Some(at(0))), Repair::Tell(UNSEEN.into()));
+        assert_eq!(
+            repaired(&json!({}), Remote, Some(at(5))),
+            Repair::Recreate,
+            "it is older than the first deletion"
+        );
+        assert_eq!(
+            repaired(&json!({}), Remote, Some(at(0))),
+            Repair::Tell(UNSEEN.into())
+        );
     }
 
     #[test]
     fn a_pod_that_a_budget_holds_says_so_and_leaves_when_it_may() {
         let pod = pod(&json!({})).unwrap();
         let placement = place(&pod.json(), LocalAndRemote, None, &[]);
-        let repaired = |held, second| repair(&Facts { held, ..facts(&pod, &placement, second) });
-        assert_eq!(repaired(Some("the budget is spent"), 3), Repair::Later(Duration::from_secs(7)));
+        let repaired = |held, second| {
+            repair(&Facts {
+                held,
+                ..facts(&pod, &placement, second)
+            })
+        };
+        assert_eq!(
+            repaired(Some("the budget is spent"), 3),
+            Repair::Later(Duration::from_secs(7))
+        );
         assert_eq!(
             repaired(Some("the budget is spent"), 10),
             Repair::Tell("the pod is not sent to another cluster: the budget is spent".into())
@@ -510,14 +727,32 @@ mod tests {
         let handled = Placement::default();
         let repaired = |changes: &Value, held, recreated_since| {
             let pod = pod(changes).unwrap();
-            repair(&Facts { avoids_in_vain: true, held, recreated_since, ..facts(&pod, &handled, 10) })
+            repair(&Facts {
+                avoids_in_vain: true,
+                held,
+                recreated_since,
+                ..facts(&pod, &handled, 10)
+            })
         };
         let alone = json!({ "metadata": { "ownerReferences": null } });
         assert_eq!(repaired(&json!({}), None, None), Repair::Recreate);
-        assert_eq!(repaired(&json!({}), None, Some(at(5))), Repair::Recreate, "it is older than the first deletion");
-        assert_eq!(repaired(&json!({}), None, Some(at(0))), Repair::Later(RECREATION_INTERVAL));
-        assert_eq!(repaired(&alone, None, None), Repair::Tell(CLOSED_BEFORE.into()));
-        assert!(matches!(repaired(&json!({}), Some("the budget is spent"), None), Repair::Tell(_)));
+        assert_eq!(
+            repaired(&json!({}), None, Some(at(5))),
+            Repair::Recreate,
+            "it is older than the first deletion"
+        );
+        assert_eq!(
+            repaired(&json!({}), None, Some(at(0))),
+            Repair::Later(RECREATION_INTERVAL)
+        );
+        assert_eq!(
+            repaired(&alone, None, None),
+            Repair::Tell(CLOSED_BEFORE.into())
+        );
+        assert!(matches!(
+            repaired(&json!({}), Some("the budget is spent"), None),
+            Repair::Tell(_)
+        ));
     }
 
     #[test]
@@ -533,13 +768,27 @@ mod tests {
         };
         let repaired = |placement: &Placement, second| {
             let pod = pod(&json!({})).unwrap();
-            repair(&Facts { refusals: &[&refusal], ..facts(&pod, placement, second) })
+            repair(&Facts {
+                refusals: &[&refusal],
+                ..facts(&pod, placement, second)
+            })
         };
         let unseen = place(&pod(&json!({})).unwrap().json(), LocalAndRemote, None, &[]);
-        assert_eq!(repaired(&unseen, 10), Repair::Recreate, "a toleration alone would open it");
+        assert_eq!(
+            repaired(&unseen, 10),
+            Repair::Recreate,
+            "a toleration alone would open it"
+        );
         let handled = Placement::default();
         assert_eq!(repaired(&handled, 9), Repair::Later(Duration::from_secs(1)));
-        let Repair::Tell(message) = repaired(&handled, 10) else { panic!("the user is told") };
-        assert!(message.contains("not sent to milan (it refused one for NotAllowed) before 2026-01-01T01:00:00Z"), "{message}");
+        let Repair::Tell(message) = repaired(&handled, 10) else {
+            panic!("the user is told")
+        };
+        assert!(
+            message.contains(
+                "not sent to milan (it refused one for NotAllowed) before 2026-01-01T01:00:00Z"
+            ),
+            "{message}"
+        );
     }
 }

@@ -1,14 +1,17 @@
 //! Rules for the usage of a consumer's pods here, by the `PeeringPolicy` that applies to it.
 //!
-//! The policy is looked up when it is needed, so a change applies to every pod that is created later. A narrower policy does not
-//! end running pods.
+//! The policy is looked up when it is needed, so a change applies to every pod that is created
+//! later. A narrower policy does not end running pods.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{PodSpec, ResourceRequirements};
 use liqo_api::policies::{self, PolicyPeer};
-use liqo_api::{Charge, ClusterId, ForeignCluster, Hardening, OffloadedReason, PeeringPolicy, PodSecurity, Usage};
+use liqo_api::{
+    Charge, ClusterId, ForeignCluster, Hardening, OffloadedReason, PeeringPolicy, PodSecurity,
+    Usage,
+};
 use liqo_quantity::Quantity;
 use serde_json::Value;
 
@@ -40,15 +43,25 @@ pub fn of_consumer(
 ) -> Option<ConsumerPolicy> {
     let found = policies::of_peer(policies, &PolicyPeer::new(consumer, foreign_cluster));
     let policy = found.first()?;
-    let (name, provide) = (policy.metadata.name.clone().unwrap_or_default(), &policy.spec.provide);
+    let (name, provide) = (
+        policy.metadata.name.clone().unwrap_or_default(),
+        &policy.spec.provide,
+    );
     let notice = Duration::from_secs(provide.notice_seconds.into());
-    Some(ConsumerPolicy { name, usage: provide.usage.clone(), notice })
+    Some(ConsumerPolicy {
+        name,
+        usage: provide.usage.clone(),
+        notice,
+    })
 }
 
-/// The pod with the requests and limits that a provider writes into it if its policy has the defaults: its ledger charges these.
+/// The pod with the requests and limits that a provider writes into it if its policy has the
+/// defaults: its ledger charges these.
 pub fn with_default_amounts(spec: PodSpec) -> PodSpec {
     let completed = |spec: &PodSpec| {
-        let Value::Object(mut fields) = serde_json::to_value(spec).ok()? else { return None };
+        let Value::Object(mut fields) = serde_json::to_value(spec).ok()? else {
+            return None;
+        };
         amounts::complete(&mut fields, &ConsumerPolicy::default().amounts(None));
         serde_json::from_value(fields.into()).ok()
     };
@@ -66,13 +79,28 @@ pub fn not_shared() -> Refusal {
 impl ConsumerPolicy {
     /// The rules for pods that use this offer.
     pub fn rules(&self, offer: Option<&Offer>) -> ProviderRules {
-        let travels = |kind: &&&str| self.usage.volume_types.as_ref().is_none_or(|types| types.iter().any(|one| one == **kind));
+        let travels = |kind: &&&str| {
+            self.usage
+                .volume_types
+                .as_ref()
+                .is_none_or(|types| types.iter().any(|one| one == **kind))
+        };
         ProviderRules {
             policy: self.name.clone(),
-            advertised: offer.into_iter().flat_map(|offer| offer.advertised.iter().cloned()).collect(),
+            advertised: offer
+                .into_iter()
+                .flat_map(|offer| offer.advertised.iter().cloned())
+                .collect(),
             borrowed: offer.is_some_and(|offer| offer.borrowed),
-            nodes: offer.into_iter().flat_map(|offer| offer.nodes.iter().cloned()).collect(),
-            volume_types: ALLOWED_VOLUMES.iter().filter(travels).map(|&kind| kind.to_owned()).collect(),
+            nodes: offer
+                .into_iter()
+                .flat_map(|offer| offer.nodes.iter().cloned())
+                .collect(),
+            volume_types: ALLOWED_VOLUMES
+                .iter()
+                .filter(travels)
+                .map(|&kind| kind.to_owned())
+                .collect(),
             tolerations: self.usage.named_tolerations().cloned().collect(),
             reflected_kinds: self.usage.reflected_kinds.clone(),
             priority_class: self.usage.priority_class_name.clone(),
@@ -88,34 +116,51 @@ impl ConsumerPolicy {
         }
     }
 
-    /// If limits are charged, the pod sets them itself, and a limit of ephemeral storage would be charged.
+    /// If limits are charged, the pod sets them itself, and a limit of ephemeral storage would be
+    /// charged.
     fn amounts(&self, offer: Option<&Offer>) -> Amounts {
-        let is_offered = offer.is_some_and(|offer| offer.hard.get(EPHEMERAL_STORAGE) > Quantity::ZERO);
+        let is_offered =
+            offer.is_some_and(|offer| offer.hard.get(EPHEMERAL_STORAGE) > Quantity::ZERO);
         let limited = match self.usage.charge {
             Charge::Requests => vec![MEMORY, EPHEMERAL_STORAGE],
             Charge::Limits if is_offered => vec![EPHEMERAL_STORAGE],
             Charge::Limits => Vec::new(),
         };
-        let mut amounts = Amounts { limited, limit_percentage: self.usage.default_limit_percentage, ..Amounts::default() };
+        let mut amounts = Amounts {
+            limited,
+            limit_percentage: self.usage.default_limit_percentage,
+            ..Amounts::default()
+        };
         if amounts.limited.contains(&EPHEMERAL_STORAGE) {
-            // Without a request, the API server would take the limit for it, and not every node of a pool may have that much.
-            amounts.default_requests.push((EPHEMERAL_STORAGE.to_owned(), "0".to_owned()));
+            // Without a request, the API server would take the limit for it, and not every node of
+            // a pool may have that much.
+            amounts
+                .default_requests
+                .push((EPHEMERAL_STORAGE.to_owned(), "0".to_owned()));
         }
         amounts
     }
 
-    /// The refusal of a pod that is charged its limits, but whose limits do not cover its use. To a kubelet a limit of zero is no
-    /// limit. Ephemeral containers have no limits.
+    /// The refusal of a pod that is charged its limits, but whose limits do not cover its use. To a
+    /// kubelet a limit of zero is no limit. Ephemeral containers have no limits.
     pub fn missing_limit(&self, spec: &PodSpec) -> Option<Refusal> {
         let has = |resources: &Option<ResourceRequirements>, resource: &str| {
-            let limits = resources.as_ref().and_then(|resources| resources.limits.as_ref());
+            let limits = resources
+                .as_ref()
+                .and_then(|resources| resources.limits.as_ref());
             let amount = limits.and_then(|limits| limits.get(resource)?.0.parse::<Quantity>().ok());
             amount.is_some_and(|amount| amount > Quantity::ZERO)
         };
         let missing = |resource: &'static str| {
-            let mut containers = spec.init_containers.iter().flatten().chain(&spec.containers);
+            let mut containers = spec
+                .init_containers
+                .iter()
+                .flatten()
+                .chain(&spec.containers);
             let without = containers.find(|container| !has(&container.resources, resource));
-            without.filter(|_| !has(&spec.resources, resource)).map(|container| (container.name.as_str(), resource))
+            without
+                .filter(|_| !has(&spec.resources, resource))
+                .map(|container| (container.name.as_str(), resource))
         };
         let (container, resource) = ["cpu", "memory"].into_iter().find_map(missing)?;
         (self.usage.charge == Charge::Limits).then(|| Refusal {
@@ -130,7 +175,10 @@ impl ConsumerPolicy {
 
     /// Whether the policy allows replicas of this kind. Slices follow their Service.
     pub(crate) fn reflects(&self, kind: Kind) -> bool {
-        kind == Kind::EndpointSlice || kind.word().is_none_or(|word| self.usage.reflected_kinds.contains(&word))
+        kind == Kind::EndpointSlice
+            || kind
+                .word()
+                .is_none_or(|word| self.usage.reflected_kinds.contains(&word))
     }
 }
 
@@ -142,11 +190,20 @@ pub fn level(standard: PodSecurity) -> &'static str {
     }
 }
 
-/// The standard to set on a mapped namespace, if it has another one. Values other than these two were set by a person and stay.
-pub fn pod_security_to_set(namespace: &ConsumerNamespace, policy: Option<&ConsumerPolicy>) -> Option<&'static str> {
+/// The standard to set on a mapped namespace, if it has another one. Values other than these two
+/// were set by a person and stay.
+pub fn pod_security_to_set(
+    namespace: &ConsumerNamespace,
+    policy: Option<&ConsumerPolicy>,
+) -> Option<&'static str> {
     let wanted = level(policy?.usage.pod_security);
-    let found = namespace.pod_security.iter().find(|(key, _)| key == ENFORCE).map(|(_, value)| value.as_str());
-    (found != Some(wanted) && matches!(found, None | Some("baseline" | "restricted"))).then_some(wanted)
+    let found = namespace
+        .pod_security
+        .iter()
+        .find(|(key, _)| key == ENFORCE)
+        .map(|(_, value)| value.as_str());
+    (found != Some(wanted) && matches!(found, None | Some("baseline" | "restricted")))
+        .then_some(wanted)
 }
 
 #[cfg(test)]
@@ -157,9 +214,16 @@ mod tests {
     use super::*;
     use crate::fixtures::{consumer, mapped, policy};
 
-    fn peering_policy(name: &str, priority: i32, peers: &Value, usage: &Value) -> Arc<PeeringPolicy> {
-        let spec: PeeringPolicySpec =
-            serde_json::from_value(json!({ "priority": priority, "peers": peers, "provide": { "usage": usage } })).unwrap();
+    fn peering_policy(
+        name: &str,
+        priority: i32,
+        peers: &Value,
+        usage: &Value,
+    ) -> Arc<PeeringPolicy> {
+        let spec: PeeringPolicySpec = serde_json::from_value(
+            json!({ "priority": priority, "peers": peers, "provide": { "usage": usage } }),
+        )
+        .unwrap();
         Arc::new(PeeringPolicy::new(name, spec))
     }
 
@@ -167,13 +231,24 @@ mod tests {
     fn the_policy_with_the_highest_priority_says_what_a_consumers_pods_may_use() {
         let policies = [
             peering_policy("default", 0, &json!({}), &json!({})),
-            peering_policy("partners", 5, &json!({ "names": ["rome"] }), &json!({ "podSecurity": "restricted" })),
+            peering_policy(
+                "partners",
+                5,
+                &json!({ "names": ["rome"] }),
+                &json!({ "podSecurity": "restricted" }),
+            ),
         ];
         let rome: ForeignCluster = serde_json::from_value(json!({ "apiVersion": "discovery.liqo.io/v1alpha1",
             "kind": "ForeignCluster", "metadata": { "name": "rome" }, "spec": { "clusterID": consumer() } }))
         .unwrap();
-        let of = |cluster| of_consumer(&policies, &consumer(), cluster).map(|policy| (policy.name, policy.usage.pod_security));
-        assert_eq!(of(Some(&rome)), Some(("partners".into(), PodSecurity::Restricted)));
+        let of = |cluster| {
+            of_consumer(&policies, &consumer(), cluster)
+                .map(|policy| (policy.name, policy.usage.pod_security))
+        };
+        assert_eq!(
+            of(Some(&rome)),
+            Some(("partners".into(), PodSecurity::Restricted))
+        );
         assert_eq!(of(None), Some(("default".into(), PodSecurity::Baseline)));
         assert_eq!(of_consumer(&policies[1..], &consumer(), None), None);
     }
@@ -181,7 +256,8 @@ mod tests {
     #[test]
     fn a_provider_with_the_defaults_charges_pods_without_requests_too() {
         let charged = |containers: Value| {
-            let spec: PodSpec = serde_json::from_value(json!({ "containers": containers })).unwrap();
+            let spec: PodSpec =
+                serde_json::from_value(json!({ "containers": containers })).unwrap();
             let charged = liqo_api::requests::of_pod(&with_default_amounts(spec));
             ["cpu", "memory", "ephemeral-storage"].map(|name| charged.get(name).to_string())
         };
@@ -197,32 +273,76 @@ mod tests {
             "tolerations": [{ "key": "gpu", "operator": "Exists" }, { "operator": "Exists" }], "volumeTypes": ["emptyDir", "hostPath"],
             "reflectedKinds": ["ConfigMap"] });
         let rules = policy(usage).rules(None);
-        assert_eq!((rules.priority_class.as_deref(), rules.runtime_class.as_deref()), (Some("guests"), Some("sandbox")));
-        assert_eq!(rules.tolerations.len(), 1, "one without a key would let pods onto virtual nodes");
-        assert_eq!(rules.volume_types, ["emptyDir".to_owned()].into(), "what cannot travel is not opened by a policy");
-        assert_eq!((rules.reflected_kinds, rules.policy.as_str()), (vec![ReflectedKind::ConfigMap], "partners"));
-        assert_eq!(policy(json!({})).rules(None).volume_types, ProviderRules::default().volume_types);
-        assert!(policy(json!({ "volumeTypes": [] })).rules(None).volume_types.is_empty());
+        assert_eq!(
+            (
+                rules.priority_class.as_deref(),
+                rules.runtime_class.as_deref()
+            ),
+            (Some("guests"), Some("sandbox"))
+        );
+        assert_eq!(
+            rules.tolerations.len(),
+            1,
+            "one without a key would let pods onto virtual nodes"
+        );
+        assert_eq!(
+            rules.volume_types,
+            ["emptyDir".to_owned()].into(),
+            "what cannot travel is not opened by a policy"
+        );
+        assert_eq!(
+            (rules.reflected_kinds, rules.policy.as_str()),
+            (vec![ReflectedKind::ConfigMap], "partners")
+        );
+        assert_eq!(
+            policy(json!({})).rules(None).volume_types,
+            ProviderRules::default().volume_types
+        );
+        assert!(
+            policy(json!({ "volumeTypes": [] }))
+                .rules(None)
+                .volume_types
+                .is_empty()
+        );
     }
 
     #[test]
     fn ephemeral_storage_is_limited_and_not_charged_unless_the_policy_charges_limits() {
         let offer = |hard: &[(&str, &str)]| {
-            crate::fixtures::offer(hard.iter().map(|&(name, amount)| (name, amount.parse().unwrap())).collect())
+            crate::fixtures::offer(
+                hard.iter()
+                    .map(|&(name, amount)| (name, amount.parse().unwrap()))
+                    .collect(),
+            )
         };
         let storage = |usage: Value, hard: &[(&str, &str)]| {
             let amounts = policy(usage).rules(Some(&offer(hard))).amounts;
-            let request = amounts.default_requests.into_iter().find(|(name, _)| name == EPHEMERAL_STORAGE);
+            let request = amounts
+                .default_requests
+                .into_iter()
+                .find(|(name, _)| name == EPHEMERAL_STORAGE);
             (request.map(|(_, amount)| amount), amounts.limited)
         };
         let all = [("ephemeral-storage", "10Gi"), ("cpu", "1")];
         for hard in [&all[..], &[]] {
-            assert_eq!(storage(json!({}), hard), (Some("0".to_owned()), vec![MEMORY, EPHEMERAL_STORAGE]));
+            assert_eq!(
+                storage(json!({}), hard),
+                (Some("0".to_owned()), vec![MEMORY, EPHEMERAL_STORAGE])
+            );
         }
         let limits = json!({ "charge": "Limits" });
-        assert_eq!(storage(limits.clone(), &all), (Some("0".to_owned()), vec![EPHEMERAL_STORAGE]));
+        assert_eq!(
+            storage(limits.clone(), &all),
+            (Some("0".to_owned()), vec![EPHEMERAL_STORAGE])
+        );
         assert_eq!(storage(limits, &[]), (None, vec![]));
-        assert_eq!(policy(json!({ "defaultLimitPercentage": 100 })).rules(None).amounts.limit_percentage, 100);
+        assert_eq!(
+            policy(json!({ "defaultLimitPercentage": 100 }))
+                .rules(None)
+                .amounts
+                .limit_percentage,
+            100
+        );
     }
 
     #[test]
@@ -232,9 +352,15 @@ mod tests {
         let rules = policy(usage).rules(None);
         assert_eq!(
             (rules.pod_labels, rules.pod_annotations),
-            (vec!["example.com/*".into()], vec!["prometheus.io/scrape".into()])
+            (
+                vec!["example.com/*".into()],
+                vec!["prometheus.io/scrape".into()]
+            )
         );
-        assert_eq!((rules.images, rules.always_pull_images, rules.hardened), (Some(vec!["docker.io".into()]), true, false));
+        assert_eq!(
+            (rules.images, rules.always_pull_images, rules.hardened),
+            (Some(vec!["docker.io".into()]), true, false)
+        );
         let default = policy(json!({})).rules(None);
         assert!(default.images.is_none() && !default.always_pull_images && default.hardened);
     }
@@ -244,29 +370,57 @@ mod tests {
         let limits = json!({ "limits": { "cpu": "1", "memory": "1Gi" } });
         let refused = |charge: &str, containers: Value, more: Value| {
             let mut spec = json!({ "containers": containers });
-            spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-            let refusal = policy(json!({ "charge": charge })).missing_limit(&serde_json::from_value(spec).unwrap());
+            spec.as_object_mut()
+                .unwrap()
+                .extend(more.as_object().unwrap().clone());
+            let refusal = policy(json!({ "charge": charge }))
+                .missing_limit(&serde_json::from_value(spec).unwrap());
             refusal.map(|refusal| refusal.message).unwrap_or_default()
         };
         let good = json!({ "name": "good", "resources": limits });
-        let bare = json!({ "name": "bare", "resources": { "requests": { "cpu": "1", "memory": "1Gi" } } });
+        let bare =
+            json!({ "name": "bare", "resources": { "requests": { "cpu": "1", "memory": "1Gi" } } });
         let no_memory = json!({ "name": "half", "resources": { "limits": { "cpu": "1" } } });
         assert_eq!(refused("Limits", json!([good]), json!({})), "");
         assert_eq!(refused("Requests", json!([bare]), json!({})), "");
         let words = refused("Limits", json!([good, bare]), json!({}));
-        assert!(words.starts_with("container bare has no limit of cpu, and PeeringPolicy partners"), "{words}");
-        assert!(refused("Limits", json!([no_memory]), json!({})).contains("container half has no limit of memory"));
-        assert!(refused("Limits", json!([good]), json!({ "initContainers": [bare] })).contains("container bare"));
-        assert_eq!(refused("Limits", json!([bare]), json!({ "resources": limits })), "", "the pod as a whole has a limit");
+        assert!(
+            words.starts_with("container bare has no limit of cpu, and PeeringPolicy partners"),
+            "{words}"
+        );
+        assert!(
+            refused("Limits", json!([no_memory]), json!({}))
+                .contains("container half has no limit of memory")
+        );
+        assert!(
+            refused("Limits", json!([good]), json!({ "initContainers": [bare] }))
+                .contains("container bare")
+        );
+        assert_eq!(
+            refused("Limits", json!([bare]), json!({ "resources": limits })),
+            "",
+            "the pod as a whole has a limit"
+        );
         for zero in ["0", "0m", "0Mi", "0.0", "-1", "nonsense"] {
-            for (resource, limits) in
-                [("cpu", json!({ "cpu": zero, "memory": "1Gi" })), ("memory", json!({ "cpu": "1", "memory": zero }))]
-            {
+            for (resource, limits) in [
+                ("cpu", json!({ "cpu": zero, "memory": "1Gi" })),
+                ("memory", json!({ "cpu": "1", "memory": zero })),
+            ] {
                 let unbounded = json!({ "limits": limits });
-                let words = refused("Limits", json!([{ "name": "zero", "resources": unbounded }]), json!({}));
-                assert!(words.starts_with(&format!("container zero has no limit of {resource}")), "{zero}: {words}");
+                let words = refused(
+                    "Limits",
+                    json!([{ "name": "zero", "resources": unbounded }]),
+                    json!({}),
+                );
+                assert!(
+                    words.starts_with(&format!("container zero has no limit of {resource}")),
+                    "{zero}: {words}"
+                );
                 let words = refused("Limits", json!([bare]), json!({ "resources": unbounded }));
-                assert!(words.starts_with(&format!("container bare has no limit of {resource}")), "{zero}: {words}");
+                assert!(
+                    words.starts_with(&format!("container bare has no limit of {resource}")),
+                    "{zero}: {words}"
+                );
             }
         }
     }
@@ -274,32 +428,72 @@ mod tests {
     #[test]
     fn only_the_kinds_that_the_policy_names_are_reflected() {
         let only_config_maps = policy(json!({ "reflectedKinds": ["ConfigMap"] }));
-        assert!(only_config_maps.reflects(Kind::ConfigMap) && !only_config_maps.reflects(Kind::Secret));
-        assert!(!only_config_maps.reflects(Kind::Service) && only_config_maps.reflects(Kind::EndpointSlice));
-        assert!(policy(json!({})).reflects(Kind::Secret) && policy(json!({})).reflects(Kind::Service));
+        assert!(
+            only_config_maps.reflects(Kind::ConfigMap) && !only_config_maps.reflects(Kind::Secret)
+        );
+        assert!(
+            !only_config_maps.reflects(Kind::Service)
+                && only_config_maps.reflects(Kind::EndpointSlice)
+        );
+        assert!(
+            policy(json!({})).reflects(Kind::Secret) && policy(json!({})).reflects(Kind::Service)
+        );
     }
 
     #[test]
     fn a_pattern_fits_a_whole_name_or_its_start() {
         let patterns = ["shared".to_owned(), "team-*".to_owned()];
-        for (name, fits) in [("shared", true), ("shared-2", false), ("team-a", true), ("team-", true), ("team", false)] {
+        for (name, fits) in [
+            ("shared", true),
+            ("shared-2", false),
+            ("team-a", true),
+            ("team-", true),
+            ("team", false),
+        ] {
             assert_eq!(is_named(&patterns, name), fits, "{name}");
         }
-        assert!(is_named(&["*".to_owned()], "anything") && !is_named(&[], "anything") && !is_named(&["a*b".to_owned()], "axb"));
+        assert!(
+            is_named(&["*".to_owned()], "anything")
+                && !is_named(&[], "anything")
+                && !is_named(&["a*b".to_owned()], "axb")
+        );
     }
 
     #[test]
     fn the_standard_of_a_namespace_follows_the_policy_unless_a_person_set_another() {
         let with = |level: Option<&str>| ConsumerNamespace {
-            pod_security: level.map(|level| (ENFORCE.to_owned(), level.to_owned())).into_iter().collect(),
+            pod_security: level
+                .map(|level| (ENFORCE.to_owned(), level.to_owned()))
+                .into_iter()
+                .collect(),
             ..mapped("demo", "u1")
         };
-        let (baseline, restricted) = (policy(json!({})), policy(json!({ "podSecurity": "restricted" })));
-        assert_eq!(pod_security_to_set(&with(Some("baseline")), Some(&restricted)), Some("restricted"));
-        assert_eq!(pod_security_to_set(&with(Some("restricted")), Some(&baseline)), Some("baseline"));
-        assert_eq!(pod_security_to_set(&with(Some("baseline")), Some(&baseline)), None);
-        assert_eq!(pod_security_to_set(&with(None), Some(&baseline)), Some("baseline"), "a lost label is set again");
-        assert_eq!(pod_security_to_set(&with(Some("privileged")), Some(&restricted)), None, "only a person can have set that");
+        let (baseline, restricted) = (
+            policy(json!({})),
+            policy(json!({ "podSecurity": "restricted" })),
+        );
+        assert_eq!(
+            pod_security_to_set(&with(Some("baseline")), Some(&restricted)),
+            Some("restricted")
+        );
+        assert_eq!(
+            pod_security_to_set(&with(Some("restricted")), Some(&baseline)),
+            Some("baseline")
+        );
+        assert_eq!(
+            pod_security_to_set(&with(Some("baseline")), Some(&baseline)),
+            None
+        );
+        assert_eq!(
+            pod_security_to_set(&with(None), Some(&baseline)),
+            Some("baseline"),
+            "a lost label is set again"
+        );
+        assert_eq!(
+            pod_security_to_set(&with(Some("privileged")), Some(&restricted)),
+            None,
+            "only a person can have set that"
+        );
         assert_eq!(pod_security_to_set(&with(Some("restricted")), None), None);
     }
 }

@@ -8,11 +8,13 @@ use crate::json::{items, name, text};
 /// The home cluster's knowledge about a pod that waits at its provider.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Waiting {
-    /// The cause of the wait, and a message for people. A kubelet names no cause while it pulls an image.
+    /// The cause of the wait, and a message for people. A kubelet names no cause while it pulls an
+    /// image.
     pub cause: Option<(OffloadedReason, String)>,
 }
 
-/// The states of a container that a kubelet cannot start. Source: `pkg/kubelet/images` and `kuberuntime` of Kubernetes.
+/// The states of a container that a kubelet cannot start. Source: `pkg/kubelet/images` and
+/// `kuberuntime` of Kubernetes.
 const CANNOT_START: [&str; 7] = [
     "CreateContainerConfigError",
     "CreateContainerError",
@@ -28,7 +30,11 @@ const STATUSES: [&str; 2] = ["/initContainerStatuses", "/containerStatuses"];
 /// Whether a container of a pod with this status runs or ran.
 pub fn has_started(status: &Value) -> bool {
     let is_pending = text(status, "/phase").is_none_or(|phase| phase == "Pending");
-    !is_pending || STATUSES.iter().flat_map(|list| items(status, list)).any(is_or_was_running)
+    !is_pending
+        || STATUSES
+            .iter()
+            .flat_map(|list| items(status, list))
+            .any(is_or_was_running)
 }
 
 impl Waiting {
@@ -40,31 +46,42 @@ impl Waiting {
         }
         let false_condition = |kind: &str| {
             let conditions = items(pod, "/status/conditions").iter();
-            conditions.into_iter().find(|one| text(one, "/type") == Some(kind) && text(one, "/status") == Some("False"))
+            conditions.into_iter().find(|one| {
+                text(one, "/type") == Some(kind) && text(one, "/status") == Some("False")
+            })
         };
         let unscheduled = false_condition(pods::REMOTE_SCHEDULED);
-        let message = |condition: &Value| text(condition, "/message").unwrap_or_default().to_owned();
+        let message =
+            |condition: &Value| text(condition, "/message").unwrap_or_default().to_owned();
         let cause = if let Some(condition) = unscheduled {
             Some((OffloadedReason::Unschedulable, message(condition)))
         } else if let Some(stuck) = containers().find_map(cannot_start) {
             Some((OffloadedReason::NotStarted, stuck))
         } else {
             let stuck = "the kubelet there has not set up the pod's network and volumes".to_owned();
-            false_condition("PodReadyToStartContainers").map(|_| (OffloadedReason::NotStarted, stuck))
+            false_condition("PodReadyToStartContainers")
+                .map(|_| (OffloadedReason::NotStarted, stuck))
         };
         Some(Self { cause })
     }
 }
 
 fn is_or_was_running(status: &Value) -> bool {
-    let signs = ["/state/running", "/state/terminated", "/lastState/terminated"];
-    signs.iter().any(|sign| status.pointer(sign).is_some()) || status["restartCount"].as_i64().unwrap_or_default() > 0
+    let signs = [
+        "/state/running",
+        "/state/terminated",
+        "/lastState/terminated",
+    ];
+    signs.iter().any(|sign| status.pointer(sign).is_some())
+        || status["restartCount"].as_i64().unwrap_or_default() > 0
 }
 
 fn cannot_start(status: &Value) -> Option<String> {
     let waiting = status.pointer("/state/waiting")?;
     let reason = text(waiting, "/reason").filter(|reason| CANNOT_START.contains(reason))?;
-    let message = text(waiting, "/message").map(|message| format!(": {message}")).unwrap_or_default();
+    let message = text(waiting, "/message")
+        .map(|message| format!(": {message}"))
+        .unwrap_or_default();
     Some(format!("container {}: {reason}{message}", name(status)))
 }
 
@@ -74,9 +91,16 @@ mod tests {
 
     use super::*;
 
-    #[allow(clippy::option_option, reason = "a pod that has started, and one that nothing keeps, are different")]
+    #[allow(
+        clippy::option_option,
+        reason = "a pod that has started, and one that nothing keeps, are different"
+    )]
     fn of(status: &Value) -> Option<Option<OffloadedReason>> {
-        Some(Waiting::of(&json!({ "status": status }))?.cause.map(|(reason, _)| reason))
+        Some(
+            Waiting::of(&json!({ "status": status }))?
+                .cause
+                .map(|(reason, _)| reason),
+        )
     }
 
     fn negative(kind: &str) -> Value {
@@ -87,12 +111,24 @@ mod tests {
     fn a_pod_waits_until_a_container_of_it_has_started() {
         let with = |list: &str, state: &Value| json!({ "phase": "Pending", list: [{ "name": "c", "state": state }] });
         assert_eq!(of(&json!({})), Some(None), "nothing is reported");
-        assert_eq!(of(&with("containerStatuses", &json!({ "waiting": { "reason": "ContainerCreating" } }))), Some(None));
+        assert_eq!(
+            of(&with(
+                "containerStatuses",
+                &json!({ "waiting": { "reason": "ContainerCreating" } })
+            )),
+            Some(None)
+        );
         for started in ["running", "terminated"] {
-            assert_eq!(of(&with("initContainerStatuses", &json!({ started: {} }))), None);
+            assert_eq!(
+                of(&with("initContainerStatuses", &json!({ started: {} }))),
+                None
+            );
         }
         let restarted = json!({ "phase": "Pending", "containerStatuses": [{ "restartCount": 1, "state": { "waiting": {} } }] });
-        assert_eq!((of(&restarted), of(&json!({ "phase": "Running" }))), (None, None));
+        assert_eq!(
+            (of(&restarted), of(&json!({ "phase": "Running" }))),
+            (None, None)
+        );
     }
 
     #[test]
@@ -100,14 +136,27 @@ mod tests {
         let unscheduled = json!({ "conditions": [negative(pods::REMOTE_SCHEDULED)] });
         assert_eq!(of(&unscheduled), Some(Some(OffloadedReason::Unschedulable)));
         let without_sandbox = json!({ "conditions": [negative("PodReadyToStartContainers"), negative("ContainersReady")] });
-        assert_eq!(of(&without_sandbox), Some(Some(OffloadedReason::NotStarted)));
+        assert_eq!(
+            of(&without_sandbox),
+            Some(Some(OffloadedReason::NotStarted))
+        );
         let pulls = |reason: &str| {
             json!({ "conditions": [negative("ContainersReady")],
                 "containerStatuses": [{ "name": "c", "state": { "waiting": { "reason": reason, "message": "not found" } } }] })
         };
-        assert_eq!(of(&pulls("ImagePullBackOff")), Some(Some(OffloadedReason::NotStarted)));
-        assert_eq!(of(&pulls("ContainerCreating")), Some(None), "an image may take long");
+        assert_eq!(
+            of(&pulls("ImagePullBackOff")),
+            Some(Some(OffloadedReason::NotStarted))
+        );
+        assert_eq!(
+            of(&pulls("ContainerCreating")),
+            Some(None),
+            "an image may take long"
+        );
         let waiting = Waiting::of(&json!({ "status": pulls("ErrImagePull") })).unwrap();
-        assert_eq!(waiting.cause.unwrap().1, "container c: ErrImagePull: not found");
+        assert_eq!(
+            waiting.cause.unwrap().1,
+            "container c: ErrImagePull: not found"
+        );
     }
 }

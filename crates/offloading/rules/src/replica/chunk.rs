@@ -7,7 +7,8 @@ use serde_json::Value;
 
 use crate::replica::kind::SECRET_TYPES;
 
-/// Maximum number of chunks of one object. One MiB, of which each byte is escaped as six, takes about 100.
+/// Maximum number of chunks of one object. One MiB, of which each byte is escaped as six, takes
+/// about 100.
 pub(super) const MAX_CHUNKS: usize = 128;
 /// Maximum length of the hash of the whole.
 const MAX_HASH_LEN: usize = 64;
@@ -49,20 +50,42 @@ impl Chunk {
         let (index, count) = (index.parse().ok()?, count.parse().ok()?);
         let whole = words.next()?.to_owned();
         let secret_type = words.next().map(str::to_owned);
-        let is_type = secret_type.as_deref().is_none_or(|type_| SECRET_TYPES.contains(&type_));
-        let is_valid = index < count && (2..=MAX_CHUNKS).contains(&count) && whole.len() <= MAX_HASH_LEN && is_type;
+        let is_type = secret_type
+            .as_deref()
+            .is_none_or(|type_| SECRET_TYPES.contains(&type_));
+        let is_valid = index < count
+            && (2..=MAX_CHUNKS).contains(&count)
+            && whole.len() <= MAX_HASH_LEN
+            && is_type;
         let is_valid = is_valid && words.next().is_none();
-        is_valid.then_some(Self { index, count, whole, secret_type })
+        is_valid.then_some(Self {
+            index,
+            count,
+            whole,
+            secret_type,
+        })
     }
 
     pub(super) fn to_text(&self) -> String {
-        let Self { index, count, whole, secret_type } = self;
-        let type_ = secret_type.as_ref().map(|type_| format!(" {type_}")).unwrap_or_default();
+        let Self {
+            index,
+            count,
+            whole,
+            secret_type,
+        } = self;
+        let type_ = secret_type
+            .as_ref()
+            .map(|type_| format!(" {type_}"))
+            .unwrap_or_default();
         format!("{index}/{count} {whole}{type_}")
     }
 }
 
 /// The text that identifies the record of a chunk. No object has a name with a space.
 pub(super) fn chunk_name(object: &str, index: usize) -> String {
-    if index == 0 { object.to_owned() } else { format!("{object} {index}") }
+    if index == 0 {
+        object.to_owned()
+    } else {
+        format!("{object} {index}")
+    }
 }

@@ -1,4 +1,5 @@
-//! A large `ConfigMap` or Secret travels in chunks: several records, from which the provider makes one object again.
+//! A large `ConfigMap` or Secret travels in chunks: several records, from which the provider makes
+//! one object again.
 //!
 //! ```text
 //!   home: settings, 900 KiB ──▶ 0/15  1/15  ...  14/15   each a record with some keys, or a part of a value, and the hash of the whole
@@ -6,8 +7,9 @@
 //!   provider: all of one hash are there ──▶ read, joined, hashed again ──▶ settings-liqo-<hash>
 //! ```
 //!
-//! So the bounds of records stay what they are: a tenant stores so many of them, each of so many bytes. Chunk 0 uses the record name of an
-//! undivided object, and stands for the whole. Until all chunks of its hash are there, the replica stays as it is.
+//! So the bounds of records stay what they are: a tenant stores so many of them, each of so many
+//! bytes. Chunk 0 uses the record name of an undivided object, and stands for the whole. Until all
+//! chunks of its hash are there, the replica stays as it is.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +19,9 @@ use k8s_openapi::{
 };
 use liqo_api::Key;
 use liqo_api::annotations;
-use liqo_api::record_text::{self, MAX_OBJECT_LEN, MAX_SECRET_LEN, MAX_VALUES, RecordTextError, stored_len};
+use liqo_api::record_text::{
+    self, MAX_OBJECT_LEN, MAX_SECRET_LEN, MAX_VALUES, RecordTextError, stored_len,
+};
 use serde_json::{Map, Value, json};
 
 use crate::json::{entry_at, fields};
@@ -26,15 +30,18 @@ use crate::replica::kind::Kind;
 use crate::replica::record::{Reference, object_of, record_of_secret, type_that_travels};
 use crate::replica::source::{Problem, Source, fingerprint};
 
-/// Bytes of a record of a `ConfigMap` that are not its data: its kind, its name and what it says of the chunk.
+/// Bytes of a record of a `ConfigMap` that are not its data: its kind, its name and what it says of
+/// the chunk.
 const HEAD_LEN: usize = 1024;
 /// Length of the quotes, the colon and the comma of an entry in JSON.
 const ENTRY_LEN: usize = 6;
 /// No chunk gets a smaller part of a value than this, in bytes: then it begins with the next chunk.
 const MIN_PART_LEN: usize = 16;
-/// A part of a Secret's value has a multiple of this many bytes, unless it is the last: then the parts in base64 make up the whole.
+/// A part of a Secret's value has a multiple of this many bytes, unless it is the last: then the
+/// parts in base64 make up the whole.
 const BASE64_GROUP: usize = 3;
-/// Maximum length in bytes of the keys and values of the whole, those of a Secret in base64: what Kubernetes takes, and a little more.
+/// Maximum length in bytes of the keys and values of the whole, those of a Secret in base64: what
+/// Kubernetes takes, and a little more.
 const MAX_WHOLE_LEN: usize = 3 << 19;
 /// The fields of a `ConfigMap` with data.
 const DATA_FIELDS: [&str; 2] = ["data", "binaryData"];
@@ -49,7 +56,12 @@ pub fn of_config_map(map: &ConfigMap) -> Result<Vec<Value>, RecordTextError> {
     };
     let mut chunks = Chunks::new(MAX_OBJECT_LEN - HEAD_LEN);
     for field in DATA_FIELDS {
-        for (key, value) in object.get(field).and_then(Value::as_object).into_iter().flatten() {
+        for (key, value) in object
+            .get(field)
+            .and_then(Value::as_object)
+            .into_iter()
+            .flatten()
+        {
             let key_len: usize = ENTRY_LEN + key.chars().map(stored_len).sum::<usize>();
             let mut rest = value.as_str().unwrap_or_default();
             while let Some(room) = chunks.room_for(key_len) {
@@ -66,7 +78,10 @@ pub fn of_config_map(map: &ConfigMap) -> Result<Vec<Value>, RecordTextError> {
             }
         }
     }
-    let entries: usize = DATA_FIELDS.iter().filter_map(|field| Some(object.get(*field)?.as_object()?.len())).sum();
+    let entries: usize = DATA_FIELDS
+        .iter()
+        .filter_map(|field| Some(object.get(*field)?.as_object()?.len()))
+        .sum();
     if entries > MAX_VALUES {
         return Err(RecordTextError::TooManyValues);
     }
@@ -74,7 +89,12 @@ pub fn of_config_map(map: &ConfigMap) -> Result<Vec<Value>, RecordTextError> {
     let chunks = chunks.closed().ok_or(too_long)?;
     let count = chunks.len();
     let record = |(index, mut chunk): (usize, Map<String, Value>)| {
-        let said = Chunk { index, count, whole: whole.clone(), secret_type: None };
+        let said = Chunk {
+            index,
+            count,
+            whole: whole.clone(),
+            secret_type: None,
+        };
         chunk.extend(fields(&object, &["apiVersion", "kind", "metadata"]));
         chunk.insert(CHUNK.to_owned(), said.to_text().into());
         Value::from(chunk)
@@ -82,24 +102,46 @@ pub fn of_config_map(map: &ConfigMap) -> Result<Vec<Value>, RecordTextError> {
     Ok(chunks.into_iter().enumerate().map(record).collect())
 }
 
-/// The records of a Secret, each with what names it: one, or its chunks; none if it does not travel.
-pub fn of_secret(reference: &Reference, secret: &Secret) -> Result<Vec<(Reference, Secret)>, RecordTextError> {
-    let Some(record) = record_of_secret(reference, secret) else { return Ok(Vec::new()) };
-    let len: usize = record.data.iter().flatten().map(|(key, value)| key.len() + value.0.len()).sum();
+/// The records of a Secret, each with what names it: one, or its chunks; none if it does not
+/// travel.
+pub fn of_secret(
+    reference: &Reference,
+    secret: &Secret,
+) -> Result<Vec<(Reference, Secret)>, RecordTextError> {
+    let Some(record) = record_of_secret(reference, secret) else {
+        return Ok(Vec::new());
+    };
+    let len: usize = record
+        .data
+        .iter()
+        .flatten()
+        .map(|(key, value)| key.len() + value.0.len())
+        .sum();
     if len <= MAX_SECRET_LEN {
         return Ok(vec![(reference.clone(), record)]);
     }
-    if record.data.as_ref().is_some_and(|data| data.len() > MAX_VALUES) {
+    if record
+        .data
+        .as_ref()
+        .is_some_and(|data| data.len() > MAX_VALUES)
+    {
         return Err(RecordTextError::TooManyValues);
     }
     let mut chunks = Chunks::new(MAX_SECRET_LEN);
     for (key, ByteString(value)) in record.data.iter().flatten() {
         let mut rest = value.as_slice();
         while let Some(room) = chunks.room_for(key.len()) {
-            let (part, after) = rest.split_at(if rest.len() <= room { rest.len() } else { room - room % BASE64_GROUP });
-            chunks.add(key.len() + part.len(), |chunk: &mut BTreeMap<String, ByteString>| {
-                chunk.insert(key.clone(), ByteString(part.to_vec()));
+            let (part, after) = rest.split_at(if rest.len() <= room {
+                rest.len()
+            } else {
+                room - room % BASE64_GROUP
             });
+            chunks.add(
+                key.len() + part.len(),
+                |chunk: &mut BTreeMap<String, ByteString>| {
+                    chunk.insert(key.clone(), ByteString(part.to_vec()));
+                },
+            );
             rest = after;
             if rest.is_empty() {
                 break;
@@ -107,15 +149,36 @@ pub fn of_secret(reference: &Reference, secret: &Secret) -> Result<Vec<(Referenc
             chunks.close();
         }
     }
-    let whole = fingerprint(Kind::Secret, &serde_json::to_value(&record).unwrap_or_default());
-    let chunks = chunks.closed().ok_or(RecordTextError::TooLong(len, MAX_CHUNKS * MAX_SECRET_LEN))?;
+    let whole = fingerprint(
+        Kind::Secret,
+        &serde_json::to_value(&record).unwrap_or_default(),
+    );
+    let chunks = chunks
+        .closed()
+        .ok_or(RecordTextError::TooLong(len, MAX_CHUNKS * MAX_SECRET_LEN))?;
     let count = chunks.len();
     let written = |(index, data): (usize, BTreeMap<String, ByteString>)| {
-        let named = Reference { name: chunk_name(&reference.name, index), ..reference.clone() };
-        let said = Chunk { index, count, whole: whole.clone(), secret_type: record.type_.clone() };
-        let mut chunk = Secret { data: Some(data), type_: Some(type_that_travels(None).to_owned()), ..record.clone() };
+        let named = Reference {
+            name: chunk_name(&reference.name, index),
+            ..reference.clone()
+        };
+        let said = Chunk {
+            index,
+            count,
+            whole: whole.clone(),
+            secret_type: record.type_.clone(),
+        };
+        let mut chunk = Secret {
+            data: Some(data),
+            type_: Some(type_that_travels(None).to_owned()),
+            ..record.clone()
+        };
         chunk.metadata.name = Some(named.record());
-        chunk.metadata.annotations.get_or_insert_default().insert(annotations::CHUNK.to_owned(), said.to_text());
+        chunk
+            .metadata
+            .annotations
+            .get_or_insert_default()
+            .insert(annotations::CHUNK.to_owned(), said.to_text());
         (named, chunk)
     };
     Ok(chunks.into_iter().enumerate().map(written).collect())
@@ -132,7 +195,12 @@ struct Chunks<T> {
 
 impl<T: Default> Chunks<T> {
     fn new(max_len: usize) -> Self {
-        Self { max_len, closed: Vec::new(), open: T::default(), left: max_len }
+        Self {
+            max_len,
+            closed: Vec::new(),
+            open: T::default(),
+            left: max_len,
+        }
     }
 
     /// The room for a value, or a part of it, beside its key. `None` if there are too many chunks.
@@ -176,25 +244,38 @@ fn beginning(text: &str, max_len: usize) -> (&str, usize) {
 /// Kind, name and fingerprint of an object that comes in chunks.
 type Whole = (Kind, String, String);
 
-/// The sources of `ConfigMap`s and Secrets, of which chunk 0 stands for the whole: it names the others, or waits for them. Of these only
-/// those stay that are being deleted, because they have a finalizer.
+/// The sources of `ConfigMap`s and Secrets, of which chunk 0 stands for the whole: it names the
+/// others, or waits for them. Of these only those stay that are being deleted, because they have a
+/// finalizer.
 #[must_use]
 pub fn joined(sources: Vec<Source>) -> Vec<Source> {
     let mut others: BTreeMap<Whole, BTreeMap<usize, (Key, String)>> = BTreeMap::new();
-    for source in sources.iter().filter(|source| !source.deleted && source.problem.is_none() && source.refused.is_none()) {
-        if let (Some(kind), Some(chunk)) = (source.kind, source.chunk.as_ref().filter(|chunk| chunk.index > 0)) {
-            let whole = others.entry((kind, source.name.clone(), chunk.whole.clone())).or_default();
+    for source in sources
+        .iter()
+        .filter(|source| !source.deleted && source.problem.is_none() && source.refused.is_none())
+    {
+        if let (Some(kind), Some(chunk)) = (
+            source.kind,
+            source.chunk.as_ref().filter(|chunk| chunk.index > 0),
+        ) {
+            let whole = others
+                .entry((kind, source.name.clone(), chunk.whole.clone()))
+                .or_default();
             whole.insert(chunk.index, (source.key.clone(), source.uid.clone()));
         }
     }
     let join = |mut source: Source| {
-        let (Some(kind), Some(chunk)) = (source.kind, source.chunk.clone()) else { return Some(source) };
+        let (Some(kind), Some(chunk)) = (source.kind, source.chunk.clone()) else {
+            return Some(source);
+        };
         if chunk.index > 0 {
             source.kind = None;
             return source.deleted.then_some(source);
         }
         let found = others.get(&(kind, source.name.clone(), chunk.whole.clone()));
-        let all = (1..chunk.count).map(|index| found?.get(&index).cloned()).collect::<Option<Vec<_>>>();
+        let all = (1..chunk.count)
+            .map(|index| found?.get(&index).cloned())
+            .collect::<Option<Vec<_>>>();
         source.is_incomplete = all.is_none();
         source.other_chunks = all.unwrap_or_default();
         source.fingerprint = chunk.whole;
@@ -231,18 +312,35 @@ pub struct Joiner<'a> {
 
 impl<'a> Joiner<'a> {
     pub fn new(kind: Kind, whole: &'a Chunk) -> Self {
-        Self { kind, whole, content: json!({ "type": whole.secret_type }), next: 0, keys: 0, len: 0 }
+        Self {
+            kind,
+            whole,
+            content: json!({ "type": whole.secret_type }),
+            next: 0,
+            keys: 0,
+            len: 0,
+        }
     }
 
     /// Adds the content of the next chunk.
     pub fn add(&mut self, chunk: &Value) -> Result<(), Unjoined> {
         let said = Chunk::of_object(chunk).or_else(|| Chunk::parse(annotation(chunk)?));
-        if said != Some(Chunk { index: self.next, ..self.whole.clone() }) {
+        if said
+            != Some(Chunk {
+                index: self.next,
+                ..self.whole.clone()
+            })
+        {
             return Err(Unjoined::Other);
         }
         self.next += 1;
         for field in DATA_FIELDS {
-            for (key, part) in chunk.get(field).and_then(Value::as_object).into_iter().flatten() {
+            for (key, part) in chunk
+                .get(field)
+                .and_then(Value::as_object)
+                .into_iter()
+                .flatten()
+            {
                 let part = part.as_str().unwrap_or_default();
                 self.len += part.len();
                 match entry_at(&mut self.content, &[field, key]) {
@@ -254,7 +352,9 @@ impl<'a> Joiner<'a> {
                     }
                 }
                 if self.keys > MAX_VALUES || self.len > MAX_WHOLE_LEN {
-                    return Err(Unjoined::wrong("its chunks make up more than Kubernetes takes"));
+                    return Err(Unjoined::wrong(
+                        "its chunks make up more than Kubernetes takes",
+                    ));
                 }
             }
         }
@@ -263,13 +363,21 @@ impl<'a> Joiner<'a> {
 
     /// The content of the object.
     pub fn finish(self) -> Result<Value, Unjoined> {
-        let is_right = self.next == self.whole.count && fingerprint(self.kind, &self.content) == self.whole.whole;
-        if is_right { Ok(self.content) } else { Err(Unjoined::wrong("its chunks do not make up the object")) }
+        let is_right = self.next == self.whole.count
+            && fingerprint(self.kind, &self.content) == self.whole.whole;
+        if is_right {
+            Ok(self.content)
+        } else {
+            Err(Unjoined::wrong("its chunks do not make up the object"))
+        }
     }
 }
 
 fn annotation(chunk: &Value) -> Option<&str> {
-    chunk.pointer("/metadata/annotations")?.get(annotations::CHUNK)?.as_str()
+    chunk
+        .pointer("/metadata/annotations")?
+        .get(annotations::CHUNK)?
+        .as_str()
 }
 
 #[cfg(test)]
@@ -280,19 +388,34 @@ mod tests {
 
     fn config_map(data: &[(&str, String)]) -> ConfigMap {
         let data: BTreeMap<&str, &String> = data.iter().map(|(key, value)| (*key, value)).collect();
-        serde_json::from_value(json!({ "metadata": { "namespace": "demo", "name": "settings" }, "data": data })).unwrap()
+        serde_json::from_value(
+            json!({ "metadata": { "namespace": "demo", "name": "settings" }, "data": data }),
+        )
+        .unwrap()
     }
 
     fn reference(kind: Kind) -> Reference {
-        Reference { kind, namespace: "demo".into(), name: "settings".into() }
+        Reference {
+            kind,
+            namespace: "demo".into(),
+            name: "settings".into(),
+        }
     }
 
     /// The records as a provider has them, and what it makes of them.
     fn sources(objects: &[Value]) -> (Vec<Source>, Vec<Value>) {
-        let record = |object: &Value| crate::replica::record::record_of(&reference(Kind::ConfigMap), object).unwrap();
+        let record = |object: &Value| {
+            crate::replica::record::record_of(&reference(Kind::ConfigMap), object).unwrap()
+        };
         let records: Vec<_> = objects.iter().map(record).collect();
-        let contents = records.iter().map(|one| record_text::read(&one.spec.object, MAX_OBJECT_LEN).unwrap()).collect();
-        (records.into_iter().map(Source::of_object).collect(), contents)
+        let contents = records
+            .iter()
+            .map(|one| record_text::read(&one.spec.object, MAX_OBJECT_LEN).unwrap())
+            .collect();
+        (
+            records.into_iter().map(Source::of_object).collect(),
+            contents,
+        )
     }
 
     fn content(kind: Kind, whole: &Chunk, chunks: &[Value]) -> Result<Value, Unjoined> {
@@ -317,43 +440,87 @@ mod tests {
     #[test]
     fn a_config_map_of_900_kib_of_xml_arrives_as_it_was() {
         let map = xml();
-        let len: usize = map.data.iter().flatten().map(|(_, value)| value.len()).sum();
+        let len: usize = map
+            .data
+            .iter()
+            .flatten()
+            .map(|(_, value)| value.len())
+            .sum();
         assert!(len > 900 << 10 && len <= 1 << 20, "{len}");
         let objects = of_config_map(&map).unwrap();
         println!("{len} bytes travel in {} records", objects.len());
         let (sources, contents) = sources(&objects);
-        let names: std::collections::BTreeSet<&str> = sources.iter().map(|source| source.key.name.as_str()).collect();
-        assert_eq!(names.len(), objects.len(), "each record has a name of its own");
+        let names: std::collections::BTreeSet<&str> = sources
+            .iter()
+            .map(|source| source.key.name.as_str())
+            .collect();
+        assert_eq!(
+            names.len(),
+            objects.len(),
+            "each record has a name of its own"
+        );
         let joined = joined(sources);
         let whole = whole_of(&joined);
-        assert_eq!((whole.is_incomplete, whole.other_chunks.len() + 1), (false, objects.len()));
+        assert_eq!(
+            (whole.is_incomplete, whole.other_chunks.len() + 1),
+            (false, objects.len())
+        );
         let content = content(Kind::ConfigMap, whole.chunk.as_ref().unwrap(), &contents).unwrap();
         assert_eq!(content["data"], json!(map.data));
-        assert_eq!(whole.fingerprint, fingerprint(Kind::ConfigMap, &object_of(&map)), "as of a replica with this content");
+        assert_eq!(
+            whole.fingerprint,
+            fingerprint(Kind::ConfigMap, &object_of(&map)),
+            "as of a replica with this content"
+        );
     }
 
     #[test]
     fn a_secret_of_900_kib_arrives_as_it_was_with_its_type() {
-        let bytes: Vec<u8> = (0..900_u32 << 10).map(|number| u8::try_from(number % 251).unwrap()).collect();
-        let data: BTreeMap<String, ByteString> =
-            [("tls.crt".to_owned(), ByteString(bytes)), ("tls.key".to_owned(), ByteString(vec![7; 40_001]))].into();
-        let secret = Secret { data: Some(data), type_: Some("kubernetes.io/tls".into()), ..Secret::default() };
+        let bytes: Vec<u8> = (0..900_u32 << 10)
+            .map(|number| u8::try_from(number % 251).unwrap())
+            .collect();
+        let data: BTreeMap<String, ByteString> = [
+            ("tls.crt".to_owned(), ByteString(bytes)),
+            ("tls.key".to_owned(), ByteString(vec![7; 40_001])),
+        ]
+        .into();
+        let secret = Secret {
+            data: Some(data),
+            type_: Some("kubernetes.io/tls".into()),
+            ..Secret::default()
+        };
         let records = of_secret(&reference(Kind::Secret), &secret).unwrap();
         println!("it travels in {} records", records.len());
         let mut sources = Vec::new();
         let mut contents = Vec::new();
         for (named, record) in records {
-            assert_eq!(record.metadata.name.as_deref(), Some(named.record().as_str()));
-            assert_eq!(record.type_.as_deref(), Some("Opaque"), "a part of one would not be valid");
+            assert_eq!(
+                record.metadata.name.as_deref(),
+                Some(named.record().as_str())
+            );
+            assert_eq!(
+                record.type_.as_deref(),
+                Some("Opaque"),
+                "a part of one would not be valid"
+            );
             assert_eq!(crate::replica::record::obstacle_of_secret(&record), None);
             let read = crate::replica::record::ReflectionRecord::of_secret(record.clone()).unwrap();
-            assert_eq!((read.own_reference(), read.reference), (named, reference(Kind::Secret)));
+            assert_eq!(
+                (read.own_reference(), read.reference),
+                (named, reference(Kind::Secret))
+            );
             contents.push(serde_json::to_value(&record).unwrap());
             sources.push(Source::of_secret(record).unwrap());
         }
         let joined = joined(sources);
-        let content = content(Kind::Secret, whole_of(&joined).chunk.as_ref().unwrap(), &contents).unwrap();
-        let replica = crate::replica::plan::replica(Kind::Secret, &content, "there", "demo-rome", "demo");
+        let content = content(
+            Kind::Secret,
+            whole_of(&joined).chunk.as_ref().unwrap(),
+            &contents,
+        )
+        .unwrap();
+        let replica =
+            crate::replica::plan::replica(Kind::Secret, &content, "there", "demo-rome", "demo");
         let made: Secret = serde_json::from_value(replica).unwrap();
         assert_eq!((made.data, made.type_), (secret.data, secret.type_));
     }
@@ -363,14 +530,28 @@ mod tests {
         let (before, _) = sources(&of_config_map(&xml()).unwrap());
         let changed = config_map(&[("a.xml", "<item>&amp;</item>\n".repeat(40 * 1024))]);
         let (mut after, contents) = sources(&of_config_map(&changed).unwrap());
-        let some: Vec<Source> = before.iter().take(3).chain(after.iter().skip(3)).cloned().collect();
+        let some: Vec<Source> = before
+            .iter()
+            .take(3)
+            .chain(after.iter().skip(3))
+            .cloned()
+            .collect();
         for incomplete in [before[..3].to_vec(), some] {
             assert!(whole_of(&joined(incomplete)).is_incomplete);
         }
         let (_, former) = sources(&of_config_map(&xml()).unwrap());
         let whole = after[0].chunk.clone().unwrap();
-        let mixed: Vec<Value> = contents.iter().take(1).chain(former.iter().skip(1)).cloned().collect();
-        assert_eq!(content(Kind::ConfigMap, &whole, &mixed), Err(Unjoined::Other), "they are being written");
+        let mixed: Vec<Value> = contents
+            .iter()
+            .take(1)
+            .chain(former.iter().skip(1))
+            .cloned()
+            .collect();
+        assert_eq!(
+            content(Kind::ConfigMap, &whole, &mixed),
+            Err(Unjoined::Other),
+            "they are being written"
+        );
         after[1].deleted = true;
         assert!(whole_of(&joined(after)).is_incomplete);
     }
@@ -379,17 +560,34 @@ mod tests {
     fn chunks_that_do_not_make_up_what_they_say_are_refused() {
         let (sources, contents) = sources(&of_config_map(&xml()).unwrap());
         let whole = sources[0].chunk.clone().unwrap();
-        let refused = |contents: &[Value]| matches!(content(Kind::ConfigMap, &whole, contents), Err(Unjoined::Wrong(_)));
+        let refused = |contents: &[Value]| {
+            matches!(
+                content(Kind::ConfigMap, &whole, contents),
+                Err(Unjoined::Wrong(_))
+            )
+        };
         assert!(!refused(&contents));
         let mut other = contents.clone();
         other[1]["data"]["a.xml"] = "something else".into();
         assert!(refused(&other));
         assert!(refused(&contents[..2]));
-        let many: Map<String, Value> = (0..=MAX_VALUES).map(|number| (number.to_string(), "".into())).collect();
+        let many: Map<String, Value> = (0..=MAX_VALUES)
+            .map(|number| (number.to_string(), "".into()))
+            .collect();
         other[1]["data"] = many.into();
         assert!(refused(&other));
         let long = format!("0/2 {}", "x".repeat(65));
-        for text in ["0/1 x", "2/2 x", "0/129 x", "0/2", "x/2 x", "-1/2 x", "0/2 x Opaque more", "0/2 x some/other", &long] {
+        for text in [
+            "0/1 x",
+            "2/2 x",
+            "0/129 x",
+            "0/2",
+            "x/2 x",
+            "-1/2 x",
+            "0/2 x Opaque more",
+            "0/2 x some/other",
+            &long,
+        ] {
             assert_eq!(Chunk::parse(text), None, "{text}");
         }
         assert_eq!(Chunk::parse(&whole.to_text()), Some(whole));
@@ -399,27 +597,47 @@ mod tests {
     #[test]
     fn of_chunks_with_very_many_keys_no_more_is_kept_than_of_one_record() {
         let chunk = |index: usize| {
-            let data: Map<String, Value> = (0..7000).map(|number| (format!("{index}-{number}"), "".into())).collect();
+            let data: Map<String, Value> = (0..7000)
+                .map(|number| (format!("{index}-{number}"), "".into()))
+                .collect();
             json!({ "kind": "ConfigMap", "chunk": format!("{index}/128 x"), "data": data })
         };
-        let whole = Chunk { index: 0, count: 128, whole: "x".into(), secret_type: None };
+        let whole = Chunk {
+            index: 0,
+            count: 128,
+            whole: "x".into(),
+            secret_type: None,
+        };
         let mut joiner = Joiner::new(Kind::ConfigMap, &whole);
         assert_eq!(joiner.add(&chunk(0)), Ok(()));
         assert!(matches!(joiner.add(&chunk(1)), Err(Unjoined::Wrong(_))));
         let long = |index: usize| json!({ "chunk": format!("{index}/128 x"), "data": { "a": "x".repeat(60 << 10) } });
         let mut joiner = Joiner::new(Kind::ConfigMap, &whole);
-        let taken = (0..128).take_while(|index| joiner.add(&long(*index)).is_ok()).count();
+        let taken = (0..128)
+            .take_while(|index| joiner.add(&long(*index)).is_ok())
+            .count();
         assert_eq!(taken, 25, "1.5 MiB");
     }
 
     #[test]
     fn what_nobody_could_put_together_does_not_travel() {
-        let many: Vec<(String, String)> = (0..=MAX_VALUES).map(|number| (number.to_string(), "x".repeat(40))).collect();
-        let many: Vec<(&str, String)> = many.iter().map(|(key, value)| (key.as_str(), value.clone())).collect();
-        assert_eq!(of_config_map(&config_map(&many)), Err(RecordTextError::TooManyValues));
+        let many: Vec<(String, String)> = (0..=MAX_VALUES)
+            .map(|number| (number.to_string(), "x".repeat(40)))
+            .collect();
+        let many: Vec<(&str, String)> = many
+            .iter()
+            .map(|(key, value)| (key.as_str(), value.clone()))
+            .collect();
+        assert_eq!(
+            of_config_map(&config_map(&many)),
+            Err(RecordTextError::TooManyValues)
+        );
         // The API server takes no such map.
         let huge = config_map(&[("a", "\u{1}".repeat(2 << 20))]);
-        assert!(matches!(of_config_map(&huge), Err(RecordTextError::TooLong(..))));
+        assert!(matches!(
+            of_config_map(&huge),
+            Err(RecordTextError::TooLong(..))
+        ));
     }
 
     proptest! {

@@ -1,14 +1,16 @@
 //! `PodDisruptionBudget`s of home at a provider.
 //!
-//! A provider protects as many healthy pods as home cannot do without: what home wants healthy, less what is healthy elsewhere.
+//! A provider protects as many healthy pods as home cannot do without: what home wants healthy,
+//! less what is healthy elsewhere.
 //!
 //! ```text
 //!   home wants 3 of 4 healthy;  1 is healthy at home, 3 at the provider  ->  minAvailable 2 at the provider
 //! ```
 //!
-//! So the number changes only when something changes elsewhere. What happens to its own pods, the provider's API server sees at once.
-//! Of several providers, what home allows is for one that drains a node, and for one at a time: drains that do not know of each other could
-//! use it twice otherwise.
+//! So the number changes only when something changes elsewhere. What happens to its own pods, the
+//! provider's API server sees at once. Of several providers, what home allows is for one that
+//! drains a node, and for one at a time: drains that do not know of each other could use it twice
+//! otherwise.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -30,7 +32,8 @@ const TURN: Duration = Duration::from_secs(30);
 /// Delay before it is checked again whether the provider whose turn is over keeps all of its pods.
 const HANDOVER: Duration = Duration::from_secs(2);
 
-/// Time for which a smaller number has to be right before it is told. The status of a budget at home follows its pods a moment later.
+/// Time for which a smaller number has to be right before it is told. The status of a budget at
+/// home follows its pods a moment later.
 const SETTLING: Duration = Duration::from_secs(5);
 
 const ALWAYS_ALLOW: &str = "AlwaysAllow";
@@ -53,31 +56,53 @@ pub struct LocalBudget {
 
 impl LocalBudget {
     /// Reduces a budget; `None` if it selects no pods, or if its users keep it here.
-    #[allow(clippy::needless_pass_by_value, reason = "what a watch's reduction takes")]
+    #[allow(
+        clippy::needless_pass_by_value,
+        reason = "what a watch's reduction takes"
+    )]
     pub fn of(budget: PodDisruptionBudget) -> Option<Self> {
         let spec = budget.spec.as_ref().filter(|_| !is_denied(&budget))?;
         let selector = Selector::of(&json!(spec.selector.as_ref()?))?;
-        let unknown_labels = selector.keys().filter(|key| !is_label_of_remote_pod(key)).map(str::to_owned).collect();
+        let unknown_labels = selector
+            .keys()
+            .filter(|key| !is_label_of_remote_pod(key))
+            .map(str::to_owned)
+            .collect();
         let count = |number: i32| usize::try_from(number).unwrap_or_default();
         let (allowed, missing) = budget.status.as_ref().map_or((0, 0), |status| {
             // A status of before the last change allows nothing, as for the API server.
             let is_current = status.observed_generation >= budget.metadata.generation;
-            let allowed = if is_current { count(status.disruptions_allowed) } else { 0 };
-            (allowed, count(status.desired_healthy).saturating_sub(count(status.current_healthy)))
+            let allowed = if is_current {
+                count(status.disruptions_allowed)
+            } else {
+                0
+            };
+            (
+                allowed,
+                count(status.desired_healthy).saturating_sub(count(status.current_healthy)),
+            )
         });
         Some(Self {
             unknown_labels,
             selector,
             allowed,
             missing,
-            always_allows_unhealthy: spec.unhealthy_pod_eviction_policy.as_deref() == Some(ALWAYS_ALLOW),
+            always_allows_unhealthy: spec.unhealthy_pod_eviction_policy.as_deref()
+                == Some(ALWAYS_ALLOW),
             is_replica: is_replica(&budget),
         })
     }
 
-    /// The number of these pods that must stay healthy. `is_turn`: whether their provider may use what home allows.
+    /// The number of these pods that must stay healthy. `is_turn`: whether their provider may use
+    /// what home allows.
     pub fn least(&self, pods: PodCount, is_turn: bool) -> usize {
-        if is_turn { (pods.healthy + self.missing).saturating_sub(self.allowed).min(pods.all) } else { pods.all }
+        if is_turn {
+            (pods.healthy + self.missing)
+                .saturating_sub(self.allowed)
+                .min(pods.all)
+        } else {
+            pods.all
+        }
     }
 
     /// The object inside its record; `None` if nothing has to be protected.
@@ -86,7 +111,10 @@ impl LocalBudget {
         if self.always_allows_unhealthy {
             set_at(&mut spec, &["unhealthyPodEvictionPolicy"], ALWAYS_ALLOW);
         }
-        let (kind, api_version) = (Kind::PodDisruptionBudget.name(), Kind::PodDisruptionBudget.api_version());
+        let (kind, api_version) = (
+            Kind::PodDisruptionBudget.name(),
+            Kind::PodDisruptionBudget.api_version(),
+        );
         let object = json!({ "apiVersion": api_version, "kind": kind, "metadata": { "name": name }, "spec": spec });
         (least > 0).then_some(object)
     }
@@ -110,24 +138,39 @@ pub struct Holder {
     pub keeps_all: bool,
 }
 
-/// Whether a provider may use what home allows now, and when to ask again if not only a change decides that. Of several providers only one
-/// that drains a node may, and only while all others keep all of their pods; if several drain, they take turns.
+/// Whether a provider may use what home allows now, and when to ask again if not only a change
+/// decides that. Of several providers only one that drains a node may, and only while all others
+/// keep all of their pods; if several drain, they take turns.
 pub fn turn(provider: &ClusterId, holders: &[Holder], now: Timestamp) -> (bool, Option<Duration>) {
     if holders.iter().all(|holder| holder.id == *provider) {
         return (true, None);
     }
-    let mut draining: Vec<&ClusterId> = holders.iter().filter(|holder| holder.drains).map(|holder| &holder.id).collect();
+    let mut draining: Vec<&ClusterId> = holders
+        .iter()
+        .filter(|holder| holder.drains)
+        .map(|holder| &holder.id)
+        .collect();
     draining.sort();
-    let Some(position) = draining.iter().position(|one| *one == provider) else { return (false, None) };
+    let Some(position) = draining.iter().position(|one| *one == provider) else {
+        return (false, None);
+    };
     let now = Duration::try_from(now.as_duration()).unwrap_or_default();
     let (number, count) = (now.as_secs() / TURN.as_secs(), draining.len() as u64);
-    let left = TURN.saturating_mul(u32::try_from(number + 1).unwrap_or(u32::MAX)).saturating_sub(now);
+    let left = TURN
+        .saturating_mul(u32::try_from(number + 1).unwrap_or(u32::MAX))
+        .saturating_sub(now);
     let ends = (count > 1).then_some(left);
     if position as u64 != number % count {
         return (false, ends);
     }
-    let others_keep_all = holders.iter().all(|holder| holder.id == *provider || holder.keeps_all);
-    if others_keep_all { (true, ends) } else { (false, Some(HANDOVER)) }
+    let others_keep_all = holders
+        .iter()
+        .all(|holder| holder.id == *provider || holder.keeps_all);
+    if others_keep_all {
+        (true, ends)
+    } else {
+        (false, Some(HANDOVER))
+    }
 }
 
 /// The last number that a provider was told of one budget, and the next one.
@@ -140,18 +183,24 @@ pub struct Told {
 
 impl Told {
     pub const fn new(least: usize) -> Self {
-        Self { least, smaller: None }
+        Self {
+            least,
+            smaller: None,
+        }
     }
 
-    /// Returns the number to tell if `least` is right now, and the time until the next call if another number is to follow. A larger number
-    /// protects, and is told at once.
+    /// Returns the number to tell if `least` is right now, and the time until the next call if
+    /// another number is to follow. A larger number protects, and is told at once.
     pub fn next(&mut self, least: usize, now: Timestamp) -> (usize, Option<Duration>) {
         if least >= self.least {
             *self = Self::new(least);
             return (least, None);
         }
-        let (largest, since) = self.smaller.map_or((least, now), |(largest, since)| (largest.max(least), since));
-        let left = SETTLING.saturating_sub(Duration::try_from(now.duration_since(since)).unwrap_or_default());
+        let (largest, since) = self
+            .smaller
+            .map_or((least, now), |(largest, since)| (largest.max(least), since));
+        let left = SETTLING
+            .saturating_sub(Duration::try_from(now.duration_since(since)).unwrap_or_default());
         if left.is_zero() {
             *self = Self::new(largest);
             let more = (largest > least).then_some((least, now));
@@ -163,13 +212,20 @@ impl Told {
     }
 }
 
-/// The fields of a consumer's budget that a provider takes over: no share of pods, because here they have no controller that says how many
-/// there should be.
+/// The fields of a consumer's budget that a provider takes over: no share of pods, because here
+/// they have no controller that says how many there should be.
 pub(super) fn travelling(content: &Value) -> Map<String, Value> {
-    let Some(spec) = content.get("spec") else { return Map::new() };
-    let least = spec.get("minAvailable").and_then(Value::as_u64).and_then(|least| i32::try_from(least).ok());
+    let Some(spec) = content.get("spec") else {
+        return Map::new();
+    };
+    let least = spec
+        .get("minAvailable")
+        .and_then(Value::as_u64)
+        .and_then(|least| i32::try_from(least).ok());
     let selector = spec.get("selector").and_then(Selector::of);
-    let Some((least, selector)) = least.zip(selector) else { return Map::new() };
+    let Some((least, selector)) = least.zip(selector) else {
+        return Map::new();
+    };
     let mut kept = json!({ "minAvailable": least, "selector": selector.to_json() });
     if text(spec, "/unhealthyPodEvictionPolicy") == Some(ALWAYS_ALLOW) {
         set_at(&mut kept, &["unhealthyPodEvictionPolicy"], ALWAYS_ALLOW);
@@ -188,7 +244,11 @@ mod tests {
     }
 
     fn web(status: [i32; 3]) -> LocalBudget {
-        budget(&json!({ "minAvailable": 3, "selector": { "matchLabels": { "app": "web" } } }), status).unwrap()
+        budget(
+            &json!({ "minAvailable": 3, "selector": { "matchLabels": { "app": "web" } } }),
+            status,
+        )
+        .unwrap()
     }
 
     fn pods(all: usize, healthy: usize) -> PodCount {
@@ -206,20 +266,35 @@ mod tests {
     #[test]
     fn a_provider_keeps_what_home_wants_less_what_is_healthy_elsewhere() {
         assert_eq!(web([4, 3, 1]).least(pods(3, 3), true), 2);
-        assert_eq!(web([3, 3, 0]).least(pods(3, 3), true), 3, "the pod at home is not healthy");
-        assert_eq!(web([3, 3, 0]).least(pods(3, 2), true), 2, "one there is not: the provider sees that itself");
+        assert_eq!(
+            web([3, 3, 0]).least(pods(3, 3), true),
+            3,
+            "the pod at home is not healthy"
+        );
+        assert_eq!(
+            web([3, 3, 0]).least(pods(3, 2), true),
+            2,
+            "one there is not: the provider sees that itself"
+        );
         assert_eq!(web([2, 3, 0]).least(pods(3, 2), true), 3);
         assert_eq!(web([9, 3, 6]).least(pods(3, 3), true), 0);
         assert_eq!(web([0, 3, 0]).least(pods(0, 0), true), 0);
-        assert_eq!(web([4, 3, 1]).least(pods(3, 3), false), 3, "another provider may use what home allows");
+        assert_eq!(
+            web([4, 3, 1]).least(pods(3, 3), false),
+            3,
+            "another provider may use what home allows"
+        );
     }
 
     #[test]
     fn a_status_of_before_the_last_change_allows_nothing() {
         let mut changed = json!({ "metadata": { "name": "web", "generation": 3 }, "spec": { "selector": {} },
             "status": { "observedGeneration": 2, "currentHealthy": 4, "desiredHealthy": 3, "disruptionsAllowed": 1, "expectedPods": 4 } });
-        let least =
-            |budget: &Value| LocalBudget::of(serde_json::from_value(budget.clone()).unwrap()).unwrap().least(pods(3, 3), true);
+        let least = |budget: &Value| {
+            LocalBudget::of(serde_json::from_value(budget.clone()).unwrap())
+                .unwrap()
+                .least(pods(3, 3), true)
+        };
         assert_eq!(least(&changed), 3);
         changed["metadata"]["generation"] = 2.into();
         assert_eq!(least(&changed), 2);
@@ -229,14 +304,29 @@ mod tests {
 
     #[test]
     fn a_budget_travels_if_remote_pods_have_the_labels_that_it_selects() {
-        assert_eq!(budget(&json!({ "minAvailable": 3 }), [4, 3, 1]), None, "it selects nothing");
+        assert_eq!(
+            budget(&json!({ "minAvailable": 3 }), [4, 3, 1]),
+            None,
+            "it selects nothing"
+        );
         let selector = json!({ "matchLabels": { "app": "web", "app.kubernetes.io/name": "web", "example.com/tier": "a" } });
-        let unknown = budget(&json!({ "maxUnavailable": 1, "selector": selector }), [4, 3, 1]).unwrap().unknown_labels;
-        assert_eq!(unknown.into_iter().collect::<Vec<_>>(), ["example.com/tier"]);
+        let unknown = budget(
+            &json!({ "maxUnavailable": 1, "selector": selector }),
+            [4, 3, 1],
+        )
+        .unwrap()
+        .unknown_labels;
+        assert_eq!(
+            unknown.into_iter().collect::<Vec<_>>(),
+            ["example.com/tier"]
+        );
         assert!(web([4, 3, 1]).unknown_labels.is_empty());
         assert_eq!(web([4, 3, 1]).at_provider("web", 0), None);
         let spec = json!({ "selector": {}, "unhealthyPodEvictionPolicy": "AlwaysAllow" });
-        let sent = budget(&spec, [4, 3, 1]).unwrap().at_provider("web", 2).unwrap();
+        let sent = budget(&spec, [4, 3, 1])
+            .unwrap()
+            .at_provider("web", 2)
+            .unwrap();
         let kept = json!({ "spec": { "minAvailable": 2, "selector": {}, "unhealthyPodEvictionPolicy": "AlwaysAllow" } });
         assert_eq!(Value::from(travelling(&sent)), kept);
     }
@@ -245,7 +335,10 @@ mod tests {
     fn a_provider_takes_over_a_number_and_a_selector_and_nothing_else() {
         let kept = |spec: Value| Value::from(travelling(&json!({ "spec": spec })));
         let more = json!({ "minAvailable": 2, "maxUnavailable": 1, "selector": {}, "unhealthyPodEvictionPolicy": "IfHealthyBudget", "x": 1 });
-        assert_eq!(kept(more), json!({ "spec": { "minAvailable": 2, "selector": {} } }));
+        assert_eq!(
+            kept(more),
+            json!({ "spec": { "minAvailable": 2, "selector": {} } })
+        );
         for unusable in [
             json!({ "minAvailable": "50%", "selector": {} }),
             json!({ "minAvailable": -1, "selector": {} }),
@@ -262,28 +355,53 @@ mod tests {
     #[test]
     fn of_several_providers_one_that_drains_may_use_what_home_allows_and_two_take_turns() {
         let holders = |all: &[u8], draining: &[u8]| -> Vec<Holder> {
-            all.iter().map(|&number| Holder { id: id(number), drains: draining.contains(&number), keeps_all: true }).collect()
+            all.iter()
+                .map(|&number| Holder {
+                    id: id(number),
+                    drains: draining.contains(&number),
+                    keeps_all: true,
+                })
+                .collect()
         };
         assert_eq!(turn(&id(1), &holders(&[1], &[]), at(0)), (true, None));
         assert_eq!(turn(&id(1), &[], at(0)), (true, None));
         assert_eq!(turn(&id(1), &holders(&[1, 2], &[]), at(0)), (false, None));
         assert_eq!(turn(&id(1), &holders(&[1, 2], &[2]), at(0)), (false, None));
         assert_eq!(turn(&id(2), &holders(&[1, 2], &[2]), at(0)), (true, None));
-        assert_eq!(turn(&id(1), &holders(&[2], &[]), at(0)), (false, None), "its pods are gone, and it keeps none");
+        assert_eq!(
+            turn(&id(1), &holders(&[2], &[]), at(0)),
+            (false, None),
+            "its pods are gone, and it keeps none"
+        );
         let both = holders(&[1, 2, 3], &[1, 2]);
         let length = TURN.as_secs().cast_signed();
         for second in 0..3 * length {
             let turns = [1, 2, 3].map(|number| turn(&id(number), &both, at(second)));
-            assert_eq!(turns.iter().filter(|(is_turn, _)| *is_turn).count(), 1, "{second}");
+            assert_eq!(
+                turns.iter().filter(|(is_turn, _)| *is_turn).count(),
+                1,
+                "{second}"
+            );
             let left = Duration::from_secs((length - second % length).unsigned_abs());
-            assert_eq!([turns[0].1, turns[1].1, turns[2].1], [Some(left), Some(left), None], "{second}");
+            assert_eq!(
+                [turns[0].1, turns[1].1, turns[2].1],
+                [Some(left), Some(left), None],
+                "{second}"
+            );
         }
-        assert_ne!(turn(&id(1), &both, at(0)).0, turn(&id(1), &both, at(length)).0);
+        assert_ne!(
+            turn(&id(1), &both, at(0)).0,
+            turn(&id(1), &both, at(length)).0
+        );
     }
 
     #[test]
     fn nobody_uses_what_home_allows_while_another_provider_may_still_use_it() {
-        let mut holders = [1, 2].map(|number| Holder { id: id(number), drains: number == 2, keeps_all: number == 2 });
+        let mut holders = [1, 2].map(|number| Holder {
+            id: id(number),
+            drains: number == 2,
+            keeps_all: number == 2,
+        });
         assert_eq!(turn(&id(2), &holders, at(0)), (false, Some(HANDOVER)));
         holders[0].keeps_all = true;
         assert_eq!(turn(&id(2), &holders, at(0)), (true, None));
@@ -296,7 +414,11 @@ mod tests {
         assert_eq!(told.next(2, at(1)), (3, Some(SETTLING)));
         assert_eq!(told.next(2, at(5)), (3, Some(Duration::from_secs(1))));
         assert_eq!(told.next(3, at(5)), (3, None));
-        assert_eq!(told.next(1, at(9)), (3, Some(SETTLING)), "it was not right in between");
+        assert_eq!(
+            told.next(1, at(9)),
+            (3, Some(SETTLING)),
+            "it was not right in between"
+        );
         assert_eq!(told.next(1, at(14)), (1, None));
         assert_eq!(told.next(1, at(15)), (1, None));
     }
@@ -305,7 +427,11 @@ mod tests {
     fn numbers_that_change_all_the_time_are_told_as_far_as_all_of_them_allow() {
         let mut told = Told::new(9);
         let numbers = [5, 3, 6, 2, 4, 2];
-        let said: Vec<usize> = (0..).step_by(2).zip(numbers).map(|(second, least)| told.next(least, at(second)).0).collect();
+        let said: Vec<usize> = (0..)
+            .step_by(2)
+            .zip(numbers)
+            .map(|(second, least)| told.next(least, at(second)).0)
+            .collect();
         assert_eq!(said, [9, 9, 9, 6, 6, 6]);
         assert_eq!(told.next(2, at(12)), (4, Some(SETTLING)));
         assert_eq!(told.next(2, at(17)), (2, None));

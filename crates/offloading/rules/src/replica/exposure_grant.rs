@@ -1,4 +1,5 @@
-//! Decides which of a consumer's Services and Ingresses clients outside the provider's cluster may reach, by the provider's policy.
+//! Decides which of a consumer's Services and Ingresses clients outside the provider's cluster may
+//! reach, by the provider's policy.
 
 use std::collections::BTreeSet;
 
@@ -25,20 +26,50 @@ pub struct ExposureGrant {
 }
 
 impl ExposureGrant {
-    /// The grant of this policy to a consumer with these sources in all its namespaces. If more Services ask for a load balancer than may
-    /// have one, those that have one keep it, then the oldest get one.
-    pub fn new<'a>(policy: Option<&ConsumerPolicy>, sources: impl IntoIterator<Item = &'a Source>) -> Self {
-        let Some(ConsumerPolicy { name: policy, usage, .. }) = policy.cloned() else { return Self::default() };
-        let mut asking: Vec<&Source> = sources.into_iter().filter(|source| source.asks_for_balancer()).collect();
+    /// The grant of this policy to a consumer with these sources in all its namespaces. If more
+    /// Services ask for a load balancer than may have one, those that have one keep it, then the
+    /// oldest get one.
+    pub fn new<'a>(
+        policy: Option<&ConsumerPolicy>,
+        sources: impl IntoIterator<Item = &'a Source>,
+    ) -> Self {
+        let Some(ConsumerPolicy {
+            name: policy,
+            usage,
+            ..
+        }) = policy.cloned()
+        else {
+            return Self::default();
+        };
+        let mut asking: Vec<&Source> = sources
+            .into_iter()
+            .filter(|source| source.asks_for_balancer())
+            .collect();
         asking.sort_by(|one, other| order(one).cmp(&order(other)));
-        let most = if usage.load_balancer_classes.is_empty() { 0 } else { usage.max_load_balancers.into() };
-        let balanced = asking.into_iter().take(most).map(|source| source.uid.clone()).collect();
-        Self { policy, usage, balanced }
+        let most = if usage.load_balancer_classes.is_empty() {
+            0
+        } else {
+            usage.max_load_balancers.into()
+        };
+        let balanced = asking
+            .into_iter()
+            .take(most)
+            .map(|source| source.uid.clone())
+            .collect();
+        Self {
+            policy,
+            usage,
+            balanced,
+        }
     }
 
-    /// Limits a Service or Ingress to what is granted. `services` are those that an Ingress may route to.
+    /// Limits a Service or Ingress to what is granted. `services` are those that an Ingress may
+    /// route to.
     pub fn apply(&self, source: Source, services: &BTreeSet<String>) -> Source {
-        match (source.kind, source.content().filter(|_| source.problem.is_none())) {
+        match (
+            source.kind,
+            source.content().filter(|_| source.problem.is_none()),
+        ) {
             (Some(Kind::Service), Some(content)) => self.service(source, content),
             (Some(Kind::Ingress), Some(content)) => self.ingress(source, &content, services),
             _ => source,
@@ -46,7 +77,9 @@ impl ExposureGrant {
     }
 
     fn service(&self, source: Source, mut content: Value) -> Source {
-        let Some(asked) = source.asked_class() else { return source };
+        let Some(asked) = source.asked_class() else {
+            return source;
+        };
         match exposure::granted_class(&asked, &self.usage.load_balancer_classes) {
             Some(class) if self.balanced.contains(&source.uid) => {
                 exposure::set_class(Kind::Service, &mut content, class);
@@ -59,7 +92,11 @@ impl ExposureGrant {
                     "the Service is of type ClusterIP at the provider, whose PeeringPolicy {} gives {most} load balancers",
                     self.policy
                 );
-                source.with_content(Kind::Service, &service::closed(content), Some(Problem::new("LimitReached", message)))
+                source.with_content(
+                    Kind::Service,
+                    &service::closed(content),
+                    Some(Problem::new("LimitReached", message)),
+                )
             }
             // Users who name no class for other clusters do not expect a load balancer there.
             None => {
@@ -79,11 +116,27 @@ impl ExposureGrant {
             source.problem = Some(Problem::not_allowed(Kind::Ingress, &self.policy));
             return source;
         };
-        let limits = Limits { hosts: &self.usage.ingress_hosts, annotations: &self.usage.ingress_annotations, services };
-        let Clamped { content, hosts, services, paths, annotations } = limits.clamp(content);
-        let hosts = hosts.iter().map(|host| if host.is_empty() { "every host" } else { host });
+        let limits = Limits {
+            hosts: &self.usage.ingress_hosts,
+            annotations: &self.usage.ingress_annotations,
+            services,
+        };
+        let Clamped {
+            content,
+            hosts,
+            services,
+            paths,
+            annotations,
+        } = limits.clamp(content);
+        let hosts = hosts
+            .iter()
+            .map(|host| if host.is_empty() { "every host" } else { host });
         let named = |names: Vec<&str>| {
-            let more = if names.len() > MAX_NAMES { ", and others" } else { "" };
+            let more = if names.len() > MAX_NAMES {
+                ", and others"
+            } else {
+                ""
+            };
             format!(
                 "{}{more}",
                 names
@@ -101,7 +154,9 @@ impl ExposureGrant {
         let problems = [
             said(
                 "HostNotAllowed",
-                format!("left out: rules for hosts that the provider's PeeringPolicy {policy} does not allow"),
+                format!(
+                    "left out: rules for hosts that the provider's PeeringPolicy {policy} does not allow"
+                ),
                 hosts.collect(),
             ),
             said(
@@ -111,12 +166,15 @@ impl ExposureGrant {
             ),
             said(
                 "Invalid",
-                "left out: paths with other characters than letters, digits and -._~%!&*+,=:@/".into(),
+                "left out: paths with other characters than letters, digits and -._~%!&*+,=:@/"
+                    .into(),
                 paths.iter().map(String::as_str).collect(),
             ),
             said(
                 "AnnotationNotAllowed",
-                format!("left out: annotations that the provider's PeeringPolicy {policy} does not keep"),
+                format!(
+                    "left out: annotations that the provider's PeeringPolicy {policy} does not keep"
+                ),
                 annotations.iter().map(String::as_str).collect(),
             ),
             self.other_class(&asked, class),
@@ -124,13 +182,20 @@ impl ExposureGrant {
         let problem = problems
             .into_iter()
             .flatten()
-            .reduce(|first, next| Problem { message: format!("{}; {}", first.message, next.message), reason: first.reason });
+            .reduce(|first, next| Problem {
+                message: format!("{}; {}", first.message, next.message),
+                reason: first.reason,
+            });
         let Some(mut content) = content else {
-            let problem = problem.unwrap_or_else(|| Problem::new("Invalid", "the Ingress has no valid backend"));
+            let problem = problem
+                .unwrap_or_else(|| Problem::new("Invalid", "the Ingress has no valid backend"));
             // What the policy does not allow, or what leads nowhere, goes.
             let is_mistake = problem.reason == "Invalid";
-            (source.problem, source.refused, source.content) =
-                if is_mistake { (None, Some(problem), None) } else { (Some(problem), None, None) };
+            (source.problem, source.refused, source.content) = if is_mistake {
+                (None, Some(problem), None)
+            } else {
+                (Some(problem), None, None)
+            };
             return source;
         };
         exposure::set_class(Kind::Ingress, &mut content, class);
@@ -139,7 +204,11 @@ impl ExposureGrant {
 
     /// The problem of an object that asks for a class and gets another one.
     fn other_class(&self, asked: &str, class: &str) -> Option<Problem> {
-        let class_there = if class.is_empty() { "the default class of its cluster" } else { class };
+        let class_there = if class.is_empty() {
+            "the default class of its cluster"
+        } else {
+            class
+        };
         (!asked.is_empty() && asked != class).then(|| {
             let message = format!(
                 "the provider's PeeringPolicy {} does not give class {asked:.317}; the object has {class_there} there",
@@ -152,7 +221,11 @@ impl ExposureGrant {
 
 /// Those that have a load balancer come first, then the oldest.
 fn order(source: &Source) -> (bool, Timestamp, &Key) {
-    (source.reported_exposure.is_none(), source.since, &source.key)
+    (
+        source.reported_exposure.is_none(),
+        source.since,
+        &source.key,
+    )
 }
 
 #[cfg(test)]
@@ -171,7 +244,8 @@ mod tests {
         }
         object(&format!("service-{name}"), &content, |object| {
             object["metadata"]["uid"] = name.into();
-            object["metadata"]["creationTimestamp"] = format!("2026-01-01T00:00:{second:02}Z").into();
+            object["metadata"]["creationTimestamp"] =
+                format!("2026-01-01T00:00:{second:02}Z").into();
         })
     }
 
@@ -195,8 +269,14 @@ mod tests {
     fn balanced(source: &Source, usage: Value) -> (String, Option<String>, Option<String>) {
         let source = within(source, usage);
         let content = source.content().unwrap();
-        let class = content["spec"]["loadBalancerClass"].as_str().map(str::to_owned);
-        (content["spec"]["type"].as_str().unwrap().to_owned(), class, source.partial.map(|problem| problem.reason))
+        let class = content["spec"]["loadBalancerClass"]
+            .as_str()
+            .map(str::to_owned);
+        (
+            content["spec"]["type"].as_str().unwrap().to_owned(),
+            class,
+            source.partial.map(|problem| problem.reason),
+        )
     }
 
     #[test]
@@ -204,17 +284,36 @@ mod tests {
         let (inside, outside) = ("ClusterIP".to_owned(), "LoadBalancer".to_owned());
         let some = |text: &str| Some(text.to_owned());
         let usual = service("web", 0, "");
-        assert_eq!(balanced(&usual, json!({})), (inside.clone(), None, None), "closed by default, as ever");
-        assert_eq!(balanced(&usual, json!({ "loadBalancerClasses": ["edge", "x"] })), (outside.clone(), some("edge"), None));
-        assert_eq!(balanced(&usual, json!({ "loadBalancerClasses": [""] })), (outside.clone(), None, None));
+        assert_eq!(
+            balanced(&usual, json!({})),
+            (inside.clone(), None, None),
+            "closed by default, as ever"
+        );
+        assert_eq!(
+            balanced(&usual, json!({ "loadBalancerClasses": ["edge", "x"] })),
+            (outside.clone(), some("edge"), None)
+        );
+        assert_eq!(
+            balanced(&usual, json!({ "loadBalancerClasses": [""] })),
+            (outside.clone(), None, None)
+        );
         let asking = service("web", 0, "x");
-        assert_eq!(balanced(&asking, json!({ "loadBalancerClasses": ["edge", "x"] })), (outside.clone(), some("x"), None));
+        assert_eq!(
+            balanced(&asking, json!({ "loadBalancerClasses": ["edge", "x"] })),
+            (outside.clone(), some("x"), None)
+        );
         assert_eq!(
             balanced(&asking, json!({ "loadBalancerClasses": ["edge"] })),
             (outside.clone(), some("edge"), some("ClassNotAllowed"))
         );
-        assert_eq!(balanced(&asking, json!({ "loadBalancerClasses": [""] })), (outside, None, some("ClassNotAllowed")));
-        assert_eq!(balanced(&asking, json!({})), (inside.clone(), None, some("ClassNotAllowed")));
+        assert_eq!(
+            balanced(&asking, json!({ "loadBalancerClasses": [""] })),
+            (outside, None, some("ClassNotAllowed"))
+        );
+        assert_eq!(
+            balanced(&asking, json!({})),
+            (inside.clone(), None, some("ClassNotAllowed"))
+        );
         let none = json!({ "loadBalancerClasses": [""], "maxLoadBalancers": 0 });
         assert_eq!(balanced(&usual, none), (inside, None, some("LimitReached")));
     }
@@ -222,52 +321,112 @@ mod tests {
     #[test]
     fn whom_a_load_balancer_is_for_stays_and_is_nothing_to_a_service_that_has_none() {
         let source = service("web", 0, "");
-        let ranges = |usage: Value| within(&source, usage).content().unwrap()["spec"]["loadBalancerSourceRanges"].clone();
-        assert_eq!(ranges(json!({ "loadBalancerClasses": [""] })), json!(["198.51.100.0/24"]));
+        let ranges = |usage: Value| {
+            within(&source, usage).content().unwrap()["spec"]["loadBalancerSourceRanges"].clone()
+        };
+        assert_eq!(
+            ranges(json!({ "loadBalancerClasses": [""] })),
+            json!(["198.51.100.0/24"])
+        );
         let closed = within(&source, json!({}));
         let plain = object(
             "p",
             &json!({ "apiVersion": "v1", "kind": "Service", "metadata": { "name": "web" }, "spec": { "ports": [{ "port": 80 }] } }),
             |_| {},
         );
-        assert_eq!(closed.fingerprint, plain.fingerprint, "it is what it was before there were load balancers");
+        assert_eq!(
+            closed.fingerprint, plain.fingerprint,
+            "it is what it was before there were load balancers"
+        );
     }
 
     #[test]
     fn of_more_services_than_may_have_load_balancers_those_have_that_had_and_then_the_oldest() {
-        let mut all = [service("new", 9, ""), service("old", 1, ""), service("middle", 5, "")];
-        let grant = ExposureGrant::new(Some(&policy(json!({ "loadBalancerClasses": [""], "maxLoadBalancers": 2 }))), &all);
+        let mut all = [
+            service("new", 9, ""),
+            service("old", 1, ""),
+            service("middle", 5, ""),
+        ];
+        let grant = ExposureGrant::new(
+            Some(&policy(
+                json!({ "loadBalancerClasses": [""], "maxLoadBalancers": 2 }),
+            )),
+            &all,
+        );
         let have: Vec<&str> = grant.balanced.iter().map(String::as_str).collect();
         assert_eq!(have, ["middle", "old"]);
         all[0].reported_exposure = Some(Exposure::default());
-        let grant = ExposureGrant::new(Some(&policy(json!({ "loadBalancerClasses": [""], "maxLoadBalancers": 2 }))), &all);
-        assert_eq!(grant.balanced.iter().map(String::as_str).collect::<Vec<_>>(), ["new", "old"]);
-        assert!(ExposureGrant::new(None, &all).balanced.is_empty(), "without a policy nobody has one");
+        let grant = ExposureGrant::new(
+            Some(&policy(
+                json!({ "loadBalancerClasses": [""], "maxLoadBalancers": 2 }),
+            )),
+            &all,
+        );
+        assert_eq!(
+            grant
+                .balanced
+                .iter()
+                .map(String::as_str)
+                .collect::<Vec<_>>(),
+            ["new", "old"]
+        );
+        assert!(
+            ExposureGrant::new(None, &all).balanced.is_empty(),
+            "without a policy nobody has one"
+        );
     }
 
     #[test]
     fn an_ingress_needs_a_class_and_its_hosts() {
-        let reason = |source: &Source, usage: Value| within(source, usage).problem.map(|problem| problem.reason);
+        let reason = |source: &Source, usage: Value| {
+            within(source, usage).problem.map(|problem| problem.reason)
+        };
         let shop = ingress("", &["shop.example.com"]);
         assert_eq!(reason(&shop, json!({})).as_deref(), Some("KindNotAllowed"));
-        assert_eq!(reason(&shop, json!({ "ingressHosts": ["*"] })).as_deref(), Some("KindNotAllowed"));
-        assert_eq!(reason(&shop, json!({ "ingressClasses": ["public"] })).as_deref(), Some("HostNotAllowed"));
-        assert_eq!(reason(&shop, json!({ "ingressClasses": ["public"], "ingressHosts": ["*.example.com"] })), None);
+        assert_eq!(
+            reason(&shop, json!({ "ingressHosts": ["*"] })).as_deref(),
+            Some("KindNotAllowed")
+        );
+        assert_eq!(
+            reason(&shop, json!({ "ingressClasses": ["public"] })).as_deref(),
+            Some("HostNotAllowed")
+        );
+        assert_eq!(
+            reason(
+                &shop,
+                json!({ "ingressClasses": ["public"], "ingressHosts": ["*.example.com"] })
+            ),
+            None
+        );
     }
 
     #[test]
     fn an_ingress_gets_the_class_that_it_may_have_and_says_what_is_left_out() {
         let usage = |classes: Value| json!({ "ingressClasses": classes, "ingressHosts": ["*.example.com"] });
-        let class = |source: &Source| source.content().unwrap()["spec"].get("ingressClassName").cloned();
-        let one = within(&ingress("inside", &["a.example.com"]), usage(json!(["public", "inside"])));
+        let class = |source: &Source| {
+            source.content().unwrap()["spec"]
+                .get("ingressClassName")
+                .cloned()
+        };
+        let one = within(
+            &ingress("inside", &["a.example.com"]),
+            usage(json!(["public", "inside"])),
+        );
         assert_eq!((class(&one), one.partial), (Some(json!("inside")), None));
-        let other = within(&ingress("mine", &["a.example.com", "bank.test"]), usage(json!([""])));
+        let other = within(
+            &ingress("mine", &["a.example.com", "bank.test"]),
+            usage(json!([""])),
+        );
         assert_eq!(class(&other), None);
         let problem = other.partial.unwrap();
         assert_eq!(problem.reason, "HostNotAllowed");
-        assert!(problem.message.contains("bank.test; ") && problem.message.contains("class mine"), "{}", problem.message);
-        let elsewhere =
-            ExposureGrant::new(Some(&policy(usage(json!([""])))), []).apply(ingress("", &["a.example.com"]), &BTreeSet::new());
+        assert!(
+            problem.message.contains("bank.test; ") && problem.message.contains("class mine"),
+            "{}",
+            problem.message
+        );
+        let elsewhere = ExposureGrant::new(Some(&policy(usage(json!([""])))), [])
+            .apply(ingress("", &["a.example.com"]), &BTreeSet::new());
         assert_eq!(elsewhere.problem.unwrap().reason, "NoService");
     }
 }

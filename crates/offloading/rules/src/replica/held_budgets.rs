@@ -31,16 +31,18 @@ impl Leaving {
     /// Time for which budgets of its consumer may still keep it.
     fn left(&self, notice: Duration, now: Timestamp) -> Duration {
         match self {
-            Self::Drained { since, .. } => {
-                notice.saturating_sub(Duration::try_from(now.duration_since(*since)).unwrap_or_default())
-            }
+            Self::Drained { since, .. } => notice
+                .saturating_sub(Duration::try_from(now.duration_since(*since)).unwrap_or_default()),
             Self::TakenBack => Duration::ZERO,
         }
     }
 
     fn said(&self, notice: Duration) -> String {
         match self {
-            Self::Drained { node, .. } => format!("node {node} was cordoned more than {} s ago", notice.as_secs()),
+            Self::Drained { node, .. } => format!(
+                "node {node} was cordoned more than {} s ago",
+                notice.as_secs()
+            ),
             Self::TakenBack => "the room of a pod was taken back after its notice".to_owned(),
         }
     }
@@ -49,8 +51,8 @@ impl Leaving {
 /// Reason of a budget that would keep pods longer than the notice of the provider.
 pub const NOTICE_OVER: &str = "NoticeOver";
 
-/// The budgets of one mapped namespace, of which only the first ones hold, and none that would keep a pod longer than the notice. Also when
-/// the next one ceases to hold.
+/// The budgets of one mapped namespace, of which only the first ones hold, and none that would keep
+/// a pod longer than the notice. Also when the next one ceases to hold.
 pub fn limited(
     mut sources: Vec<Source>,
     leaving: &[LeavingPod],
@@ -59,15 +61,28 @@ pub fn limited(
 ) -> (Vec<Source>, Option<Duration>) {
     sources.sort_by(|one, other| one.key.cmp(&other.key));
     let (mut due, mut guarded): (Option<Duration>, BTreeSet<usize>) = (None, BTreeSet::new());
-    for (number, source) in sources.iter_mut().filter(|source| !source.deleted && source.problem.is_none()).enumerate() {
+    for (number, source) in sources
+        .iter_mut()
+        .filter(|source| !source.deleted && source.problem.is_none())
+        .enumerate()
+    {
         if number >= MAX_BUDGETS {
-            let why = format!("a namespace has at most {MAX_BUDGETS} PodDisruptionBudgets at the provider");
+            let why = format!(
+                "a namespace has at most {MAX_BUDGETS} PodDisruptionBudgets at the provider"
+            );
             source.problem = Some(Problem::new("LimitReached", why));
             continue;
         }
         // One whose change is refused may still select every pod.
-        let selector = source.content().and_then(|content| Selector::of(content.pointer("/spec/selector")?)).unwrap_or_default();
-        for (number, pod) in leaving.iter().enumerate().filter(|(_, pod)| selector.matches(&pod.labels)) {
+        let selector = source
+            .content()
+            .and_then(|content| Selector::of(content.pointer("/spec/selector")?))
+            .unwrap_or_default();
+        for (number, pod) in leaving
+            .iter()
+            .enumerate()
+            .filter(|(_, pod)| selector.matches(&pod.labels))
+        {
             let left = pod.why.left(notice, now);
             let problem = if left.is_zero() {
                 let why = format!("the provider waits no longer: {}", pod.why.said(notice));
@@ -87,7 +102,10 @@ pub fn limited(
         }
         source.is_draining &= source.problem.is_none();
         if source.problem.is_none() {
-            let selected = leaving.iter().enumerate().filter(|(_, pod)| selector.matches(&pod.labels));
+            let selected = leaving
+                .iter()
+                .enumerate()
+                .filter(|(_, pod)| selector.matches(&pod.labels));
             guarded.extend(selected.map(|(number, _)| number));
         }
     }
@@ -114,56 +132,118 @@ mod tests {
     }
 
     fn leaving(app: &str, why: Leaving) -> LeavingPod {
-        LeavingPod { labels: [("app".to_owned(), app.to_owned())].into(), why }
+        LeavingPod {
+            labels: [("app".to_owned(), app.to_owned())].into(),
+            why,
+        }
     }
 
     #[test]
     fn a_budget_keeps_pods_of_a_drained_node_for_the_notice_and_no_pod_that_is_taken_back() {
         let notice = Duration::from_mins(5);
-        let drained = |app: &str| leaving(app, Leaving::Drained { node: "milan-1".into(), since: at(100) });
+        let drained = |app: &str| {
+            leaving(
+                app,
+                Leaving::Drained {
+                    node: "milan-1".into(),
+                    since: at(100),
+                },
+            )
+        };
         let judged = |leaving: &[LeavingPod], second: i64| {
-            let (sources, due) = limited(vec![source("web", "web"), source("db", "db")], leaving, notice, at(second));
-            let reasons =
-                sources.iter().map(|one| one.problem.as_ref().map(|problem| problem.reason.clone())).collect::<Vec<_>>();
-            (sources.iter().map(|one| one.is_draining).collect::<Vec<_>>(), reasons, due)
+            let (sources, due) = limited(
+                vec![source("web", "web"), source("db", "db")],
+                leaving,
+                notice,
+                at(second),
+            );
+            let reasons = sources
+                .iter()
+                .map(|one| one.problem.as_ref().map(|problem| problem.reason.clone()))
+                .collect::<Vec<_>>();
+            (
+                sources
+                    .iter()
+                    .map(|one| one.is_draining)
+                    .collect::<Vec<_>>(),
+                reasons,
+                due,
+            )
         };
         let over = || Some(NOTICE_OVER.to_owned());
-        assert_eq!(judged(&[], 100), (vec![false, false], vec![None, None], None));
-        assert_eq!(judged(&[drained("web")], 399), (vec![false, true], vec![None, None], Some(Duration::from_secs(1))));
+        assert_eq!(
+            judged(&[], 100),
+            (vec![false, false], vec![None, None], None)
+        );
+        assert_eq!(
+            judged(&[drained("web")], 399),
+            (
+                vec![false, true],
+                vec![None, None],
+                Some(Duration::from_secs(1))
+            )
+        );
         assert_eq!(
             judged(&[drained("web")], 400),
             (vec![false, false], vec![None, over()], None),
             "it asks for nothing any more"
         );
-        assert_eq!(judged(&[leaving("db", Leaving::TakenBack)], 0), (vec![false, false], vec![over(), None], None));
+        assert_eq!(
+            judged(&[leaving("db", Leaving::TakenBack)], 0),
+            (vec![false, false], vec![over(), None], None)
+        );
     }
 
     #[test]
     fn of_two_budgets_for_one_pod_that_is_to_leave_the_first_holds() {
         let both = vec![source("a", "web"), source("b", "web"), source("c", "db")];
-        let drained = leaving("web", Leaving::Drained { node: "milan-1".into(), since: at(0) });
+        let drained = leaving(
+            "web",
+            Leaving::Drained {
+                node: "milan-1".into(),
+                since: at(0),
+            },
+        );
         let reasons = |leaving: &[LeavingPod]| {
             let (sources, _) = limited(both.clone(), leaving, Duration::from_secs(9), at(1));
-            sources.into_iter().map(|one| one.problem.map(|problem| problem.reason)).collect::<Vec<_>>()
+            sources
+                .into_iter()
+                .map(|one| one.problem.map(|problem| problem.reason))
+                .collect::<Vec<_>>()
         };
         assert_eq!(reasons(&[]), [None, None, None]);
-        assert_eq!(reasons(&[drained]), [None, Some("Invalid".to_owned()), None]);
+        assert_eq!(
+            reasons(&[drained]),
+            [None, Some("Invalid".to_owned()), None]
+        );
     }
 
     #[test]
     fn a_namespace_has_a_bounded_number_of_budgets_and_none_that_cannot_be_read() {
-        let many = (0..40).map(|number| source(&format!("b{number:02}"), "web")).collect();
+        let many = (0..40)
+            .map(|number| source(&format!("b{number:02}"), "web"))
+            .collect();
         let (sources, _) = limited(many, &[], Duration::ZERO, at(0));
-        let refused: Vec<&str> = sources.iter().filter(|one| one.problem.is_some()).map(|one| one.name.as_str()).collect();
+        let refused: Vec<&str> = sources
+            .iter()
+            .filter(|one| one.problem.is_some())
+            .map(|one| one.name.as_str())
+            .collect();
         assert_eq!((refused.len(), refused[0]), (8, "b32"));
-        let mut record =
-            json!({ "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": { "name": "web" }, "spec": {} });
-        for spec in [json!({}), json!({ "minAvailable": "50%", "selector": {} }), Value::Null] {
+        let mut record = json!({ "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": { "name": "web" }, "spec": {} });
+        for spec in [
+            json!({}),
+            json!({ "minAvailable": "50%", "selector": {} }),
+            Value::Null,
+        ] {
             record["spec"] = spec;
             let object = json!({ "apiVersion": "virtualkubelet.liqo.io/v1alpha1", "kind": "ReflectedObject",
                 "metadata": { "namespace": "t", "name": "x" }, "spec": { "namespace": "demo", "object": record.to_string() } });
             let source = Source::of_object(serde_json::from_value(object).unwrap());
-            assert_eq!(source.problem.map(|problem| problem.reason).as_deref(), Some("Invalid"));
+            assert_eq!(
+                source.problem.map(|problem| problem.reason).as_deref(),
+                Some("Invalid")
+            );
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Ingresses as they travel. Both sides rebuild each from the fields that mean the same in another cluster, and the provider limits
-//! it to its policy.
+//! Ingresses as they travel. Both sides rebuild each from the fields that mean the same in another
+//! cluster, and the provider limits it to its policy.
 //!
 //! | field of an Ingress | what happens |
 //! |---|---|
@@ -21,19 +21,39 @@ use crate::replica::kind::Kind;
 use crate::replica::name::replica_name;
 
 /// Annotations that mean something in this cluster only, or that name a class.
-const NEVER: [&str; 2] = ["kubectl.kubernetes.io/last-applied-configuration", "kubernetes.io/ingress.class"];
+const NEVER: [&str; 2] = [
+    "kubectl.kubernetes.io/last-applied-configuration",
+    "kubernetes.io/ingress.class",
+];
 
 /// Parts of annotation names that restrict access.
-const GUARDS: [&str; 9] =
-    ["auth", "whitelist", "white-list", "allowlist", "allow-list", "denylist", "deny-list", "source-range", "middleware"];
+const GUARDS: [&str; 9] = [
+    "auth",
+    "whitelist",
+    "white-list",
+    "allowlist",
+    "allow-list",
+    "denylist",
+    "deny-list",
+    "source-range",
+    "middleware",
+];
 
-/// Whether an annotation restricts access. Another cluster may not know it, and would not enforce it.
+/// Whether an annotation restricts access. Another cluster may not know it, and would not enforce
+/// it.
 pub(crate) fn is_guarded(object: &Value) -> bool {
-    let annotations = object.pointer("/metadata/annotations").and_then(Value::as_object).into_iter().flatten();
-    annotations.filter_map(|(key, value)| Some((key.to_lowercase(), value.as_str()?.trim()))).any(|(key, value)| {
-        let is_off = value.is_empty() || value.eq_ignore_ascii_case("false");
-        (!is_off && GUARDS.iter().any(|guard| name_of(&key).contains(guard))) || is_internal(&key, value)
-    })
+    let annotations = object
+        .pointer("/metadata/annotations")
+        .and_then(Value::as_object)
+        .into_iter()
+        .flatten();
+    annotations
+        .filter_map(|(key, value)| Some((key.to_lowercase(), value.as_str()?.trim())))
+        .any(|(key, value)| {
+            let is_off = value.is_empty() || value.eq_ignore_ascii_case("false");
+            (!is_off && GUARDS.iter().any(|guard| name_of(&key).contains(guard)))
+                || is_internal(&key, value)
+        })
 }
 
 /// The name of an annotation without its domain.
@@ -43,23 +63,38 @@ fn name_of(key: &str) -> &str {
 
 /// Whether an annotation says that its object is internal.
 pub(crate) fn is_internal(key: &str, value: &str) -> bool {
-    let says_so = ["internal", "intranet", "private"].iter().any(|word| value.eq_ignore_ascii_case(word));
-    let names_it = ["internal", "private", "disable-public"].iter().any(|word| name_of(key).contains(word));
+    let says_so = ["internal", "intranet", "private"]
+        .iter()
+        .any(|word| value.eq_ignore_ascii_case(word));
+    let names_it = ["internal", "private", "disable-public"]
+        .iter()
+        .any(|word| name_of(key).contains(word));
     says_so || (names_it && !value.is_empty() && !value.eq_ignore_ascii_case("false"))
 }
 
 /// The fields of an Ingress that mean the same in another cluster.
 pub fn ingress(object: &Value) -> Map<String, Value> {
     let mut spec = fields(&object["spec"], &["ingressClassName"]);
-    spec.extend(backend(value_at(object, "/spec/defaultBackend")).map(|backend| ("defaultBackend".to_owned(), backend)));
+    spec.extend(
+        backend(value_at(object, "/spec/defaultBackend"))
+            .map(|backend| ("defaultBackend".to_owned(), backend)),
+    );
     for (field, known) in [("rules", rule as fn(&Value) -> Value), ("tls", tls)] {
-        let all: Vec<Value> = items(object, &format!("/spec/{field}")).iter().map(known).collect();
+        let all: Vec<Value> = items(object, &format!("/spec/{field}"))
+            .iter()
+            .map(known)
+            .collect();
         if !all.is_empty() {
             spec.insert(field.into(), all.into());
         }
     }
-    let mut annotations = object.pointer("/metadata/annotations").and_then(Value::as_object).cloned().unwrap_or_default();
-    annotations.retain(|key, value| value.is_string() && !is_own(key) && !NEVER.contains(&key.as_str()));
+    let mut annotations = object
+        .pointer("/metadata/annotations")
+        .and_then(Value::as_object)
+        .cloned()
+        .unwrap_or_default();
+    annotations
+        .retain(|key, value| value.is_string() && !is_own(key) && !NEVER.contains(&key.as_str()));
     let mut known = Map::from_iter([("spec".to_owned(), spec.into())]);
     if !annotations.is_empty() {
         known.insert("metadata".into(), json!({ "annotations": annotations }));
@@ -83,7 +118,10 @@ fn rule(rule: &Value) -> Value {
 
 fn tls(entry: &Value) -> Value {
     let mut known = fields(entry, &["secretName"]);
-    let hosts: Vec<&str> = items(entry, "/hosts").iter().filter_map(Value::as_str).collect();
+    let hosts: Vec<&str> = items(entry, "/hosts")
+        .iter()
+        .filter_map(Value::as_str)
+        .collect();
     if !hosts.is_empty() {
         known.insert("hosts".into(), json!(hosts));
     }
@@ -101,12 +139,19 @@ fn backend(backend: &Value) -> Option<Value> {
 
 /// The Secrets that an Ingress names.
 pub fn secrets(object: &Value) -> BTreeSet<String> {
-    items(object, "/spec/tls").iter().filter_map(|entry| text(entry, "/secretName")).map(str::to_owned).collect()
+    items(object, "/spec/tls")
+        .iter()
+        .filter_map(|entry| text(entry, "/secretName"))
+        .map(str::to_owned)
+        .collect()
 }
 
 /// The provider's side: gives the Secrets that an Ingress names the names of their replicas.
 pub(crate) fn name_replicas(ingress: &mut Map<String, Value>) {
-    let entries = ingress.get_mut("spec").and_then(|spec| spec.get_mut("tls")).and_then(Value::as_array_mut);
+    let entries = ingress
+        .get_mut("spec")
+        .and_then(|spec| spec.get_mut("tls"))
+        .and_then(Value::as_array_mut);
     for entry in entries.into_iter().flatten() {
         if let Some(Value::String(name)) = entry.get_mut("secretName") {
             *name = replica_name(Kind::Secret, name);
@@ -142,21 +187,31 @@ impl Limits<'_> {
     pub fn clamp(&self, object: &Value) -> Clamped {
         let mut known = ingress(object);
         let mut clamped = Clamped::default();
-        let Some(spec) = known.get_mut("spec").and_then(Value::as_object_mut) else { return clamped };
-        let rules: Vec<Value> = list(spec.remove("rules")).into_iter().filter_map(|one| self.rule(one, &mut clamped)).collect();
-        let default =
-            spec.remove("defaultBackend").filter(|backend| self.claims("", &mut clamped) & self.leads(backend, &mut clamped));
+        let Some(spec) = known.get_mut("spec").and_then(Value::as_object_mut) else {
+            return clamped;
+        };
+        let rules: Vec<Value> = list(spec.remove("rules"))
+            .into_iter()
+            .filter_map(|one| self.rule(one, &mut clamped))
+            .collect();
+        let default = spec
+            .remove("defaultBackend")
+            .filter(|backend| self.claims("", &mut clamped) & self.leads(backend, &mut clamped));
         let leads = default.is_some() || rules.iter().any(|rule| rule.get("http").is_some());
         spec.extend(default.map(|backend| ("defaultBackend".to_owned(), backend)));
         if !rules.is_empty() {
             spec.insert("rules".into(), rules.into());
         }
-        let tls: Vec<Value> = list(spec.remove("tls")).into_iter().filter_map(|entry| self.tls(entry, &mut clamped)).collect();
+        let tls: Vec<Value> = list(spec.remove("tls"))
+            .into_iter()
+            .filter_map(|entry| self.tls(entry, &mut clamped))
+            .collect();
         if !tls.is_empty() {
             spec.insert("tls".into(), tls.into());
         }
-        if let Some(mut annotations) =
-            known.remove("metadata").and_then(|metadata| metadata.get("annotations")?.as_object().cloned())
+        if let Some(mut annotations) = known
+            .remove("metadata")
+            .and_then(|metadata| metadata.get("annotations")?.as_object().cloned())
         {
             annotations.retain(|key, _| {
                 let is_kept = self.annotations.contains(key);
@@ -177,12 +232,19 @@ impl Limits<'_> {
         if !self.claims(text(&rule, "/host").unwrap_or_default(), clamped) {
             return None;
         }
-        if let Some(paths) = rule.pointer_mut("/http/paths").and_then(Value::as_array_mut) {
+        if let Some(paths) = rule
+            .pointer_mut("/http/paths")
+            .and_then(Value::as_array_mut)
+        {
             paths.retain(|path| {
                 let named = text(path, "/path").unwrap_or_default();
-                let is_plain = named.chars().all(|one| one.is_ascii_alphanumeric() || "-._~%!&*+,=:@/".contains(one));
+                let is_plain = named
+                    .chars()
+                    .all(|one| one.is_ascii_alphanumeric() || "-._~%!&*+,=:@/".contains(one));
                 if !is_plain {
-                    clamped.paths.insert(named.escape_debug().take(100).collect());
+                    clamped
+                        .paths
+                        .insert(named.escape_debug().take(100).collect());
                 }
                 is_plain && self.leads(&path["backend"], clamped)
             });
@@ -213,12 +275,17 @@ impl Limits<'_> {
 
     /// Whether a host may be claimed; the empty one is every host.
     fn claims(&self, host: &str, clamped: &mut Clamped) -> bool {
-        let fits = self.hosts.iter().any(|pattern| match pattern.strip_prefix('*') {
-            Some("") => true,
-            // The dot makes it a whole domain, and the host needs something in front of it.
-            Some(domain) => domain.starts_with('.') && host.len() > domain.len() && host.ends_with(domain),
-            None => !host.is_empty() && pattern == host,
-        });
+        let fits = self
+            .hosts
+            .iter()
+            .any(|pattern| match pattern.strip_prefix('*') {
+                Some("") => true,
+                // The dot makes it a whole domain, and the host needs something in front of it.
+                Some(domain) => {
+                    domain.starts_with('.') && host.len() > domain.len() && host.ends_with(domain)
+                }
+                None => !host.is_empty() && pattern == host,
+            });
         if !fits {
             clamped.hosts.insert(host.to_owned());
         }
@@ -254,7 +321,12 @@ mod tests {
         let strings = |all: &[&str]| all.iter().map(|&one| one.to_owned()).collect::<Vec<_>>();
         let services = BTreeSet::from(["web".to_owned()]);
         let (hosts, annotations) = (strings(hosts), strings(annotations));
-        Limits { hosts: &hosts, annotations: &annotations, services: &services }.clamp(&home(spec))
+        Limits {
+            hosts: &hosts,
+            annotations: &annotations,
+            services: &services,
+        }
+        .clamp(&home(spec))
     }
 
     fn names(all: &[&str]) -> BTreeSet<String> {
@@ -273,7 +345,10 @@ mod tests {
             "rules": [{ "host": "a.example.com", "http": { "paths": [path("/", "web")] } }, { "host": "b.example.com" }],
             "tls": [{ "hosts": ["a.example.com"], "secretName": "cert" }] });
         assert_eq!(known["spec"], expected);
-        assert_eq!(known["metadata"]["annotations"], json!({ "example.com/size": "1m", "example.com/server-snippet": "evil" }));
+        assert_eq!(
+            known["metadata"]["annotations"],
+            json!({ "example.com/size": "1m", "example.com/server-snippet": "evil" })
+        );
         assert_eq!(Value::from(ingress(&known)), known);
         assert_eq!(secrets(&known), names(&["cert"]));
     }
@@ -295,9 +370,15 @@ mod tests {
         let claimed = |patterns: &[&str]| {
             let clamped = clamp(patterns, &[], &json!({ "rules": rules }));
             let content = clamped.content.unwrap_or_default();
-            items(&content, "/spec/rules").iter().map(|rule| rule["host"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+            items(&content, "/spec/rules")
+                .iter()
+                .map(|rule| rule["host"].as_str().unwrap().to_owned())
+                .collect::<Vec<_>>()
         };
-        assert_eq!(claimed(&["*.example.com"]), ["a.example.com", "a.b.example.com", "*.example.com"]);
+        assert_eq!(
+            claimed(&["*.example.com"]),
+            ["a.example.com", "a.b.example.com", "*.example.com"]
+        );
         assert_eq!(claimed(&["bank.test"]), ["bank.test"]);
         assert_eq!(claimed(&["*"]).len(), rules.len());
         assert!(claimed(&[]).is_empty());
@@ -319,7 +400,10 @@ mod tests {
         let spec = json!({ "rules": [{ "host": "a.example.com", "http": { "paths": [path("/", "web")] } }],
             "tls": [{ "hosts": ["a.example.com", "bank.test"], "secretName": "one" }, { "hosts": ["bank.test"], "secretName": "two" }] });
         let clamped = clamp(&["*.example.com"], &[], &spec);
-        assert_eq!(clamped.content.unwrap()["spec"]["tls"], json!([{ "hosts": ["a.example.com"], "secretName": "one" }]));
+        assert_eq!(
+            clamped.content.unwrap()["spec"]["tls"],
+            json!([{ "hosts": ["a.example.com"], "secretName": "one" }])
+        );
         assert_eq!(clamped.hosts, names(&["bank.test"]));
     }
 
@@ -332,9 +416,17 @@ mod tests {
             clamped.content.unwrap()["spec"]["rules"],
             json!([{ "host": "a.example.com", "http": { "paths": [path("/ok/%20a", "web")] } }])
         );
-        assert_eq!((clamped.services, clamped.paths), (names(&["admins"]), names(&["/x{}\\n location", "/y;z"])));
         assert_eq!(
-            clamp(&["*"], &[], &json!({ "defaultBackend": to("admins"), "rules": [{ "host": "b.example.com" }] })).content,
+            (clamped.services, clamped.paths),
+            (names(&["admins"]), names(&["/x{}\\n location", "/y;z"]))
+        );
+        assert_eq!(
+            clamp(
+                &["*"],
+                &[],
+                &json!({ "defaultBackend": to("admins"), "rules": [{ "host": "b.example.com" }] })
+            )
+            .content,
             None
         );
     }
@@ -344,24 +436,49 @@ mod tests {
         let kept = |names: &[&str]| {
             let clamped = clamp(&["*"], names, &json!({ "defaultBackend": to("web") }));
             let content = clamped.content.unwrap();
-            let kept = content.pointer("/metadata/annotations").and_then(Value::as_object).cloned().unwrap_or_default();
-            (kept.keys().cloned().collect::<BTreeSet<_>>(), clamped.annotations)
+            let kept = content
+                .pointer("/metadata/annotations")
+                .and_then(Value::as_object)
+                .cloned()
+                .unwrap_or_default();
+            (
+                kept.keys().cloned().collect::<BTreeSet<_>>(),
+                clamped.annotations,
+            )
         };
         let (size, snippet) = ("example.com/size", "example.com/server-snippet");
         assert_eq!(kept(&[]), (names(&[]), names(&[size, snippet])));
         assert_eq!(kept(&[size]), (names(&[size]), names(&[snippet])));
-        assert_eq!(kept(&["*", "example.com/*"]).0, names(&[]), "a pattern would let through what claims other hosts");
-        assert_eq!(kept(&["kubernetes.io/ingress.class", "liqo.io/remote-class"]).0, names(&[]));
+        assert_eq!(
+            kept(&["*", "example.com/*"]).0,
+            names(&[]),
+            "a pattern would let through what claims other hosts"
+        );
+        assert_eq!(
+            kept(&["kubernetes.io/ingress.class", "liqo.io/remote-class"]).0,
+            names(&[])
+        );
     }
 
     #[test]
     fn an_ingress_that_not_everybody_may_use_is_known_by_its_annotations() {
-        let guarded = |key: &str, value: &str| is_guarded(&json!({ "metadata": { "annotations": { key: value } } }));
+        let guarded = |key: &str, value: &str| {
+            is_guarded(&json!({ "metadata": { "annotations": { key: value } } }))
+        };
         for (key, value) in [
-            ("nginx.ingress.kubernetes.io/auth-url", "https://sso.example.com"),
-            ("nginx.ingress.kubernetes.io/whitelist-source-range", "192.0.2.0/24"),
+            (
+                "nginx.ingress.kubernetes.io/auth-url",
+                "https://sso.example.com",
+            ),
+            (
+                "nginx.ingress.kubernetes.io/whitelist-source-range",
+                "192.0.2.0/24",
+            ),
             ("alb.ingress.kubernetes.io/scheme", "internal"),
-            ("traefik.ingress.kubernetes.io/router.middlewares", "demo-auth@kubernetescrd"),
+            (
+                "traefik.ingress.kubernetes.io/router.middlewares",
+                "demo-auth@kubernetescrd",
+            ),
             ("haproxy.org/allow-list", "192.0.2.1"),
         ] {
             assert!(guarded(key, value), "{key}");

@@ -1,12 +1,14 @@
-//! Isolation of pods in mapped namespaces, for what they reach and what reaches them: the provider's limits, and within them the consumer's
-//! own `NetworkPolicy`s. Pure.
+//! Isolation of pods in mapped namespaces, for what they reach and what reaches them: the
+//! provider's limits, and within them the consumer's own `NetworkPolicy`s. Pure.
 //!
-//! Kubernetes adds policies up, so a policy next to those of the consumer cannot limit them. Instead one policy, `liqo`, closes all
-//! pods, and this module renders everything else within the limits:
+//! Kubernetes adds policies up, so a policy next to those of the consumer cannot limit them.
+//! Instead one policy, `liqo`, closes all pods, and this module renders everything else within the
+//! limits:
 //!
 //! - each policy of the consumer, see `IsolationPolicy::clamp`;
-//! - what pods may do by default, only for pods that no policy of the consumer selects, see [`IsolationPolicy::own_policies`]:
-//!   otherwise the default would open what the consumer's policy closes.
+//! - what pods may do by default, only for pods that no policy of the consumer selects, see
+//!   [`IsolationPolicy::own_policies`]: otherwise the default would open what the consumer's policy
+//!   closes.
 //!
 //! | | what reaches pods | what they reach |
 //! |---|---|---|
@@ -14,9 +16,10 @@
 //! here is ours | the consumer's pods, the internet, DNS |
 //! | at most | these, and the internet where the consumer's policy says so | the consumer's pods, the internet, DNS |
 //!
-//! The internet is what is not private and belongs neither to this cluster nor to a peer, see [`internal_networks`]. DNS is Liqo's
-//! resolver, which asks our own but knows no names of other namespaces; only where there is no resolver, it is our own at port 53.
-//! Where the consumer's pods may use our API server, they reach it in the same way.
+//! The internet is what is not private and belongs neither to this cluster nor to a peer, see
+//! [`internal_networks`]. DNS is Liqo's resolver, which asks our own but knows no names of other
+//! namespaces; only where there is no resolver, it is our own at port 53. Where the consumer's pods
+//! may use our API server, they reach it in the same way.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -32,7 +35,9 @@ use serde_json::Value;
 use crate::json::{managed_object, set_at};
 use crate::namespace::mapped::MAPPED;
 use crate::replica::label_selector::{Selector, complement};
-use crate::replica::network_policy::{Block, NetworkPolicy, Port, PortNumber, Rule, RulePeer, everywhere, is_private, sorted};
+use crate::replica::network_policy::{
+    Block, NetworkPolicy, Port, PortNumber, Rule, RulePeer, everywhere, is_private, sorted,
+};
 
 /// The policy that closes all pods, and the prefix of the names of our other policies.
 const OWN: &str = "liqo";
@@ -40,7 +45,8 @@ const OWN: &str = "liqo";
 const MAX_LEN: usize = 64 * 1024;
 /// A policy with more ranges is always longer than that, so it is not even serialised.
 const MAX_RANGES: usize = MAX_LEN / r#""0.0.0.0/0","#.len();
-/// Maximum number of networks that are not the internet. With these a policy still has room for its own rules.
+/// Maximum number of networks that are not the internet. With these a policy still has room for its
+/// own rules.
 const MAX_INTERNAL: usize = 1000;
 const DNS_PORT_NAMES: [&str; 2] = ["dns", "dns-tcp"];
 
@@ -52,8 +58,9 @@ pub struct IsolationPolicy {
     pub internal: BTreeSet<IpNet>,
     /// The consumer's prefixes, as we see them: its pods in other clusters.
     pub prefixes: Vec<IpNet>,
-    /// The prefixes of our own pods, if what runs in the namespace is ours: the consumer is our provider, and runs pods of ours here. Like
-    /// any pod of ours at a provider, they are open to our pods. What they reach is a matter of the consumer, so they reach no pod of ours.
+    /// The prefixes of our own pods, if what runs in the namespace is ours: the consumer is our
+    /// provider, and runs pods of ours here. Like any pod of ours at a provider, they are open to
+    /// our pods. What they reach is a matter of the consumer, so they reach no pod of ours.
     pub own_pods: Vec<IpNet>,
     /// Our API servers, if the consumer's pods may use them.
     pub api_servers: Vec<SocketAddr>,
@@ -63,13 +70,20 @@ pub struct IsolationPolicy {
     pub ingress_sources: Vec<RulePeer>,
 }
 
-/// Parses an allowed ingress source of a policy: the pods of a namespace here, or a range of addresses.
+/// Parses an allowed ingress source of a policy: the pods of a namespace here, or a range of
+/// addresses.
 pub fn allowed_ingress_source(said: &str) -> Option<RulePeer> {
     if said.contains('/') {
-        return Some(RulePeer::Block(Block::new(said.parse::<IpNet>().ok()?.trunc(), [])?));
+        return Some(RulePeer::Block(Block::new(
+            said.parse::<IpNet>().ok()?.trunc(),
+            [],
+        )?));
     }
     let namespaces = Selector::exactly(&[("kubernetes.io/metadata.name", said)]);
-    Some(RulePeer::Elsewhere { namespaces, pods: None })
+    Some(RulePeer::Elsewhere {
+        namespaces,
+        pods: None,
+    })
 }
 
 /// A consumer's policy within the limits.
@@ -97,7 +111,10 @@ impl ClampedRanges {
     /// Counts these parts.
     fn counted(&mut self, parts: impl Iterator<Item = Block>) -> Vec<Block> {
         let parts: Vec<Block> = parts.collect();
-        self.ranges += parts.iter().map(|part| 1 + part.except.len()).sum::<usize>();
+        self.ranges += parts
+            .iter()
+            .map(|part| 1 + part.except.len())
+            .sum::<usize>();
         parts
     }
 }
@@ -107,15 +124,28 @@ impl IsolationPolicy {
     pub(crate) fn clamp(&self, policy: &NetworkPolicy) -> Option<Clamped> {
         let mut ranges = ClampedRanges::default();
         let mut rules = |rules: &Option<Vec<Rule>>, is_egress: bool| {
-            let clamped = |rules: &Vec<Rule>| rules.iter().flat_map(|rule| self.rule(rule, is_egress, &mut ranges)).collect();
-            rules.as_ref().map(clamped).map(|rules: BTreeSet<Rule>| rules.into_iter().collect())
+            let clamped = |rules: &Vec<Rule>| {
+                rules
+                    .iter()
+                    .flat_map(|rule| self.rule(rule, is_egress, &mut ranges))
+                    .collect()
+            };
+            rules
+                .as_ref()
+                .map(clamped)
+                .map(|rules: BTreeSet<Rule>| rules.into_iter().collect())
         };
         let (ingress, egress) = (rules(&policy.ingress, false), rules(&policy.egress, true));
         if ranges.is_too_long() {
             return None;
         }
         let refused = ranges.refused;
-        let policy = NetworkPolicy { pods: policy.pods.clone(), ingress, egress, narrowed: policy.narrowed };
+        let policy = NetworkPolicy {
+            pods: policy.pods.clone(),
+            ingress,
+            egress,
+            narrowed: policy.narrowed,
+        };
         (policy.to_json().to_string().len() <= MAX_LEN).then_some(Clamped { policy, refused })
     }
 
@@ -127,10 +157,19 @@ impl IsolationPolicy {
         let peers = match &rule.peers {
             None => {
                 let internet = ranges.counted(self.internet());
-                ranges.refused.extend(everywhere().map(|all| all.cidr).into_iter().filter(|_| internet.is_empty()));
+                ranges.refused.extend(
+                    everywhere()
+                        .map(|all| all.cidr)
+                        .into_iter()
+                        .filter(|_| internet.is_empty()),
+                );
                 let ingress_sources = self.ingress_sources.iter().filter(|_| !is_egress).cloned();
                 let own_pods = self.own_pods(is_egress).map(RulePeer::Block);
-                self.tenant().chain(internet.into_iter().map(RulePeer::Block)).chain(ingress_sources).chain(own_pods).collect()
+                self.tenant()
+                    .chain(internet.into_iter().map(RulePeer::Block))
+                    .chain(ingress_sources)
+                    .chain(own_pods)
+                    .collect()
             }
             Some(peers) => {
                 let mut clamped = BTreeSet::new();
@@ -143,11 +182,16 @@ impl IsolationPolicy {
                         RulePeer::Pods(_) => _ = clamped.insert(peer.clone()),
                         RulePeer::Elsewhere { namespaces, pods } => {
                             let namespaces = namespaces.clone().and(&self.namespaces());
-                            clamped.insert(RulePeer::Elsewhere { namespaces, pods: pods.clone() });
+                            clamped.insert(RulePeer::Elsewhere {
+                                namespaces,
+                                pods: pods.clone(),
+                            });
                         }
                         RulePeer::Block(block) => {
                             let parts = ranges.counted(self.parts(block, is_egress));
-                            ranges.refused.extend(parts.is_empty().then_some(block.cidr));
+                            ranges
+                                .refused
+                                .extend(parts.is_empty().then_some(block.cidr));
                             clamped.extend(parts.into_iter().map(RulePeer::Block));
                         }
                     }
@@ -155,98 +199,204 @@ impl IsolationPolicy {
                 clamped
             }
         };
-        let rules = Rule { peers: Some(peers), ports: rule.ports.clone() }.unless_empty().into_iter();
-        let dns =
-            self.dns_rules(rule.ports.as_ref()).into_iter().filter_map(Rule::unless_empty).filter(|_| is_egress && resolves);
+        let rules = Rule {
+            peers: Some(peers),
+            ports: rule.ports.clone(),
+        }
+        .unless_empty()
+        .into_iter();
+        let dns = self
+            .dns_rules(rule.ports.as_ref())
+            .into_iter()
+            .filter_map(Rule::unless_empty)
+            .filter(|_| is_egress && resolves);
         let is_everybody = is_egress && rule.peers.is_none();
-        rules.chain(dns).chain(is_everybody.then(|| self.api_server_rules(rule.ports.as_ref())).into_iter().flatten()).collect()
+        rules
+            .chain(dns)
+            .chain(
+                is_everybody
+                    .then(|| self.api_server_rules(rule.ports.as_ref()))
+                    .into_iter()
+                    .flatten(),
+            )
+            .collect()
     }
 
     /// The reachable part of a range.
     fn parts(&self, block: &Block, is_egress: bool) -> impl Iterator<Item = Block> {
         let ours = self.own_pods.iter().filter(move |_| !is_egress);
-        let elsewhere = self.prefixes.iter().chain(ours).filter_map(|prefix| block.within(prefix));
+        let elsewhere = self
+            .prefixes
+            .iter()
+            .chain(ours)
+            .filter_map(|prefix| block.within(prefix));
         elsewhere.chain(block.on_the_internet(self.internal.iter().copied()))
     }
 
     /// Our own pods, as far as they may reach the consumer's.
     fn own_pods(&self, is_egress: bool) -> impl Iterator<Item = Block> {
-        self.own_pods.iter().filter(move |_| !is_egress).filter_map(|prefix| Block::new(*prefix, []))
+        self.own_pods
+            .iter()
+            .filter(move |_| !is_egress)
+            .filter_map(|prefix| Block::new(*prefix, []))
     }
 
     /// The consumer's namespaces here.
     fn namespaces(&self) -> Selector {
-        Selector::exactly(&[(labels::CONSUMER_ID, self.consumer.as_str()), (labels::NAMESPACE_KIND, MAPPED)])
+        Selector::exactly(&[
+            (labels::CONSUMER_ID, self.consumer.as_str()),
+            (labels::NAMESPACE_KIND, MAPPED),
+        ])
     }
 
     /// The consumer's pods, here and elsewhere.
     fn tenant(&self) -> impl Iterator<Item = RulePeer> {
-        let elsewhere = self.prefixes.iter().filter_map(|prefix| Block::new(*prefix, [])).map(RulePeer::Block);
-        [RulePeer::Elsewhere { namespaces: self.namespaces(), pods: None }].into_iter().chain(elsewhere)
+        let elsewhere = self
+            .prefixes
+            .iter()
+            .filter_map(|prefix| Block::new(*prefix, []))
+            .map(RulePeer::Block);
+        [RulePeer::Elsewhere {
+            namespaces: self.namespaces(),
+            pods: None,
+        }]
+        .into_iter()
+        .chain(elsewhere)
     }
 
     fn internet(&self) -> impl Iterator<Item = Block> {
-        everywhere().into_iter().filter_map(|block| block.on_the_internet(self.internal.iter().copied()))
+        everywhere()
+            .into_iter()
+            .filter_map(|block| block.on_the_internet(self.internal.iter().copied()))
     }
 
     /// Each of our API servers that may be used, at its port if these ports have it.
     fn api_server_rules(&self, ports: Option<&BTreeSet<Port>>) -> Vec<Rule> {
-        let has = |server: &&SocketAddr| ports.is_none_or(|ports| ports.iter().any(|port| port.has("TCP", server.port(), &[])));
-        let rule = |server: &SocketAddr| {
-            let port = Port { protocol: "TCP".to_owned(), port: Some(PortNumber::Number(server.port())), end: None };
-            let block = Block::new(server.ip().into(), [])?;
-            Some(Rule { peers: Some([RulePeer::Block(block)].into()), ports: Some([port].into()) })
+        let has = |server: &&SocketAddr| {
+            ports.is_none_or(|ports| ports.iter().any(|port| port.has("TCP", server.port(), &[])))
         };
-        self.api_servers.iter().filter(has).filter_map(rule).collect()
+        let rule = |server: &SocketAddr| {
+            let port = Port {
+                protocol: "TCP".to_owned(),
+                port: Some(PortNumber::Number(server.port())),
+                end: None,
+            };
+            let block = Block::new(server.ip().into(), [])?;
+            Some(Rule {
+                peers: Some([RulePeer::Block(block)].into()),
+                ports: Some([port].into()),
+            })
+        };
+        self.api_servers
+            .iter()
+            .filter(has)
+            .filter_map(rule)
+            .collect()
     }
 
-    /// Liqo's resolver, and our DNS where pods ask it, over those of their protocols for which these ports contain the port of DNS. The
-    /// resolver's pods listen at another port, behind its Service.
+    /// Liqo's resolver, and our DNS where pods ask it, over those of their protocols for which
+    /// these ports contain the port of DNS. The resolver's pods listen at another port, behind its
+    /// Service.
     fn dns_rules(&self, ports: Option<&BTreeSet<Port>>) -> Vec<Rule> {
-        let has = |protocol: &&str| ports.is_none_or(|ports| ports.iter().any(|port| port.has(protocol, 53, &DNS_PORT_NAMES)));
+        let has = |protocol: &&str| {
+            ports.is_none_or(|ports| {
+                ports
+                    .iter()
+                    .any(|port| port.has(protocol, 53, &DNS_PORT_NAMES))
+            })
+        };
         let at = |peer: RulePeer, port: u16| {
-            let port = |protocol: &str| Port { protocol: protocol.to_owned(), port: Some(PortNumber::Number(port)), end: None };
-            Rule { peers: Some([peer].into()), ports: Some(["TCP", "UDP"].iter().copied().filter(has).map(port).collect()) }
+            let port = |protocol: &str| Port {
+                protocol: protocol.to_owned(),
+                port: Some(PortNumber::Number(port)),
+                end: None,
+            };
+            Rule {
+                peers: Some([peer].into()),
+                ports: Some(
+                    ["TCP", "UDP"]
+                        .iter()
+                        .copied()
+                        .filter(has)
+                        .map(port)
+                        .collect(),
+                ),
+            }
         };
         let own = self.cluster_dns.then(|| at(RulePeer::dns(), 53));
-        own.into_iter().chain([at(RulePeer::resolver(), RESOLVER_PORT)]).collect()
+        own.into_iter()
+            .chain([at(RulePeer::resolver(), RESOLVER_PORT)])
+            .collect()
     }
 
-    /// Our own policies, by name: the one that closes all pods, and those that open the defaults for the pods that none of these
-    /// policies selects. If that takes too many selectors, they open nothing.
+    /// Our own policies, by name: the one that closes all pods, and those that open the defaults
+    /// for the pods that none of these policies selects. If that takes too many selectors, they
+    /// open nothing.
     pub fn own_policies(&self, policies: &[NetworkPolicy]) -> BTreeMap<String, NetworkPolicy> {
-        let to = |peers: BTreeSet<RulePeer>| Rule { peers: Some(peers), ports: None };
+        let to = |peers: BTreeSet<RulePeer>| Rule {
+            peers: Some(peers),
+            ports: None,
+        };
         let own_pods = self.own_pods(false).map(RulePeer::Block);
-        let ingress = vec![to(self.tenant().chain(self.ingress_sources.iter().cloned()).chain(own_pods).collect())];
-        let mut egress = vec![to(self.tenant().chain(self.internet().map(RulePeer::Block)).collect())];
+        let ingress = vec![to(self
+            .tenant()
+            .chain(self.ingress_sources.iter().cloned())
+            .chain(own_pods)
+            .collect())];
+        let mut egress = vec![to(self
+            .tenant()
+            .chain(self.internet().map(RulePeer::Block))
+            .collect())];
         egress.extend(self.dns_rules(None));
         egress.extend(self.api_server_rules(None));
         let egress = sorted(egress.into_iter());
         let others = |says: fn(&NetworkPolicy) -> bool| {
-            let selectors: BTreeSet<Selector> =
-                policies.iter().filter(|policy| says(policy)).map(|policy| policy.pods.clone()).collect();
+            let selectors: BTreeSet<Selector> = policies
+                .iter()
+                .filter(|policy| says(policy))
+                .map(|policy| policy.pods.clone())
+                .collect();
             complement(&selectors).unwrap_or_default()
         };
-        let ingress = others(|policy| policy.ingress.is_some()).into_iter().map(|pods| NetworkPolicy {
-            pods,
-            ingress: Some(ingress.clone()),
-            egress: None,
-            narrowed: false,
-        });
-        let egress = others(|policy| policy.egress.is_some()).into_iter().map(|pods| NetworkPolicy {
-            pods,
-            ingress: None,
-            egress: Some(egress.clone()),
-            narrowed: false,
-        });
-        let fits = |(_, policy): &(String, NetworkPolicy)| policy.to_json().to_string().len() <= MAX_LEN;
+        let ingress = others(|policy| policy.ingress.is_some())
+            .into_iter()
+            .map(|pods| NetworkPolicy {
+                pods,
+                ingress: Some(ingress.clone()),
+                egress: None,
+                narrowed: false,
+            });
+        let egress = others(|policy| policy.egress.is_some())
+            .into_iter()
+            .map(|pods| NetworkPolicy {
+                pods,
+                ingress: None,
+                egress: Some(egress.clone()),
+                narrowed: false,
+            });
+        let fits =
+            |(_, policy): &(String, NetworkPolicy)| policy.to_json().to_string().len() <= MAX_LEN;
         let named = |name: &'static str| {
             move |(number, policy): (usize, NetworkPolicy)| {
-                (if number == 0 { format!("{OWN}-{name}") } else { format!("{OWN}-{name}-{number}") }, policy)
+                (
+                    if number == 0 {
+                        format!("{OWN}-{name}")
+                    } else {
+                        format!("{OWN}-{name}-{number}")
+                    },
+                    policy,
+                )
             }
         };
-        let open = ingress.enumerate().map(named("ingress")).chain(egress.enumerate().map(named("egress"))).filter(fits);
-        [(OWN.to_owned(), NetworkPolicy::closed())].into_iter().chain(open).collect()
+        let open = ingress
+            .enumerate()
+            .map(named("ingress"))
+            .chain(egress.enumerate().map(named("egress")))
+            .filter(fits);
+        [(OWN.to_owned(), NetworkPolicy::closed())]
+            .into_iter()
+            .chain(open)
+            .collect()
     }
 
     /// A policy, ours or the consumer's, as an object of a namespace.
@@ -257,27 +407,38 @@ impl IsolationPolicy {
     }
 }
 
-/// The beginning of the names of those policies of ours that travel, in namespaces whose pods run at other clusters: the pods of one of our
-/// consumers must not reach those of another one there, where all of them are ours. Each cluster has another name for them, because
-/// the next one may lend the pods on, too.
+/// The beginning of the names of those policies of ours that travel, in namespaces whose pods run
+/// at other clusters: the pods of one of our consumers must not reach those of another one there,
+/// where all of them are ours. Each cluster has another name for them, because the next one may
+/// lend the pods on, too.
 pub fn lent_on_prefix(own: &ClusterId) -> String {
     format!("lent-on-{}-", own.short())
 }
 
-/// The name of the copy that closes all pods. It always exists, and sorts before the others; no pod travels before it.
+/// The name of the copy that closes all pods. It always exists, and sorts before the others; no pod
+/// travels before it.
 pub fn lent_on_closed(own: &ClusterId) -> String {
     format!("{}all", lent_on_prefix(own))
 }
 
-/// Whether a `NetworkPolicy` of an offloaded namespace may travel. Of our own policies only the copies do. Only Liqo's label
-/// proves that the copy that closes all pods is ours: anybody may create a policy with its name.
+/// Whether a `NetworkPolicy` of an offloaded namespace may travel. Of our own policies only the
+/// copies do. Only Liqo's label proves that the copy that closes all pods is ours: anybody may
+/// create a policy with its name.
 pub fn may_travel(policy: &impl Resource, own: &ClusterId) -> bool {
     let name = policy.name_any();
-    if reflection::is_own(policy) { name.starts_with(&lent_on_prefix(own)) } else { name != lent_on_closed(own) }
+    if reflection::is_own(policy) {
+        name.starts_with(&lent_on_prefix(own))
+    } else {
+        name != lent_on_closed(own)
+    }
 }
 
-/// Adds copies of our own policies that travel. Here they open nothing that is closed, because they say the same.
-pub fn with_lent_on(mut policies: BTreeMap<String, NetworkPolicy>, own: &ClusterId) -> BTreeMap<String, NetworkPolicy> {
+/// Adds copies of our own policies that travel. Here they open nothing that is closed, because they
+/// say the same.
+pub fn with_lent_on(
+    mut policies: BTreeMap<String, NetworkPolicy>,
+    own: &ClusterId,
+) -> BTreeMap<String, NetworkPolicy> {
     let prefix = lent_on_prefix(own);
     let of_ours = |(name, policy): (&String, &NetworkPolicy)| {
         let copy = match name.strip_prefix(OWN)? {
@@ -293,7 +454,8 @@ pub fn with_lent_on(mut policies: BTreeMap<String, NetworkPolicy>, own: &Cluster
 
 /// Whether a policy of this name is our own.
 pub fn is_own(name: &str) -> bool {
-    name.strip_prefix(OWN).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+    name.strip_prefix(OWN)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
 }
 
 /// The policy that closes all pods of a namespace.
@@ -301,15 +463,34 @@ pub fn closed(namespace: &str) -> Value {
     IsolationPolicy::object(namespace, OWN, &NetworkPolicy::closed())
 }
 
-/// Public addresses that are not the internet: these networks of nodes and peers, the pods, Services and replacement addresses of
-/// this cluster, and the ranges reserved for peers. Everything, if these are more than policies can name.
-pub fn internal_networks(config: &ClusterConfig, nodes_and_places: impl IntoIterator<Item = IpNet>) -> BTreeSet<IpNet> {
-    let ranges = config.status.iter().filter_map(|status| status.network.as_ref());
-    let ranges = ranges.flat_map(|ranges| ranges.pods.iter().chain(&ranges.services).chain(&ranges.external));
+/// Public addresses that are not the internet: these networks of nodes and peers, the pods,
+/// Services and replacement addresses of this cluster, and the ranges reserved for peers.
+/// Everything, if these are more than policies can name.
+pub fn internal_networks(
+    config: &ClusterConfig,
+    nodes_and_places: impl IntoIterator<Item = IpNet>,
+) -> BTreeSet<IpNet> {
+    let ranges = config
+        .status
+        .iter()
+        .filter_map(|status| status.network.as_ref());
+    let ranges = ranges.flat_map(|ranges| {
+        ranges
+            .pods
+            .iter()
+            .chain(&ranges.services)
+            .chain(&ranges.external)
+    });
     let ours = ranges.chain(&config.spec.network.peer_cidrs).copied();
-    let networks: Vec<IpNet> = not_private(nodes_and_places.into_iter().chain(ours)).into_iter().collect();
+    let networks: Vec<IpNet> = not_private(nodes_and_places.into_iter().chain(ours))
+        .into_iter()
+        .collect();
     let networks = IpNet::aggregate(&networks);
-    if networks.len() > MAX_INTERNAL { everywhere().map(|all| all.cidr).into() } else { networks.into_iter().collect() }
+    if networks.len() > MAX_INTERNAL {
+        everywhere().map(|all| all.cidr).into()
+    } else {
+        networks.into_iter().collect()
+    }
 }
 
 /// Whether nothing is left of the internet.
@@ -319,15 +500,24 @@ pub fn are_everywhere(internal: &BTreeSet<IpNet>) -> bool {
 
 /// The networks of a node: its own addresses, and those of its pods.
 pub fn networks_of_node(node: &Node) -> BTreeSet<IpNet> {
-    let own = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
+    let own = node
+        .status
+        .iter()
+        .flat_map(|status| status.addresses.iter().flatten());
     let own = own.filter_map(|address| address.address.parse::<IpAddr>().ok().map(IpNet::from));
-    let pods = node.spec.iter().flat_map(|spec| spec.pod_cidrs.iter().flatten());
+    let pods = node
+        .spec
+        .iter()
+        .flat_map(|spec| spec.pod_cidrs.iter().flatten());
     let pods = pods.filter_map(|network| network.parse::<IpNet>().ok());
     not_private(own.chain(pods))
 }
 
 pub fn not_private(networks: impl Iterator<Item = IpNet>) -> BTreeSet<IpNet> {
-    networks.map(|network| network.trunc()).filter(|network| !is_private(network)).collect()
+    networks
+        .map(|network| network.trunc())
+        .filter(|network| !is_private(network))
+        .collect()
 }
 
 #[cfg(test)]

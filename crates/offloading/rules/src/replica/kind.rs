@@ -12,8 +12,9 @@ use serde_json::Value;
 
 use crate::json::text;
 
-/// Types that a Secret keeps when it travels. A Secret of another type arrives as the first of these, because a type means nothing to the
-/// pods that read it, and may mean something to the programs of a provider.
+/// Types that a Secret keeps when it travels. A Secret of another type arrives as the first of
+/// these, because a type means nothing to the pods that read it, and may mean something to the
+/// programs of a provider.
 pub const SECRET_TYPES: [&str; 6] = [
     "Opaque",
     "kubernetes.io/basic-auth",
@@ -23,8 +24,8 @@ pub const SECRET_TYPES: [&str; 6] = [
     "kubernetes.io/tls",
 ];
 
-/// Maximum stored size of an object that travels with its namespace, in bytes of JSON. All objects of one consumer together take at
-/// most 24 MiB. The consumer sends a longer slice in parts.
+/// Maximum stored size of an object that travels with its namespace, in bytes of JSON. All objects
+/// of one consumer together take at most 24 MiB. The consumer sends a longer slice in parts.
 pub(super) const MAX_LEN: usize = 16 * 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -50,8 +51,12 @@ impl Kind {
     /// The kind of this object, if it is one of these.
     pub fn of(object: &Value) -> Option<Self> {
         let said = (text(object, "/apiVersion")?, text(object, "/kind")?);
-        let all = Self::NAMED.into_iter().chain(Self::SERVICES).chain(Self::OF_PODS);
-        all.into_iter().find(|kind| (kind.api_version(), kind.name()) == said)
+        let all = Self::NAMED
+            .into_iter()
+            .chain(Self::SERVICES)
+            .chain(Self::OF_PODS);
+        all.into_iter()
+            .find(|kind| (kind.api_version(), kind.name()) == said)
     }
 
     pub fn name(self) -> &'static str {
@@ -98,8 +103,8 @@ impl Kind {
         !Self::NAMED.contains(&self)
     }
 
-    /// The kind that a policy must allow for it. `NetworkPolicy`s only close pods, so they need no permission; a policy limits Ingresses
-    /// by other fields.
+    /// The kind that a policy must allow for it. `NetworkPolicy`s only close pods, so they need no
+    /// permission; a policy limits Ingresses by other fields.
     pub fn word(self) -> Option<ReflectedKind> {
         match self {
             Self::ConfigMap => Some(ReflectedKind::ConfigMap),

@@ -13,8 +13,8 @@ use crate::json::items;
 /// Labels of a pod or a namespace.
 pub type Labels = BTreeMap<String, String>;
 
-/// A label selector: all of these must match. An empty one selects everything. Equal selectors are equal values: one value is
-/// always written as [`Expression::In`].
+/// A label selector: all of these must match. An empty one selects everything. Equal selectors are
+/// equal values: one value is always written as [`Expression::In`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Selector(pub(super) BTreeSet<Expression>);
 
@@ -27,7 +27,12 @@ pub(crate) fn is_in(key: &str, values: impl IntoIterator<Item = impl Into<String
 pub fn key(expression: &Expression) -> &str {
     use Expression::{DoesNotExist, Equal, Exists, In, NotEqual, NotIn};
     match expression {
-        In(key, _) | NotIn(key, _) | Equal(key, _) | NotEqual(key, _) | Exists(key) | DoesNotExist(key) => key,
+        In(key, _)
+        | NotIn(key, _)
+        | Equal(key, _)
+        | NotEqual(key, _)
+        | Exists(key)
+        | DoesNotExist(key) => key,
     }
 }
 
@@ -46,21 +51,35 @@ fn negated(expression: &Expression) -> Expression {
 impl Selector {
     /// Exactly these labels.
     pub fn exactly(labels: &[(&str, &str)]) -> Self {
-        Self(labels.iter().map(|(key, value)| is_in(key, [*value])).collect())
+        Self(
+            labels
+                .iter()
+                .map(|(key, value)| is_in(key, [*value]))
+                .collect(),
+        )
     }
 
     /// Reads JSON; `None` if Kubernetes would refuse it, or if it has an unknown field.
     pub fn of(value: &Value) -> Option<Self> {
         let has_only = |value: &Value, known: &[&str]| {
-            value.as_object().is_some_and(|fields| fields.keys().all(|field| known.contains(&field.as_str())))
+            value
+                .as_object()
+                .is_some_and(|fields| fields.keys().all(|field| known.contains(&field.as_str())))
         };
         let is_known = has_only(value, &["matchLabels", "matchExpressions"])
-            && items(value, "/matchExpressions").iter().all(|one| has_only(one, &["key", "operator", "values"]));
-        let selector = LabelSelector::deserialize(value).ok().filter(|_| is_known)?;
-        let expressions = label_selector(&selector)?.into_iter().map(|expression| match expression {
-            Expression::Equal(key, value) => is_in(&key, [value]),
-            expression => expression,
-        });
+            && items(value, "/matchExpressions")
+                .iter()
+                .all(|one| has_only(one, &["key", "operator", "values"]));
+        let selector = LabelSelector::deserialize(value)
+            .ok()
+            .filter(|_| is_known)?;
+        let expressions =
+            label_selector(&selector)?
+                .into_iter()
+                .map(|expression| match expression {
+                    Expression::Equal(key, value) => is_in(&key, [value]),
+                    expression => expression,
+                });
         Some(Self(expressions.collect()))
     }
 
@@ -73,7 +92,9 @@ impl Selector {
             }
             expression => expression,
         });
-        json!(LabelSelector::from(expressions.collect::<kube::core::Selector>()))
+        json!(LabelSelector::from(
+            expressions.collect::<kube::core::Selector>()
+        ))
     }
 
     /// Whether it selects an object with these labels.
@@ -103,23 +124,38 @@ impl Selector {
 const MAX_SELECTORS: usize = 32;
 /// Maximum number of requirements that one step of a complement tries.
 const MAX_STEPS: usize = 256;
-/// Maximum number of pairs of selectors that a complement compares. A hostile consumer may send selectors that take long.
+/// Maximum number of pairs of selectors that a complement compares. A hostile consumer may send
+/// selectors that take long.
 const MAX_COMPARISONS: usize = 200_000;
-/// Maximum length of all selectors together, in bytes of JSON: each selector of a complement may repeat them all.
+/// Maximum length of all selectors together, in bytes of JSON: each selector of a complement may
+/// repeat them all.
 const MAX_LEN: usize = 256 * 1024;
 
-/// Selectors that together select exactly what none of these does; `None` if there would be too many, or if it would take too long.
+/// Selectors that together select exactly what none of these does; `None` if there would be too
+/// many, or if it would take too long.
 ///
-/// What a selector does not select fails at least one of its requirements. So for each selector the algorithm negates one of its
-/// requirements, and each combination of these choices is a selector. It drops selectors that another one contains, so ordinary
-/// sets of applications need very few.
+/// What a selector does not select fails at least one of its requirements. So for each selector the
+/// algorithm negates one of its requirements, and each combination of these choices is a selector.
+/// It drops selectors that another one contains, so ordinary sets of applications need very few.
 pub fn complement(selectors: &BTreeSet<Selector>) -> Option<Vec<Selector>> {
-    selectors.iter().try_fold(MAX_LEN, |left, selector| left.checked_sub(selector.to_json().to_string().len()))?;
+    selectors.iter().try_fold(MAX_LEN, |left, selector| {
+        left.checked_sub(selector.to_json().to_string().len())
+    })?;
     // Requirements are numbered, so that copying and comparing them is cheap however long they are.
-    let all = selectors.iter().flat_map(|selector| &selector.0).flat_map(|one| [one.clone(), negated(one)]);
+    let all = selectors
+        .iter()
+        .flat_map(|selector| &selector.0)
+        .flat_map(|one| [one.clone(), negated(one)]);
     let all: Vec<Expression> = all.collect::<BTreeSet<_>>().into_iter().collect();
-    let numbers = |one: &Expression| Some((all.binary_search(one).ok()?, all.binary_search(&negated(one)).ok()?));
-    let numbered = selectors.iter().map(|selector| selector.0.iter().map(numbers).collect::<Option<Vec<_>>>());
+    let numbers = |one: &Expression| {
+        Some((
+            all.binary_search(one).ok()?,
+            all.binary_search(&negated(one)).ok()?,
+        ))
+    };
+    let numbered = selectors
+        .iter()
+        .map(|selector| selector.0.iter().map(numbers).collect::<Option<Vec<_>>>());
     let mut ordered = numbered.collect::<Option<Vec<_>>>()?;
     ordered.sort_by_key(Vec::len);
     let mut found = BTreeSet::from([BTreeSet::new()]);
@@ -129,7 +165,10 @@ pub fn complement(selectors: &BTreeSet<Selector>) -> Option<Vec<Selector>> {
             return None;
         }
         let mut next = BTreeSet::new();
-        for (one, (requirement, negated)) in found.iter().flat_map(|one| selector.iter().map(move |numbers| (one, numbers))) {
+        for (one, (requirement, negated)) in found
+            .iter()
+            .flat_map(|one| selector.iter().map(move |numbers| (one, numbers)))
+        {
             // What meets the requirement cannot fail it.
             if !one.contains(requirement) {
                 let mut narrower: BTreeSet<usize> = one.clone();
@@ -138,14 +177,30 @@ pub fn complement(selectors: &BTreeSet<Selector>) -> Option<Vec<Selector>> {
             }
         }
         comparisons_left = comparisons_left.checked_sub(next.len() * next.len())?;
-        let contained = |one: &BTreeSet<usize>| next.iter().any(|other| other != one && other.is_subset(one));
-        let kept: BTreeSet<BTreeSet<usize>> = next.iter().filter(|one| !contained(one)).cloned().collect();
+        let contained = |one: &BTreeSet<usize>| {
+            next.iter()
+                .any(|other| other != one && other.is_subset(one))
+        };
+        let kept: BTreeSet<BTreeSet<usize>> =
+            next.iter().filter(|one| !contained(one)).cloned().collect();
         if kept.len() > MAX_SELECTORS {
             return None;
         }
         found = kept;
     }
-    Some(found.into_iter().map(|numbers| merged(numbers.into_iter().filter_map(|number| all.get(number)).cloned())).collect())
+    Some(
+        found
+            .into_iter()
+            .map(|numbers| {
+                merged(
+                    numbers
+                        .into_iter()
+                        .filter_map(|number| all.get(number))
+                        .cloned(),
+                )
+            })
+            .collect(),
+    )
 }
 
 /// The selector of these requirements, with one list of the values that a label must not have.
@@ -158,7 +213,11 @@ fn merged(requirements: impl Iterator<Item = Expression>) -> Selector {
             requirement => _ = all.insert(requirement),
         }
     }
-    all.extend(excluded.into_iter().map(|(key, values)| Expression::NotIn(key, values)));
+    all.extend(
+        excluded
+            .into_iter()
+            .map(|(key, values)| Expression::NotIn(key, values)),
+    );
     Selector(all)
 }
 
@@ -174,16 +233,22 @@ mod tests {
     }
 
     fn labels(pairs: &[(&str, &str)]) -> Labels {
-        pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+        pairs
+            .iter()
+            .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+            .collect()
     }
 
     /// All pods that differ in the labels a, b and c, each absent or 1 or 2.
     fn every_pod() -> Vec<Labels> {
         let choices = |key: &'static str| [None, Some((key, "1")), Some((key, "2"))];
-        let all = choices("a")
-            .into_iter()
-            .flat_map(move |a| choices("b").into_iter().flat_map(move |b| choices("c").into_iter().map(move |c| [a, b, c])));
-        all.map(|pod| labels(&pod.into_iter().flatten().collect::<Vec<_>>())).collect()
+        let all = choices("a").into_iter().flat_map(move |a| {
+            choices("b")
+                .into_iter()
+                .flat_map(move |b| choices("c").into_iter().map(move |c| [a, b, c]))
+        });
+        all.map(|pod| labels(&pod.into_iter().flatten().collect::<Vec<_>>()))
+            .collect()
     }
 
     #[test]
@@ -218,9 +283,18 @@ mod tests {
             vec![],
             vec![json!({})],
             vec![json!({ "matchLabels": { "a": "1" } })],
-            vec![json!({ "matchLabels": { "a": "1" } }), json!({ "matchLabels": { "a": "2" } })],
-            vec![json!({ "matchLabels": { "a": "1", "b": "1" } }), json!({ "matchLabels": { "a": "2", "b": "1" } })],
-            vec![json!({ "matchLabels": { "a": "1", "b": "1" } }), json!({ "matchLabels": { "b": "2", "c": "1" } })],
+            vec![
+                json!({ "matchLabels": { "a": "1" } }),
+                json!({ "matchLabels": { "a": "2" } }),
+            ],
+            vec![
+                json!({ "matchLabels": { "a": "1", "b": "1" } }),
+                json!({ "matchLabels": { "a": "2", "b": "1" } }),
+            ],
+            vec![
+                json!({ "matchLabels": { "a": "1", "b": "1" } }),
+                json!({ "matchLabels": { "b": "2", "c": "1" } }),
+            ],
             vec![
                 json!({ "matchExpressions": [{ "key": "a", "operator": "Exists" }, { "key": "c", "operator": "NotIn", "values": ["1"] }] }),
                 json!({ "matchExpressions": [{ "key": "a", "operator": "DoesNotExist" }, { "key": "b", "operator": "In", "values": ["1", "2"] }] }),
@@ -234,7 +308,11 @@ mod tests {
             let others = complement(&selectors).unwrap();
             for pod in every_pod() {
                 let selected = selectors.iter().any(|one| one.matches(&pod));
-                assert_ne!(selected, others.iter().any(|one| one.matches(&pod)), "{pod:?} with {selectors:?}");
+                assert_ne!(
+                    selected,
+                    others.iter().any(|one| one.matches(&pod)),
+                    "{pod:?} with {selectors:?}"
+                );
             }
         }
     }
@@ -243,40 +321,80 @@ mod tests {
     fn the_usual_labels_of_many_applications_come_to_few_selectors() {
         let application = |number: usize| {
             let number = number.to_string();
-            selector(&json!({ "matchLabels": { "app.kubernetes.io/instance": "shop", "app.kubernetes.io/name": number } }))
+            selector(
+                &json!({ "matchLabels": { "app.kubernetes.io/instance": "shop", "app.kubernetes.io/name": number } }),
+            )
         };
         let others = complement(&(0..200).map(application).collect()).unwrap();
         assert_eq!(others.len(), 2);
-        assert!(others.iter().any(|one| one.to_json()["matchExpressions"][0]["values"].as_array().unwrap().len() == 200));
+        assert!(others.iter().any(|one| {
+            one.to_json()["matchExpressions"][0]["values"]
+                .as_array()
+                .unwrap()
+                .len()
+                == 200
+        }));
     }
 
     #[test]
     fn what_would_take_too_many_selectors_is_not_tried() {
-        let pair = |number: usize| selector(&json!({ "matchLabels": { format!("a{number}"): "1", format!("b{number}"): "1" } }));
+        let pair = |number: usize| {
+            selector(
+                &json!({ "matchLabels": { format!("a{number}"): "1", format!("b{number}"): "1" } }),
+            )
+        };
         assert_eq!(complement(&(0..6).map(pair).collect()), None);
         assert!(complement(&(0..5).map(pair).collect()).is_some());
-        let long = |start: usize| Selector((start..start + 300).map(|key| is_in(&key.to_string(), ["x"])).collect());
-        assert_eq!(complement(&(0..5000).map(|number| long(number * 300)).collect()), None);
+        let long = |start: usize| {
+            Selector(
+                (start..start + 300)
+                    .map(|key| is_in(&key.to_string(), ["x"]))
+                    .collect(),
+            )
+        };
+        assert_eq!(
+            complement(&(0..5000).map(|number| long(number * 300)).collect()),
+            None
+        );
     }
 
-    /// `{y, z}`, and so many that ask for both and for as many more labels: `{not y}` and `{not z}` are all that none selects.
+    /// `{y, z}`, and so many that ask for both and for as many more labels: `{not y}` and `{not z}`
+    /// are all that none selects.
     fn wide(count: usize, labels: usize) -> BTreeSet<Selector> {
         let both = [is_in("y", ["1"]), is_in("z", ["1"])];
-        let more = |number: usize| (0..labels).map(move |label| is_in(&format!("k{label}"), [number.to_string()]));
-        let wide = (0..count).map(|number| Selector(both.iter().cloned().chain(more(number)).collect()));
+        let more = |number: usize| {
+            (0..labels).map(move |label| is_in(&format!("k{label}"), [number.to_string()]))
+        };
+        let wide =
+            (0..count).map(|number| Selector(both.iter().cloned().chain(more(number)).collect()));
         wide.chain([Selector(both.clone().into())]).collect()
     }
 
     #[test]
     fn what_would_take_too_long_is_not_tried_however_few_selectors_it_came_to() {
         assert_eq!(complement(&wide(4, 60)).map(|others| others.len()), Some(2));
-        assert_eq!(complement(&wide(100, 60)), None, "each step is small, all together are not");
-        assert_eq!(complement(&wide(199, 1000)), None, "as much as a namespace may have of what a consumer sends");
+        assert_eq!(
+            complement(&wide(100, 60)),
+            None,
+            "each step is small, all together are not"
+        );
+        assert_eq!(
+            complement(&wide(199, 1000)),
+            None,
+            "as much as a namespace may have of what a consumer sends"
+        );
     }
 
     #[test]
     fn what_is_too_long_is_not_tried_however_few_requirements_it_has() {
-        let listed = |number: usize| is_in("a", (0..2000).chain([9000 + number]).map(|value| value.to_string()));
+        let listed = |number: usize| {
+            is_in(
+                "a",
+                (0..2000)
+                    .chain([9000 + number])
+                    .map(|value| value.to_string()),
+            )
+        };
         let pair = |number: usize| Selector([is_in("y", ["1"]), listed(number)].into());
         assert!(complement(&(0..10).map(pair).collect()).is_some());
         assert_eq!(complement(&(0..200).map(pair).collect()), None);

@@ -1,8 +1,11 @@
-//! Finds the endpoints of a consumer that are not ready here because the tunnel to the consumer does not work.
+//! Finds the endpoints of a consumer that are not ready here because the tunnel to the consumer
+//! does not work.
 //!
-//! Endpoints behind the tunnel are addresses of the consumer's network, so the tunnel decides and not the consumer's manager: its Services
-//! stay reachable while the manager is away. Like Kubernetes for pods of a lost node, the provider marks these endpoints as not ready, and
-//! keeps their addresses. Pods of the consumer that run here are reached without the tunnel, so they do not change.
+//! Endpoints behind the tunnel are addresses of the consumer's network, so the tunnel decides and
+//! not the consumer's manager: its Services stay reachable while the manager is away. Like
+//! Kubernetes for pods of a lost node, the provider marks these endpoints as not ready, and keeps
+//! their addresses. Pods of the consumer that run here are reached without the tunnel, so they do
+//! not change.
 
 use std::{collections::BTreeSet, net::IpAddr, time::Duration};
 
@@ -14,12 +17,13 @@ use crate::replica::kind::Kind;
 use crate::replica::service;
 use crate::replica::source::Source;
 
-/// Endpoints are not ready after their tunnel has not worked for this time. A tunnel counts as broken after about 9 s of silence, so the
-/// sum is the silence after which a virtual node is not ready: [`DOWN_AFTER`](crate::node::object::DOWN_AFTER).
+/// Endpoints are not ready after their tunnel has not worked for this time. A tunnel counts as
+/// broken after about 9 s of silence, so the sum is the silence after which a virtual node is not
+/// ready: [`DOWN_AFTER`](crate::node::object::DOWN_AFTER).
 const LOST_AFTER: Duration = Duration::from_secs(31);
 
-/// Time until the endpoints behind a tunnel are not ready, zero if they are not; `None` while the tunnel works. The time comes from the
-/// tunnel's condition, so another leader decides the same.
+/// Time until the endpoints behind a tunnel are not ready, zero if they are not; `None` while the
+/// tunnel works. The time comes from the tunnel's condition, so another leader decides the same.
 pub fn lost_in(broken_since: Option<Timestamp>, now: Timestamp) -> Option<Duration> {
     // A time in the future is another node's clock.
     let broken_for = Duration::try_from(now.duration_since(broken_since?)).unwrap_or_default();
@@ -29,22 +33,44 @@ pub fn lost_in(broken_since: Option<Timestamp>, now: Timestamp) -> Option<Durati
 /// The Services that publish endpoints that are not ready.
 pub fn publishing<'a>(services: impl IntoIterator<Item = &'a Source>) -> BTreeSet<String> {
     let publishes = |service: &&Source| {
-        let content = service.content().filter(|_| service.kind == Some(Kind::Service));
-        content.is_some_and(|content| content.pointer("/spec/publishNotReadyAddresses") == Some(&Value::Bool(true)))
+        let content = service
+            .content()
+            .filter(|_| service.kind == Some(Kind::Service));
+        content.is_some_and(|content| {
+            content.pointer("/spec/publishNotReadyAddresses") == Some(&Value::Bool(true))
+        })
     };
-    services.into_iter().filter(publishes).map(|service| service.name.clone()).collect()
+    services
+        .into_iter()
+        .filter(publishes)
+        .map(|service| service.name.clone())
+        .collect()
 }
 
 impl Source {
-    /// Marks the endpoints of a slice that are not `here` as not ready. Those of Services that are `publishing` stay ready, and no longer
-    /// serve.
+    /// Marks the endpoints of a slice that are not `here` as not ready. Those of Services that are
+    /// `publishing` stay ready, and no longer serve.
     #[must_use]
-    pub fn with_lost_endpoints(mut self, publishing: &BTreeSet<String>, here: impl Fn(IpAddr) -> bool) -> Self {
+    pub fn with_lost_endpoints(
+        mut self,
+        publishing: &BTreeSet<String>,
+        here: impl Fn(IpAddr) -> bool,
+    ) -> Self {
         let is_wanted = self.kind == Some(Kind::EndpointSlice) && self.problem.is_none();
-        let Some(mut slice) = self.content().filter(|_| is_wanted) else { return self };
-        let publishes = service::service_of(&slice).is_some_and(|service| publishing.contains(service));
-        for endpoint in slice.get_mut("endpoints").and_then(Value::as_array_mut).into_iter().flatten() {
-            let addresses = items(endpoint, "/addresses").iter().filter_map(|address| address.as_str()?.parse().ok());
+        let Some(mut slice) = self.content().filter(|_| is_wanted) else {
+            return self;
+        };
+        let publishes =
+            service::service_of(&slice).is_some_and(|service| publishing.contains(service));
+        for endpoint in slice
+            .get_mut("endpoints")
+            .and_then(Value::as_array_mut)
+            .into_iter()
+            .flatten()
+        {
+            let addresses = items(endpoint, "/addresses")
+                .iter()
+                .filter_map(|address| address.as_str()?.parse().ok());
             if addresses.into_iter().any(&here) {
                 continue;
             }
@@ -74,10 +100,17 @@ mod tests {
     fn endpoints_are_lost_when_a_node_would_be_and_again_ready_at_once() {
         assert_eq!(lost_in(None, at(1000)), None);
         assert_eq!(lost_in(Some(at(1000)), at(1000)), Some(LOST_AFTER));
-        assert_eq!(lost_in(Some(at(1000)), at(1030)), Some(Duration::from_secs(1)));
+        assert_eq!(
+            lost_in(Some(at(1000)), at(1030)),
+            Some(Duration::from_secs(1))
+        );
         assert_eq!(lost_in(Some(at(1000)), at(1031)), Some(Duration::ZERO));
         assert_eq!(lost_in(Some(at(1000)), at(9000)), Some(Duration::ZERO));
-        assert_eq!(lost_in(Some(at(1060)), at(1000)), Some(LOST_AFTER), "the clock of the gateway's node is ahead");
+        assert_eq!(
+            lost_in(Some(at(1060)), at(1000)),
+            Some(LOST_AFTER),
+            "the clock of the gateway's node is ahead"
+        );
         assert!(LOST_AFTER < DOWN_AFTER && LOST_AFTER + Duration::from_secs(10) > DOWN_AFTER);
     }
 
@@ -101,24 +134,39 @@ mod tests {
     }
 
     fn conditions(source: &Source) -> Vec<Value> {
-        items(&source.content().unwrap(), "/endpoints").iter().map(|endpoint| endpoint["conditions"].clone()).collect()
+        items(&source.content().unwrap(), "/endpoints")
+            .iter()
+            .map(|endpoint| endpoint["conditions"].clone())
+            .collect()
     }
 
     #[test]
     fn only_endpoints_behind_the_tunnel_are_not_ready() {
         let before = source(&slice());
-        let lost = before.clone().with_lost_endpoints(&BTreeSet::new(), is_here);
+        let lost = before
+            .clone()
+            .with_lost_endpoints(&BTreeSet::new(), is_here);
         let expected = [
             json!({ "ready": false, "serving": false, "terminating": false }),
             json!({ "ready": false, "serving": false }),
             json!({ "ready": true }),
         ];
         assert_eq!(conditions(&lost), expected);
-        assert_eq!((&lost.problem, &lost.partial), (&None, &None), "nothing to tell a consumer that is away");
+        assert_eq!(
+            (&lost.problem, &lost.partial),
+            (&None, &None),
+            "nothing to tell a consumer that is away"
+        );
         assert_ne!(lost.fingerprint, before.fingerprint);
         let again = lost.clone().with_lost_endpoints(&BTreeSet::new(), is_here);
         assert_eq!(again, lost, "the next pass writes nothing");
-        assert_eq!(before.clone().with_lost_endpoints(&BTreeSet::new(), |_| true).fingerprint, before.fingerprint);
+        assert_eq!(
+            before
+                .clone()
+                .with_lost_endpoints(&BTreeSet::new(), |_| true)
+                .fingerprint,
+            before.fingerprint
+        );
     }
 
     #[test]

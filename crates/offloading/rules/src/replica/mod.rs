@@ -1,5 +1,5 @@
-//! Objects that are copied to the provider: `ConfigMap`s, Secrets, Services, `EndpointSlice`s, Ingresses,
-//! `NetworkPolicy`s, `PodDisruptionBudget`s.
+//! Objects that are copied to the provider: `ConfigMap`s, Secrets, Services, `EndpointSlice`s,
+//! Ingresses, `NetworkPolicy`s, `PodDisruptionBudget`s.
 //!
 //! ```text
 //!   every kind       kind; record: an object as it travels ──▶ source: what the provider keeps ──▶ plan: replicas

@@ -1,8 +1,10 @@
 //! The names of replicas.
 //!
-//! Replicas of `ConfigMap`s and Secrets have names that only Liqo writes, and the provider gives every reference of a remote pod such
-//! a name, whatever its consumer wrote. So no pod can name an object of the provider's own, not even one that is created later. And an
-//! object that every cluster writes into all namespaces, such as `kube-root-ca.crt`, does not stand in the way of the one from home.
+//! Replicas of `ConfigMap`s and Secrets have names that only Liqo writes, and the provider gives
+//! every reference of a remote pod such a name, whatever its consumer wrote. So no pod can name an
+//! object of the provider's own, not even one that is created later. And an object that every
+//! cluster writes into all namespaces, such as `kube-root-ca.crt`, does not stand in the way of the
+//! one from home.
 
 use liqo_api::short_hash;
 
@@ -12,8 +14,9 @@ use crate::replica::kind::Kind;
 /// Every derived name contains this.
 pub(crate) const MARK: &str = "liqo-";
 
-/// The name of the replica of an object with this name. A Service is found by its name, so its replica has the same one; those of
-/// `ConfigMap`s and Secrets have derived names: the beginning of the name, and a hash of kind and name.
+/// The name of the replica of an object with this name. A Service is found by its name, so its
+/// replica has the same one; those of `ConfigMap`s and Secrets have derived names: the beginning of
+/// the name, and a hash of kind and name.
 pub fn replica_name(kind: Kind, home: &str) -> String {
     if kind.is_of_namespace() {
         return home.to_owned();
@@ -21,7 +24,10 @@ pub fn replica_name(kind: Kind, home: &str) -> String {
     let hash = short_hash(&format!("{}/{home}", kind.name()));
     let end = format!("{MARK}{hash}");
     // An invalid name is not used: only the hash remains.
-    let Some(start) = home.get(..home.len().min(MAX_SUBDOMAIN_LEN - 1 - end.len())).filter(|_| is_subdomain(home)) else {
+    let Some(start) = home
+        .get(..home.len().min(MAX_SUBDOMAIN_LEN - 1 - end.len()))
+        .filter(|_| is_subdomain(home))
+    else {
         return end;
     };
     format!("{}-{end}", start.trim_end_matches(['.', '-']))
@@ -34,7 +40,10 @@ mod tests {
     #[test]
     fn a_derived_name_shows_the_one_at_home_and_is_the_same_each_time() {
         let name = replica_name(Kind::ConfigMap, "settings");
-        assert_eq!(name, format!("settings-liqo-{}", short_hash("ConfigMap/settings")));
+        assert_eq!(
+            name,
+            format!("settings-liqo-{}", short_hash("ConfigMap/settings"))
+        );
         assert_eq!(name, replica_name(Kind::ConfigMap, "settings"));
         assert!(name.contains(MARK) && is_subdomain(&name));
         assert_eq!(replica_name(Kind::Service, "web"), "web");
@@ -51,7 +60,10 @@ mod tests {
             replica_name(Kind::Secret, &long),
             replica_name(Kind::Secret, &longer),
         ];
-        assert_eq!(all.iter().collect::<std::collections::BTreeSet<_>>().len(), all.len());
+        assert_eq!(
+            all.iter().collect::<std::collections::BTreeSet<_>>().len(),
+            all.len()
+        );
     }
 
     #[test]
@@ -62,9 +74,21 @@ mod tests {
             let name = replica_name(Kind::Secret, home);
             assert!(is_subdomain(&name) && name.len() <= 253, "{name}");
         }
-        for home in ["", "..", "../x", "a/b", "A", "ä", &"ä".repeat(300), &"a".repeat(254)] {
+        for home in [
+            "",
+            "..",
+            "../x",
+            "a/b",
+            "A",
+            "ä",
+            &"ä".repeat(300),
+            &"a".repeat(254),
+        ] {
             let name = replica_name(Kind::Secret, home);
-            assert!(is_subdomain(&name) && name.starts_with(MARK) && name.len() == 21, "{name}");
+            assert!(
+                is_subdomain(&name) && name.starts_with(MARK) && name.len() == 21,
+                "{name}"
+            );
         }
     }
 }

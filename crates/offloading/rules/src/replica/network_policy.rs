@@ -1,8 +1,9 @@
 //! `NetworkPolicy`s as values.
 //!
-//! Reading one never makes it wider. A peer, port or rule with an unknown part is left out. If the pods or the direction are
-//! unknown, all pods are closed. In Kubernetes "no peers" and "no ports" mean everybody and everything, and such code often gets
-//! that wrong: here these are values of their own, and a rule from which everything was left out is no rule.
+//! Reading one never makes it wider. A peer, port or rule with an unknown part is left out. If the
+//! pods or the direction are unknown, all pods are closed. In Kubernetes "no peers" and "no ports"
+//! mean everybody and everything, and such code often gets that wrong: here these are values of
+//! their own, and a rule from which everything was left out is no rule.
 
 use std::{collections::BTreeSet, net::IpAddr};
 
@@ -13,9 +14,10 @@ use serde_json::{Map, Value, json};
 
 use crate::replica::label_selector::Selector;
 
-/// Networks that are not the internet: private and shared ones, loopback and link-local, those reserved for protocols and
-/// measurements, the IPv4 translation prefixes, and the address where Azure's nodes ask their host. A cluster's pods, services and
-/// nodes usually have addresses in these, so they mean different things in two clusters.
+/// Networks that are not the internet: private and shared ones, loopback and link-local, those
+/// reserved for protocols and measurements, the IPv4 translation prefixes, and the address where
+/// Azure's nodes ask their host. A cluster's pods, services and nodes usually have addresses in
+/// these, so they mean different things in two clusters.
 const PRIVATE: [&str; 20] = [
     "0.0.0.0/8",
     "10.0.0.0/8",
@@ -105,7 +107,12 @@ pub enum PortNumber {
 impl NetworkPolicy {
     /// Closes all pods of a namespace; also the reading of a policy that cannot be read.
     pub fn closed() -> Self {
-        Self { pods: Selector::default(), ingress: Some(Vec::new()), egress: Some(Vec::new()), narrowed: true }
+        Self {
+            pods: Selector::default(),
+            ingress: Some(Vec::new()),
+            egress: Some(Vec::new()),
+            narrowed: true,
+        }
     }
 
     /// Reads the spec of a policy.
@@ -126,33 +133,58 @@ impl NetworkPolicy {
         let (ingress, egress) = (rules("ingress")?, rules("egress")?);
         let mut types: Vec<&str> = match fields.get("policyTypes") {
             None | Some(Value::Null) => Vec::new(),
-            Some(types) => types.as_array()?.iter().map(Value::as_str).collect::<Option<_>>()?,
+            Some(types) => types
+                .as_array()?
+                .iter()
+                .map(Value::as_str)
+                .collect::<Option<_>>()?,
         };
         if types.is_empty() {
             // The API server's default for a policy without the field.
-            types = if egress.is_empty() { vec!["Ingress"] } else { vec!["Ingress", "Egress"] };
+            types = if egress.is_empty() {
+                vec!["Ingress"]
+            } else {
+                vec!["Ingress", "Egress"]
+            };
         }
         if types.iter().any(|one| !["Ingress", "Egress"].contains(one)) {
             return None;
         }
         let mut narrowed = false;
         let mut direction = |name: &str, rules: &[Value], peers: &str| {
-            let known = types.contains(&name).then(|| rules.iter().filter_map(|rule| Rule::read(rule, peers, &mut narrowed)));
+            let known = types.contains(&name).then(|| {
+                rules
+                    .iter()
+                    .filter_map(|rule| Rule::read(rule, peers, &mut narrowed))
+            });
             known.map(sorted)
         };
-        let (ingress, egress) = (direction("Ingress", ingress, "from"), direction("Egress", egress, "to"));
-        Some(Self { pods, ingress, egress, narrowed })
+        let (ingress, egress) = (
+            direction("Ingress", ingress, "from"),
+            direction("Egress", egress, "to"),
+        );
+        Some(Self {
+            pods,
+            ingress,
+            egress,
+            narrowed,
+        })
     }
 
     /// As Kubernetes writes it; equal policies give the same JSON.
     pub fn to_json(&self) -> Value {
         let mut spec = Map::from_iter([("podSelector".to_owned(), self.pods.to_json())]);
         let mut types: Vec<&str> = Vec::new();
-        for (name, field, peers, rules) in
-            [("Ingress", "ingress", "from", &self.ingress), ("Egress", "egress", "to", &self.egress)]
-        {
+        for (name, field, peers, rules) in [
+            ("Ingress", "ingress", "from", &self.ingress),
+            ("Egress", "egress", "to", &self.egress),
+        ] {
             types.extend(rules.as_ref().map(|_| name));
-            let rules: Vec<Value> = rules.iter().flatten().filter_map(|rule| rule.to_json(peers)).collect();
+            let rules: Vec<Value> = rules
+                .iter()
+                .flatten()
+                .filter_map(|rule| rule.to_json(peers))
+                .collect();
             if !rules.is_empty() {
                 spec.insert(field.into(), rules.into());
             }
@@ -166,7 +198,8 @@ impl NetworkPolicy {
     }
 }
 
-/// Their order has no meaning: [`NetworkPolicy::of`] reads them in this one, so that equal policies are equal.
+/// Their order has no meaning: [`NetworkPolicy::of`] reads them in this one, so that equal policies
+/// are equal.
 pub(super) fn sorted(rules: impl Iterator<Item = Rule>) -> Vec<Rule> {
     rules.collect::<BTreeSet<_>>().into_iter().collect()
 }
@@ -179,29 +212,45 @@ impl Rule {
                 Some(list) => list.as_array().cloned(),
             }
         };
-        let read = known(rule, &[peers, "ports"]).and_then(|_| Some((list(peers)?, list("ports")?)));
+        let read =
+            known(rule, &[peers, "ports"]).and_then(|_| Some((list(peers)?, list("ports")?)));
         let Some((said_peers, said_ports)) = read else {
             *narrowed = true;
             return None;
         };
         let peers: BTreeSet<RulePeer> = said_peers.iter().filter_map(RulePeer::read).collect();
         let ports: BTreeSet<Port> = said_ports.iter().filter_map(Port::read).collect();
-        *narrowed |=
-            said_peers.iter().any(|one| RulePeer::read(one).is_none()) || said_ports.iter().any(|one| Port::read(one).is_none());
-        Self { peers: (!said_peers.is_empty()).then_some(peers), ports: (!said_ports.is_empty()).then_some(ports) }.unless_empty()
+        *narrowed |= said_peers.iter().any(|one| RulePeer::read(one).is_none())
+            || said_ports.iter().any(|one| Port::read(one).is_none());
+        Self {
+            peers: (!said_peers.is_empty()).then_some(peers),
+            ports: (!said_ports.is_empty()).then_some(ports),
+        }
+        .unless_empty()
     }
 
     /// The rule, unless it has no peer or no port.
     pub(crate) fn unless_empty(self) -> Option<Self> {
-        let is_empty = self.peers.as_ref().is_some_and(BTreeSet::is_empty) || self.ports.as_ref().is_some_and(BTreeSet::is_empty);
+        let is_empty = self.peers.as_ref().is_some_and(BTreeSet::is_empty)
+            || self.ports.as_ref().is_some_and(BTreeSet::is_empty);
         (!is_empty).then_some(self)
     }
 
     fn to_json(&self, peers: &str) -> Option<Value> {
         let rule = self.clone().unless_empty()?;
         let mut all = Map::new();
-        all.extend(rule.peers.map(|found| (peers.to_owned(), found.iter().map(RulePeer::to_json).collect())));
-        all.extend(rule.ports.map(|ports| ("ports".to_owned(), ports.iter().map(Port::to_json).collect())));
+        all.extend(rule.peers.map(|found| {
+            (
+                peers.to_owned(),
+                found.iter().map(RulePeer::to_json).collect(),
+            )
+        }));
+        all.extend(rule.ports.map(|ports| {
+            (
+                "ports".to_owned(),
+                ports.iter().map(Port::to_json).collect(),
+            )
+        }));
         Some(all.into())
     }
 }
@@ -210,27 +259,45 @@ impl RulePeer {
     /// The pods of Liqo's resolver, which pods in mapped namespaces ask.
     pub(crate) fn resolver() -> Self {
         let namespaces = Selector::exactly(&[("kubernetes.io/metadata.name", SYSTEM_NAMESPACE)]);
-        Self::Elsewhere { namespaces, pods: Some(Selector::exactly(&[("app.kubernetes.io/name", RESOLVER)])) }
+        Self::Elsewhere {
+            namespaces,
+            pods: Some(Selector::exactly(&[("app.kubernetes.io/name", RESOLVER)])),
+        }
     }
 
     /// The DNS pods of this cluster.
     pub(crate) fn dns() -> Self {
         let namespaces = Selector::exactly(&[("kubernetes.io/metadata.name", DNS_NAMESPACE)]);
-        Self::Elsewhere { namespaces, pods: Some(Selector::exactly(&[DNS_LABEL])) }
+        Self::Elsewhere {
+            namespaces,
+            pods: Some(Selector::exactly(&[DNS_LABEL])),
+        }
     }
 
     fn read(peer: &Value) -> Option<Self> {
         let fields = known(peer, &["podSelector", "namespaceSelector", "ipBlock"])?;
-        let selector = |field: &str| fields.get(field).filter(|value| !value.is_null()).map(Selector::of);
+        let selector = |field: &str| {
+            fields
+                .get(field)
+                .filter(|value| !value.is_null())
+                .map(Selector::of)
+        };
         let block = fields.get("ipBlock").filter(|value| !value.is_null());
-        match (selector("podSelector"), selector("namespaceSelector"), block) {
+        match (
+            selector("podSelector"),
+            selector("namespaceSelector"),
+            block,
+        ) {
             (Some(pods), None, None) => Some(Self::Pods(pods?)),
             (pods, Some(namespaces), None) => {
                 let pods = match pods {
                     None => None,
                     Some(pods) => Some(pods?),
                 };
-                Some(Self::Elsewhere { namespaces: namespaces?, pods })
+                Some(Self::Elsewhere {
+                    namespaces: namespaces?,
+                    pods,
+                })
             }
             (None, None, Some(block)) => Block::read(block).map(Self::Block),
             _ => None,
@@ -240,12 +307,22 @@ impl RulePeer {
     fn to_json(&self) -> Value {
         match self {
             Self::Pods(pods) => json!({ "podSelector": pods.to_json() }),
-            Self::Elsewhere { namespaces, pods: None } => json!({ "namespaceSelector": namespaces.to_json() }),
-            Self::Elsewhere { namespaces, pods: Some(pods) } => {
+            Self::Elsewhere {
+                namespaces,
+                pods: None,
+            } => json!({ "namespaceSelector": namespaces.to_json() }),
+            Self::Elsewhere {
+                namespaces,
+                pods: Some(pods),
+            } => {
                 json!({ "namespaceSelector": namespaces.to_json(), "podSelector": pods.to_json() })
             }
-            Self::Block(Block { cidr, except }) if except.is_empty() => json!({ "ipBlock": { "cidr": cidr } }),
-            Self::Block(Block { cidr, except }) => json!({ "ipBlock": { "cidr": cidr, "except": except } }),
+            Self::Block(Block { cidr, except }) if except.is_empty() => {
+                json!({ "ipBlock": { "cidr": cidr } })
+            }
+            Self::Block(Block { cidr, except }) => {
+                json!({ "ipBlock": { "cidr": cidr, "except": except } })
+            }
         }
     }
 }
@@ -257,9 +334,16 @@ pub(crate) const DNS_LABEL: (&str, &str) = ("k8s-app", "kube-dns");
 impl Block {
     /// The range without these; `None` if nothing is left.
     pub fn new(cidr: IpNet, except: impl IntoIterator<Item = IpNet>) -> Option<Self> {
-        let parts: Vec<IpNet> = except.into_iter().map(|one| one.trunc()).filter(|one| overlap(one, &cidr)).collect();
+        let parts: Vec<IpNet> = except
+            .into_iter()
+            .map(|one| one.trunc())
+            .filter(|one| overlap(one, &cidr))
+            .collect();
         let except: BTreeSet<IpNet> = IpNet::aggregate(&parts).into_iter().collect();
-        (!except.iter().any(|one| one.contains(&cidr))).then(|| Self { cidr: cidr.trunc(), except })
+        (!except.iter().any(|one| one.contains(&cidr))).then(|| Self {
+            cidr: cidr.trunc(),
+            except,
+        })
     }
 
     /// The part of it that is in this range.
@@ -277,7 +361,10 @@ impl Block {
     /// The part of it that is on the internet, and in none of these networks.
     pub(crate) fn on_the_internet(&self, without: impl IntoIterator<Item = IpNet>) -> Option<Self> {
         let private = PRIVATE.iter().filter_map(|one| one.parse::<IpNet>().ok());
-        Self::new(self.cidr, self.except.iter().copied().chain(private).chain(without))
+        Self::new(
+            self.cidr,
+            self.except.iter().copied().chain(private).chain(without),
+        )
     }
 
     pub fn contains(&self, address: &IpAddr) -> bool {
@@ -293,20 +380,33 @@ impl Block {
         let fields = known(block, &["cidr", "except"])?;
         let except = match fields.get("except") {
             None | Some(Value::Null) => Vec::new(),
-            Some(list) => list.as_array()?.iter().map(|one| one.as_str()?.parse().ok()).collect::<Option<Vec<IpNet>>>()?,
+            Some(list) => list
+                .as_array()?
+                .iter()
+                .map(|one| one.as_str()?.parse().ok())
+                .collect::<Option<Vec<IpNet>>>()?,
         };
         Self::new(fields.get("cidr")?.as_str()?.parse().ok()?, except)
     }
 }
 
 pub fn everywhere() -> [Block; 2] {
-    [IpNet::V4(ipnet::Ipv4Net::default()), IpNet::V6(ipnet::Ipv6Net::default())]
-        .map(|cidr| Block { cidr, except: BTreeSet::new() })
+    [
+        IpNet::V4(ipnet::Ipv4Net::default()),
+        IpNet::V6(ipnet::Ipv6Net::default()),
+    ]
+    .map(|cidr| Block {
+        cidr,
+        except: BTreeSet::new(),
+    })
 }
 
 /// Whether this whole range is in one of the networks that are not the internet.
 pub(crate) fn is_private(range: &IpNet) -> bool {
-    PRIVATE.iter().filter_map(|one| one.parse::<IpNet>().ok()).any(|network| network.contains(range))
+    PRIVATE
+        .iter()
+        .filter_map(|one| one.parse::<IpNet>().ok())
+        .any(|network| network.contains(range))
 }
 
 impl Port {
@@ -315,7 +415,9 @@ impl Port {
         self.protocol == protocol
             && match (&self.port, self.end) {
                 (None, _) => true,
-                (Some(PortNumber::Number(first)), end) => (*first..=end.unwrap_or(*first)).contains(&number),
+                (Some(PortNumber::Number(first)), end) => {
+                    (*first..=end.unwrap_or(*first)).contains(&number)
+                }
                 (Some(PortNumber::Name(name)), _) => names.contains(&name.as_str()),
             }
     }
@@ -323,7 +425,11 @@ impl Port {
     fn read(port: &Value) -> Option<Self> {
         let fields = known(port, &["protocol", "port", "endPort"])?;
         let field = |name: &str| fields.get(name).filter(|value| !value.is_null());
-        let number = |value: &Value| u16::try_from(value.as_u64()?).ok().filter(|number| *number > 0);
+        let number = |value: &Value| {
+            u16::try_from(value.as_u64()?)
+                .ok()
+                .filter(|number| *number > 0)
+        };
         let protocol = field("protocol").map_or(Some("TCP"), Value::as_str)?;
         let port = match field("port") {
             None => None,
@@ -339,7 +445,11 @@ impl Port {
             (Some(PortNumber::Number(first)), Some(last)) => *first <= last,
             _ => false,
         };
-        (is_range && ["TCP", "UDP", "SCTP"].contains(&protocol)).then(|| Self { protocol: protocol.to_owned(), port, end })
+        (is_range && ["TCP", "UDP", "SCTP"].contains(&protocol)).then(|| Self {
+            protocol: protocol.to_owned(),
+            port,
+            end,
+        })
     }
 
     fn to_json(&self) -> Value {
@@ -359,7 +469,10 @@ impl Port {
 /// The fields of an object, if it has no others than these.
 fn known<'a>(value: &'a Value, fields: &[&str]) -> Option<&'a Map<String, Value>> {
     let object = value.as_object()?;
-    object.iter().all(|(field, value)| value.is_null() || fields.contains(&field.as_str())).then_some(object)
+    object
+        .iter()
+        .all(|(field, value)| value.is_null() || fields.contains(&field.as_str()))
+        .then_some(object)
 }
 
 #[cfg(test)]

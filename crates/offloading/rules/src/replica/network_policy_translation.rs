@@ -1,4 +1,5 @@
-//! Translates a `NetworkPolicy` of an offloaded namespace for one provider, where namespaces and pods differ.
+//! Translates a `NetworkPolicy` of an offloaded namespace for one provider, where namespaces and
+//! pods differ.
 //!
 //! | here | there |
 //! |---|---|
@@ -11,7 +12,8 @@
 //! | DNS pods, and Liqo's resolver | the DNS pods of the provider, which its pods ask |
 //! | everybody | everybody whom the provider lets its pods reach |
 //!
-//! The translation leaves out what it cannot express, so a policy is never wider at the provider than here.
+//! The translation leaves out what it cannot express, so a policy is never wider at the provider
+//! than here.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -24,7 +26,9 @@ use liqo_network_model::{Here, PeerMaps, space::translate};
 
 use crate::pod::carry::is_label_of_remote_pod;
 use crate::replica::label_selector::{Labels, Selector, is_in, key};
-use crate::replica::network_policy::{Block, DNS_LABEL, DNS_NAMESPACE, NetworkPolicy, Port, PortNumber, Rule, RulePeer};
+use crate::replica::network_policy::{
+    Block, DNS_LABEL, DNS_NAMESPACE, NetworkPolicy, Port, PortNumber, Rule, RulePeer,
+};
 
 /// Maximum number of single addresses in a policy.
 const MAX_ADDRESSES: usize = 200;
@@ -48,7 +52,8 @@ pub struct ClusterView<'a> {
     pub pods: &'a [&'a Pod],
     /// Our namespaces that exist at the provider.
     pub mapped: &'a BTreeSet<String>,
-    /// The address translation between both clusters; `None` without a network, so that no address is translated.
+    /// The address translation between both clusters; `None` without a network, so that no address
+    /// is translated.
     pub maps: Option<&'a PeerMaps>,
     /// The ranges of this cluster's pods.
     pub ranges: &'a [IpNet],
@@ -56,24 +61,57 @@ pub struct ClusterView<'a> {
 
 /// Translates the policy of this namespace for the provider.
 pub fn at_provider(policy: &NetworkPolicy, namespace: &str, seen: &ClusterView) -> NetworkPolicy {
-    let mut at = Translation { namespace, seen, room: MAX_ADDRESSES, narrowed: policy.narrowed };
-    let pods = Selector(policy.pods.0.iter().filter(|one| is_label_of_remote_pod(key(one))).cloned().collect());
+    let mut at = Translation {
+        namespace,
+        seen,
+        room: MAX_ADDRESSES,
+        narrowed: policy.narrowed,
+    };
+    let pods = Selector(
+        policy
+            .pods
+            .0
+            .iter()
+            .filter(|one| is_label_of_remote_pod(key(one)))
+            .cloned()
+            .collect(),
+    );
     let closed = |pods: Selector| {
         let none = |rules: &Option<Vec<Rule>>| rules.as_ref().map(|_| Vec::new());
-        NetworkPolicy { pods, ingress: none(&policy.ingress), egress: none(&policy.egress), narrowed: true }
+        NetworkPolicy {
+            pods,
+            ingress: none(&policy.ingress),
+            egress: none(&policy.egress),
+            narrowed: true,
+        }
     };
     if pods != policy.pods {
-        // The provider cannot tell which pods the policy selects. It closes more pods than these, and opens nothing to them.
+        // The provider cannot tell which pods the policy selects. It closes more pods than these,
+        // and opens nothing to them.
         return closed(pods);
     }
     let ingress = policy.ingress.as_ref().map(|rules| at.rules(rules, false));
     let egress = policy.egress.as_ref().map(|rules| at.rules(rules, true));
-    let there = NetworkPolicy { pods, ingress, egress, narrowed: at.narrowed };
-    if there.to_json().to_string().len() > MAX_LEN { closed(there.pods) } else { there }
+    let there = NetworkPolicy {
+        pods,
+        ingress,
+        egress,
+        narrowed: at.narrowed,
+    };
+    if there.to_json().to_string().len() > MAX_LEN {
+        closed(there.pods)
+    } else {
+        there
+    }
 }
 
 /// Whether the translation of this namespace's policy depends on this pod.
-pub fn concerns(policy: &NetworkPolicy, namespace: &str, pod: &Pod, labels_of_namespace: Option<&Labels>) -> bool {
+pub fn concerns(
+    policy: &NetworkPolicy,
+    namespace: &str,
+    pod: &Pod,
+    labels_of_namespace: Option<&Labels>,
+) -> bool {
     let mut peers = policy.rules().flat_map(|rule| rule.peers.iter().flatten());
     peers.any(|peer| selects(peer, namespace, pod, labels_of_namespace) || is_dns(pod))
 }
@@ -91,7 +129,11 @@ fn selects(peer: &RulePeer, own: &str, pod: &Pod, labels_of_namespace: Option<&L
 
 /// Whether this is a DNS pod of this cluster.
 fn is_dns(pod: &Pod) -> bool {
-    pod.namespace == DNS_NAMESPACE && pod.labels.get(DNS_LABEL.0).is_some_and(|value| value == DNS_LABEL.1)
+    pod.namespace == DNS_NAMESPACE
+        && pod
+            .labels
+            .get(DNS_LABEL.0)
+            .is_some_and(|value| value == DNS_LABEL.1)
 }
 
 struct Translation<'a> {
@@ -104,22 +146,32 @@ struct Translation<'a> {
 
 impl Translation<'_> {
     fn rules(&mut self, rules: &[Rule], is_egress: bool) -> Vec<Rule> {
-        rules.iter().filter_map(|rule| self.rule(rule, is_egress)).collect::<BTreeSet<_>>().into_iter().collect()
+        rules
+            .iter()
+            .filter_map(|rule| self.rule(rule, is_egress))
+            .collect::<BTreeSet<_>>()
+            .into_iter()
+            .collect()
     }
 
     fn rule(&mut self, rule: &Rule, is_egress: bool) -> Option<Rule> {
-        let Some(peers) = &rule.peers else { return Some(rule.clone()) };
+        let Some(peers) = &rule.peers else {
+            return Some(rule.clone());
+        };
         // What we open for the pods of a consumer of ours.
         if is_egress && peers.len() == 1 && peers.contains(&RulePeer::resolver()) {
             return Some(dns(rule));
         }
         let mut there = BTreeSet::new();
-        // The ranges at which we see the provider's pods, where ranges of the rule contain them completely.
+        // The ranges at which we see the provider's pods, where ranges of the rule contain them
+        // completely.
         let mut covered = BTreeSet::new();
         for peer in peers {
             match peer {
                 RulePeer::Pods(pods) => there.extend(is_known_there(pods).then(|| peer.clone())),
-                RulePeer::Elsewhere { namespaces, pods } => there.extend(self.elsewhere(namespaces, pods.as_ref())),
+                RulePeer::Elsewhere { namespaces, pods } => {
+                    there.extend(self.elsewhere(namespaces, pods.as_ref()));
+                }
                 RulePeer::Block(block) => {
                     there.extend(self.block(block));
                     covered.extend(self.imported().filter(|prefix| block.covers(prefix)));
@@ -133,9 +185,16 @@ impl Translation<'_> {
             }
         }
         if !covered.is_empty() && self.imported().all(|prefix| covered.contains(&prefix)) {
-            there.insert(RulePeer::Elsewhere { namespaces: Selector::default(), pods: None });
+            there.insert(RulePeer::Elsewhere {
+                namespaces: Selector::default(),
+                pods: None,
+            });
         }
-        Rule { peers: Some(there), ports: rule.ports.clone() }.unless_empty()
+        Rule {
+            peers: Some(there),
+            ports: rule.ports.clone(),
+        }
+        .unless_empty()
     }
 
     /// The pods at the provider of the namespaces that are selected here.
@@ -144,69 +203,144 @@ impl Translation<'_> {
             return None;
         }
         if namespaces.is_everything() {
-            return Some(RulePeer::Elsewhere { namespaces: Selector::default(), pods: pods.cloned() });
+            return Some(RulePeer::Elsewhere {
+                namespaces: Selector::default(),
+                pods: pods.cloned(),
+            });
         }
-        let is_selected = |name: &&String| self.seen.namespaces.get(*name).is_some_and(|labels| namespaces.matches(labels));
+        let is_selected = |name: &&String| {
+            self.seen
+                .namespaces
+                .get(*name)
+                .is_some_and(|labels| namespaces.matches(labels))
+        };
         let names: Vec<&String> = self.seen.mapped.iter().filter(is_selected).collect();
-        let by_name = is_in(labels::HOME_NAMESPACE, names.iter().map(|name| name.as_str()));
-        (!names.is_empty()).then(|| RulePeer::Elsewhere { namespaces: Selector([by_name].into()), pods: pods.cloned() })
+        let by_name = is_in(
+            labels::HOME_NAMESPACE,
+            names.iter().map(|name| name.as_str()),
+        );
+        (!names.is_empty()).then(|| RulePeer::Elsewhere {
+            namespaces: Selector([by_name].into()),
+            pods: pods.cloned(),
+        })
     }
 
     /// The addresses, as the provider sees them, of the selected pods that run elsewhere.
     fn addresses(&mut self, peer: &RulePeer) -> Vec<RulePeer> {
-        let Some(maps) = self.seen.maps else { return Vec::new() };
-        let whole: Vec<IpNet> = if selects_every_pod(peer) { self.seen.ranges.to_vec() } else { Vec::new() };
-        let pairs = maps.exported.pairs().filter(|(here, _)| whole.iter().any(|range| range.contains(&here.0)));
-        let is_selected = |pod: &&&Pod| selects(peer, self.namespace, pod, self.seen.namespaces.get(&pod.namespace));
-        let addresses = self.seen.pods.iter().filter(is_selected).flat_map(|pod| &pod.addresses);
+        let Some(maps) = self.seen.maps else {
+            return Vec::new();
+        };
+        let whole: Vec<IpNet> = if selects_every_pod(peer) {
+            self.seen.ranges.to_vec()
+        } else {
+            Vec::new()
+        };
+        let pairs = maps
+            .exported
+            .pairs()
+            .filter(|(here, _)| whole.iter().any(|range| range.contains(&here.0)));
+        let is_selected = |pod: &&&Pod| {
+            selects(
+                peer,
+                self.namespace,
+                pod,
+                self.seen.namespaces.get(&pod.namespace),
+            )
+        };
+        let addresses = self
+            .seen
+            .pods
+            .iter()
+            .filter(is_selected)
+            .flat_map(|pod| &pod.addresses);
         // The provider must not see the ranges at which we see its own pods.
-        let single = addresses.filter_map(|&address| Some(IpNet::from(maps.exported.there(Here(address))?.0)));
+        let single = addresses
+            .filter_map(|&address| Some(IpNet::from(maps.exported.there(Here(address))?.0)));
         let blocks = IpNet::aggregate(&pairs.map(|(_, there)| there.0).chain(single).collect());
         if blocks.len() > self.room {
             self.narrowed = true;
             return Vec::new();
         }
         self.room -= blocks.len();
-        blocks.into_iter().filter_map(|cidr| Block::new(cidr, [])).map(RulePeer::Block).collect()
+        blocks
+            .into_iter()
+            .filter_map(|cidr| Block::new(cidr, []))
+            .map(RulePeer::Block)
+            .collect()
     }
 
     /// Translates a range of addresses.
     fn block(&self, block: &Block) -> Vec<RulePeer> {
-        let exported = || self.seen.maps.into_iter().flat_map(|maps| maps.exported.pairs());
+        let exported = || {
+            self.seen
+                .maps
+                .into_iter()
+                .flat_map(|maps| maps.exported.pairs())
+        };
         let moved = exported().filter_map(|(here, there)| {
             let inner = block.within(&here.0)?;
-            let moved = |one: &IpNet| IpNet::new(translate(one.network(), &here.0, &there.0)?, one.prefix_len()).ok();
+            let moved = |one: &IpNet| {
+                IpNet::new(
+                    translate(one.network(), &here.0, &there.0)?,
+                    one.prefix_len(),
+                )
+                .ok()
+            };
             let except: Option<Vec<IpNet>> = inner.except.iter().map(moved).collect();
             Block::new(moved(&inner.cidr)?, except?)
         });
         let ours = exported().map(|(here, _)| here.0).chain(self.imported());
-        moved.chain(block.on_the_internet(ours)).map(RulePeer::Block).collect()
+        moved
+            .chain(block.on_the_internet(ours))
+            .map(RulePeer::Block)
+            .collect()
     }
 
     /// The ranges at which we see the provider's prefixes.
     fn imported(&self) -> impl Iterator<Item = IpNet> + use<'_> {
-        self.seen.maps.into_iter().flat_map(|maps| maps.imported.pairs()).map(|(here, _)| here.0)
+        self.seen
+            .maps
+            .into_iter()
+            .flat_map(|maps| maps.imported.pairs())
+            .map(|(here, _)| here.0)
     }
 
-    /// Whether this peer selects DNS pods or nodes, which may resolve names; the provider's DNS takes their place.
+    /// Whether this peer selects DNS pods or nodes, which may resolve names; the provider's DNS
+    /// takes their place.
     fn resolves_names(&self, peer: &RulePeer) -> bool {
         let namespace = self.seen.namespaces.get(DNS_NAMESPACE);
         let (key, value) = DNS_LABEL;
         let labels = Labels::from([(key.to_owned(), value.to_owned())]);
-        let usual = Pod { namespace: DNS_NAMESPACE.to_owned(), labels, addresses: Vec::new() };
+        let usual = Pod {
+            namespace: DNS_NAMESPACE.to_owned(),
+            labels,
+            addresses: Vec::new(),
+        };
         let known = self.seen.pods.iter().copied().filter(|pod| is_dns(pod));
-        known.chain([&usual]).any(|pod| selects(peer, self.namespace, pod, namespace))
+        known
+            .chain([&usual])
+            .any(|pod| selects(peer, self.namespace, pod, namespace))
     }
 }
 
-/// The rule for the provider's DNS instead of the one for our resolver, which listens at another port.
+/// The rule for the provider's DNS instead of the one for our resolver, which listens at another
+/// port.
 fn dns(rule: &Rule) -> Rule {
     let at_53 = |port: &Port| match port.port {
-        Some(PortNumber::Number(RESOLVER_PORT)) => Port { port: Some(PortNumber::Number(DNS_PORT)), ..port.clone() },
+        Some(PortNumber::Number(RESOLVER_PORT)) => Port {
+            port: Some(PortNumber::Number(DNS_PORT)),
+            ..port.clone()
+        },
         _ => port.clone(),
     };
-    let ports = rule.ports.as_ref().map(|ports| ports.iter().map(at_53).collect());
-    Rule { peers: Some([RulePeer::dns()].into()), ports }
+    let ports = rule
+        .ports
+        .as_ref()
+        .map(|ports| ports.iter().map(at_53).collect());
+    Rule {
+        peers: Some([RulePeer::dns()].into()),
+        ports,
+    }
 }
 
 fn selects_every_pod(peer: &RulePeer) -> bool {

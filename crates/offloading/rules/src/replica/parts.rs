@@ -1,5 +1,5 @@
-//! Large `EndpointSlice`s travel in parts, each a slice of its own at the provider. Together they have the endpoints of the slice at home;
-//! Kubernetes reads all slices of a Service as one.
+//! Large `EndpointSlice`s travel in parts, each a slice of its own at the provider. Together they
+//! have the endpoints of the slice at home; Kubernetes reads all slices of a Service as one.
 //!
 //! The hash of an endpoint's addresses decides in which part it is:
 //!
@@ -11,7 +11,8 @@
 //!      00   01               the part "", which has the name of the slice at home, and the part "01"
 //! ```
 //!
-//! So an endpoint that comes, goes or changes rewrites one part, and now and then divides one or joins two.
+//! So an endpoint that comes, goes or changes rewrites one part, and now and then divides one or
+//! joins two.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
@@ -25,15 +26,22 @@ use crate::replica::kind::MAX_LEN;
 /// Number of bits of a hash.
 const MAX_DEPTH: u32 = u64::BITS;
 
-/// The parts of a slice that travel, each with its name; one with the name of the slice, unless that is too long.
+/// The parts of a slice that travel, each with its name; one with the name of the slice, unless
+/// that is too long.
 pub(super) fn divided(name: &str, slice: &Map<String, Value>) -> Vec<(String, Map<String, Value>)> {
     let room = room(slice);
-    let endpoints = endpoints(slice).iter().map(|endpoint| (hash(endpoint), endpoint)).collect();
+    let endpoints = endpoints(slice)
+        .iter()
+        .map(|endpoint| (hash(endpoint), endpoint))
+        .collect();
     let mut parts = Vec::new();
     divide(endpoints, room, String::new(), &mut parts);
     let part = |(bits, endpoints): (String, Vec<&Value>)| {
         let mut part = slice.clone();
-        part.insert("endpoints".to_owned(), endpoints.into_iter().cloned().collect());
+        part.insert(
+            "endpoints".to_owned(),
+            endpoints.into_iter().cloned().collect(),
+        );
         (part_name(name, &bits), part)
     };
     parts.into_iter().map(part).collect()
@@ -63,26 +71,49 @@ fn stored_len(endpoint: &Value) -> usize {
 }
 
 fn endpoints(slice: &Map<String, Value>) -> &[Value] {
-    slice.get("endpoints").and_then(Value::as_array).map_or(&[], Vec::as_slice)
+    slice
+        .get("endpoints")
+        .and_then(Value::as_array)
+        .map_or(&[], Vec::as_slice)
 }
 
 fn hash(endpoint: &Value) -> u64 {
     let mut hasher = DefaultHasher::new();
-    items(endpoint, "/addresses").iter().filter_map(Value::as_str).for_each(|address| address.hash(&mut hasher));
+    items(endpoint, "/addresses")
+        .iter()
+        .filter_map(Value::as_str)
+        .for_each(|address| address.hash(&mut hasher));
     hasher.finish()
 }
 
-/// Adds the parts that hold these endpoints, which share these bits of their hashes. An endpoint alone is always a part.
-fn divide<'a>(endpoints: Vec<(u64, &'a Value)>, room: usize, bits: String, parts: &mut Vec<(String, Vec<&'a Value>)>) {
-    let len: usize = endpoints.iter().map(|(_, endpoint)| stored_len(endpoint)).sum();
+/// Adds the parts that hold these endpoints, which share these bits of their hashes. An endpoint
+/// alone is always a part.
+fn divide<'a>(
+    endpoints: Vec<(u64, &'a Value)>,
+    room: usize,
+    bits: String,
+    parts: &mut Vec<(String, Vec<&'a Value>)>,
+) {
+    let len: usize = endpoints
+        .iter()
+        .map(|(_, endpoint)| stored_len(endpoint))
+        .sum();
     let depth = u32::try_from(bits.len()).unwrap_or(MAX_DEPTH);
     if len <= room || endpoints.len() <= 1 || depth >= MAX_DEPTH {
         if !endpoints.is_empty() {
-            parts.push((bits, endpoints.into_iter().map(|(_, endpoint)| endpoint).collect()));
+            parts.push((
+                bits,
+                endpoints
+                    .into_iter()
+                    .map(|(_, endpoint)| endpoint)
+                    .collect(),
+            ));
         }
         return;
     }
-    let (ones, zeros): (Vec<_>, Vec<_>) = endpoints.into_iter().partition(|(hash, _)| hash >> depth & 1 == 1);
+    let (ones, zeros): (Vec<_>, Vec<_>) = endpoints
+        .into_iter()
+        .partition(|(hash, _)| hash >> depth & 1 == 1);
     divide(zeros, room, format!("{bits}0"), parts);
     divide(ones, room, format!("{bits}1"), parts);
 }
@@ -94,7 +125,10 @@ fn part_name(slice: &str, bits: &str) -> String {
         return slice.to_owned();
     }
     let hash = short_hash(&format!("{slice}/{bits}"));
-    let beginning: String = slice.chars().take(MAX_SUBDOMAIN_LEN - hash.len() - 1).collect();
+    let beginning: String = slice
+        .chars()
+        .take(MAX_SUBDOMAIN_LEN - hash.len() - 1)
+        .collect();
     format!("{}-{hash}", beginning.trim_end_matches(['.', '-']))
 }
 
@@ -129,7 +163,10 @@ mod tests {
 
     #[test]
     fn a_usual_slice_travels_whole_and_by_its_name() {
-        assert_eq!(parts(0..50), BTreeMap::from([("web-x".to_owned(), slice(0..50))]));
+        assert_eq!(
+            parts(0..50),
+            BTreeMap::from([("web-x".to_owned(), slice(0..50))])
+        );
         assert_eq!(parts([]), BTreeMap::new());
     }
 
@@ -137,15 +174,29 @@ mod tests {
     fn a_thousand_endpoints_with_long_hostnames_travel_each_once_and_each_part_fits() {
         let all = parts(0..1000);
         let addresses = |part: &Map<String, Value>| -> Vec<String> {
-            endpoints(part).iter().map(|endpoint| endpoint["addresses"][0].as_str().unwrap().to_owned()).collect()
+            endpoints(part)
+                .iter()
+                .map(|endpoint| endpoint["addresses"][0].as_str().unwrap().to_owned())
+                .collect()
         };
         let travelling: Vec<String> = all.values().flat_map(addresses).collect();
-        assert_eq!((travelling.len(), travelling.iter().collect::<BTreeSet<_>>().len()), (1000, 1000));
+        assert_eq!(
+            (
+                travelling.len(),
+                travelling.iter().collect::<BTreeSet<_>>().len()
+            ),
+            (1000, 1000)
+        );
         assert!(all.contains_key("web-x") && all.len() < 40, "{}", all.len());
         for (name, part) in &all {
-            assert!(Value::from(part.clone()).to_string().len() <= MAX_LEN && is_subdomain(name), "{name}");
+            assert!(
+                Value::from(part.clone()).to_string().len() <= MAX_LEN && is_subdomain(name),
+                "{name}"
+            );
             assert_eq!(endpoints_that_fit(part), endpoints(part).len());
-            assert!(part["ports"] == slice([])["ports"] && part["metadata"] == slice([])["metadata"]);
+            assert!(
+                part["ports"] == slice([])["ports"] && part["metadata"] == slice([])["metadata"]
+            );
         }
     }
 
@@ -154,35 +205,58 @@ mod tests {
         let mut before = parts(0..1);
         for number in 1..1000 {
             let after = parts(0..=number);
-            let changed = after.iter().filter(|(name, part)| before.get(*name) != Some(part)).count();
-            let gone = before.keys().filter(|name| !after.contains_key(*name)).count();
-            assert!((1..=2).contains(&changed) && gone == 0, "{number}: {changed} changed, {gone} gone");
+            let changed = after
+                .iter()
+                .filter(|(name, part)| before.get(*name) != Some(part))
+                .count();
+            let gone = before
+                .keys()
+                .filter(|name| !after.contains_key(*name))
+                .count();
+            assert!(
+                (1..=2).contains(&changed) && gone == 0,
+                "{number}: {changed} changed, {gone} gone"
+            );
             before = after;
         }
     }
 
     #[test]
     fn one_endpoint_always_fits_however_many_addresses_it_has() {
-        let addresses: Vec<String> = (0..100).map(|last| format!("2001:db8:1111:2222:3333:4444:5555:{last:x}")).collect();
+        let addresses: Vec<String> = (0..100)
+            .map(|last| format!("2001:db8:1111:2222:3333:4444:5555:{last:x}"))
+            .collect();
         let mut large = slice([]);
-        let endpoint = |number: u32| json!({ "addresses": addresses, "hostname": format!("{number:063}") });
+        let endpoint =
+            |number: u32| json!({ "addresses": addresses, "hostname": format!("{number:063}") });
         large.insert("endpoints".into(), (0..10).map(endpoint).collect());
         large.insert(
             "ports".into(),
             (0..100).map(|port| json!({ "name": format!("port-{port}"), "port": port, "protocol": "TCP" })).collect(),
         );
         let parts = divided("web-x", &large);
-        // They have the same addresses, so they cannot be divided; the provider takes as many as fit.
+        // They have the same addresses, so they cannot be divided; the provider takes as many as
+        // fit.
         assert_eq!(parts.len(), 1);
         assert!(endpoints_that_fit(&parts[0].1) >= 1);
     }
 
     #[test]
     fn the_name_of_a_part_is_valid_however_long_that_of_the_slice_is() {
-        for name in ["x".repeat(MAX_SUBDOMAIN_LEN), format!("{}.{}", "x".repeat(235), "y".repeat(17)), "web".to_owned()] {
-            assert!(is_subdomain(&name) && is_subdomain(&part_name(&name, "01")), "{name}");
+        for name in [
+            "x".repeat(MAX_SUBDOMAIN_LEN),
+            format!("{}.{}", "x".repeat(235), "y".repeat(17)),
+            "web".to_owned(),
+        ] {
+            assert!(
+                is_subdomain(&name) && is_subdomain(&part_name(&name, "01")),
+                "{name}"
+            );
             assert_ne!(part_name(&name, "01"), part_name(&name, "11"));
         }
-        assert_eq!((part_name("web", ""), part_name("web", "00")), ("web".to_owned(), "web".to_owned()));
+        assert_eq!(
+            (part_name("web", ""), part_name("web", "00")),
+            ("web".to_owned(), "web".to_owned())
+        );
     }
 }

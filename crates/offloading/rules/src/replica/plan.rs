@@ -1,4 +1,5 @@
-//! Decides which replicas of a consumer's objects to create, change and delete in one mapped namespace.
+//! Decides which replicas of a consumer's objects to create, change and delete in one mapped
+//! namespace.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -41,56 +42,101 @@ impl Replica {
     pub fn of(kind: Kind, object: DynamicObject) -> Option<Self> {
         let (name, uid) = (object.name_any(), object.uid()?);
         let deleted = object.metadata.deletion_timestamp.is_some();
-        let since = object.metadata.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0);
+        let since = object
+            .metadata
+            .creation_timestamp
+            .as_ref()
+            .map_or(Timestamp::UNIX_EPOCH, |time| time.0);
         let (mut object, exposure) = exposure::as_made(kind, serde_json::to_value(object).ok()?);
         if kind == Kind::Ingress {
             // Controllers of this cluster keep the annotations that they added.
             let made = made_annotations(&object);
-            if let Some(all) = object.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut) {
+            if let Some(all) = object
+                .pointer_mut("/metadata/annotations")
+                .and_then(Value::as_object_mut)
+            {
                 all.retain(|key, _| made.contains(key));
             }
         }
         let immutable = object.get("immutable") == Some(&Value::Bool(true));
         let mut fields = travelling_fields(kind, &object);
-        let content = matches!(kind, Kind::Service | Kind::Ingress).then(|| Value::from(fields.clone()).to_string().into());
-        // These fields never travel. They make the fingerprint differ, so the replica is written again without them.
+        let content = matches!(kind, Kind::Service | Kind::Ingress)
+            .then(|| Value::from(fields.clone()).to_string().into());
+        // These fields never travel. They make the fingerprint differ, so the replica is written
+        // again without them.
         if kind == Kind::Service {
             fields.extend(service::foreign(&object));
         }
         let (fingerprint, type_) = (fingerprint_of(fields), type_of(kind, &object).to_owned());
         let family = service::first_family(&object).filter(|_| kind == Kind::Service);
-        Some(Self { kind, name, uid, fingerprint, content, type_, family, immutable, exposure, since, deleted })
+        Some(Self {
+            kind,
+            name,
+            uid,
+            fingerprint,
+            content,
+            type_,
+            family,
+            immutable,
+            exposure,
+            since,
+            deleted,
+        })
     }
 
-    /// Whether it must be deleted and created again to become this object. Ingresses may change between two named classes.
+    /// Whether it must be deleted and created again to become this object. Ingresses may change
+    /// between two named classes.
     pub fn must_be_recreated_for(&self, wanted: &Value) -> bool {
         let class = exposure::class(self.kind, wanted);
-        let other_class = self.exposure.as_ref().zip(class).is_some_and(|(exposure, class)| {
-            let are_named = !exposure.class.is_empty() && !class.is_empty();
-            exposure.class != class && !(self.kind == Kind::Ingress && are_named)
-        });
-        let other_family = self.family.zip(service::first_family(wanted)).is_some_and(|(family, wanted)| family != wanted);
+        let other_class = self
+            .exposure
+            .as_ref()
+            .zip(class)
+            .is_some_and(|(exposure, class)| {
+                let are_named = !exposure.class.is_empty() && !class.is_empty();
+                exposure.class != class && !(self.kind == Kind::Ingress && are_named)
+            });
+        let other_family = self
+            .family
+            .zip(service::first_family(wanted))
+            .is_some_and(|(family, wanted)| family != wanted);
         self.immutable || type_of(self.kind, wanted) != self.type_ || other_class || other_family
     }
 }
 
 /// The annotations that came with the object from home.
 fn made_annotations(replica: &Value) -> BTreeSet<String> {
-    let said = replica.pointer("/metadata/annotations").and_then(|all| all.get(annotations::TRAVELLED)?.as_str());
-    said.and_then(|said| serde_json::from_str(said).ok()).unwrap_or_default()
+    let said = replica
+        .pointer("/metadata/annotations")
+        .and_then(|all| all.get(annotations::TRAVELLED)?.as_str());
+    said.and_then(|said| serde_json::from_str(said).ok())
+        .unwrap_or_default()
 }
 
-/// The object that replaces the live one. Controllers of this cluster keep what they added: annotations, and finalizers, with which they
-/// clean up what they created for it.
+/// The object that replaces the live one. Controllers of this cluster keep what they added:
+/// annotations, and finalizers, with which they clean up what they created for it.
 pub fn replacement(standing: &Value, mut wanted: Value) -> Value {
     let made = made_annotations(standing);
-    let old = standing.pointer("/metadata/annotations").and_then(Value::as_object).into_iter().flatten();
+    let old = standing
+        .pointer("/metadata/annotations")
+        .and_then(Value::as_object)
+        .into_iter()
+        .flatten();
     let theirs = old.filter(|(key, _)| !made.contains(*key) && !liqo_api::is_own(key));
-    let mut all: Map<String, Value> = theirs.map(|(key, value)| (key.clone(), value.clone())).collect();
-    let ours = wanted.pointer("/metadata/annotations").and_then(Value::as_object).cloned();
+    let mut all: Map<String, Value> = theirs
+        .map(|(key, value)| (key.clone(), value.clone()))
+        .collect();
+    let ours = wanted
+        .pointer("/metadata/annotations")
+        .and_then(Value::as_object)
+        .cloned();
     all.extend(ours.unwrap_or_default());
     for field in ["finalizers", "resourceVersion", "uid"] {
-        set_at(&mut wanted, &["metadata", field], value_at(standing, &format!("/metadata/{field}")).clone());
+        set_at(
+            &mut wanted,
+            &["metadata", field],
+            value_at(standing, &format!("/metadata/{field}")).clone(),
+        );
     }
     set_at(&mut wanted, &["metadata", "annotations"], all);
     // So does the address that was given to a load balancer.
@@ -108,13 +154,15 @@ pub fn replacement(standing: &Value, mut wanted: Value) -> Value {
     wanted
 }
 
-/// The part of an object that can only be another one's: the type of a Secret, whether a Service is headless, the family of a
-/// slice.
+/// The part of an object that can only be another one's: the type of a Secret, whether a Service is
+/// headless, the family of a slice.
 fn type_of(kind: Kind, object: &Value) -> &str {
     match kind {
         Kind::ConfigMap | Kind::NetworkPolicy | Kind::PodDisruptionBudget | Kind::Ingress => "",
         Kind::Secret => text(object, "/type").unwrap_or_default(),
-        Kind::Service => text(object, "/spec/clusterIP").filter(|address| *address == "None").unwrap_or_default(),
+        Kind::Service => text(object, "/spec/clusterIP")
+            .filter(|address| *address == "None")
+            .unwrap_or_default(),
         Kind::EndpointSlice => text(object, "/addressType").unwrap_or_default(),
     }
 }
@@ -137,12 +185,21 @@ pub enum Step {
     Release(Source, usize),
 }
 
-/// Gives each source whose content is not taken that of its replica, and applies the provider's limits to it. They may refuse the content
-/// of an Ingress, too.
-pub fn limited(sources: Vec<Source>, replicas: &[Replica], limits: impl Fn(Source) -> Source) -> Vec<Source> {
+/// Gives each source whose content is not taken that of its replica, and applies the provider's
+/// limits to it. They may refuse the content of an Ingress, too.
+pub fn limited(
+    sources: Vec<Source>,
+    replicas: &[Replica],
+    limits: impl Fn(Source) -> Source,
+) -> Vec<Source> {
     let former_content = |source: &Source| {
-        let is_its_own = |one: &&Replica| Some(one.kind) == source.kind && one.name == source.name && !one.deleted;
-        source.refused.as_ref().and_then(|_| replicas.iter().find(is_its_own)?.content.as_deref())
+        let is_its_own = |one: &&Replica| {
+            Some(one.kind) == source.kind && one.name == source.name && !one.deleted
+        };
+        source
+            .refused
+            .as_ref()
+            .and_then(|_| replicas.iter().find(is_its_own)?.content.as_deref())
     };
     let limited = |source: Source| {
         let limited = limits(source);
@@ -154,17 +211,25 @@ pub fn limited(sources: Vec<Source>, replicas: &[Replica], limits: impl Fn(Sourc
     sources.into_iter().map(limited).collect()
 }
 
-/// Plans the steps for one mapped namespace, deletions first. A replica whose source is refused stays as it is.
+/// Plans the steps for one mapped namespace, deletions first. A replica whose source is refused
+/// stays as it is.
 ///
-/// Deletes only replicas of the kinds in `complete`: all sources of these kinds are known. Waits for a replica that is being
-/// deleted already. Creates no replica of a kind that `policy` does not allow, but keeps an existing one current, because running
-/// pods may read it.
-pub fn plan(sources: &[Source], replicas: &[Replica], complete: &BTreeSet<Kind>, policy: Option<&ConsumerPolicy>) -> Vec<Step> {
+/// Deletes only replicas of the kinds in `complete`: all sources of these kinds are known. Waits
+/// for a replica that is being deleted already. Creates no replica of a kind that `policy` does not
+/// allow, but keeps an existing one current, because running pods may read it.
+pub fn plan(
+    sources: &[Source],
+    replicas: &[Replica],
+    complete: &BTreeSet<Kind>,
+    policy: Option<&ConsumerPolicy>,
+) -> Vec<Step> {
     // Several sources may name the same replica: the first one counts.
     let mut sources: Vec<&Source> = sources.iter().collect();
     sources.sort_by(|one, other| one.key.cmp(&other.key));
-    let existing: HashMap<(Kind, &str), &Replica> =
-        replicas.iter().map(|replica| ((replica.kind, replica.name.as_str()), replica)).collect();
+    let existing: HashMap<(Kind, &str), &Replica> = replicas
+        .iter()
+        .map(|replica| ((replica.kind, replica.name.as_str()), replica))
+        .collect();
     let mut wanted: BTreeMap<(Kind, &str), &Source> = BTreeMap::new();
     let mut reports = Vec::new();
     for source in sources.iter().copied().filter(|source| !source.deleted) {
@@ -172,7 +237,11 @@ pub fn plan(sources: &[Source], replicas: &[Replica], complete: &BTreeSet<Kind>,
         let replica = slot.and_then(|slot| existing.get(&slot));
         let problem = source.problem.clone().or_else(|| {
             let slot = slot?;
-            refusal(wanted.get(&slot).copied(), slot.0, policy.filter(|_| replica.is_none() || !is_read_by_pods(slot.0)))
+            refusal(
+                wanted.get(&slot).copied(),
+                slot.0,
+                policy.filter(|_| replica.is_none() || !is_read_by_pods(slot.0)),
+            )
         });
         if let Some(problem) = problem {
             reports.extend(report(source, Some(problem)));
@@ -189,21 +258,39 @@ pub fn plan(sources: &[Source], replicas: &[Replica], complete: &BTreeSet<Kind>,
     }
     for source in sources.iter().copied().filter(|source| !source.deleted) {
         let slot = source.kind.map(|kind| (kind, source.name.as_str()));
-        let slot = slot.filter(|slot| wanted.get(slot).is_some_and(|first| first.key == source.key));
-        // Clients reach a replica even if its content is not yet, or must not become, that of the source.
-        let replica = slot.and_then(|slot| existing.get(&slot)).filter(|replica| !replica.deleted);
+        let slot = slot.filter(|slot| {
+            wanted
+                .get(slot)
+                .is_some_and(|first| first.key == source.key)
+        });
+        // Clients reach a replica even if its content is not yet, or must not become, that of the
+        // source.
+        let replica = slot
+            .and_then(|slot| existing.get(&slot))
+            .filter(|replica| !replica.deleted);
         let exposure = replica.and_then(|replica| replica.exposure.clone());
         if source.reported_exposure != exposure {
             reports.push(Step::ReportExposure(source.clone(), exposure));
         }
     }
-    let draining = sources.iter().filter(|source| !source.deleted && source.is_draining != source.reported_draining);
+    let draining = sources
+        .iter()
+        .filter(|source| !source.deleted && source.is_draining != source.reported_draining);
     reports.extend(draining.map(|source| Step::ReportDraining((*source).clone())));
     let is_surplus = |replica: &&Replica| {
-        !replica.deleted && complete.contains(&replica.kind) && !wanted.contains_key(&(replica.kind, replica.name.as_str()))
+        !replica.deleted
+            && complete.contains(&replica.kind)
+            && !wanted.contains_key(&(replica.kind, replica.name.as_str()))
     };
-    let mut steps: Vec<Step> = replicas.iter().filter(is_surplus).map(|replica| Step::Delete(replica.clone())).collect();
-    for (slot, source) in wanted.iter().filter(|(_, source)| source.refused.is_none() && !source.is_incomplete) {
+    let mut steps: Vec<Step> = replicas
+        .iter()
+        .filter(is_surplus)
+        .map(|replica| Step::Delete(replica.clone()))
+        .collect();
+    for (slot, source) in wanted
+        .iter()
+        .filter(|(_, source)| source.refused.is_none() && !source.is_incomplete)
+    {
         match existing.get(slot) {
             None => steps.push(Step::Create(slot.0, (*source).clone())),
             Some(replica) if replica.fingerprint != source.fingerprint && !replica.deleted => {
@@ -217,17 +304,24 @@ pub fn plan(sources: &[Source], replicas: &[Replica], complete: &BTreeSet<Kind>,
     steps
 }
 
-/// Whether running pods may read an object of this kind, so that it stays when the policy does not allow its kind any more.
+/// Whether running pods may read an object of this kind, so that it stays when the policy does not
+/// allow its kind any more.
 fn is_read_by_pods(kind: Kind) -> bool {
     kind != Kind::PodDisruptionBudget
 }
 
-/// The reason why a source without a problem of its own gets no replica: `first` has the name, or the policy does not allow the kind.
+/// The reason why a source without a problem of its own gets no replica: `first` has the name, or
+/// the policy does not allow the kind.
 fn refusal(first: Option<&Source>, kind: Kind, policy: Option<&ConsumerPolicy>) -> Option<Problem> {
     if let Some(first) = first {
-        return Some(Problem::new("NameTaken", format!("{} names the same object", first.key.name)));
+        return Some(Problem::new(
+            "NameTaken",
+            format!("{} names the same object", first.key.name),
+        ));
     }
-    policy.filter(|policy| !policy.reflects(kind)).map(|policy| Problem::not_allowed(kind, &policy.name))
+    policy
+        .filter(|policy| !policy.reflects(kind))
+        .map(|policy| Problem::not_allowed(kind, &policy.name))
 }
 
 fn report(source: &Source, problem: Option<Problem>) -> Option<Step> {
@@ -236,7 +330,8 @@ fn report(source: &Source, problem: Option<Problem>) -> Option<Step> {
 
 /// The steps while the mapped namespace does not exist.
 pub fn plan_without_namespace(sources: &[Source], why: &str) -> Vec<Step> {
-    let waits = |source: &&Source| !source.deleted && matches!(source.kind, None | Some(Kind::ConfigMap));
+    let waits =
+        |source: &&Source| !source.deleted && matches!(source.kind, None | Some(Kind::ConfigMap));
     let reports = sources.iter().filter(waits).filter_map(|source| {
         let problem = source.problem.clone().or(source.refused.clone());
         let problem = problem.unwrap_or_else(|| Problem::new("NamespaceNotReady", why));
@@ -246,31 +341,54 @@ pub fn plan_without_namespace(sources: &[Source], why: &str) -> Vec<Step> {
 }
 
 fn release(source: &Source) -> Option<Step> {
-    Some(Step::Release(source.clone(), source.finalizer.filter(|_| source.deleted)?))
+    Some(Step::Release(
+        source.clone(),
+        source.finalizer.filter(|_| source.deleted)?,
+    ))
 }
 
-/// The replica with this content. It gets none of the consumer's labels, because programs of this cluster may act on labelled objects.
+/// The replica with this content. It gets none of the consumer's labels, because programs of this
+/// cluster may act on labelled objects.
 pub fn replica(kind: Kind, content: &Value, name: &str, namespace: &str, home: &str) -> Value {
     let mut replica = travelling_fields(kind, content);
     replica.insert("apiVersion".into(), kind.api_version().into());
     replica.insert("kind".into(), kind.name().into());
     // These labels name the Service of a slice.
     let mut metadata = replica.remove("metadata").unwrap_or_default();
-    let mut all = metadata.get("labels").and_then(Value::as_object).cloned().unwrap_or_default();
-    for (label, value) in [(labels::MANAGED, "true"), (labels::REFLECTED, "true"), (labels::HOME_NAMESPACE, home)] {
+    let mut all = metadata
+        .get("labels")
+        .and_then(Value::as_object)
+        .cloned()
+        .unwrap_or_default();
+    for (label, value) in [
+        (labels::MANAGED, "true"),
+        (labels::REFLECTED, "true"),
+        (labels::HOME_NAMESPACE, home),
+    ] {
         all.insert(label.into(), value.into());
     }
     if kind == Kind::EndpointSlice {
         all.insert(service::MANAGED_BY.into(), "liqo".into());
     }
     let class = exposure::class(kind, content).map(str::to_owned);
-    replica.insert("metadata".into(), json!({ "name": name, "namespace": namespace, "labels": all }));
+    replica.insert(
+        "metadata".into(),
+        json!({ "name": name, "namespace": namespace, "labels": all }),
+    );
     let mut replica = Value::from(replica);
     if let Some(target) = service::external_name(content).filter(|_| kind == Kind::Service) {
-        set_at(&mut replica, &["metadata", "annotations"], json!({ annotations::EXTERNAL_NAME: target }));
+        set_at(
+            &mut replica,
+            &["metadata", "annotations"],
+            json!({ annotations::EXTERNAL_NAME: target }),
+        );
     }
     if let Some(class) = class {
-        let mut said = metadata.get_mut("annotations").and_then(Value::as_object_mut).map(std::mem::take).unwrap_or_default();
+        let mut said = metadata
+            .get_mut("annotations")
+            .and_then(Value::as_object_mut)
+            .map(std::mem::take)
+            .unwrap_or_default();
         let made: BTreeSet<&String> = said.keys().collect();
         let made = (!made.is_empty()).then(|| json!(made).to_string());
         said.extend(made.map(|made| (annotations::TRAVELLED.to_owned(), made.into())));

@@ -19,7 +19,10 @@ use k8s_openapi::{
 use kube::{Resource, ResourceExt as _};
 use liqo_api::record_text::{self, MAX_OBJECT_LEN, MAX_SECRET_LEN, RecordTextError};
 use liqo_api::reflection::{is_allowed, is_denied, is_reflected, is_replica};
-use liqo_api::{Exposure, Key, OffloadedReason, ReflectedObject, ReflectedObjectSpec, annotations, labels, short_hash};
+use liqo_api::{
+    Exposure, Key, OffloadedReason, ReflectedObject, ReflectedObjectSpec, annotations, labels,
+    short_hash,
+};
 use liqo_network_model::{Here, PeerMaps};
 use serde_json::{Map, Value, json};
 
@@ -35,7 +38,10 @@ use crate::replica::name::replica_name;
 use crate::replica::{exposure, ingress, parts, service};
 
 /// Secrets of these types never travel: they belong to the home cluster's own controllers.
-const NEVER: [&str; 2] = ["kubernetes.io/service-account-token", "bootstrap.kubernetes.io/token"];
+const NEVER: [&str; 2] = [
+    "kubernetes.io/service-account-token",
+    "bootstrap.kubernetes.io/token",
+];
 
 /// Reason of an object that is too large to travel.
 pub const TOO_LARGE: &str = OffloadedReason::TooLarge.as_str();
@@ -48,17 +54,24 @@ const NAMED_ADDRESSES: usize = 2;
 
 /// The text of an event about these addresses of a Service, which are none of pods.
 pub fn no_pod_at(addresses: &BTreeSet<IpAddr>, cluster: &str) -> String {
-    let named: Vec<String> = addresses.iter().take(NAMED_ADDRESSES).map(ToString::to_string).collect();
+    let named: Vec<String> = addresses
+        .iter()
+        .take(NAMED_ADDRESSES)
+        .map(ToString::to_string)
+        .collect();
     let more = match addresses.len().saturating_sub(NAMED_ADDRESSES) {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
     let named = named.join(", ");
-    format!("pods at {cluster} do not reach {named}{more}: no pod of this namespace has it, so it is closed to other clusters")
+    format!(
+        "pods at {cluster} do not reach {named}{more}: no pod of this namespace has it, so it is closed to other clusters"
+    )
 }
 
-/// Whether a `ConfigMap` or Secret that a pod names travels with it. In a namespace of one of our consumers whose pods run at a provider
-/// of ours, only what that consumer sent does: everything else there belongs to this cluster.
+/// Whether a `ConfigMap` or Secret that a pod names travels with it. In a namespace of one of our
+/// consumers whose pods run at a provider of ours, only what that consumer sent does: everything
+/// else there belongs to this cluster.
 pub fn travels_on(object: &impl Resource, is_lent_on: bool) -> bool {
     !is_lent_on || is_replica(object)
 }
@@ -73,7 +86,11 @@ pub struct Reference {
 
 impl Reference {
     pub fn new(kind: Kind, key: &Key) -> Self {
-        Self { kind, namespace: key.namespace.clone(), name: key.name.clone() }
+        Self {
+            kind,
+            namespace: key.namespace.clone(),
+            name: key.name.clone(),
+        }
     }
 
     pub fn key(&self) -> Key {
@@ -85,29 +102,56 @@ impl Reference {
         let mut all = Self::expected_by(pod);
         // The pod may also name it.
         if pod.finds_ca && !pod.refs.config_maps.contains(ROOT_CA) {
-            all.push(Self { kind: Kind::ConfigMap, namespace: pod.key.namespace.clone(), name: ROOT_CA.to_owned() });
+            all.push(Self {
+                kind: Kind::ConfigMap,
+                namespace: pod.key.namespace.clone(),
+                name: ROOT_CA.to_owned(),
+            });
         }
         all
     }
 
-    /// The objects that a pod names, and its Secret for the API server: its owner is told if one of them does not travel.
+    /// The objects that a pod names, and its Secret for the API server: its owner is told if one of
+    /// them does not travel.
     pub fn expected_by(pod: &LocalPod) -> Vec<Self> {
-        let of = |kind: Kind| move |name: &String| Self { kind, namespace: pod.key.namespace.clone(), name: name.clone() };
+        let of = |kind: Kind| {
+            move |name: &String| Self {
+                kind,
+                namespace: pod.key.namespace.clone(),
+                name: name.clone(),
+            }
+        };
         let config_maps = pod.refs.config_maps.iter().map(of(Kind::ConfigMap));
-        let of_api_server = matches!(pod.api_server, ApiServerChoice::Home { .. }).then(|| Self::of_api_server(pod));
-        config_maps.chain(pod.refs.secrets.iter().map(of(Kind::Secret))).chain(of_api_server).collect()
+        let of_api_server = matches!(pod.api_server, ApiServerChoice::Home { .. })
+            .then(|| Self::of_api_server(pod));
+        config_maps
+            .chain(pod.refs.secrets.iter().map(of(Kind::Secret)))
+            .chain(of_api_server)
+            .collect()
     }
 
     /// The objects without which no container of a pod starts.
     pub fn needed_by(pod: &LocalPod) -> Vec<Self> {
-        let of = |kind: Kind| move |name: &String| Self { kind, namespace: pod.key.namespace.clone(), name: name.clone() };
+        let of = |kind: Kind| {
+            move |name: &String| Self {
+                kind,
+                namespace: pod.key.namespace.clone(),
+                name: name.clone(),
+            }
+        };
         let config_maps = pod.needs.config_maps.iter().map(of(Kind::ConfigMap));
-        config_maps.chain(pod.needs.secrets.iter().map(of(Kind::Secret))).collect()
+        config_maps
+            .chain(pod.needs.secrets.iter().map(of(Kind::Secret)))
+            .collect()
     }
 
     /// The Secret with which a pod uses our API server; it exists at the provider only.
     pub fn of_api_server(pod: &LocalPod) -> Self {
-        Self { kind: Kind::Secret, namespace: pod.key.namespace.clone(), name: api_server::secret(&pod.uid) }
+        Self {
+            kind: Kind::Secret,
+            namespace: pod.key.namespace.clone(),
+            name: api_server::secret(&pod.uid),
+        }
     }
 
     /// UID of the pod for which this is the Secret of [`Self::of_api_server`].
@@ -120,12 +164,17 @@ impl Reference {
         let names = match self.kind {
             Kind::ConfigMap => &pod.refs.config_maps,
             Kind::Secret => &pod.refs.secrets,
-            Kind::Service | Kind::EndpointSlice | Kind::Ingress | Kind::NetworkPolicy | Kind::PodDisruptionBudget => {
+            Kind::Service
+            | Kind::EndpointSlice
+            | Kind::Ingress
+            | Kind::NetworkPolicy
+            | Kind::PodDisruptionBudget => {
                 return false;
             }
         };
         let is_root_ca = pod.finds_ca && self.kind == Kind::ConfigMap && self.name == ROOT_CA;
-        let names_it = names.contains(&self.name) || self.is_for_api_server() == Some(&pod.uid) || is_root_ca;
+        let names_it =
+            names.contains(&self.name) || self.is_for_api_server() == Some(&pod.uid) || is_root_ca;
         pod.key.namespace == self.namespace && names_it
     }
 
@@ -134,13 +183,19 @@ impl Reference {
     pub fn part(&self, object: &Value) -> Self {
         let name = text(object, "/metadata/name").unwrap_or(&self.name);
         let chunk = Chunk::of_object(object).and_then(|chunk| chunk.own_name(name));
-        Self { name: chunk.unwrap_or_else(|| name.to_owned()), ..self.clone() }
+        Self {
+            name: chunk.unwrap_or_else(|| name.to_owned()),
+            ..self.clone()
+        }
     }
 
     /// The name of its record in the tenant namespace.
     pub fn record(&self) -> String {
         let kind = self.kind.name().to_lowercase();
-        format!("{kind}-{}", short_hash(&format!("{}/{}", self.namespace, self.name)))
+        format!(
+            "{kind}-{}",
+            short_hash(&format!("{}/{}", self.namespace, self.name))
+        )
     }
 }
 
@@ -149,7 +204,8 @@ impl Reference {
 pub struct ReflectionRecord {
     /// The object at home.
     pub reference: Reference,
-    /// The text that identifies the record, if that is not the object's name: it is a part of a large slice, or a chunk but the first.
+    /// The text that identifies the record, if that is not the object's name: it is a part of a
+    /// large slice, or a chunk but the first.
     pub part: Option<String>,
     /// Equal for equal content.
     pub fingerprint: u64,
@@ -158,7 +214,8 @@ pub struct ReflectionRecord {
     pub problem: Option<String>,
     /// The way in which clients outside the provider's cluster reach its replica.
     pub exposure: Option<Exposure>,
-    /// Only for a `PodDisruptionBudget`: whether the provider drains a node with a pod that it selects.
+    /// Only for a `PodDisruptionBudget`: whether the provider drains a node with a pod that it
+    /// selects.
     pub is_draining: bool,
     /// Only for a token: the time at which to renew it, unless the provider changed that.
     pub renew_at: Option<Timestamp>,
@@ -170,61 +227,144 @@ impl ReflectionRecord {
         let content = record_text::read(&object.spec.object, MAX_OBJECT_LEN).ok()?;
         let name = text(&content, "/metadata/name")?.to_owned();
         let kind = Kind::of(&content).filter(|kind| *kind != Kind::Secret)?;
-        let home_name = object.metadata.annotations.as_ref().and_then(|all| all.get(annotations::HOME_NAME));
-        let slice = home_name.filter(|slice| kind == Kind::EndpointSlice && **slice != name).cloned();
-        let part = slice.as_ref().map(|_| name.clone()).or_else(|| Chunk::of_object(&content)?.own_name(&name));
+        let home_name = object
+            .metadata
+            .annotations
+            .as_ref()
+            .and_then(|all| all.get(annotations::HOME_NAME));
+        let slice = home_name
+            .filter(|slice| kind == Kind::EndpointSlice && **slice != name)
+            .cloned();
+        let part = slice
+            .as_ref()
+            .map(|_| name.clone())
+            .or_else(|| Chunk::of_object(&content)?.own_name(&name));
         let name = slice.unwrap_or(name);
-        let reference = Reference { kind, namespace: object.spec.namespace, name };
+        let reference = Reference {
+            kind,
+            namespace: object.spec.namespace,
+            name,
+        };
         let terminating = object.metadata.deletion_timestamp.is_some();
-        let said = object.status.as_ref().and_then(|status| Some((status.reason.clone()?, status.message.clone()?)));
+        let said = object
+            .status
+            .as_ref()
+            .and_then(|status| Some((status.reason.clone()?, status.message.clone()?)));
         // Before the namespace exists no pod can run there, and the pod itself reports that.
         let said = said.filter(|(reason, _)| reason != "NamespaceNotReady");
-        let problem = said.map(|(reason, message)| problem(&format!("{reason}: {message}"), kind, &reference.name));
+        let problem = said.map(|(reason, message)| {
+            problem(&format!("{reason}: {message}"), kind, &reference.name)
+        });
         let is_draining = object.status.as_ref().is_some_and(|status| status.draining);
-        let exposure = object.status.and_then(|status| exposure::clean(status.exposure?));
+        let exposure = object
+            .status
+            .and_then(|status| exposure::clean(status.exposure?));
         let fingerprint = fingerprint(&content);
-        Some(Self { reference, part, fingerprint, terminating, problem, exposure, is_draining, renew_at: None })
+        Some(Self {
+            reference,
+            part,
+            fingerprint,
+            terminating,
+            problem,
+            exposure,
+            is_draining,
+            renew_at: None,
+        })
     }
 
     /// The reference that identifies the record.
     pub fn own_reference(&self) -> Reference {
         let name = self.part.as_ref().unwrap_or(&self.reference.name).clone();
-        Reference { name, ..self.reference.clone() }
+        Reference {
+            name,
+            ..self.reference.clone()
+        }
     }
 
     /// Reduces a Secret that is a record; `None` for any other.
-    #[allow(clippy::needless_pass_by_value, reason = "what a watch's reduction takes")]
+    #[allow(
+        clippy::needless_pass_by_value,
+        reason = "what a watch's reduction takes"
+    )]
     pub fn of_secret(secret: Secret) -> Option<Self> {
-        let namespace = secret.metadata.labels.as_ref()?.get(labels::HOME_NAMESPACE)?.clone();
-        let name = secret.metadata.annotations.as_ref()?.get(annotations::HOME_NAME)?.clone();
+        let namespace = secret
+            .metadata
+            .labels
+            .as_ref()?
+            .get(labels::HOME_NAMESPACE)?
+            .clone();
+        let name = secret
+            .metadata
+            .annotations
+            .as_ref()?
+            .get(annotations::HOME_NAME)?
+            .clone();
         let terminating = secret.metadata.deletion_timestamp.is_some();
-        let said = secret.metadata.annotations.as_ref()?.get(annotations::NOT_REFLECTED);
+        let said = secret
+            .metadata
+            .annotations
+            .as_ref()?
+            .get(annotations::NOT_REFLECTED);
         let problem = said.map(|said| problem(said, Kind::Secret, &name));
-        let reference = Reference { kind: Kind::Secret, namespace, name };
-        let renew_at = secret.metadata.annotations.as_ref()?.get(annotations::RENEW_AT).and_then(|at| at.parse().ok());
+        let reference = Reference {
+            kind: Kind::Secret,
+            namespace,
+            name,
+        };
+        let renew_at = secret
+            .metadata
+            .annotations
+            .as_ref()?
+            .get(annotations::RENEW_AT)
+            .and_then(|at| at.parse().ok());
         let fingerprint = fingerprint_of_secret(&secret);
         let (exposure, is_draining) = (None, false);
         let part = Chunk::of_secret(&secret).and_then(|chunk| chunk.own_name(&reference.name));
-        Some(Self { reference, part, fingerprint, terminating, problem, exposure, is_draining, renew_at })
+        Some(Self {
+            reference,
+            part,
+            fingerprint,
+            terminating,
+            problem,
+            exposure,
+            is_draining,
+            renew_at,
+        })
     }
 
     /// Estimated memory in bytes.
     pub fn stored_len(&self) -> usize {
-        let addresses = self.exposure.iter().flat_map(|exposure| exposure.addresses.iter().chain([&exposure.class]));
-        let texts =
-            [&self.reference.namespace, &self.reference.name].into_iter().chain(&self.part).chain(&self.problem).chain(addresses);
-        size_of::<Self>() + texts.map(|text| size_of::<String>() + text.len()).sum::<usize>()
+        let addresses = self
+            .exposure
+            .iter()
+            .flat_map(|exposure| exposure.addresses.iter().chain([&exposure.class]));
+        let texts = [&self.reference.namespace, &self.reference.name]
+            .into_iter()
+            .chain(&self.part)
+            .chain(&self.problem)
+            .chain(addresses);
+        size_of::<Self>()
+            + texts
+                .map(|text| size_of::<String>() + text.len())
+                .sum::<usize>()
     }
 
     /// Whether a change concerns more than the problem and exposure that the provider reports.
     pub fn differs_beyond_problem(&self, other: &Self) -> bool {
-        let rest = |record: &Self| (record.own_reference(), record.fingerprint, record.terminating, record.renew_at);
+        let rest = |record: &Self| {
+            (
+                record.own_reference(),
+                record.fingerprint,
+                record.terminating,
+                record.renew_at,
+            )
+        };
         rest(self) != rest(other)
     }
 }
 
-/// The provider's message about an object, by the name that it has here. Only `NameTaken` keeps the name there: its reader has to find that
-/// object.
+/// The provider's message about an object, by the name that it has here. Only `NameTaken` keeps the
+/// name there: its reader has to find that object.
 fn problem(said: &str, kind: Kind, name: &str) -> String {
     let said = cut(said);
     if said.starts_with(OffloadedReason::NameTaken.as_str()) {
@@ -250,10 +390,15 @@ pub fn object_of(map: &ConfigMap) -> Value {
 
 /// The name, labels and annotations that travel.
 fn described(meta: &ObjectMeta) -> Value {
-    let own = |key: &str| key.split_once('/').is_some_and(|(domain, _)| domain.ends_with(labels::DOMAIN));
+    let own = |key: &str| {
+        key.split_once('/')
+            .is_some_and(|(domain, _)| domain.ends_with(labels::DOMAIN))
+    };
     let kept = |entries: &Option<BTreeMap<String, String>>| {
         let mut entries = entries.clone().unwrap_or_default();
-        entries.retain(|key, _| !own(key) && key != "kubectl.kubernetes.io/last-applied-configuration");
+        entries.retain(|key, _| {
+            !own(key) && key != "kubectl.kubernetes.io/last-applied-configuration"
+        });
         entries
     };
     json!({ "name": meta.name, "labels": kept(&meta.labels), "annotations": kept(&meta.annotations) })
@@ -270,14 +415,22 @@ pub struct LocalService {
 
 impl LocalService {
     /// Reduces a Service; `None` if it does not travel.
-    #[allow(clippy::needless_pass_by_value, reason = "what a watch's reduction takes")]
+    #[allow(
+        clippy::needless_pass_by_value,
+        reason = "what a watch's reduction takes"
+    )]
     pub fn of(service: Service) -> Option<Self> {
-        let whole = serde_json::to_value(&service).ok().filter(|_| is_reflected(&service))?;
+        let whole = serde_json::to_value(&service)
+            .ok()
+            .filter(|_| is_reflected(&service))?;
         let mut object = service::leaving(&whole);
         object.insert("apiVersion".into(), Kind::Service.api_version().into());
         object.insert("kind".into(), Kind::Service.name().into());
         object.insert("metadata".into(), described(&service.metadata));
-        Some(Self { is_allowed: is_allowed(&service), text: Value::from(object).to_string().into() })
+        Some(Self {
+            is_allowed: is_allowed(&service),
+            text: Value::from(object).to_string().into(),
+        })
     }
 
     pub fn object(&self) -> Option<Value> {
@@ -297,14 +450,21 @@ pub struct LocalIngress {
 
 impl LocalIngress {
     /// Reduces an Ingress; `None` if it does not travel.
-    #[allow(clippy::needless_pass_by_value, reason = "what a watch's reduction takes")]
+    #[allow(
+        clippy::needless_pass_by_value,
+        reason = "what a watch's reduction takes"
+    )]
     pub fn of(ingress: Ingress) -> Option<Self> {
-        let mut whole = serde_json::to_value(&ingress).ok().filter(|_| !is_denied(&ingress))?;
+        let mut whole = serde_json::to_value(&ingress)
+            .ok()
+            .filter(|_| !is_denied(&ingress))?;
         match exposure::request(&whole) {
             exposure::Request::Nothing => return None,
             // An annotation that restricts access here may mean nothing there.
             exposure::Request::Any if ingress::is_guarded(&whole) => return None,
-            exposure::Request::Class(class) => exposure::set_class(Kind::Ingress, &mut whole, &class),
+            exposure::Request::Class(class) => {
+                exposure::set_class(Kind::Ingress, &mut whole, &class);
+            }
             exposure::Request::Any => exposure::set_class(Kind::Ingress, &mut whole, ""),
         }
         let mut object = ingress::ingress(&whole);
@@ -313,7 +473,11 @@ impl LocalIngress {
         object.insert("metadata".into(), described(&ingress.metadata));
         let object = Value::from(object);
         let secrets = ingress::secrets(&object);
-        Some(Self { is_allowed: is_allowed(&ingress), secrets, text: object.to_string().into() })
+        Some(Self {
+            is_allowed: is_allowed(&ingress),
+            secrets,
+            text: object.to_string().into(),
+        })
     }
 
     pub fn object(&self) -> Option<Value> {
@@ -325,8 +489,8 @@ impl LocalIngress {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LocalSlice {
     pub service: String,
-    /// Whether its addresses come from somebody else than Kubernetes, which takes them from the pods that a Service selects. Those of
-    /// `Endpoints` are such ones, too.
+    /// Whether its addresses come from somebody else than Kubernetes, which takes them from the
+    /// pods that a Service selects. Those of `Endpoints` are such ones, too.
     pub is_hand_written: bool,
     /// The fields that travel, with the addresses here.
     text: Box<str>,
@@ -334,44 +498,80 @@ pub struct LocalSlice {
 
 impl LocalSlice {
     /// Reduces a slice; `None` if it belongs to no Service, or if its users keep it here.
-    #[allow(clippy::needless_pass_by_value, reason = "what a watch's reduction takes")]
+    #[allow(
+        clippy::needless_pass_by_value,
+        reason = "what a watch's reduction takes"
+    )]
     pub fn of(slice: EndpointSlice) -> Option<Self> {
-        let whole = serde_json::to_value(&slice).ok().filter(|_| !is_denied(&slice))?;
+        let whole = serde_json::to_value(&slice)
+            .ok()
+            .filter(|_| !is_denied(&slice))?;
         let service = service::service_of(&whole)?.to_owned();
-        let is_hand_written = slice.labels().get(service::MANAGED_BY).is_none_or(|controller| controller != SELECTING_CONTROLLER);
-        Some(Self { service, is_hand_written, text: Value::from(service::endpoint_slice(&whole, Some)).to_string().into() })
+        let is_hand_written = slice
+            .labels()
+            .get(service::MANAGED_BY)
+            .is_none_or(|controller| controller != SELECTING_CONTROLLER);
+        Some(Self {
+            service,
+            is_hand_written,
+            text: Value::from(service::endpoint_slice(&whole, Some))
+                .to_string()
+                .into(),
+        })
     }
 
     /// The addresses of its endpoints, as this cluster sees them.
     pub fn addresses(&self) -> BTreeSet<IpAddr> {
         let whole: Value = serde_json::from_str(&self.text).unwrap_or_default();
-        let addresses = items(&whole, "/endpoints").iter().flat_map(|endpoint| items(endpoint, "/addresses"));
-        addresses.filter_map(|address| address.as_str()?.parse().ok()).collect()
+        let addresses = items(&whole, "/endpoints")
+            .iter()
+            .flat_map(|endpoint| items(endpoint, "/addresses"));
+        addresses
+            .filter_map(|address| address.as_str()?.parse().ok())
+            .collect()
     }
 
-    /// The objects inside its records, with the addresses as the peer sees them: usually one, more if that would be too long, none if
-    /// the peer sees no address.
+    /// The objects inside its records, with the addresses as the peer sees them: usually one, more
+    /// if that would be too long, none if the peer sees no address.
     pub fn seen_by(&self, name: &str, maps: &PeerMaps) -> Vec<Value> {
         let whole: Value = serde_json::from_str(&self.text).unwrap_or_default();
-        let seen = service::endpoint_slice(&whole, |address| maps.seen_there(Here(address)).map(|there| there.0));
+        let seen = service::endpoint_slice(&whole, |address| {
+            maps.seen_there(Here(address)).map(|there| there.0)
+        });
         let object = |(name, part): (String, Map<String, Value>)| {
             let mut object = Value::from(part);
-            set_at(&mut object, &["apiVersion"], Kind::EndpointSlice.api_version());
+            set_at(
+                &mut object,
+                &["apiVersion"],
+                Kind::EndpointSlice.api_version(),
+            );
             set_at(&mut object, &["kind"], Kind::EndpointSlice.name());
             set_at(&mut object, &["metadata", "name"], name);
             object
         };
-        parts::divided(name, &seen).into_iter().map(object).collect()
+        parts::divided(name, &seen)
+            .into_iter()
+            .map(object)
+            .collect()
     }
 }
 
 /// The record of an object, or of a part of it, if that is not too large to travel.
-pub fn record_of(reference: &Reference, object: &Value) -> Result<ReflectedObject, RecordTextError> {
+pub fn record_of(
+    reference: &Reference,
+    object: &Value,
+) -> Result<ReflectedObject, RecordTextError> {
     let part = reference.part(object);
     let object = record_text::write(object, MAX_OBJECT_LEN)?;
     Ok(ReflectedObject {
-        metadata: ObjectMeta { name: Some(part.record()), ..metadata(reference) },
-        spec: ReflectedObjectSpec { namespace: reference.namespace.clone(), object },
+        metadata: ObjectMeta {
+            name: Some(part.record()),
+            ..metadata(reference)
+        },
+        spec: ReflectedObjectSpec {
+            namespace: reference.namespace.clone(),
+            object,
+        },
         status: None,
     })
 }
@@ -379,27 +579,52 @@ pub fn record_of(reference: &Reference, object: &Value) -> Result<ReflectedObjec
 /// The type of the record and of the replica of a Secret with this type. Both sides ask this.
 pub(super) fn type_that_travels(type_: Option<&str>) -> &'static str {
     let [opaque, ..] = SECRET_TYPES;
-    SECRET_TYPES.into_iter().find(|known| type_ == Some(*known)).unwrap_or(opaque)
+    SECRET_TYPES
+        .into_iter()
+        .find(|known| type_ == Some(*known))
+        .unwrap_or(opaque)
 }
 
 /// Reason and message if a Secret can have a replica nowhere. Both sides ask this.
 pub fn obstacle_of_type(secret: &Secret) -> Option<(&'static str, String)> {
-    let type_ = secret.type_.as_deref().filter(|type_| NEVER.contains(type_))?;
-    Some(("KindNotAllowed", format!("Secrets of type {type_} are not reflected to other clusters")))
+    let type_ = secret
+        .type_
+        .as_deref()
+        .filter(|type_| NEVER.contains(type_))?;
+    Some((
+        "KindNotAllowed",
+        format!("Secrets of type {type_} are not reflected to other clusters"),
+    ))
 }
 
-/// Reason and message if the record of a Secret, or of a chunk of it, is not taken. The provider's admission policy refuses this record.
+/// Reason and message if the record of a Secret, or of a chunk of it, is not taken. The provider's
+/// admission policy refuses this record.
 pub fn obstacle_of_secret(secret: &Secret) -> Option<(&'static str, String)> {
     if let Some(obstacle) = obstacle_of_type(secret) {
         return Some(obstacle);
     }
-    let len: usize = secret.data.iter().flatten().map(|(key, ByteString(value))| key.len() + value.len()).sum();
-    (len > MAX_SECRET_LEN).then(|| (TOO_LARGE, RecordTextError::TooLong(len, MAX_SECRET_LEN).to_string()))
+    let len: usize = secret
+        .data
+        .iter()
+        .flatten()
+        .map(|(key, ByteString(value))| key.len() + value.len())
+        .sum();
+    (len > MAX_SECRET_LEN).then(|| {
+        (
+            TOO_LARGE,
+            RecordTextError::TooLong(len, MAX_SECRET_LEN).to_string(),
+        )
+    })
 }
 
-/// The record of a Secret is a Secret, so that encryption at rest covers it; `None` if it does not travel.
+/// The record of a Secret is a Secret, so that encryption at rest covers it; `None` if it does not
+/// travel.
 pub fn record_of_secret(reference: &Reference, secret: &Secret) -> Option<Secret> {
-    if secret.type_.as_deref().is_some_and(|kind| NEVER.contains(&kind)) {
+    if secret
+        .type_
+        .as_deref()
+        .is_some_and(|kind| NEVER.contains(&kind))
+    {
         return None;
     }
     Some(Secret {
@@ -430,11 +655,18 @@ fn metadata(reference: &Reference) -> ObjectMeta {
 /// Equal for Secrets with equal content.
 pub fn fingerprint_of_secret(secret: &Secret) -> u64 {
     let mut hasher = DefaultHasher::new();
-    secret.type_.as_deref().unwrap_or("Opaque").hash(&mut hasher);
+    secret
+        .type_
+        .as_deref()
+        .unwrap_or("Opaque")
+        .hash(&mut hasher);
     for (key, ByteString(value)) in secret.data.iter().flatten() {
         (key, value).hash(&mut hasher);
     }
-    secret.annotations().get(annotations::CHUNK).hash(&mut hasher);
+    secret
+        .annotations()
+        .get(annotations::CHUNK)
+        .hash(&mut hasher);
     hasher.finish()
 }
 
@@ -444,7 +676,11 @@ mod tests {
     use crate::replica::source::Source;
 
     fn reference(kind: Kind, name: &str) -> Reference {
-        Reference { kind, namespace: "demo".into(), name: name.into() }
+        Reference {
+            kind,
+            namespace: "demo".into(),
+            name: name.into(),
+        }
     }
 
     fn record_of_config_map(reference: &Reference, map: &ConfigMap) -> ReflectedObject {
@@ -458,25 +694,35 @@ mod tests {
     #[test]
     fn only_what_a_consumer_sent_travels_on_from_its_namespace() {
         let secret = |labels: Value| -> Secret {
-            serde_json::from_value(json!({ "metadata": { "name": "registry", "labels": labels } })).unwrap()
+            serde_json::from_value(json!({ "metadata": { "name": "registry", "labels": labels } }))
+                .unwrap()
         };
-        let (own, replica) = (secret(json!({})), secret(json!({ labels::REFLECTED: "true" })));
+        let (own, replica) = (
+            secret(json!({})),
+            secret(json!({ labels::REFLECTED: "true" })),
+        );
         assert!(travels_on(&own, false) && !travels_on(&own, true));
         assert!(travels_on(&replica, true));
     }
 
     #[test]
     fn records_of_different_objects_have_different_names() {
-        let names: std::collections::BTreeSet<String> =
-            [reference(Kind::ConfigMap, "a"), reference(Kind::Secret, "a"), reference(Kind::ConfigMap, "b")]
-                .iter()
-                .chain([
-                    &Reference { namespace: "other".into(), ..reference(Kind::ConfigMap, "a") },
-                    &reference(Kind::Service, "a"),
-                    &reference(Kind::EndpointSlice, "a"),
-                ])
-                .map(Reference::record)
-                .collect();
+        let names: std::collections::BTreeSet<String> = [
+            reference(Kind::ConfigMap, "a"),
+            reference(Kind::Secret, "a"),
+            reference(Kind::ConfigMap, "b"),
+        ]
+        .iter()
+        .chain([
+            &Reference {
+                namespace: "other".into(),
+                ..reference(Kind::ConfigMap, "a")
+            },
+            &reference(Kind::Service, "a"),
+            &reference(Kind::EndpointSlice, "a"),
+        ])
+        .map(Reference::record)
+        .collect();
         assert_eq!(names.len(), 6);
         assert!(names.iter().all(|name| name.len() <= 63));
     }
@@ -487,13 +733,33 @@ mod tests {
             let injected = json!({ "name": "kube-api-access-x", "projected": { "sources": [{ "serviceAccountToken": {} }] } });
             let pod = json!({ "metadata": { "namespace": "demo", "name": "web", "uid": "u" },
                 "spec": { "containers": [], "volumes": [injected, more] } });
-            LocalPod::of(serde_json::from_value(pod).unwrap(), &Key::new("provider", "node")).unwrap()
+            LocalPod::of(
+                serde_json::from_value(pod).unwrap(),
+                &Key::new("provider", "node"),
+            )
+            .unwrap()
         };
-        let (pod, naming) = (of(json!({ "name": "v" })), of(json!({ "name": "v", "configMap": { "name": ROOT_CA } })));
+        let (pod, naming) = (
+            of(json!({ "name": "v" })),
+            of(json!({ "name": "v", "configMap": { "name": ROOT_CA } })),
+        );
         let ca = reference(Kind::ConfigMap, ROOT_CA);
-        assert!(ca.is_named_by(&pod) && !Reference { namespace: "other".into(), ..ca.clone() }.is_named_by(&pod));
-        assert_eq!((Reference::all(&pod), Reference::expected_by(&pod)), (vec![ca.clone()], vec![]));
-        assert_eq!((Reference::all(&naming), Reference::expected_by(&naming)), (vec![ca.clone()], vec![ca]));
+        assert!(
+            ca.is_named_by(&pod)
+                && !Reference {
+                    namespace: "other".into(),
+                    ..ca.clone()
+                }
+                .is_named_by(&pod)
+        );
+        assert_eq!(
+            (Reference::all(&pod), Reference::expected_by(&pod)),
+            (vec![ca.clone()], vec![])
+        );
+        assert_eq!(
+            (Reference::all(&naming), Reference::expected_by(&naming)),
+            (vec![ca.clone()], vec![ca])
+        );
         assert!(Reference::needed_by(&pod).is_empty());
     }
 
@@ -501,37 +767,73 @@ mod tests {
     fn a_pod_names_what_it_reads_and_only_in_its_namespace() {
         let pod = json!({"metadata": {"namespace": "demo", "name": "web", "uid": "u"},
             "spec": {"containers": [{"name": "c", "envFrom": [{"secretRef": {"name": "s"}}, {"configMapRef": {"name": "m"}}]}]}});
-        let pod = LocalPod::of(serde_json::from_value(pod).unwrap(), &Key::new("p", "default")).unwrap();
-        assert_eq!(Reference::all(&pod), [reference(Kind::ConfigMap, "m"), reference(Kind::Secret, "s")]);
+        let pod = LocalPod::of(
+            serde_json::from_value(pod).unwrap(),
+            &Key::new("p", "default"),
+        )
+        .unwrap();
+        assert_eq!(
+            Reference::all(&pod),
+            [
+                reference(Kind::ConfigMap, "m"),
+                reference(Kind::Secret, "s")
+            ]
+        );
         assert!(reference(Kind::Secret, "s").is_named_by(&pod));
         assert!(!reference(Kind::ConfigMap, "s").is_named_by(&pod));
-        assert!(!Reference { namespace: "other".into(), ..reference(Kind::Secret, "s") }.is_named_by(&pod));
+        assert!(
+            !Reference {
+                namespace: "other".into(),
+                ..reference(Kind::Secret, "s")
+            }
+            .is_named_by(&pod)
+        );
     }
 
     #[test]
     fn a_record_read_back_is_like_the_one_written() {
-        let map = config_map(json!({"metadata": {"name": "m", "labels": {"z": "1", "a": "2"}}, "data": {"y": "1", "b": "2"},
-            "binaryData": {"x": "AAEC"}}));
+        let map = config_map(
+            json!({"metadata": {"name": "m", "labels": {"z": "1", "a": "2"}}, "data": {"y": "1", "b": "2"},
+            "binaryData": {"x": "AAEC"}}),
+        );
         let record = record_of_config_map(&reference(Kind::ConfigMap, "m"), &map);
-        let read = ReflectionRecord::of_object(serde_json::from_value(serde_json::to_value(&record).unwrap()).unwrap()).unwrap();
+        let read = ReflectionRecord::of_object(
+            serde_json::from_value(serde_json::to_value(&record).unwrap()).unwrap(),
+        )
+        .unwrap();
         assert_eq!(read.reference, reference(Kind::ConfigMap, "m"));
         assert_eq!(read.fingerprint, fingerprint(&object_of(&map)));
-        assert!(record.spec.object.contains(r#""binaryData":{"x":"AAEC"}"#), "{}", record.spec.object);
+        assert!(
+            record.spec.object.contains(r#""binaryData":{"x":"AAEC"}"#),
+            "{}",
+            record.spec.object
+        );
     }
 
     #[test]
     fn order_does_not_matter_and_content_does() {
         let one = json!({"data": {"a": "1", "b": "2"}});
-        assert_eq!(fingerprint(&one), fingerprint(&json!({"data": {"b": "2", "a": "1"}})));
-        assert_ne!(fingerprint(&one), fingerprint(&json!({"data": {"a": "1", "b": "3"}})));
+        assert_eq!(
+            fingerprint(&one),
+            fingerprint(&json!({"data": {"b": "2", "a": "1"}}))
+        );
+        assert_ne!(
+            fingerprint(&one),
+            fingerprint(&json!({"data": {"a": "1", "b": "3"}}))
+        );
         assert_ne!(fingerprint(&one), fingerprint(&json!({"data": {"a": "1"}})));
     }
 
     #[test]
     fn the_labels_and_annotations_of_a_config_map_stay_at_home_because_its_replica_has_none() {
-        let map = config_map(json!({"metadata": {"name": "m", "uid": "u", "labels": {"app": "x", "liqo.io/managed": "true"},
-            "annotations": {"kubectl.kubernetes.io/last-applied-configuration": "{}"}}, "immutable": true}));
-        assert_eq!(object_of(&map), json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m"}, "data": {}}));
+        let map = config_map(
+            json!({"metadata": {"name": "m", "uid": "u", "labels": {"app": "x", "liqo.io/managed": "true"},
+            "annotations": {"kubectl.kubernetes.io/last-applied-configuration": "{}"}}, "immutable": true}),
+        );
+        assert_eq!(
+            object_of(&map),
+            json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m"}, "data": {}})
+        );
     }
 
     #[test]
@@ -543,7 +845,10 @@ mod tests {
             ..Secret::default()
         };
         let record = record_of_secret(&reference(Kind::Secret, "s"), &secret).unwrap();
-        assert_eq!((record.type_.as_deref(), record.immutable), (Some("kubernetes.io/tls"), None));
+        assert_eq!(
+            (record.type_.as_deref(), record.immutable),
+            (Some("kubernetes.io/tls"), None)
+        );
         let record = ReflectionRecord::of_secret(record).unwrap();
         assert_eq!(
             record,
@@ -562,39 +867,85 @@ mod tests {
 
     #[test]
     fn what_the_provider_says_of_a_record_is_read_wherever_it_stands() {
-        let (name, said) = ("NameTaken", "the provider has a ConfigMap m of another owner");
+        let (name, said) = (
+            "NameTaken",
+            "the provider has a ConfigMap m of another owner",
+        );
         let map = |reason: &str| {
-            let mut record =
-                record_of_config_map(&reference(Kind::ConfigMap, "m"), &config_map(json!({"metadata": {"name": "m"}})));
-            record.status = serde_json::from_value(json!({"reason": reason, "message": said})).unwrap();
+            let mut record = record_of_config_map(
+                &reference(Kind::ConfigMap, "m"),
+                &config_map(json!({"metadata": {"name": "m"}})),
+            );
+            record.status =
+                serde_json::from_value(json!({"reason": reason, "message": said})).unwrap();
             ReflectionRecord::of_object(record).unwrap().problem
         };
         assert_eq!(map(name), Some(format!("{name}: {said}")));
         assert_eq!(map("NamespaceNotReady"), None);
         let there = replica_name(Kind::Secret, "s");
-        let mut record = record_of_secret(&reference(Kind::Secret, "s"), &Secret::default()).unwrap();
+        let mut record =
+            record_of_secret(&reference(Kind::Secret, "s"), &Secret::default()).unwrap();
         let mut says = |said: &str| {
-            record.metadata.annotations.as_mut().unwrap().insert(annotations::NOT_REFLECTED.into(), said.into());
-            ReflectionRecord::of_secret(record.clone()).unwrap().problem.unwrap()
+            record
+                .metadata
+                .annotations
+                .as_mut()
+                .unwrap()
+                .insert(annotations::NOT_REFLECTED.into(), said.into());
+            ReflectionRecord::of_secret(record.clone())
+                .unwrap()
+                .problem
+                .unwrap()
         };
-        assert_eq!(says(&format!("Invalid: Secret \"{there}\" is invalid")), "Invalid: Secret \"s\" is invalid");
+        assert_eq!(
+            says(&format!("Invalid: Secret \"{there}\" is invalid")),
+            "Invalid: Secret \"s\" is invalid"
+        );
         let taken = format!("NameTaken: the provider has a Secret {there} of another owner");
         assert_eq!(says(&taken), taken, "whoever removes it has to find it");
-        let mut record = record_of_secret(&reference(Kind::Secret, "s"), &Secret::default()).unwrap();
-        assert_eq!(ReflectionRecord::of_secret(record.clone()).unwrap().problem, None);
-        record.metadata.annotations.as_mut().unwrap().insert(annotations::NOT_REFLECTED.into(), "Invalid: too long".into());
-        assert_eq!(ReflectionRecord::of_secret(record).unwrap().problem.as_deref(), Some("Invalid: too long"));
+        let mut record =
+            record_of_secret(&reference(Kind::Secret, "s"), &Secret::default()).unwrap();
+        assert_eq!(
+            ReflectionRecord::of_secret(record.clone()).unwrap().problem,
+            None
+        );
+        record.metadata.annotations.as_mut().unwrap().insert(
+            annotations::NOT_REFLECTED.into(),
+            "Invalid: too long".into(),
+        );
+        assert_eq!(
+            ReflectionRecord::of_secret(record)
+                .unwrap()
+                .problem
+                .as_deref(),
+            Some("Invalid: too long")
+        );
     }
 
     #[test]
     fn a_provider_that_says_much_of_a_record_is_not_remembered_in_full() {
         let much = "x".repeat(256 * 1024);
-        let mut map = record_of_config_map(&reference(Kind::ConfigMap, "m"), &config_map(json!({"metadata": {"name": "m"}})));
+        let mut map = record_of_config_map(
+            &reference(Kind::ConfigMap, "m"),
+            &config_map(json!({"metadata": {"name": "m"}})),
+        );
         map.status = serde_json::from_value(json!({"reason": "Invalid", "message": much})).unwrap();
-        let mut secret = record_of_secret(&reference(Kind::Secret, "s"), &Secret::default()).unwrap();
-        secret.metadata.annotations.as_mut().unwrap().insert(annotations::NOT_REFLECTED.into(), much);
-        for record in [ReflectionRecord::of_object(map), ReflectionRecord::of_secret(secret)] {
-            assert_eq!(record.unwrap().problem.map(|problem| problem.len()), Some(4096));
+        let mut secret =
+            record_of_secret(&reference(Kind::Secret, "s"), &Secret::default()).unwrap();
+        secret
+            .metadata
+            .annotations
+            .as_mut()
+            .unwrap()
+            .insert(annotations::NOT_REFLECTED.into(), much);
+        for record in [
+            ReflectionRecord::of_object(map),
+            ReflectionRecord::of_secret(secret),
+        ] {
+            assert_eq!(
+                record.unwrap().problem.map(|problem| problem.len()),
+                Some(4096)
+            );
         }
     }
 
@@ -613,48 +964,84 @@ mod tests {
         assert!(!said(Some("Invalid: a"), 1).differs_beyond_problem(&said(Some("Invalid: b"), 1)));
         assert!(!said(None, 1).differs_beyond_problem(&said(Some("Invalid: b"), 1)));
         assert!(said(None, 1).differs_beyond_problem(&said(None, 2)));
-        assert!(said(None, 1).differs_beyond_problem(&ReflectionRecord { terminating: true, ..said(None, 1) }));
+        assert!(said(None, 1).differs_beyond_problem(&ReflectionRecord {
+            terminating: true,
+            ..said(None, 1)
+        }));
     }
 
     #[test]
     fn an_object_that_is_too_large_does_not_travel_and_says_how_large_it_is() {
         let map = |bytes: usize| {
-            let map = config_map(json!({"metadata": {"name": "m"}, "data": {"x": "x".repeat(bytes)}}));
-            record_of(&reference(Kind::ConfigMap, "m"), &object_of(&map)).map(drop).map_err(|error| error.to_string())
+            let map =
+                config_map(json!({"metadata": {"name": "m"}, "data": {"x": "x".repeat(bytes)}}));
+            record_of(&reference(Kind::ConfigMap, "m"), &object_of(&map))
+                .map(drop)
+                .map_err(|error| error.to_string())
         };
         assert_eq!(map(MAX_OBJECT_LEN - 200), Ok(()));
-        assert!(map(MAX_OBJECT_LEN).unwrap_err().ends_with("at most 65536 bytes travel"));
+        assert!(
+            map(MAX_OBJECT_LEN)
+                .unwrap_err()
+                .ends_with("at most 65536 bytes travel")
+        );
         let secret = |bytes: usize| {
             let data = Some([("x".to_owned(), ByteString(vec![0; bytes]))].into());
-            obstacle_of_secret(&Secret { data, ..Secret::default() })
+            obstacle_of_secret(&Secret {
+                data,
+                ..Secret::default()
+            })
         };
         assert_eq!(secret(MAX_SECRET_LEN - 1), None);
         let (reason, message) = secret(MAX_SECRET_LEN).unwrap();
-        assert_eq!((reason, message.as_str()), ("TooLarge", "it takes 32769 bytes, and at most 32768 bytes travel"));
+        assert_eq!(
+            (reason, message.as_str()),
+            (
+                "TooLarge",
+                "it takes 32769 bytes, and at most 32768 bytes travel"
+            )
+        );
     }
 
     #[test]
     fn a_secret_of_an_operators_own_type_travels_as_opaque_and_known_types_stay() {
-        let secret = |type_: Option<&str>| Secret { type_: type_.map(str::to_owned), ..Secret::default() };
-        let record = |type_: Option<&str>| record_of_secret(&reference(Kind::Secret, "s"), &secret(type_)).unwrap();
+        let secret = |type_: Option<&str>| Secret {
+            type_: type_.map(str::to_owned),
+            ..Secret::default()
+        };
+        let record = |type_: Option<&str>| {
+            record_of_secret(&reference(Kind::Secret, "s"), &secret(type_)).unwrap()
+        };
         for (type_, travels) in [
             (None, "Opaque"),
             (Some("example.com/own"), "Opaque"),
             (Some("helm.sh/release.v1"), "Opaque"),
             (Some("kubernetes.io/tls"), "kubernetes.io/tls"),
-            (Some("kubernetes.io/dockerconfigjson"), "kubernetes.io/dockerconfigjson"),
+            (
+                Some("kubernetes.io/dockerconfigjson"),
+                "kubernetes.io/dockerconfigjson",
+            ),
         ] {
             assert_eq!(obstacle_of_secret(&secret(type_)), None);
             assert_eq!(record(type_).type_.as_deref(), Some(travels));
         }
-        assert_eq!(fingerprint_of_secret(&record(Some("example.com/own"))), fingerprint_of_secret(&record(None)));
+        assert_eq!(
+            fingerprint_of_secret(&record(Some("example.com/own"))),
+            fingerprint_of_secret(&record(None))
+        );
     }
 
     #[test]
     fn tokens_of_the_home_cluster_never_travel() {
         for kind in NEVER {
-            let secret = Secret { type_: Some(kind.into()), ..Secret::default() };
-            assert_eq!(record_of_secret(&reference(Kind::Secret, "s"), &secret), None);
+            let secret = Secret {
+                type_: Some(kind.into()),
+                ..Secret::default()
+            };
+            assert_eq!(
+                record_of_secret(&reference(Kind::Secret, "s"), &secret),
+                None
+            );
             assert_eq!(obstacle_of_secret(&secret).unwrap().0, "KindNotAllowed");
         }
     }
@@ -671,13 +1058,31 @@ mod tests {
                 "spec": { "clusterIP": "10.96.0.7", "selector": { "app": "web" }, "ports": [{ "port": 80 }] } }))
             .unwrap()
         };
-        assert_eq!(LocalService::of(service(json!({ "liqo.io/reflection": "deny" }))), None);
-        let object = LocalService::of(service(json!({}))).unwrap().object().unwrap();
-        assert_eq!(object["metadata"], json!({ "name": "web", "labels": { "app": "web" }, "annotations": {} }));
-        assert_eq!((object["spec"].get("selector"), &object["spec"]["ports"][0]["targetPort"]), (None, &json!(80)));
+        assert_eq!(
+            LocalService::of(service(json!({ "liqo.io/reflection": "deny" }))),
+            None
+        );
+        let object = LocalService::of(service(json!({})))
+            .unwrap()
+            .object()
+            .unwrap();
+        assert_eq!(
+            object["metadata"],
+            json!({ "name": "web", "labels": { "app": "web" }, "annotations": {} })
+        );
+        assert_eq!(
+            (
+                object["spec"].get("selector"),
+                &object["spec"]["ports"][0]["targetPort"]
+            ),
+            (None, &json!(80))
+        );
         let web = reference(Kind::Service, "web");
         let record = ReflectionRecord::of_object(record_of(&web, &object).unwrap()).unwrap();
-        assert_eq!((record.reference, record.fingerprint), (web, fingerprint(&object)));
+        assert_eq!(
+            (record.reference, record.fingerprint),
+            (web, fingerprint(&object))
+        );
     }
 
     /// The network with a provider that sees 10.244.0.0/16 here as 10.245.0.0/16.
@@ -685,8 +1090,16 @@ mod tests {
         PeerMaps::try_from(&liqo_api::TunnelEndpointSpec {
             cluster_id: liqo_api::ClusterId::of_public_key(&[1; 32]),
             cluster_name: "milan".into(),
-            exported: [("10.244.0.0/16".parse().unwrap(), "10.245.0.0/16".parse().unwrap())].into(),
-            imported: [("10.244.0.0/16".parse().unwrap(), "10.71.0.0/16".parse().unwrap())].into(),
+            exported: [(
+                "10.244.0.0/16".parse().unwrap(),
+                "10.245.0.0/16".parse().unwrap(),
+            )]
+            .into(),
+            imported: [(
+                "10.244.0.0/16".parse().unwrap(),
+                "10.71.0.0/16".parse().unwrap(),
+            )]
+            .into(),
             behind: [].into(),
             customers: [].into(),
             transit: false,
@@ -707,20 +1120,43 @@ mod tests {
     fn a_slice_shows_each_pod_where_the_peer_sees_it_and_leaves_out_what_it_cannot_see() {
         let maps = maps();
         let slice = |addresses: &[&str], service: &str| {
-            let endpoints: Vec<Value> =
-                addresses.iter().map(|address| json!({ "addresses": [address], "nodeName": "n" })).collect();
+            let endpoints: Vec<Value> = addresses
+                .iter()
+                .map(|address| json!({ "addresses": [address], "nodeName": "n" }))
+                .collect();
             let slice = json!({ "metadata": { "name": "web-x", "labels": { service::SERVICE_NAME: service } }, "addressType": "IPv4",
                 "endpoints": endpoints, "ports": [{ "port": 80 }] });
             LocalSlice::of(serde_json::from_value(slice).unwrap())
         };
         // One at home, one at that provider, one at another provider.
-        let seen = slice(&["10.244.0.5", "10.71.0.9", "10.72.0.9"], "web").unwrap().seen_by("web-x", &maps).remove(0);
-        let addresses: Vec<&Value> = seen["endpoints"].as_array().unwrap().iter().map(|one| &one["addresses"][0]).collect();
+        let seen = slice(&["10.244.0.5", "10.71.0.9", "10.72.0.9"], "web")
+            .unwrap()
+            .seen_by("web-x", &maps)
+            .remove(0);
+        let addresses: Vec<&Value> = seen["endpoints"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|one| &one["addresses"][0])
+            .collect();
         assert_eq!(addresses, [&json!("10.244.0.9"), &json!("10.245.0.5")]);
-        assert_eq!((&seen["kind"], &seen["metadata"]["name"]), (&json!("EndpointSlice"), &json!("web-x")));
+        assert_eq!(
+            (&seen["kind"], &seen["metadata"]["name"]),
+            (&json!("EndpointSlice"), &json!("web-x"))
+        );
         assert!(seen["endpoints"][0].get("nodeName").is_none());
-        assert!(slice(&["10.72.0.9"], "web").unwrap().seen_by("web-x", &maps).is_empty());
-        assert!(slice(&["10.244.0.5"], "web").unwrap().seen_by("web-x", &PeerMaps::default()).is_empty());
+        assert!(
+            slice(&["10.72.0.9"], "web")
+                .unwrap()
+                .seen_by("web-x", &maps)
+                .is_empty()
+        );
+        assert!(
+            slice(&["10.244.0.5"], "web")
+                .unwrap()
+                .seen_by("web-x", &PeerMaps::default())
+                .is_empty()
+        );
         assert_eq!(slice(&["10.244.0.5"], ""), None);
     }
 
@@ -740,20 +1176,41 @@ mod tests {
         for count in [50, 100, 1000] {
             let objects = slice(count).seen_by("web-x", &maps());
             assert_eq!(objects.len() == 1, count == 50, "{count}");
-            let records: Vec<ReflectedObject> = objects.iter().map(|object| record_of(&home, object).unwrap()).collect();
-            let read = |record: &ReflectedObject| ReflectionRecord::of_object(record.clone()).unwrap();
-            let names: BTreeSet<String> = records.iter().map(|record| read(record).own_reference().record()).collect();
-            assert_eq!(names, records.iter().map(|record| record.metadata.name.clone().unwrap()).collect());
-            assert!(records.iter().all(|record| read(record).reference == home), "all are about the slice at home");
+            let records: Vec<ReflectedObject> = objects
+                .iter()
+                .map(|object| record_of(&home, object).unwrap())
+                .collect();
+            let read =
+                |record: &ReflectedObject| ReflectionRecord::of_object(record.clone()).unwrap();
+            let names: BTreeSet<String> = records
+                .iter()
+                .map(|record| read(record).own_reference().record())
+                .collect();
+            assert_eq!(
+                names,
+                records
+                    .iter()
+                    .map(|record| record.metadata.name.clone().unwrap())
+                    .collect()
+            );
+            assert!(
+                records.iter().all(|record| read(record).reference == home),
+                "all are about the slice at home"
+            );
             let taken: Vec<Source> = records.into_iter().map(Source::of_object).collect();
-            assert!(taken.iter().all(|source| source.problem.is_none() && source.partial.is_none()));
+            assert!(
+                taken
+                    .iter()
+                    .all(|source| source.problem.is_none() && source.partial.is_none())
+            );
             let endpoints: usize = taken.iter().map(|source| source.endpoints).sum();
             assert_eq!(endpoints, usize::try_from(count).unwrap());
         }
     }
 
     #[test]
-    fn addresses_are_written_by_hand_unless_kubernetes_takes_them_from_the_pods_that_a_service_selects() {
+    fn addresses_are_written_by_hand_unless_kubernetes_takes_them_from_the_pods_that_a_service_selects()
+     {
         let slice = |labels: Value| {
             let mut slice = json!({ "metadata": { "name": "db-x", "labels": { service::SERVICE_NAME: "db" } }, "addressType": "IPv4",
                 "endpoints": [{ "addresses": ["10.244.0.5"], "conditions": { "ready": false } }, { "addresses": ["192.0.2.9"] }] });
@@ -762,19 +1219,43 @@ mod tests {
         };
         let managed = |by: &str| slice(json!({ service::MANAGED_BY: by }));
         assert!(!managed("endpointslice-controller.k8s.io").is_hand_written);
-        for slice in [managed("endpointslicemirroring-controller.k8s.io"), managed("operator"), slice(json!({}))] {
+        for slice in [
+            managed("endpointslicemirroring-controller.k8s.io"),
+            managed("operator"),
+            slice(json!({})),
+        ] {
             assert!(slice.is_hand_written);
-            assert_eq!(slice.addresses(), ["10.244.0.5", "192.0.2.9"].map(|address| address.parse().unwrap()).into());
+            assert_eq!(
+                slice.addresses(),
+                ["10.244.0.5", "192.0.2.9"]
+                    .map(|address| address.parse().unwrap())
+                    .into()
+            );
         }
     }
 
     #[test]
     fn an_event_names_some_of_the_addresses_and_fits_whatever_they_are() {
         let addresses = |count: u16| {
-            (0..count).map(|last| IpAddr::from([0xfd00, 0x1111, 0x2222, 0x3333, 0x4444, 0x5555, 0x6666, 0x1000 + last]))
+            (0..count).map(|last| {
+                IpAddr::from([
+                    0xfd00,
+                    0x1111,
+                    0x2222,
+                    0x3333,
+                    0x4444,
+                    0x5555,
+                    0x6666,
+                    0x1000 + last,
+                ])
+            })
         };
         let said = no_pod_at(&addresses(1000).collect(), &"m".repeat(63));
-        assert!(said.contains(" and 998 more: ") && said.len() <= 250, "{} {said}", said.len());
+        assert!(
+            said.contains(" and 998 more: ") && said.len() <= 250,
+            "{} {said}",
+            said.len()
+        );
         assert!(!no_pod_at(&addresses(2).collect(), "milan").contains(" more"));
     }
 }

@@ -1,6 +1,6 @@
-//! Services and `EndpointSlice`s as they travel. Both sides rebuild each from the fields that mean the same in another cluster: the
-//! consumer before it sends, the provider before it writes. They rebuild existing objects in the same way, and write nothing if the
-//! results are equal.
+//! Services and `EndpointSlice`s as they travel. Both sides rebuild each from the fields that mean
+//! the same in another cluster: the consumer before it sends, the provider before it writes. They
+//! rebuild existing objects in the same way, and write nothing if the results are equal.
 //!
 //! | field of a Service | what happens |
 //! |---|---|
@@ -16,8 +16,9 @@
 //! | addresses, node ports, external IPs and names, `loadBalancerIP` | stay: they mean something at home only |
 //! | traffic policies | stay: endpoints have no nodes there, so none would be local |
 //!
-//! Of an `EndpointSlice` the address type and the ports travel, and of each endpoint its address as the other cluster sees it,
-//! conditions and hostname. Nodes, zones and pods have other names there.
+//! Of an `EndpointSlice` the address type and the ports travel, and of each endpoint its address as
+//! the other cluster sees it, conditions and hostname. Nodes, zones and pods have other names
+//! there.
 
 use std::net::IpAddr;
 
@@ -40,7 +41,8 @@ const EXTERNAL_NAME_TYPE: &str = "ExternalName";
 const FAMILIES: [&str; 2] = ["IPv4", "IPv6"];
 /// Kubernetes' default for session affinity, in seconds.
 const AFFINITY_TIMEOUT: u32 = 10_800;
-/// Some clouds still read the allowed clients of a load balancer from this annotation, which is older than the field.
+/// Some clouds still read the allowed clients of a load balancer from this annotation, which is
+/// older than the field.
 const SOURCE_RANGES: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
 
 /// The fields of a Service that leave the consumer's cluster.
@@ -49,11 +51,15 @@ pub(crate) fn leaving(object: &Value) -> Map<String, Value> {
         return leaving_external(object);
     }
     let mut whole = object.clone();
-    if let Some(annotations) = whole.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut) {
+    if let Some(annotations) = whole
+        .pointer_mut("/metadata/annotations")
+        .and_then(Value::as_object_mut)
+    {
         annotations.remove(EXTERNAL_NAME);
     }
     let request = match exposure::request(object) {
-        // The cloud here knows the annotation that keeps the load balancer internal; another cloud does not.
+        // The cloud here knows the annotation that keeps the load balancer internal; another cloud
+        // does not.
         Request::Any if is_internal(object) => Request::Nothing,
         request => request,
     };
@@ -62,14 +68,26 @@ pub(crate) fn leaving(object: &Value) -> Map<String, Value> {
         Request::Class(class) => set_at(&mut whole, &["spec", "loadBalancerClass"], class),
         Request::Any => set_at(&mut whole, &["spec", "loadBalancerClass"], Value::Null),
     }
-    if let (Some(said), []) = (annotation(object, SOURCE_RANGES), items(object, "/spec/loadBalancerSourceRanges")) {
-        let ranges: Vec<&str> = said.split(',').map(str::trim).filter(|range| !range.is_empty()).collect();
-        set_at(&mut whole, &["spec", "loadBalancerSourceRanges"], json!(ranges));
+    if let (Some(said), []) = (
+        annotation(object, SOURCE_RANGES),
+        items(object, "/spec/loadBalancerSourceRanges"),
+    ) {
+        let ranges: Vec<&str> = said
+            .split(',')
+            .map(str::trim)
+            .filter(|range| !range.is_empty())
+            .collect();
+        set_at(
+            &mut whole,
+            &["spec", "loadBalancerSourceRanges"],
+            json!(ranges),
+        );
     }
     service(&whole)
 }
 
-/// A Service of type `ExternalName` as it leaves. A provider that does not know the type takes it for a headless Service.
+/// A Service of type `ExternalName` as it leaves. A provider that does not know the type takes it
+/// for a headless Service.
 fn leaving_external(object: &Value) -> Map<String, Value> {
     let mut spec = json!({ "type": EXTERNAL_NAME_TYPE, "clusterIP": "None" });
     if let Some(target) = external_name(object) {
@@ -78,8 +96,9 @@ fn leaving_external(object: &Value) -> Map<String, Value> {
     Map::from_iter([("spec".to_owned(), spec)])
 }
 
-/// The name that a Service of type `ExternalName` stands for, or the replica of one. `None` if DNS cannot answer it, or if it looks
-/// like an address, for which a cluster's DNS does not answer either.
+/// The name that a Service of type `ExternalName` stands for, or the replica of one. `None` if DNS
+/// cannot answer it, or if it looks like an address, for which a cluster's DNS does not answer
+/// either.
 pub fn external_name(object: &Value) -> Option<&str> {
     let name = match text(object, "/spec/type") {
         Some(EXTERNAL_NAME_TYPE) => text(object, "/spec/externalName"),
@@ -91,11 +110,17 @@ pub fn external_name(object: &Value) -> Option<&str> {
 
 /// Whether a cloud's annotation says that the load balancer is internal.
 fn is_internal(object: &Value) -> bool {
-    let annotations = object.pointer("/metadata/annotations").and_then(Value::as_object).into_iter().flatten();
-    annotations.filter_map(|(key, value)| Some((key, value.as_str()?.trim()))).any(|(key, value)| {
-        let of_balancer = key.contains("load-balancer") || key.contains("loadbalancer");
-        of_balancer && ingress::is_internal(key, value)
-    })
+    let annotations = object
+        .pointer("/metadata/annotations")
+        .and_then(Value::as_object)
+        .into_iter()
+        .flatten();
+    annotations
+        .filter_map(|(key, value)| Some((key, value.as_str()?.trim())))
+        .any(|(key, value)| {
+            let of_balancer = key.contains("load-balancer") || key.contains("loadbalancer");
+            of_balancer && ingress::is_internal(key, value)
+        })
 }
 
 /// The Service without a load balancer.
@@ -109,14 +134,26 @@ pub fn closed(mut object: Value) -> Value {
 /// The fields of a Service that mean the same in another cluster.
 pub fn service(object: &Value) -> Map<String, Value> {
     if let Some(target) = external_name(object) {
-        let mut spec =
-            Map::from_iter([("type", "ClusterIP"), ("clusterIP", "None")].map(|(key, value)| (key.to_owned(), value.into())));
+        let mut spec = Map::from_iter(
+            [("type", "ClusterIP"), ("clusterIP", "None")]
+                .map(|(key, value)| (key.to_owned(), value.into())),
+        );
         insert_families(&mut spec, object);
         let metadata = json!({ "annotations": { EXTERNAL_NAME: target } });
-        return Map::from_iter([("metadata".to_owned(), metadata), ("spec".to_owned(), spec.into())]);
+        return Map::from_iter([
+            ("metadata".to_owned(), metadata),
+            ("spec".to_owned(), spec.into()),
+        ]);
     }
     let balanced = text(object, "/spec/type") == Some("LoadBalancer");
-    let mut spec = Map::from_iter([("type".to_owned(), json!(if balanced { "LoadBalancer" } else { "ClusterIP" }))]);
+    let mut spec = Map::from_iter([(
+        "type".to_owned(),
+        json!(if balanced {
+            "LoadBalancer"
+        } else {
+            "ClusterIP"
+        }),
+    )]);
     if balanced {
         spec.extend(fields(&object["spec"], &["loadBalancerClass"]));
         let ranges = items(object, "/spec/loadBalancerSourceRanges");
@@ -131,15 +168,23 @@ pub fn service(object: &Value) -> Map<String, Value> {
         spec.insert("clusterIP".into(), "None".into());
     }
     insert_families(&mut spec, object);
-    let ports: Vec<Value> = items(object, "/spec/ports").iter().map(service_port).collect();
+    let ports: Vec<Value> = items(object, "/spec/ports")
+        .iter()
+        .map(service_port)
+        .collect();
     if !ports.is_empty() {
         spec.insert("ports".into(), ports.into());
     }
     if text(object, "/spec/sessionAffinity") == Some("ClientIP") {
-        let seconds = object.pointer("/spec/sessionAffinityConfig/clientIP/timeoutSeconds").filter(|seconds| seconds.is_u64());
+        let seconds = object
+            .pointer("/spec/sessionAffinityConfig/clientIP/timeoutSeconds")
+            .filter(|seconds| seconds.is_u64());
         let seconds = seconds.cloned().unwrap_or_else(|| AFFINITY_TIMEOUT.into());
         spec.insert("sessionAffinity".into(), "ClientIP".into());
-        spec.insert("sessionAffinityConfig".into(), json!({ "clientIP": { "timeoutSeconds": seconds } }));
+        spec.insert(
+            "sessionAffinityConfig".into(),
+            json!({ "clientIP": { "timeoutSeconds": seconds } }),
+        );
     }
     if object.pointer("/spec/publishNotReadyAddresses") == Some(&Value::Bool(true)) {
         spec.insert("publishNotReadyAddresses".into(), true.into());
@@ -148,8 +193,19 @@ pub fn service(object: &Value) -> Map<String, Value> {
 }
 
 fn insert_families(spec: &mut Map<String, Value>, object: &Value) {
-    let both = matches!(text(object, "/spec/ipFamilyPolicy"), Some("PreferDualStack" | "RequireDualStack"));
-    spec.insert("ipFamilyPolicy".into(), if both { "PreferDualStack" } else { "SingleStack" }.into());
+    let both = matches!(
+        text(object, "/spec/ipFamilyPolicy"),
+        Some("PreferDualStack" | "RequireDualStack")
+    );
+    spec.insert(
+        "ipFamilyPolicy".into(),
+        if both {
+            "PreferDualStack"
+        } else {
+            "SingleStack"
+        }
+        .into(),
+    );
     if let (false, Some(family)) = (both, first_family(object)) {
         spec.insert("ipFamilies".into(), json!([family]));
     }
@@ -161,11 +217,12 @@ pub(crate) fn first_family(service: &Value) -> Option<&'static str> {
     FAMILIES.into_iter().find(|family| *family == said)
 }
 
-/// Adapts a Service to a cluster whose Services have these families: a Service of one family gets one that exists. An empty list
-/// means unknown.
+/// Adapts a Service to a cluster whose Services have these families: a Service of one family gets
+/// one that exists. An empty list means unknown.
 pub fn of_families(mut object: Value, families: &[&'static str]) -> Value {
     let has_one = text(&object, "/spec/ipFamilyPolicy") == Some("SingleStack");
-    let wanted = first_family(&object).filter(|wanted| families.is_empty() || families.contains(wanted));
+    let wanted =
+        first_family(&object).filter(|wanted| families.is_empty() || families.contains(wanted));
     if let (true, Some(family)) = (has_one, wanted.or(families.first().copied())) {
         set_at(&mut object, &["spec", "ipFamilies"], json!([family]));
     }
@@ -173,7 +230,10 @@ pub fn of_families(mut object: Value, families: &[&'static str]) -> Value {
 }
 
 pub fn families(ranges: &[IpNet]) -> Vec<&'static str> {
-    FAMILIES.into_iter().filter(|one| ranges.iter().any(|range| family(range.addr()) == *one)).collect()
+    FAMILIES
+        .into_iter()
+        .filter(|one| ranges.iter().any(|range| family(range.addr()) == *one))
+        .collect()
 }
 
 fn family(ip: IpAddr) -> &'static str {
@@ -190,20 +250,33 @@ pub(crate) fn foreign(object: &Value) -> Map<String, Value> {
         _ => false,
     };
     let fields = ["selector", "externalIPs", "externalName", "loadBalancerIP"].into_iter();
-    let mut found: Map<String, Value> =
-        fields.filter_map(|field| Some((field.to_owned(), object.pointer(&format!("/spec/{field}"))?.clone()))).collect();
+    let mut found: Map<String, Value> = fields
+        .filter_map(|field| {
+            Some((
+                field.to_owned(),
+                object.pointer(&format!("/spec/{field}"))?.clone(),
+            ))
+        })
+        .collect();
     found.retain(|_, value| !empty(value));
     if text(object, "/spec/type") == Some("LoadBalancer") {
         // Some controllers that allocate the address write it there.
         found.remove("loadBalancerIP");
     }
     let known = ["ClusterIP", "LoadBalancer"];
-    found.extend(text(object, "/spec/type").filter(|kind| !known.contains(kind)).map(|kind| ("type".to_owned(), kind.into())));
+    found.extend(
+        text(object, "/spec/type")
+            .filter(|kind| !known.contains(kind))
+            .map(|kind| ("type".to_owned(), kind.into())),
+    );
     found
 }
 
 fn service_port(port: &Value) -> Value {
-    let mut known = fields(port, &["name", "port", "protocol", "targetPort", "appProtocol"]);
+    let mut known = fields(
+        port,
+        &["name", "port", "protocol", "targetPort", "appProtocol"],
+    );
     known.entry("protocol").or_insert_with(|| "TCP".into());
     if let Some(same) = known.get("port").cloned() {
         known.entry("targetPort").or_insert(same);
@@ -211,28 +284,46 @@ fn service_port(port: &Value) -> Value {
     known.into()
 }
 
-/// The fields of an `EndpointSlice` that mean the same in another cluster, with addresses translated by `address`. Endpoints
-/// without a translation are left out.
-pub(crate) fn endpoint_slice(object: &Value, mut address: impl FnMut(IpAddr) -> Option<IpAddr>) -> Map<String, Value> {
+/// The fields of an `EndpointSlice` that mean the same in another cluster, with addresses
+/// translated by `address`. Endpoints without a translation are left out.
+pub(crate) fn endpoint_slice(
+    object: &Value,
+    mut address: impl FnMut(IpAddr) -> Option<IpAddr>,
+) -> Map<String, Value> {
     let kind = text(object, "/addressType").unwrap_or_default();
     let of_kind = |ip: &IpAddr| kind == family(*ip);
     let mut endpoints: Vec<(Vec<IpAddr>, Value)> = Vec::new();
     for endpoint in items(object, "/endpoints") {
-        let addresses = items(endpoint, "/addresses").iter().filter_map(|one| one.as_str()?.parse::<IpAddr>().ok());
-        let addresses: Vec<IpAddr> = addresses.filter(of_kind).filter_map(&mut address).filter(of_kind).collect();
+        let addresses = items(endpoint, "/addresses")
+            .iter()
+            .filter_map(|one| one.as_str()?.parse::<IpAddr>().ok());
+        let addresses: Vec<IpAddr> = addresses
+            .filter(of_kind)
+            .filter_map(&mut address)
+            .filter(of_kind)
+            .collect();
         if addresses.is_empty() {
             continue;
         }
         let mut known = fields(endpoint, &["hostname"]);
-        let mut conditions = fields(&endpoint["conditions"], &["ready", "serving", "terminating"]);
+        let mut conditions = fields(
+            &endpoint["conditions"],
+            &["ready", "serving", "terminating"],
+        );
         conditions.retain(|_, holds| holds.is_boolean());
-        known.insert("addresses".into(), addresses.iter().map(ToString::to_string).collect());
+        known.insert(
+            "addresses".into(),
+            addresses.iter().map(ToString::to_string).collect(),
+        );
         known.insert("conditions".into(), conditions.into());
         endpoints.push((addresses, known.into()));
     }
     // Their order has no meaning.
     endpoints.sort_by(|(one, _), (other, _)| one.cmp(other));
-    let endpoints: Vec<Value> = endpoints.into_iter().map(|(_, endpoint)| endpoint).collect();
+    let endpoints: Vec<Value> = endpoints
+        .into_iter()
+        .map(|(_, endpoint)| endpoint)
+        .collect();
 
     let mut labels = Map::new();
     labels.extend(service_of(object).map(|name| (SERVICE_NAME.to_owned(), name.into())));
@@ -285,7 +376,11 @@ mod tests {
             "ports": [{ "name": "http", "port": 80, "targetPort": "web", "protocol": "TCP", "appProtocol": "h2c" },
                 { "port": 53, "targetPort": 53, "protocol": "UDP" }] } });
         assert_eq!(Value::from(service(&home)), expected);
-        assert_eq!(service(&expected), service(&home), "what travelled is rebuilt the same");
+        assert_eq!(
+            service(&expected),
+            service(&home),
+            "what travelled is rebuilt the same"
+        );
     }
 
     #[test]
@@ -294,19 +389,39 @@ mod tests {
             let home = json!({ "spec": { "ipFamilyPolicy": policy, "ipFamilies": families, "ports": [{ "port": 80 }] } });
             Value::from(service(&home))
         };
-        let (six, both) = (home("SingleStack", json!(["IPv6"])), home("PreferDualStack", json!(["IPv6", "IPv4"])));
-        assert_eq!((first_family(&six), first_family(&both)), (Some("IPv6"), None));
-        assert_eq!(first_family(&home("SingleStack", json!(["IPv5"]))), None, "what is no family does not travel");
+        let (six, both) = (
+            home("SingleStack", json!(["IPv6"])),
+            home("PreferDualStack", json!(["IPv6", "IPv4"])),
+        );
+        assert_eq!(
+            (first_family(&six), first_family(&both)),
+            (Some("IPv6"), None)
+        );
+        assert_eq!(
+            first_family(&home("SingleStack", json!(["IPv5"]))),
+            None,
+            "what is no family does not travel"
+        );
         let at = |object: &Value, ranges: &[&str]| {
             let ranges: Vec<IpNet> = ranges.iter().map(|range| range.parse().unwrap()).collect();
             first_family(&of_families(object.clone(), &families(&ranges)))
         };
-        assert_eq!(at(&six, &["10.96.0.0/12", "fd00:10:96::/112"]), Some("IPv6"));
-        assert_eq!(at(&six, &["10.96.0.0/12"]), Some("IPv4"), "it could not be made otherwise");
+        assert_eq!(
+            at(&six, &["10.96.0.0/12", "fd00:10:96::/112"]),
+            Some("IPv6")
+        );
+        assert_eq!(
+            at(&six, &["10.96.0.0/12"]),
+            Some("IPv4"),
+            "it could not be made otherwise"
+        );
         assert_eq!(at(&six, &[]), Some("IPv6"));
         assert_eq!(at(&both, &["10.96.0.0/12", "fd00:10:96::/112"]), None);
         let unsaid = home("SingleStack", json!([]));
-        assert_eq!((at(&unsaid, &["fd00:10:96::/112"]), at(&unsaid, &[])), (Some("IPv6"), None));
+        assert_eq!(
+            (at(&unsaid, &["fd00:10:96::/112"]), at(&unsaid, &[])),
+            (Some("IPv6"), None)
+        );
     }
 
     #[test]
@@ -319,21 +434,48 @@ mod tests {
             "spec": { "type": "ClusterIP", "clusterIP": "None", "ipFamilyPolicy": "SingleStack" } });
         for name in ["db.example.org", "db.example.org."] {
             let sent = Value::from(leaving(&home(name)));
-            assert_eq!(sent["spec"], json!({ "type": "ExternalName", "clusterIP": "None", "externalName": "db.example.org" }));
+            assert_eq!(
+                sent["spec"],
+                json!({ "type": "ExternalName", "clusterIP": "None", "externalName": "db.example.org" })
+            );
             assert_eq!(Value::from(service(&sent)), made);
         }
-        assert_eq!(Value::from(service(&made)), made, "what the provider made is rebuilt the same");
+        assert_eq!(
+            Value::from(service(&made)),
+            made,
+            "what the provider made is rebuilt the same"
+        );
         let mut at_provider = made.clone();
         at_provider["spec"]["ipFamilies"] = json!(["IPv4"]);
-        assert_eq!(Value::from(service(&at_provider)), of_families(made, &["IPv4"]));
+        assert_eq!(
+            Value::from(service(&at_provider)),
+            of_families(made, &["IPv4"])
+        );
     }
 
     #[test]
     fn an_external_name_that_dns_cannot_answer_stands_for_nothing() {
         let long = format!("{0}.{0}.{0}.{1}", "a".repeat(63), "b".repeat(62));
-        for name in ["192.0.2.1", "", "..", "a_b", "A.example.org", "a b", &"a".repeat(64), &long, "a\n", "fd00::1"] {
-            let sent = Value::from(leaving(&json!({ "spec": { "type": "ExternalName", "externalName": name } })));
-            assert_eq!(sent["spec"], json!({ "type": "ExternalName", "clusterIP": "None" }), "{name}");
+        for name in [
+            "192.0.2.1",
+            "",
+            "..",
+            "a_b",
+            "A.example.org",
+            "a b",
+            &"a".repeat(64),
+            &long,
+            "a\n",
+            "fd00::1",
+        ] {
+            let sent = Value::from(leaving(
+                &json!({ "spec": { "type": "ExternalName", "externalName": name } }),
+            ));
+            assert_eq!(
+                sent["spec"],
+                json!({ "type": "ExternalName", "clusterIP": "None" }),
+                "{name}"
+            );
             let hostile = json!({ "spec": { "type": "ExternalName", "externalName": name, "clusterIP": "None" } });
             for object in [sent, hostile] {
                 let made = json!({ "spec": { "type": "ClusterIP", "clusterIP": "None", "ipFamilyPolicy": "SingleStack" } });
@@ -344,32 +486,65 @@ mod tests {
 
     #[test]
     fn an_annotation_at_home_makes_no_external_name() {
-        let home =
-            json!({ "metadata": { "annotations": { EXTERNAL_NAME: "db.example.org" } }, "spec": { "ports": [{ "port": 80 }] } });
-        assert_eq!(leaving(&home), service(&json!({ "spec": { "ports": [{ "port": 80 }] } })));
+        let home = json!({ "metadata": { "annotations": { EXTERNAL_NAME: "db.example.org" } }, "spec": { "ports": [{ "port": 80 }] } });
+        assert_eq!(
+            leaving(&home),
+            service(&json!({ "spec": { "ports": [{ "port": 80 }] } }))
+        );
     }
 
-    #[allow(clippy::needless_pass_by_value, reason = "JSON literals are written in place")]
+    #[allow(
+        clippy::needless_pass_by_value,
+        reason = "JSON literals are written in place"
+    )]
     fn balanced(annotations: &Value, more: Value) -> Value {
         let mut home = json!({ "metadata": { "name": "web", "annotations": annotations },
             "spec": { "type": "LoadBalancer", "loadBalancerClass": "at-home", "loadBalancerIP": "192.0.2.2",
                 "externalIPs": ["192.0.2.1"], "externalTrafficPolicy": "Local", "allocateLoadBalancerNodePorts": false } });
-        home["spec"].as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        home["spec"]
+            .as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
         Value::from(leaving(&home))["spec"].clone()
     }
 
     #[test]
-    fn a_load_balancer_travels_with_the_class_that_is_named_for_other_clusters_and_with_whom_it_is_for() {
-        let asked =
-            |spec: Value| (spec["type"].clone(), spec["loadBalancerClass"].clone(), spec["loadBalancerSourceRanges"].clone());
+    fn a_load_balancer_travels_with_the_class_that_is_named_for_other_clusters_and_with_whom_it_is_for()
+     {
+        let asked = |spec: Value| {
+            (
+                spec["type"].clone(),
+                spec["loadBalancerClass"].clone(),
+                spec["loadBalancerSourceRanges"].clone(),
+            )
+        };
         let open = balanced(&json!({}), json!({}));
         let closing = json!({ "type": "LoadBalancer", "ipFamilyPolicy": "SingleStack", "allocateLoadBalancerNodePorts": false });
         assert_eq!(open, closing);
-        let named =
-            balanced(&json!({ "liqo.io/remote-class": "edge" }), json!({ "loadBalancerSourceRanges": ["198.51.100.0/24"] }));
-        assert_eq!(asked(named), (json!("LoadBalancer"), json!("edge"), json!(["198.51.100.0/24"])));
-        let old = balanced(&json!({ SOURCE_RANGES: "198.51.100.0/24, 203.0.113.0/24" }), json!({}));
-        assert_eq!(asked(old), (json!("LoadBalancer"), json!(null), json!(["198.51.100.0/24", "203.0.113.0/24"])));
+        let named = balanced(
+            &json!({ "liqo.io/remote-class": "edge" }),
+            json!({ "loadBalancerSourceRanges": ["198.51.100.0/24"] }),
+        );
+        assert_eq!(
+            asked(named),
+            (
+                json!("LoadBalancer"),
+                json!("edge"),
+                json!(["198.51.100.0/24"])
+            )
+        );
+        let old = balanced(
+            &json!({ SOURCE_RANGES: "198.51.100.0/24, 203.0.113.0/24" }),
+            json!({}),
+        );
+        assert_eq!(
+            asked(old),
+            (
+                json!("LoadBalancer"),
+                json!(null),
+                json!(["198.51.100.0/24", "203.0.113.0/24"])
+            )
+        );
     }
 
     #[test]
@@ -386,9 +561,16 @@ mod tests {
         ] {
             assert_eq!(kind(annotations.clone()), "ClusterIP", "{annotations}");
         }
-        assert_eq!(kind(json!({ "service.beta.kubernetes.io/azure-load-balancer-internal": "false" })), "LoadBalancer");
+        assert_eq!(
+            kind(json!({ "service.beta.kubernetes.io/azure-load-balancer-internal": "false" })),
+            "LoadBalancer"
+        );
         let named = json!({ "networking.gke.io/load-balancer-type": "Internal", "liqo.io/remote-class": "inside" });
-        assert_eq!(kind(named), "LoadBalancer", "its users know what they ask for");
+        assert_eq!(
+            kind(named),
+            "LoadBalancer",
+            "its users know what they ask for"
+        );
     }
 
     #[test]
@@ -402,11 +584,16 @@ mod tests {
     fn what_somebody_added_to_a_replica_is_seen() {
         let clean = json!({ "spec": { "type": "ClusterIP", "clusterIP": "10.96.0.1", "selector": {}, "externalIPs": [] } });
         assert!(foreign(&clean).is_empty());
-        let given = |kind: &str| json!({ "spec": { "type": kind, "loadBalancerIP": "203.0.113.7" } });
-        assert!(foreign(&given("LoadBalancer")).is_empty() && !foreign(&given("ClusterIP")).is_empty());
-        for (field, value) in
-            [("selector", json!({ "a": "b" })), ("externalIPs", json!(["192.0.2.1"])), ("type", json!("NodePort"))]
-        {
+        let given =
+            |kind: &str| json!({ "spec": { "type": kind, "loadBalancerIP": "203.0.113.7" } });
+        assert!(
+            foreign(&given("LoadBalancer")).is_empty() && !foreign(&given("ClusterIP")).is_empty()
+        );
+        for (field, value) in [
+            ("selector", json!({ "a": "b" })),
+            ("externalIPs", json!(["192.0.2.1"])),
+            ("type", json!("NodePort")),
+        ] {
             let mut changed = clean.clone();
             changed["spec"][field] = value;
             assert!(foreign(&changed).contains_key(field), "{field}");
@@ -430,7 +617,11 @@ mod tests {
 
     #[test]
     fn a_slice_travels_with_its_endpoints_as_the_other_cluster_sees_them() {
-        let seen = |ip: IpAddr| ip.to_string().strip_prefix("10.244.").map(|rest| format!("10.245.{rest}").parse().unwrap());
+        let seen = |ip: IpAddr| {
+            ip.to_string()
+                .strip_prefix("10.244.")
+                .map(|rest| format!("10.245.{rest}").parse().unwrap())
+        };
         let known = Value::from(endpoint_slice(&slice(), seen));
         assert_eq!(
             known,
@@ -441,15 +632,18 @@ mod tests {
                 ],
                 "ports": [{ "port": 80, "protocol": "TCP" }, { "name": "dns", "port": 53, "protocol": "UDP", "appProtocol": "x" }] })
         );
-        assert_eq!(Value::from(endpoint_slice(&known, Some)), known, "what travelled is rebuilt the same");
+        assert_eq!(
+            Value::from(endpoint_slice(&known, Some)),
+            known,
+            "what travelled is rebuilt the same"
+        );
     }
 
     #[test]
     fn an_address_never_becomes_one_of_the_other_family() {
         let known = endpoint_slice(&slice(), |_| Some("fd00::1".parse().unwrap()));
         assert_eq!(known["endpoints"], json!([]));
-        let names =
-            json!({ "addressType": "FQDN", "endpoints": [{ "addresses": ["10.0.0.1"] }, { "addresses": ["example.com"] }] });
+        let names = json!({ "addressType": "FQDN", "endpoints": [{ "addresses": ["10.0.0.1"] }, { "addresses": ["example.com"] }] });
         assert_eq!(endpoint_slice(&names, Some)["endpoints"], json!([]));
     }
 

@@ -7,7 +7,9 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt as _;
 use liqo_api::record_text::{self, MAX_OBJECT_LEN};
-use liqo_api::{ClusterId, Exposure, Key, ReflectedObject, annotations, finalizers, labels, short_hash};
+use liqo_api::{
+    ClusterId, Exposure, Key, ReflectedObject, annotations, finalizers, labels, short_hash,
+};
 use serde_json::{Map, Value, json};
 
 use crate::json::{items, text, value_at};
@@ -45,20 +47,35 @@ pub struct Problem {
 
 impl Problem {
     pub fn new(reason: &str, message: impl Into<String>) -> Self {
-        Self { reason: reason.to_owned(), message: message.into() }
+        Self {
+            reason: reason.to_owned(),
+            message: message.into(),
+        }
     }
 
     /// An object that Liqo did not create has the name.
     pub fn name_taken(kind: Kind, name: &str) -> Self {
-        let article = if matches!(kind, Kind::EndpointSlice | Kind::Ingress) { "an" } else { "a" };
-        Self::new("NameTaken", format!("the provider has {article} {kind:?} {name} of another owner; Liqo does not change it"))
+        let article = if matches!(kind, Kind::EndpointSlice | Kind::Ingress) {
+            "an"
+        } else {
+            "a"
+        };
+        Self::new(
+            "NameTaken",
+            format!(
+                "the provider has {article} {kind:?} {name} of another owner; Liqo does not change it"
+            ),
+        )
     }
 
     /// The provider's policy does not allow the kind.
     pub fn not_allowed(kind: Kind, policy: &str) -> Self {
         Self::new(
             "KindNotAllowed",
-            format!("the provider's PeeringPolicy {policy} does not allow {} to be reflected", kind.plural()),
+            format!(
+                "the provider's PeeringPolicy {policy} does not allow {} to be reflected",
+                kind.plural()
+            ),
         )
     }
 
@@ -82,16 +99,30 @@ impl Problem {
     /// A Service has more ports than it may have here.
     fn too_many_ports(left_out: &[Value]) -> Self {
         let all: Vec<String> = left_out.iter().map(name_of_port).collect();
-        Self::new("TooManyPorts", format!("left out: ports beyond the first {MAX_PORTS} of the Service: {}", some_of(&all)))
+        Self::new(
+            "TooManyPorts",
+            format!(
+                "left out: ports beyond the first {MAX_PORTS} of the Service: {}",
+                some_of(&all)
+            ),
+        )
     }
 
     fn too_long(kind: Kind) -> Self {
-        Self::new(TOO_LARGE, format!("what travels of a {kind:?} is at most {MAX_LEN} bytes long"))
+        Self::new(
+            TOO_LARGE,
+            format!("what travels of a {kind:?} is at most {MAX_LEN} bytes long"),
+        )
     }
 
     /// The consumer has no replica of the Service that a slice belongs to.
     fn no_service(service: &str) -> Self {
-        Self::new("NoService", format!("the provider has no replica of Service {service:.253}, to which the endpoints belong"))
+        Self::new(
+            "NoService",
+            format!(
+                "the provider has no replica of Service {service:.253}, to which the endpoints belong"
+            ),
+        )
     }
 
     fn of_annotation(text: &str) -> Self {
@@ -112,20 +143,25 @@ impl Problem {
 
 /// The data that the provider keeps of an object that should have a replica.
 #[derive(Clone, Debug, PartialEq)]
-#[allow(clippy::struct_excessive_bools, reason = "facts that do not depend on each other")]
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "facts that do not depend on each other"
+)]
 pub struct Source {
     /// The `ReflectedObject` or Secret in the tenant namespace.
     pub key: Key,
     pub uid: String,
     /// The object's namespace in the consumer's cluster.
     pub home: String,
-    /// The replica's kind. An object of a kind that is not reflected has none, and a [`problem`](Self::problem); nor has a chunk but the first.
+    /// The replica's kind. An object of a kind that is not reflected has none, and a
+    /// [`problem`](Self::problem); nor has a chunk but the first.
     pub kind: Option<Kind>,
     /// The replica's name, see [`replica_name`].
     pub name: String,
     /// Hash of the replica's content.
     pub fingerprint: String,
-    /// The replica's content as JSON text, if the kind travels with its namespace. Others are read again when they are written.
+    /// The replica's content as JSON text, if the kind travels with its namespace. Others are read
+    /// again when they are written.
     pub content: Option<Box<str>>,
     /// The reason why there must be no replica.
     pub problem: Option<Problem>,
@@ -135,7 +171,8 @@ pub struct Source {
     pub partial: Option<Problem>,
     /// The problem in the source's status, or in a Secret's annotation.
     pub reported: Option<Problem>,
-    /// Only for a `PodDisruptionBudget`: whether a node with a pod that it selects is being drained, and whether its status says so.
+    /// Only for a `PodDisruptionBudget`: whether a node with a pod that it selects is being
+    /// drained, and whether its status says so.
     pub is_draining: bool,
     pub reported_draining: bool,
     /// The exposure in the source's status.
@@ -148,13 +185,15 @@ pub struct Source {
     pub finalizer: Option<usize>,
     /// Whether it is a Service of type `LoadBalancer`.
     pub is_balanced: bool,
-    /// The part of an object that it is. Chunk 0 represents the whole, see [`chunks::joined`](super::chunks::joined).
+    /// The part of an object that it is. Chunk 0 represents the whole, see
+    /// [`chunks::joined`](super::chunks::joined).
     pub chunk: Option<Chunk>,
     /// The records of the other chunks, in their order, with their UIDs.
     pub other_chunks: Vec<(Key, String)>,
     /// Whether some of them are missing.
     pub is_incomplete: bool,
-    /// The endpoints of a slice, and its ports, for each of which every endpoint costs rules on every node. 0 for other kinds.
+    /// The endpoints of a slice, and its ports, for each of which every endpoint costs rules on
+    /// every node. 0 for other kinds.
     pub endpoints: usize,
     pub ports: usize,
 }
@@ -169,38 +208,73 @@ impl Source {
         let content = &content;
         let home_name = bounded_name(text(content, "/metadata/name").unwrap_or_default());
         let kind = Kind::of(content).filter(|kind| *kind != Kind::Secret);
-        let kept = kind.filter(|kind| kind.is_of_namespace()).map(|kind| within_limits(kind, travelling_fields(kind, content)));
+        let kept = kind
+            .filter(|kind| kind.is_of_namespace())
+            .map(|kind| within_limits(kind, travelling_fields(kind, content)));
         let (kept, left_out) = kept.unzip();
-        let is_balanced = kept.as_ref().is_some_and(|kept| exposure::class(Kind::Service, kept).is_some());
-        let (endpoints, ports) = kept.as_ref().filter(|_| kind == Some(Kind::EndpointSlice)).map_or((0, 0), |slice| {
-            // A slice without ports may have an endpoint for each port of its Service.
-            (items(slice, "/endpoints").len(), items(slice, "/ports").len().max(1))
-        });
-        let fingerprint = kind.map(|kind| fingerprint(kind, kept.as_ref().unwrap_or(content))).unwrap_or_default();
+        let is_balanced = kept
+            .as_ref()
+            .is_some_and(|kept| exposure::class(Kind::Service, kept).is_some());
+        let (endpoints, ports) = kept
+            .as_ref()
+            .filter(|_| kind == Some(Kind::EndpointSlice))
+            .map_or((0, 0), |slice| {
+                // A slice without ports may have an endpoint for each port of its Service.
+                (
+                    items(slice, "/endpoints").len(),
+                    items(slice, "/ports").len().max(1),
+                )
+            });
+        let fingerprint = kind
+            .map(|kind| fingerprint(kind, kept.as_ref().unwrap_or(content)))
+            .unwrap_or_default();
         let kept = kept.map(|kept| kept.to_string());
-        let too_long = kind.filter(|_| kept.as_ref().is_some_and(|kept| kept.len() > MAX_LEN)).map(Problem::too_long);
+        let too_long = kind
+            .filter(|_| kept.as_ref().is_some_and(|kept| kept.len() > MAX_LEN))
+            .map(Problem::too_long);
         let problem = match (kind, unreadable) {
-            (_, Some(error)) => Some(Problem::new("Invalid", format!("the record is refused: {error}"))),
+            (_, Some(error)) => Some(Problem::new(
+                "Invalid",
+                format!("the record is refused: {error}"),
+            )),
             (None, _) => {
                 let kind = text(content, "/kind").unwrap_or_default();
-                Some(Problem::new("KindNotAllowed", format!("objects of kind {kind:.60} are not reflected to this cluster")))
+                Some(Problem::new(
+                    "KindNotAllowed",
+                    format!("objects of kind {kind:.60} are not reflected to this cluster"),
+                ))
             }
             (Some(kind), _) => problem_of(kind, &home_name).or_else(|| {
-                let is_empty = kind == Kind::PodDisruptionBudget && disruption_budget::travelling(content).is_empty();
-                is_empty
-                    .then(|| Problem::new("Invalid", "the PodDisruptionBudget has no selector, or no number for minAvailable"))
+                let is_empty = kind == Kind::PodDisruptionBudget
+                    && disruption_budget::travelling(content).is_empty();
+                is_empty.then(|| {
+                    Problem::new(
+                        "Invalid",
+                        "the PodDisruptionBudget has no selector, or no number for minAvailable",
+                    )
+                })
             }),
         };
         let (problem, refused) = match (problem, too_long) {
-            (None, Some(too_long)) if kind.is_some_and(may_keep_former_content) => (None, Some(too_long)),
+            (None, Some(too_long)) if kind.is_some_and(may_keep_former_content) => {
+                (None, Some(too_long))
+            }
             (problem, too_long) => (problem.or(too_long), None),
         };
         let reported = object.status.as_ref().and_then(|status| {
-            Some(Problem { reason: status.reason.clone()?, message: status.message.clone().unwrap_or_default() })
+            Some(Problem {
+                reason: status.reason.clone()?,
+                message: status.message.clone().unwrap_or_default(),
+            })
         });
-        let is_narrowed =
-            kind == Some(Kind::NetworkPolicy) && NetworkPolicy::of(content.get("spec").unwrap_or(&Value::Null)).narrowed;
-        let narrowed = || Problem::new("Invalid", "what is not known of the NetworkPolicy was left out: it opens nothing");
+        let is_narrowed = kind == Some(Kind::NetworkPolicy)
+            && NetworkPolicy::of(content.get("spec").unwrap_or(&Value::Null)).narrowed;
+        let narrowed = || {
+            Problem::new(
+                "Invalid",
+                "what is not known of the NetworkPolicy was left out: it opens nothing",
+            )
+        };
         let partial = left_out.flatten().or_else(|| is_narrowed.then(narrowed));
         Self {
             key: Key::of(&object),
@@ -208,10 +282,20 @@ impl Source {
             is_balanced: is_balanced && kind == Some(Kind::Service),
             is_draining: false,
             reported_draining: object.status.as_ref().is_some_and(|status| status.draining),
-            reported_exposure: object.status.as_ref().and_then(|status| status.exposure.clone()),
-            since: object.metadata.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0),
+            reported_exposure: object
+                .status
+                .as_ref()
+                .and_then(|status| status.exposure.clone()),
+            since: object
+                .metadata
+                .creation_timestamp
+                .as_ref()
+                .map_or(Timestamp::UNIX_EPOCH, |time| time.0),
             deleted: object.metadata.deletion_timestamp.is_some(),
-            finalizer: finalizer::position(object.metadata.finalizers.as_ref(), finalizers::REFLECTED_OBJECT),
+            finalizer: finalizer::position(
+                object.metadata.finalizers.as_ref(),
+                finalizers::REFLECTED_OBJECT,
+            ),
             uid: object.metadata.uid.unwrap_or_default(),
             home: object.spec.namespace,
             kind,
@@ -221,7 +305,9 @@ impl Source {
             is_incomplete: false,
             endpoints,
             ports,
-            content: kept.filter(|_| problem.is_none() && refused.is_none()).map(Into::into),
+            content: kept
+                .filter(|_| problem.is_none() && refused.is_none())
+                .map(Into::into),
             problem,
             refused,
             partial,
@@ -229,22 +315,34 @@ impl Source {
         }
     }
 
-    /// Reduces a Secret of a tenant namespace. `None` if it does not name its namespace and name at home.
+    /// Reduces a Secret of a tenant namespace. `None` if it does not name its namespace and name at
+    /// home.
     pub fn of_secret(secret: Secret) -> Option<Self> {
         let key = Key::of(&secret);
         let home = secret.labels().get(labels::HOME_NAMESPACE)?.clone();
         let home_name = bounded_name(secret.annotations().get(annotations::HOME_NAME)?);
-        let obstacle = obstacle_of_secret(&secret).map(|(reason, message)| Problem::new(reason, message));
+        let obstacle =
+            obstacle_of_secret(&secret).map(|(reason, message)| Problem::new(reason, message));
         // A Secret of a type that never travels is another Secret.
         let (refused, problem) = obstacle.map_or((None, None), |obstacle| {
-            if obstacle.reason == TOO_LARGE { (Some(obstacle), None) } else { (None, Some(obstacle)) }
+            if obstacle.reason == TOO_LARGE {
+                (Some(obstacle), None)
+            } else {
+                (None, Some(obstacle))
+            }
         });
         let problem = problem.or_else(|| {
             let is_valid = dns_names::is_subdomain(&home_name);
             (!is_valid).then(|| Problem::new("Invalid", "the Secret has no valid name"))
         });
-        let reported = secret.annotations().get(annotations::NOT_REFLECTED).map(|text| Problem::of_annotation(&cut(text)));
-        let (uid, deleted) = (secret.metadata.uid.clone().unwrap_or_default(), secret.metadata.deletion_timestamp.is_some());
+        let reported = secret
+            .annotations()
+            .get(annotations::NOT_REFLECTED)
+            .map(|text| Problem::of_annotation(&cut(text)));
+        let (uid, deleted) = (
+            secret.metadata.uid.clone().unwrap_or_default(),
+            secret.metadata.deletion_timestamp.is_some(),
+        );
         let chunk = Chunk::of_secret(&secret);
         let fingerprint = fingerprint(Kind::Secret, &serde_json::to_value(secret).ok()?);
         Some(Self {
@@ -281,7 +379,10 @@ impl Source {
 
     /// The object as a `NetworkPolicy`. One that closes everything if the content is not kept.
     pub fn policy(&self) -> NetworkPolicy {
-        self.content().map_or_else(NetworkPolicy::closed, |content| NetworkPolicy::of(value_at(&content, "/spec")))
+        self.content()
+            .map_or_else(NetworkPolicy::closed, |content| {
+                NetworkPolicy::of(value_at(&content, "/spec"))
+            })
     }
 
     /// Cuts a `NetworkPolicy` down to these limits.
@@ -290,15 +391,21 @@ impl Source {
             return self;
         }
         let Some(clamped) = isolation.clamp(&self.policy()) else {
-            self.problem = Some(Problem::new("Invalid", "the NetworkPolicy is too long; no traffic reaches or leaves its pods"));
+            self.problem = Some(Problem::new(
+                "Invalid",
+                "the NetworkPolicy is too long; no traffic reaches or leaves its pods",
+            ));
             return self;
         };
         self.set_content(&json!({ "spec": clamped.policy.to_json() }));
-        self.partial = self.partial.or((!clamped.refused.is_empty()).then(|| Problem::ranges(&clamped.refused)));
+        self.partial = self
+            .partial
+            .or((!clamped.refused.is_empty()).then(|| Problem::ranges(&clamped.refused)));
         self
     }
 
-    /// The class that an Ingress or Service of type `LoadBalancer` asks for. Empty if it names none; `None` for all others.
+    /// The class that an Ingress or Service of type `LoadBalancer` asks for. Empty if it names
+    /// none; `None` for all others.
     pub(crate) fn asked_class(&self) -> Option<String> {
         exposure::class(self.kind?, &self.content()?).map(str::to_owned)
     }
@@ -308,10 +415,12 @@ impl Source {
         self.is_balanced && !self.deleted && self.problem.is_none()
     }
 
-    /// A source whose content is not taken, with that of its replica (JSON text): the limits of today apply to it as if it had been sent.
+    /// A source whose content is not taken, with that of its replica (JSON text): the limits of
+    /// today apply to it as if it had been sent.
     #[must_use]
     pub(super) fn with_former_content(mut self, content: &str) -> Self {
-        if let (Some(refused), Ok(content)) = (self.refused.clone(), serde_json::from_str(content)) {
+        if let (Some(refused), Ok(content)) = (self.refused.clone(), serde_json::from_str(content))
+        {
             self.set_content(&content);
             (self.refused, self.partial) = (None, Some(refused));
         }
@@ -319,7 +428,12 @@ impl Source {
     }
 
     /// Gives a Service or Ingress this content, and the problem to report with it.
-    pub(super) fn with_content(mut self, kind: Kind, content: &Value, partial: Option<Problem>) -> Self {
+    pub(super) fn with_content(
+        mut self,
+        kind: Kind,
+        content: &Value,
+        partial: Option<Problem>,
+    ) -> Self {
         self.set_content(&Value::from(travelling_fields(kind, content)));
         self.partial = self.partial.or(partial);
         self
@@ -347,19 +461,33 @@ impl Source {
     }
 
     pub(super) fn set_content(&mut self, content: &Value) {
-        self.fingerprint = self.kind.map(|kind| fingerprint(kind, content)).unwrap_or_default();
+        self.fingerprint = self
+            .kind
+            .map(|kind| fingerprint(kind, content))
+            .unwrap_or_default();
         self.content = Some(content.to_string().into());
     }
 
-    /// Cuts a slice down to endpoints that are `allowed`. It gets a problem if its Service is not one of `services`.
+    /// Cuts a slice down to endpoints that are `allowed`. It gets a problem if its Service is not
+    /// one of `services`.
     #[must_use]
-    pub fn clamp_slice(mut self, services: &BTreeSet<String>, allowed: impl Fn(IpAddr) -> bool) -> Self {
+    pub fn clamp_slice(
+        mut self,
+        services: &BTreeSet<String>,
+        allowed: impl Fn(IpAddr) -> bool,
+    ) -> Self {
         let is_wanted = self.kind == Some(Kind::EndpointSlice) && self.problem.is_none();
-        let Some(content) = self.content().filter(|_| is_wanted) else { return self };
+        let Some(content) = self.content().filter(|_| is_wanted) else {
+            return self;
+        };
         let service = service::service_of(&content).unwrap_or_default();
         if !services.contains(service) {
-            // A slice that has not enough room says so in any case: its namespace is looked at again until then.
-            let over = self.partial.take().filter(|partial| partial.reason == QUOTA_EXCEEDED);
+            // A slice that has not enough room says so in any case: its namespace is looked at
+            // again until then.
+            let over = self
+                .partial
+                .take()
+                .filter(|partial| partial.reason == QUOTA_EXCEEDED);
             self.problem = Some(over.unwrap_or_else(|| Problem::no_service(service)));
             return self;
         }
@@ -381,37 +509,65 @@ impl Source {
 
 /// A name as it is kept: an overlong one stays invalid.
 fn bounded_name(name: &str) -> String {
-    name.chars().take(dns_names::MAX_SUBDOMAIN_LEN + 1).collect()
+    name.chars()
+        .take(dns_names::MAX_SUBDOMAIN_LEN + 1)
+        .collect()
 }
 
 /// The first of these names, for a message.
 fn some_of(names: &[String]) -> String {
-    let more = if names.len() > MAX_NAMED { ", and others" } else { "" };
-    format!("{}{more}", names.iter().take(MAX_NAMED).cloned().collect::<Vec<_>>().join(", "))
+    let more = if names.len() > MAX_NAMED {
+        ", and others"
+    } else {
+        ""
+    };
+    format!(
+        "{}{more}",
+        names
+            .iter()
+            .take(MAX_NAMED)
+            .cloned()
+            .collect::<Vec<_>>()
+            .join(", ")
+    )
 }
 
 fn name_of_port(port: &Value) -> String {
     let number = port.get("port").and_then(Value::as_u64).unwrap_or_default();
-    text(port, "/name").map_or_else(|| number.to_string(), |name| format!("{name:.63} ({number})"))
+    text(port, "/name").map_or_else(
+        || number.to_string(),
+        |name| format!("{name:.63} ({number})"),
+    )
 }
 
-/// The first ports of a Service and the first endpoints of a slice, as many as there may be; and what is left out. An object that grows
-/// keeps what worked. An Ingress names the replicas of its Secrets.
+/// The first ports of a Service and the first endpoints of a slice, as many as there may be; and
+/// what is left out. An object that grows keeps what worked. An Ingress names the replicas of its
+/// Secrets.
 fn within_limits(kind: Kind, mut content: Map<String, Value>) -> (Value, Option<Problem>) {
     let mut left_out = None;
     match kind {
         Kind::Service => {
-            let ports = content.get_mut("spec").and_then(|spec| spec.get_mut("ports")).and_then(Value::as_array_mut);
+            let ports = content
+                .get_mut("spec")
+                .and_then(|spec| spec.get_mut("ports"))
+                .and_then(Value::as_array_mut);
             if let Some(ports) = ports.filter(|ports| ports.len() > MAX_PORTS) {
                 left_out = Some(Problem::too_many_ports(&ports.split_off(MAX_PORTS)));
             }
         }
         Kind::EndpointSlice => {
             let endpoints = parts::endpoints_that_fit(&content);
-            if let Some(all) = content.get_mut("endpoints").and_then(Value::as_array_mut).filter(|all| all.len() > endpoints) {
+            if let Some(all) = content
+                .get_mut("endpoints")
+                .and_then(Value::as_array_mut)
+                .filter(|all| all.len() > endpoints)
+            {
                 all.truncate(endpoints);
                 left_out = Some(Problem {
-                    message: format!("left out: all but {endpoints} endpoints, because {}", Problem::too_long(kind).message),
+                    message: format!(
+                        "left out: all but {endpoints} endpoints, because {}",
+                        Problem::too_long(kind).message
+                    ),
                     ..Problem::too_long(kind)
                 });
             }
@@ -422,11 +578,16 @@ fn within_limits(kind: Kind, mut content: Map<String, Value>) -> (Value, Option<
     (content.into(), left_out)
 }
 
-/// Whether the replica of an object of this kind keeps its content while that of the object is refused. A `NetworkPolicy` does not,
-/// because it could keep open what home closed; the endpoints of a slice do not, because others may have their addresses by now.
+/// Whether the replica of an object of this kind keeps its content while that of the object is
+/// refused. A `NetworkPolicy` does not, because it could keep open what home closed; the endpoints
+/// of a slice do not, because others may have their addresses by now.
 const fn may_keep_former_content(kind: Kind) -> bool {
     match kind {
-        Kind::ConfigMap | Kind::Secret | Kind::Service | Kind::Ingress | Kind::PodDisruptionBudget => true,
+        Kind::ConfigMap
+        | Kind::Secret
+        | Kind::Service
+        | Kind::Ingress
+        | Kind::PodDisruptionBudget => true,
         Kind::NetworkPolicy | Kind::EndpointSlice => false,
     }
 }
@@ -443,14 +604,20 @@ fn problem_of(kind: Kind, name: &str) -> Option<Problem> {
     }
 }
 
-/// Cuts the `NetworkPolicy`s of a namespace down to these limits. Policies beyond the maximum close all pods, and so do those that
-/// have a name which this cluster, `own`, keeps for its own ones.
-pub fn clamp_policies(mut sources: Vec<Source>, isolation: &IsolationPolicy, own: &ClusterId) -> Vec<Source> {
+/// Cuts the `NetworkPolicy`s of a namespace down to these limits. Policies beyond the maximum close
+/// all pods, and so do those that have a name which this cluster, `own`, keeps for its own ones.
+pub fn clamp_policies(
+    mut sources: Vec<Source>,
+    isolation: &IsolationPolicy,
+    own: &ClusterId,
+) -> Vec<Source> {
     sources.sort_by(|one, other| one.key.cmp(&other.key));
     let too_many = || {
         Problem::new(
             "Invalid",
-            format!("a namespace has at most {MAX_POLICIES} NetworkPolicies here; no traffic reaches or leaves its pods"),
+            format!(
+                "a namespace has at most {MAX_POLICIES} NetworkPolicies here; no traffic reaches or leaves its pods"
+            ),
         )
     };
     let prefix = isolation::lent_on_prefix(own);
@@ -460,16 +627,27 @@ pub fn clamp_policies(mut sources: Vec<Source>, isolation: &IsolationPolicy, own
         );
         Problem::new("NameTaken", message)
     };
-    let clamped = sources.into_iter().enumerate().map(|(number, source)| match number {
-        ..MAX_POLICIES if source.name.starts_with(&prefix) => Source { problem: Some(reserved()), content: None, ..source },
-        ..MAX_POLICIES => source.clamp_policy(isolation),
-        _ => Source { problem: Some(too_many()), content: None, ..source },
-    });
+    let clamped = sources
+        .into_iter()
+        .enumerate()
+        .map(|(number, source)| match number {
+            ..MAX_POLICIES if source.name.starts_with(&prefix) => Source {
+                problem: Some(reserved()),
+                content: None,
+                ..source
+            },
+            ..MAX_POLICIES => source.clamp_policy(isolation),
+            _ => Source {
+                problem: Some(too_many()),
+                content: None,
+                ..source
+            },
+        });
     clamped.collect()
 }
 
-/// The fields of an object that travel, without empty ones. Of the metadata only the label that names a slice's Service and the
-/// annotations of an Ingress are among them.
+/// The fields of an object that travel, without empty ones. Of the metadata only the label that
+/// names a slice's Service and the annotations of an Ingress are among them.
 pub(super) fn travelling_fields(kind: Kind, content: &Value) -> Map<String, Value> {
     let fields: &[&str] = match kind {
         Kind::ConfigMap => &["data", "binaryData", "immutable"],
@@ -488,10 +666,15 @@ pub(super) fn travelling_fields(kind: Kind, content: &Value) -> Map<String, Valu
         Value::Object(map) => !map.is_empty(),
         _ => true,
     };
-    let found = fields.iter().filter_map(|&field| Some((field.to_owned(), content.get(field)?.clone())));
+    let found = fields
+        .iter()
+        .filter_map(|&field| Some((field.to_owned(), content.get(field)?.clone())));
     let mut found: Map<String, Value> = found.filter(|(_, value)| says_something(value)).collect();
     if kind == Kind::Secret {
-        found.insert("type".into(), type_that_travels(text(content, "/type")).into());
+        found.insert(
+            "type".into(),
+            type_that_travels(text(content, "/type")).into(),
+        );
     }
     found
 }

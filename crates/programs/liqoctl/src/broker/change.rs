@@ -1,15 +1,16 @@
 //! The policies that `broker enable` and `broker disable` write, and the consequences. Pure.
 //!
-//! `enable` changes only what the user names. A new policy is a copy of the one that applies to its customers until then, so that they
-//! keep their other rules, and comes before it. So `disable` restores the former state: it deletes the policies that `enable` created, and
-//! takes `source.offers` away from the others.
+//! `enable` changes only what the user names. A new policy is a copy of the one that applies to its
+//! customers until then, so that they keep their other rules, and comes before it. So `disable`
+//! restores the former state: it deletes the policies that `enable` created, and takes
+//! `source.offers` away from the others.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use kube::ResourceExt as _;
 use liqo_api::{
-    ClusterId, ForeignCluster, Granularity, Margin, OffersSource, PeerSelector, PeeringPolicy, PeeringPolicySpec, PoolBy, Rates,
-    ResourceOffer, Source,
+    ClusterId, ForeignCluster, Granularity, Margin, OffersSource, PeerSelector, PeeringPolicy,
+    PeeringPolicySpec, PoolBy, Rates, ResourceOffer, Source,
     policies::{PolicyPeer, of_peer},
     tenant_namespace,
 };
@@ -84,20 +85,30 @@ pub enum Unclear {
         "policy {policy} divides its nodes by a label, which is not possible for what is borrowed: use --policy NAME for another one"
     )]
     ByLabel { policy: String },
-    #[error("these peers are under different policies ({policies}): run it for each of them, with --policy NAME --peers PEER")]
+    #[error(
+        "these peers are under different policies ({policies}): run it for each of them, with --policy NAME --peers PEER"
+    )]
     SeveralPolicies { policies: String },
     #[error(
         "--max-hops limits what this cluster accepts of its providers, and policy {policy} does not apply to {provider}: set \
          consume.maxHops in {instead}"
     )]
-    NotOfProvider { policy: String, provider: String, instead: String },
+    NotOfProvider {
+        policy: String,
+        provider: String,
+        instead: String,
+    },
     #[error("no provider asks a price, so the margin needs --currency, such as EUR")]
     NoCurrency,
-    #[error("the providers ask prices in {currencies}: choose one with --currency. Offers with prices in others are not lent on")]
+    #[error(
+        "the providers ask prices in {currencies}: choose one with --currency. Offers with prices in others are not lent on"
+    )]
     SeveralCurrencies { currencies: String },
     #[error("there is no policy {policy}: `liqoctl policy list`")]
     NoPolicy { policy: String },
-    #[error("policy {policy} lends on what this cluster borrows already: change it with --policy {policy}")]
+    #[error(
+        "policy {policy} lends on what this cluster borrows already: change it with --policy {policy}"
+    )]
     LendsAlready { policy: String },
 }
 
@@ -157,11 +168,17 @@ pub fn enabling(wanted: &Wanted, present: Present) -> Result<Enabling, Unclear> 
     let ids = match &wanted.customers {
         None => None,
         Some(Customers::Everybody) => Some(Vec::new()),
-        Some(Customers::These(names)) => {
-            Some(names.iter().map(|name| peer_id(name, present.peers)).collect::<Result<Vec<_>, _>>()?)
-        }
+        Some(Customers::These(names)) => Some(
+            names
+                .iter()
+                .map(|name| peer_id(name, present.peers))
+                .collect::<Result<Vec<_>, _>>()?,
+        ),
     };
-    let existing = present.policies.iter().find(|policy| policy.name_any() == wanted.policy);
+    let existing = present
+        .policies
+        .iter()
+        .find(|policy| policy.name_any() == wanted.policy);
     let (before, copy_of) = match existing {
         Some(policy) => (changeable(policy)?, None),
         None => base(ids.as_deref().unwrap_or_default(), present)?,
@@ -174,11 +191,17 @@ pub fn enabling(wanted: &Wanted, present: Present) -> Result<Enabling, Unclear> 
         spec.provide.source = Source::default();
         if spec.provide.granularity.by == PoolBy::NodeLabel {
             let peers_may_choose = spec.provide.granularity.peers_may_choose;
-            spec.provide.granularity = Granularity { peers_may_choose, ..Granularity::default() };
+            spec.provide.granularity = Granularity {
+                peers_may_choose,
+                ..Granularity::default()
+            };
         }
     }
     if let Some(ids) = ids {
-        spec.peers = PeerSelector { cluster_ids: ids, ..PeerSelector::default() };
+        spec.peers = PeerSelector {
+            cluster_ids: ids,
+            ..PeerSelector::default()
+        };
     }
     let offers = spec.provide.source.offers.get_or_insert_default();
     offers.own_nodes = wanted.own_nodes.unwrap_or(offers.own_nodes);
@@ -195,7 +218,10 @@ pub fn enabling(wanted: &Wanted, present: Present) -> Result<Enabling, Unclear> 
     let mut notes = notes(&wanted.policy, &spec, &after, present);
     if let (None, Some(budget), Some(of)) = (existing, &spec.consume.budget, &copy_of) {
         let (amount, currency) = (budget.amount, &budget.currency);
-        notes.push(format!("{} has a budget of its own, as {of} has: {amount} {currency}", wanted.policy));
+        notes.push(format!(
+            "{} has a budget of its own, as {of} has: {amount} {currency}",
+            wanted.policy
+        ));
     }
     Ok(Enabling {
         policy: wanted.policy.clone(),
@@ -215,11 +241,21 @@ fn peer_id(name: &str, known: &[ForeignCluster]) -> Result<ClusterId, Unclear> {
     if let Ok(id) = name.parse() {
         return Ok(id);
     }
-    let found = known.iter().find(|foreign| foreign.name_any() == name).map(|foreign| foreign.spec.cluster_id.clone());
+    let found = known
+        .iter()
+        .find(|foreign| foreign.name_any() == name)
+        .map(|foreign| foreign.spec.cluster_id.clone());
     found.ok_or_else(|| {
         let names: Vec<String> = known.iter().map(kube::ResourceExt::name_any).collect();
-        let there = if names.is_empty() { "this cluster has no peers".to_owned() } else { output::there_are(&names) };
-        Unclear::UnknownPeer { name: name.to_owned(), there }
+        let there = if names.is_empty() {
+            "this cluster has no peers".to_owned()
+        } else {
+            output::there_are(&names)
+        };
+        Unclear::UnknownPeer {
+            name: name.to_owned(),
+            there,
+        }
     })
 }
 
@@ -231,7 +267,10 @@ fn changeable(policy: &PeeringPolicy) -> Result<PeeringPolicySpec, Unclear> {
         return Err(Unclear::Leaving { policy: name });
     }
     if provide.source.offers.is_none() && !provide.source.is_local() {
-        return Err(Unclear::OtherSource { policy: name, lent: source_in_short(&provide.source) });
+        return Err(Unclear::OtherSource {
+            policy: name,
+            lent: source_in_short(&provide.source),
+        });
     }
     if provide.granularity.by == PoolBy::NodeLabel {
         return Err(Unclear::ByLabel { policy: name });
@@ -240,24 +279,53 @@ fn changeable(policy: &PeeringPolicy) -> Result<PeeringPolicySpec, Unclear> {
 }
 
 /// The policy that applies to these customers now, or to everybody.
-fn base(customers: &[ClusterId], present: Present) -> Result<(PeeringPolicySpec, Option<String>), Unclear> {
+fn base(
+    customers: &[ClusterId],
+    present: Present,
+) -> Result<(PeeringPolicySpec, Option<String>), Unclear> {
     let policies = shared(present.policies);
     let mut found: Vec<Option<&Arc<PeeringPolicy>>> = if customers.is_empty() {
         // A peer that nothing is known about.
-        let stranger = PolicyPeer { id: ClusterId::of_public_key(&[0; 32]), name: None, labels: BTreeMap::new() };
-        vec![of_peer(&policies, &stranger).into_iter().find(|policy| policy.spec.peers.is_everybody())]
+        let stranger = PolicyPeer {
+            id: ClusterId::of_public_key(&[0; 32]),
+            name: None,
+            labels: BTreeMap::new(),
+        };
+        vec![
+            of_peer(&policies, &stranger)
+                .into_iter()
+                .find(|policy| policy.spec.peers.is_everybody()),
+        ]
     } else {
-        customers.iter().map(|id| of_peer(&policies, &policy_peer(id, present.peers)).into_iter().next()).collect()
+        customers
+            .iter()
+            .map(|id| {
+                of_peer(&policies, &policy_peer(id, present.peers))
+                    .into_iter()
+                    .next()
+            })
+            .collect()
     };
     found.sort_by_key(|policy| policy.map(|policy| policy.name_any()));
     found.dedup_by_key(|policy| policy.map(|policy| policy.name_any()));
     match found.as_slice() {
-        [Some(one)] if one.spec.provide.source.offers.is_some() => Err(Unclear::LendsAlready { policy: one.name_any() }),
+        [Some(one)] if one.spec.provide.source.offers.is_some() => Err(Unclear::LendsAlready {
+            policy: one.name_any(),
+        }),
         [Some(one)] => Ok((one.spec.clone(), Some(one.name_any()))),
         [None] | [] => Ok((PeeringPolicySpec::default(), None)),
         several => {
-            let name = |policy: Option<&Arc<PeeringPolicy>>| policy.map_or_else(|| "none".to_owned(), |one| one.name_any());
-            Err(Unclear::SeveralPolicies { policies: several.iter().copied().map(name).collect::<Vec<_>>().join(", ") })
+            let name = |policy: Option<&Arc<PeeringPolicy>>| {
+                policy.map_or_else(|| "none".to_owned(), |one| one.name_any())
+            };
+            Err(Unclear::SeveralPolicies {
+                policies: several
+                    .iter()
+                    .copied()
+                    .map(name)
+                    .collect::<Vec<_>>()
+                    .join(", "),
+            })
         }
     }
 }
@@ -267,27 +335,52 @@ fn shared(policies: &[PeeringPolicy]) -> Vec<Arc<PeeringPolicy>> {
 }
 
 /// The policies with this one as it will be.
-fn with_policy(name: &str, spec: &PeeringPolicySpec, policies: &[PeeringPolicy]) -> Vec<Arc<PeeringPolicy>> {
-    let others = policies.iter().filter(|policy| policy.name_any() != name).cloned();
-    others.chain([PeeringPolicy::new(name, spec.clone())]).map(Arc::new).collect()
+fn with_policy(
+    name: &str,
+    spec: &PeeringPolicySpec,
+    policies: &[PeeringPolicy],
+) -> Vec<Arc<PeeringPolicy>> {
+    let others = policies
+        .iter()
+        .filter(|policy| policy.name_any() != name)
+        .cloned();
+    others
+        .chain([PeeringPolicy::new(name, spec.clone())])
+        .map(Arc::new)
+        .collect()
 }
 
 fn policy_peer(id: &ClusterId, known: &[ForeignCluster]) -> PolicyPeer {
-    PolicyPeer::new(id, known.iter().find(|foreign| foreign.spec.cluster_id == *id))
+    PolicyPeer::new(
+        id,
+        known.iter().find(|foreign| foreign.spec.cluster_id == *id),
+    )
 }
 
 /// The policy that applies to a peer.
-fn policy_of(policies: &[Arc<PeeringPolicy>], foreign: &ForeignCluster) -> Option<Arc<PeeringPolicy>> {
-    of_peer(policies, &PolicyPeer::new(&foreign.spec.cluster_id, Some(foreign))).first().map(|policy| (*policy).clone())
+fn policy_of(
+    policies: &[Arc<PeeringPolicy>],
+    foreign: &ForeignCluster,
+) -> Option<Arc<PeeringPolicy>> {
+    of_peer(
+        policies,
+        &PolicyPeer::new(&foreign.spec.cluster_id, Some(foreign)),
+    )
+    .first()
+    .map(|policy| (*policy).clone())
 }
 
 /// Raises the priority so that the policy applies to every customer that it names.
 fn come_first(spec: &mut PeeringPolicySpec, name: &str, present: Present) {
-    let others: Vec<_> = shared(present.policies).into_iter().filter(|policy| policy.name_any() != name).collect();
+    let others: Vec<_> = shared(present.policies)
+        .into_iter()
+        .filter(|policy| policy.name_any() != name)
+        .collect();
     for id in &spec.peers.cluster_ids {
         if let Some(other) = of_peer(&others, &policy_peer(id, present.peers)).first() {
             // Among equal priorities, the first by name applies.
-            let comes_first = (spec.priority, other.name_any().as_str()) > (other.spec.priority, name);
+            let comes_first =
+                (spec.priority, other.name_any().as_str()) > (other.spec.priority, name);
             if !comes_first {
                 spec.priority = other.spec.priority.saturating_add(PRIORITY_STEP);
             }
@@ -295,25 +388,44 @@ fn come_first(spec: &mut PeeringPolicySpec, name: &str, present: Present) {
     }
 }
 
-fn applies_to_providers(name: &str, policies: &[Arc<PeeringPolicy>], known: &[ForeignCluster]) -> Result<(), Unclear> {
+fn applies_to_providers(
+    name: &str,
+    policies: &[Arc<PeeringPolicy>],
+    known: &[ForeignCluster],
+) -> Result<(), Unclear> {
     for provider in known.iter().filter(|foreign| foreign.wants_resources()) {
         let applying = policy_of(policies, provider).map(|policy| policy.name_any());
         if applying.as_deref() != Some(name) {
-            let instead = applying.map_or_else(|| "a policy that does".to_owned(), |policy| format!("policy {policy}"));
-            return Err(Unclear::NotOfProvider { policy: name.to_owned(), provider: provider.name_any(), instead });
+            let instead = applying.map_or_else(
+                || "a policy that does".to_owned(),
+                |policy| format!("policy {policy}"),
+            );
+            return Err(Unclear::NotOfProvider {
+                policy: name.to_owned(),
+                provider: provider.name_any(),
+                instead,
+            });
         }
     }
     Ok(())
 }
 
-fn margin(offers: &mut OffersSource, change: &MarginChange, received: &[ResourceOffer]) -> Result<(), Unclear> {
+fn margin(
+    offers: &mut OffersSource,
+    change: &MarginChange,
+    received: &[ResourceOffer],
+) -> Result<(), Unclear> {
     let (percent, fixed, currency) = match change {
         MarginChange::Keep => return Ok(()),
         MarginChange::Remove => {
             offers.margin = None;
             return Ok(());
         }
-        MarginChange::Set { percent, fixed, currency } => (percent, fixed, currency),
+        MarginChange::Set {
+            percent,
+            fixed,
+            currency,
+        } => (percent, fixed, currency),
     };
     let mut margin = offers.margin.take().unwrap_or_default();
     margin.percent = percent.unwrap_or(margin.percent);
@@ -337,7 +449,9 @@ fn only_currency(offers: &[ResourceOffer]) -> Result<String, Unclear> {
         (None, _) => Err(Unclear::NoCurrency),
         (Some(last), false) => {
             found.push(last);
-            Err(Unclear::SeveralCurrencies { currencies: found.join(", ") })
+            Err(Unclear::SeveralCurrencies {
+                currencies: found.join(", "),
+            })
         }
     }
 }
@@ -347,7 +461,9 @@ fn currencies(offers: &[ResourceOffer]) -> Vec<String> {
     let received = offers.iter().filter(|offer| is_received(offer));
     let priced = received.filter_map(|offer| offer.spec.prices.as_ref());
     let costly = priced.filter(|prices| prices.rates.iter().any(|(_, rate)| !rate.is_zero()));
-    let mut all: Vec<String> = costly.map(|prices| output::plain(&prices.currency)).collect();
+    let mut all: Vec<String> = costly
+        .map(|prices| output::plain(&prices.currency))
+        .collect();
     all.sort();
     all.dedup();
     all
@@ -360,15 +476,26 @@ fn is_received(offer: &ResourceOffer) -> bool {
 
 /// The known customers to which a policy applies.
 fn customers(name: &str, policies: &[Arc<PeeringPolicy>], known: &[ForeignCluster]) -> Vec<String> {
-    let is_under = |foreign: &&ForeignCluster| policy_of(policies, foreign).is_some_and(|policy| policy.name_any() == name);
-    let mut names: Vec<String> =
-        known.iter().filter(|foreign| lends_to(foreign)).filter(is_under).map(kube::ResourceExt::name_any).collect();
+    let is_under = |foreign: &&ForeignCluster| {
+        policy_of(policies, foreign).is_some_and(|policy| policy.name_any() == name)
+    };
+    let mut names: Vec<String> = known
+        .iter()
+        .filter(|foreign| lends_to(foreign))
+        .filter(is_under)
+        .map(kube::ResourceExt::name_any)
+        .collect();
     names.sort();
     names
 }
 
 /// Notes to the user, shown before the policy is written.
-fn notes(name: &str, spec: &PeeringPolicySpec, after: &[Arc<PeeringPolicy>], present: Present) -> Vec<String> {
+fn notes(
+    name: &str,
+    spec: &PeeringPolicySpec,
+    after: &[Arc<PeeringPolicy>],
+    present: Present,
+) -> Vec<String> {
     let mut notes = Vec::new();
     let offers = spec.provide.source.offers.clone().unwrap_or_default();
     if !present.offers.iter().any(is_received) {
@@ -377,9 +504,12 @@ fn notes(name: &str, spec: &PeeringPolicySpec, after: &[Arc<PeeringPolicy>], pre
         );
     }
     for foreign in present.peers.iter().filter(|foreign| lends_to(foreign)) {
-        let Some(policy) = policy_of(after, foreign) else { continue };
+        let Some(policy) = policy_of(after, foreign) else {
+            continue;
+        };
         let is_ours = policy.name_any() == name;
-        let selected = spec.peers.is_everybody() || spec.peers.cluster_ids.contains(&foreign.spec.cluster_id);
+        let selected =
+            spec.peers.is_everybody() || spec.peers.cluster_ids.contains(&foreign.spec.cluster_id);
         if !is_ours && selected && policy.spec.provide.source.offers.is_none() {
             let (priority, other) = (policy.spec.priority, policy.name_any());
             notes.push(format!(
@@ -388,7 +518,8 @@ fn notes(name: &str, spec: &PeeringPolicySpec, after: &[Arc<PeeringPolicy>], pre
             ));
         }
         let of_own = |offer: &ResourceOffer| {
-            offer.namespace() == Some(tenant_namespace(&foreign.spec.cluster_id)) && !offer.spec.is_borrowed()
+            offer.namespace() == Some(tenant_namespace(&foreign.spec.cluster_id))
+                && !offer.spec.is_borrowed()
         };
         if is_ours && !offers.own_nodes && present.offers.iter().any(of_own) {
             let seconds = spec.provide.notice_seconds;
@@ -400,17 +531,27 @@ fn notes(name: &str, spec: &PeeringPolicySpec, after: &[Arc<PeeringPolicy>], pre
     }
     notes.extend(price_notes(spec, offers.margin.as_ref(), present.offers));
     if spec.provide.contract.is_some() {
-        notes.push("customers have to sign a contract before their pods are admitted (`provide.contract`)".to_owned());
+        notes.push(
+            "customers have to sign a contract before their pods are admitted (`provide.contract`)"
+                .to_owned(),
+        );
     }
     notes
 }
 
-fn price_notes(spec: &PeeringPolicySpec, margin: Option<&Margin>, offers: &[ResourceOffer]) -> Vec<String> {
+fn price_notes(
+    spec: &PeeringPolicySpec,
+    margin: Option<&Margin>,
+    offers: &[ResourceOffer],
+) -> Vec<String> {
     let asked = currencies(offers);
     let mut notes = Vec::new();
     match margin {
         Some(margin) => {
-            let others: Vec<String> = asked.into_iter().filter(|currency| *currency != margin.currency).collect();
+            let others: Vec<String> = asked
+                .into_iter()
+                .filter(|currency| *currency != margin.currency)
+                .collect();
             if !others.is_empty() {
                 notes.push(format!(
                     "offers with prices in {} are not lent on: the margin is in {}",
@@ -418,7 +559,12 @@ fn price_notes(spec: &PeeringPolicySpec, margin: Option<&Margin>, offers: &[Reso
                     margin.currency
                 ));
             }
-            if spec.provide.prices.as_ref().is_some_and(|prices| !prices.rates.is_empty()) {
+            if spec
+                .provide
+                .prices
+                .as_ref()
+                .is_some_and(|prices| !prices.rates.is_empty())
+            {
                 notes.push("with a margin, `provide.prices.rates` do not count".to_owned());
             }
         }
@@ -446,35 +592,66 @@ fn value(spec: &PeeringPolicySpec) -> Value {
 fn compare(path: &str, before: Option<&Value>, after: Option<&Value>, changes: &mut Vec<Field>) {
     match (before, after) {
         (before, after) if before == after => {}
-        (Some(Value::Object(before)), Some(Value::Object(after))) => each(path, before, after, changes),
-        (None, Some(Value::Object(after))) if !after.is_empty() => each(path, &Map::new(), after, changes),
+        (Some(Value::Object(before)), Some(Value::Object(after))) => {
+            each(path, before, after, changes);
+        }
+        (None, Some(Value::Object(after))) if !after.is_empty() => {
+            each(path, &Map::new(), after, changes);
+        }
         (before, after) => {
-            changes.push(Field { field: path.to_owned(), before: before.cloned(), after: after.cloned() });
+            changes.push(Field {
+                field: path.to_owned(),
+                before: before.cloned(),
+                after: after.cloned(),
+            });
         }
     }
 }
 
-fn each(path: &str, before: &Map<String, Value>, after: &Map<String, Value>, changes: &mut Vec<Field>) {
+fn each(
+    path: &str,
+    before: &Map<String, Value>,
+    after: &Map<String, Value>,
+    changes: &mut Vec<Field>,
+) {
     let mut names: Vec<&String> = before.keys().chain(after.keys()).collect();
     names.sort();
     names.dedup();
     for name in names {
-        let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+        let path = if path.is_empty() {
+            name.clone()
+        } else {
+            format!("{path}.{name}")
+        };
         compare(&path, before.get(name), after.get(name), changes);
     }
 }
 
-/// The JSON merge patch that turns `before` into `after`. Fields that this version of the program does not know stay.
+/// The JSON merge patch that turns `before` into `after`. Fields that this version of the program
+/// does not know stay.
 pub fn merge_patch(before: &PeeringPolicySpec, after: &PeeringPolicySpec) -> Value {
     merge(&value(before), &value(after))
 }
 
 fn merge(before: &Value, after: &Value) -> Value {
-    let (Value::Object(before), Value::Object(after)) = (before, after) else { return after.clone() };
-    let removed = before.keys().filter(|name| !after.contains_key(*name)).map(|name| (name.clone(), Value::Null));
-    let changed = after.iter().filter(|(name, value)| before.get(*name) != Some(*value));
-    let changed =
-        changed.map(|(name, value)| (name.clone(), before.get(name).map_or_else(|| value.clone(), |old| merge(old, value))));
+    let (Value::Object(before), Value::Object(after)) = (before, after) else {
+        return after.clone();
+    };
+    let removed = before
+        .keys()
+        .filter(|name| !after.contains_key(*name))
+        .map(|name| (name.clone(), Value::Null));
+    let changed = after
+        .iter()
+        .filter(|(name, value)| before.get(*name) != Some(*value));
+    let changed = changed.map(|(name, value)| {
+        (
+            name.clone(),
+            before
+                .get(name)
+                .map_or_else(|| value.clone(), |old| merge(old, value)),
+        )
+    });
     Value::Object(removed.chain(changed).collect())
 }
 
@@ -506,29 +683,60 @@ pub struct Afterwards {
     pub shares: Option<String>,
 }
 
-/// Computes the changes after which this cluster, or a single policy, lends nothing on. Empty if no policy lends on.
+/// Computes the changes after which this cluster, or a single policy, lends nothing on. Empty if no
+/// policy lends on.
 pub fn endings(only: Option<&str>, present: Present) -> Result<Vec<Ending>, Unclear> {
     let lends_on = |policy: &&PeeringPolicy| policy.spec.provide.source.offers.is_some();
-    if let Some(name) = only.filter(|name| !present.policies.iter().any(|policy| policy.name_any() == *name)) {
-        return Err(Unclear::NoPolicy { policy: name.to_owned() });
+    if let Some(name) = only.filter(|name| {
+        !present
+            .policies
+            .iter()
+            .any(|policy| policy.name_any() == *name)
+    }) {
+        return Err(Unclear::NoPolicy {
+            policy: name.to_owned(),
+        });
     }
     let existing = |policy: &&PeeringPolicy| policy.metadata.deletion_timestamp.is_none();
     let is_meant = |policy: &&PeeringPolicy| only.is_none_or(|name| policy.name_any() == name);
-    let ending: Vec<&PeeringPolicy> = present.policies.iter().filter(lends_on).filter(existing).filter(is_meant).collect();
+    let ending: Vec<&PeeringPolicy> = present
+        .policies
+        .iter()
+        .filter(lends_on)
+        .filter(existing)
+        .filter(is_meant)
+        .collect();
     let now = shared(present.policies);
-    let after: Vec<Arc<PeeringPolicy>> =
-        present.policies.iter().filter_map(|policy| without(policy, &ending)).map(Arc::new).collect();
+    let after: Vec<Arc<PeeringPolicy>> = present
+        .policies
+        .iter()
+        .filter_map(|policy| without(policy, &ending))
+        .map(Arc::new)
+        .collect();
     let afterwards = |foreign: &ForeignCluster| {
         let then = policy_of(&after, foreign);
-        let shares = then
-            .as_ref()
-            .map(|policy| format!("{} of {}", shares(&policy.spec.provide), source_in_short(&policy.spec.provide.source)));
-        Afterwards { peer: foreign.name_any(), policy: then.map(|policy| policy.name_any()), shares }
+        let shares = then.as_ref().map(|policy| {
+            format!(
+                "{} of {}",
+                shares(&policy.spec.provide),
+                source_in_short(&policy.spec.provide.source)
+            )
+        });
+        Afterwards {
+            peer: foreign.name_any(),
+            policy: then.map(|policy| policy.name_any()),
+            shares,
+        }
     };
     let ending = ending.into_iter().map(|policy| {
-        let is_under =
-            |foreign: &&ForeignCluster| policy_of(&now, foreign).is_some_and(|one| one.name_any() == policy.name_any());
-        let lent = present.peers.iter().filter(|foreign| lends_to(foreign)).filter(is_under);
+        let is_under = |foreign: &&ForeignCluster| {
+            policy_of(&now, foreign).is_some_and(|one| one.name_any() == policy.name_any())
+        };
+        let lent = present
+            .peers
+            .iter()
+            .filter(|foreign| lends_to(foreign))
+            .filter(is_under);
         Ending {
             policy: policy.name_any(),
             deletes: was_created(policy),
@@ -540,24 +748,42 @@ pub fn endings(only: Option<&str>, present: Present) -> Result<Vec<Ending>, Uncl
     Ok(ending.collect())
 }
 
-/// The policies by whose plugins this cluster lends on. Nothing but another source in them ends that.
+/// The policies by whose plugins this cluster lends on. Nothing but another source in them ends
+/// that.
 pub fn by_plugins(present: Present) -> Vec<String> {
     let policies = shared(present.policies);
     let lends_on = |policy: &&PeeringPolicy| {
-        let under_it =
-            |foreign: &&ForeignCluster| policy_of(&policies, foreign).is_some_and(|one| one.name_any() == policy.name_any());
-        let mut customers = present.peers.iter().filter(under_it).map(|foreign| tenant_namespace(&foreign.spec.cluster_id));
+        let under_it = |foreign: &&ForeignCluster| {
+            policy_of(&policies, foreign).is_some_and(|one| one.name_any() == policy.name_any())
+        };
+        let mut customers = present
+            .peers
+            .iter()
+            .filter(under_it)
+            .map(|foreign| tenant_namespace(&foreign.spec.cluster_id));
         let has_some = |namespace: String| {
-            let mut offers = present.offers.iter().filter(|offer| offer.namespace().as_ref() == Some(&namespace));
-            offers.any(|offer| offer.spec.is_borrowed() && offer.spec.withdrawal_timestamp.is_none())
+            let mut offers = present
+                .offers
+                .iter()
+                .filter(|offer| offer.namespace().as_ref() == Some(&namespace));
+            offers
+                .any(|offer| offer.spec.is_borrowed() && offer.spec.withdrawal_timestamp.is_none())
         };
         policy.spec.provide.source.plugin.is_some() && customers.any(has_some)
     };
-    present.policies.iter().filter(lends_on).map(kube::ResourceExt::name_any).collect()
+    present
+        .policies
+        .iter()
+        .filter(lends_on)
+        .map(kube::ResourceExt::name_any)
+        .collect()
 }
 
 fn was_created(policy: &PeeringPolicy) -> bool {
-    policy.annotations().get(CREATED_BY_ANNOTATION).is_some_and(|command| command == CREATED_BY)
+    policy
+        .annotations()
+        .get(CREATED_BY_ANNOTATION)
+        .is_some_and(|command| command == CREATED_BY)
 }
 
 /// A policy as it is afterwards; nothing if it goes.

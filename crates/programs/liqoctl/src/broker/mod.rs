@@ -41,15 +41,27 @@ const ATTEMPTS: u32 = 5;
 pub async fn status(cluster: &Cluster) -> anyhow::Result<Status> {
     let own = cluster.installed().await?;
     let nodes: Api<VirtualNode> = Api::all(cluster.client.clone());
-    let nodes = list_or_none(&nodes, &ListParams::default()).await.doing("list the virtual nodes")?;
+    let nodes = list_or_none(&nodes, &ListParams::default())
+        .await
+        .doing("list the virtual nodes")?;
     let lists = policy::gather(cluster).await?;
-    Ok(of(&status::Facts::new(&own.config.spec.cluster_name, &own.id, lists, &nodes, jiff::Timestamp::now())))
+    Ok(of(&status::Facts::new(
+        &own.config.spec.cluster_name,
+        &own.id,
+        lists,
+        &nodes,
+        jiff::Timestamp::now(),
+    )))
 }
 
 /// The status with warnings.
 fn of(facts: &status::Facts) -> Status {
     let status = status::of(facts);
-    let warnings = if status.broker { warnings::of(&status, facts) } else { Vec::new() };
+    let warnings = if status.broker {
+        warnings::of(&status, facts)
+    } else {
+        Vec::new()
+    };
     Status { warnings, ..status }
 }
 
@@ -64,10 +76,16 @@ impl Lists {
     async fn read(cluster: &Cluster) -> anyhow::Result<Self> {
         let all = ListParams::default();
         let client = || cluster.client.clone();
-        let (policies, peers, offers) =
-            (Api::<PeeringPolicy>::all(client()), Api::<ForeignCluster>::all(client()), Api::all(client()));
-        let (policies, peers, offers) =
-            tokio::join!(list_or_none(&policies, &all), list_or_none(&peers, &all), list_or_none(&offers, &all));
+        let (policies, peers, offers) = (
+            Api::<PeeringPolicy>::all(client()),
+            Api::<ForeignCluster>::all(client()),
+            Api::all(client()),
+        );
+        let (policies, peers, offers) = tokio::join!(
+            list_or_none(&policies, &all),
+            list_or_none(&peers, &all),
+            list_or_none(&offers, &all)
+        );
         Ok(Self {
             policies: policies.doing("list the policies")?,
             peers: peers.doing("list the peers")?,
@@ -76,20 +94,30 @@ impl Lists {
     }
 
     fn present(&self) -> change::Present<'_> {
-        change::Present { policies: &self.policies, peers: &self.peers, offers: &self.offers }
+        change::Present {
+            policies: &self.policies,
+            peers: &self.peers,
+            offers: &self.offers,
+        }
     }
 }
 
 /// What `enable` would write.
 pub async fn plan_enabling(cluster: &Cluster, wanted: &Wanted) -> anyhow::Result<Enabling> {
-    Ok(change::enabling(wanted, Lists::read(cluster).await?.present())?)
+    Ok(change::enabling(
+        wanted,
+        Lists::read(cluster).await?.present(),
+    )?)
 }
 
 /// The policy as `enable` writes it.
 pub fn object(plan: &Enabling) -> PeeringPolicy {
     let mut policy = PeeringPolicy::new(&plan.policy, plan.spec.clone());
     if plan.creates {
-        policy.annotations_mut().insert(change::CREATED_BY_ANNOTATION.to_owned(), change::CREATED_BY.to_owned());
+        policy.annotations_mut().insert(
+            change::CREATED_BY_ANNOTATION.to_owned(),
+            change::CREATED_BY.to_owned(),
+        );
     }
     policy
 }
@@ -99,25 +127,45 @@ pub async fn enable(cluster: &Cluster, plan: &Enabling) -> anyhow::Result<()> {
     let api: Api<PeeringPolicy> = Api::all(cluster.client.clone());
     let name = &plan.policy;
     if plan.creates {
-        let parameters = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
-        return api.create(&parameters, &object(plan)).await.map(drop).doing(format!("create policy {name}"));
+        let parameters = PostParams {
+            field_manager: Some(FIELD_MANAGER.to_owned()),
+            ..PostParams::default()
+        };
+        return api
+            .create(&parameters, &object(plan))
+            .await
+            .map(drop)
+            .doing(format!("create policy {name}"));
     }
     let spec = change::merge_patch(&plan.before, &plan.spec);
-    while_unchanged(&api, (name, &plan.before), plan.resource_version.as_ref(), async |version| {
-        merge(&api, name, version, &spec).await
-    })
+    while_unchanged(
+        &api,
+        (name, &plan.before),
+        plan.resource_version.as_ref(),
+        async |version| merge(&api, name, version, &spec).await,
+    )
     .await
     .doing(format!("change policy {name}"))
 }
 
-async fn merge(api: &Api<PeeringPolicy>, name: &str, version: Option<String>, spec: &serde_json::Value) -> kube::Result<()> {
-    let parameters = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+async fn merge(
+    api: &Api<PeeringPolicy>,
+    name: &str,
+    version: Option<String>,
+    spec: &serde_json::Value,
+) -> kube::Result<()> {
+    let parameters = PatchParams {
+        field_manager: Some(FIELD_MANAGER.to_owned()),
+        ..PatchParams::default()
+    };
     let change = json!({ "metadata": { "resourceVersion": version }, "spec": spec });
-    api.patch(name, &parameters, &Patch::Merge(change)).await.map(drop)
+    api.patch(name, &parameters, &Patch::Merge(change))
+        .await
+        .map(drop)
 }
 
-/// Writes a policy for which a plan was made when its spec was `before`. The manager may write its status meanwhile, which also changes its
-/// version; then this tries again with the new one.
+/// Writes a policy for which a plan was made when its spec was `before`. The manager may write its
+/// status meanwhile, which also changes its version; then this tries again with the new one.
 async fn while_unchanged(
     api: &Api<PeeringPolicy>,
     (name, before): (&str, &PeeringPolicySpec),
@@ -139,28 +187,49 @@ async fn while_unchanged(
     write(version).await
 }
 
-/// What `disable` would write: for all policies that lend on, or for one. Also names the policies by whose plugins this cluster lends on,
-/// which it does not change.
-pub async fn plan_endings(cluster: &Cluster, only: Option<&str>) -> anyhow::Result<(Vec<Ending>, Vec<String>)> {
+/// What `disable` would write: for all policies that lend on, or for one. Also names the policies
+/// by whose plugins this cluster lends on, which it does not change.
+pub async fn plan_endings(
+    cluster: &Cluster,
+    only: Option<&str>,
+) -> anyhow::Result<(Vec<Ending>, Vec<String>)> {
     let lists = Lists::read(cluster).await?;
-    Ok((change::endings(only, lists.present())?, change::by_plugins(lists.present())))
+    Ok((
+        change::endings(only, lists.present())?,
+        change::by_plugins(lists.present()),
+    ))
 }
 
 /// Ends what was planned. Fails if somebody changed the spec of a policy after it was read.
 pub async fn disable(cluster: &Cluster, endings: &[Ending]) -> anyhow::Result<()> {
     let api: Api<PeeringPolicy> = Api::all(cluster.client.clone());
-    for Ending { policy, deletes, before, resource_version, .. } in endings {
+    for Ending {
+        policy,
+        deletes,
+        before,
+        resource_version,
+        ..
+    } in endings
+    {
         let end = async |version: Option<String>| {
             if !deletes {
                 let spec = json!({ "provide": { "source": { "offers": null } } });
                 return merge(&api, policy, version, &spec).await;
             }
-            let unchanged = Preconditions { resource_version: version, uid: None };
-            let parameters = DeleteParams { preconditions: Some(unchanged), ..DeleteParams::default() };
+            let unchanged = Preconditions {
+                resource_version: version,
+                uid: None,
+            };
+            let parameters = DeleteParams {
+                preconditions: Some(unchanged),
+                ..DeleteParams::default()
+            };
             api.delete(policy, &parameters).await.map(drop)
         };
         let what = if *deletes { "delete" } else { "change" };
-        while_unchanged(&api, (policy, before), resource_version.as_ref(), end).await.doing(format!("{what} policy {policy}"))?;
+        while_unchanged(&api, (policy, before), resource_version.as_ref(), end)
+            .await
+            .doing(format!("{what} policy {policy}"))?;
     }
     Ok(())
 }

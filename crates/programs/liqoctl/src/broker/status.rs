@@ -9,8 +9,8 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use kube::ResourceExt as _;
 use liqo_api::{
-    ClusterId, ForeignCluster, Granularity, Margin, OfferPhase, PeeringPolicy, PoolBy, PriceList, Provide, ResourceList,
-    ResourceOffer, VirtualNode, links,
+    ClusterId, ForeignCluster, Granularity, Margin, OfferPhase, PeeringPolicy, PoolBy, PriceList,
+    Provide, ResourceList, ResourceOffer, VirtualNode, links,
     policies::{PolicyPeer, of_peer},
     provider_namespace,
     requests::Effective,
@@ -33,7 +33,8 @@ pub struct Status {
     pub broker: bool,
     /// The policies that lend on what this cluster borrows.
     pub policies: Vec<BrokerPolicy>,
-    /// The consumers to which one of these policies applies, or that have something of what is borrowed.
+    /// The consumers to which one of these policies applies, or that have something of what is
+    /// borrowed.
     pub customers: Vec<Customer>,
     pub providers: Vec<Provider>,
     /// Consumers that get nothing of what is borrowed.
@@ -189,7 +190,11 @@ pub(super) fn of(facts: &Facts) -> Status {
     known.sort_by_key(|foreign| foreign.name_any());
     let is_customer = |foreign: &&ForeignCluster| {
         let has_some = facts.made_to(foreign).any(|offer| offer.spec.is_borrowed());
-        has_some || (lends_to(foreign) && facts.policy(foreign).is_some_and(|policy| policy.spec.provide.source.offers.is_some()))
+        has_some
+            || (lends_to(foreign)
+                && facts
+                    .policy(foreign)
+                    .is_some_and(|policy| policy.spec.provide.source.offers.is_some()))
     };
     let (customers, others): (Vec<_>, Vec<_>) = known.iter().copied().partition(is_customer);
     let others = others.into_iter().filter(|foreign| lends_to(foreign));
@@ -198,14 +203,23 @@ pub(super) fn of(facts: &Facts) -> Status {
         policy: facts.policy(foreign).map(kube::ResourceExt::name_any),
     };
     let policies: Vec<BrokerPolicy> = facts.lending_on().map(broker_policy).collect();
-    let is_provider = |foreign: &&ForeignCluster| foreign.wants_resources() || facts.received_from(foreign).next().is_some();
+    let is_provider = |foreign: &&ForeignCluster| {
+        foreign.wants_resources() || facts.received_from(foreign).next().is_some()
+    };
     Status {
         cluster: facts.own_name.clone(),
         cluster_id: facts.own.clone(),
         broker: !policies.is_empty() || !customers.is_empty(),
         policies,
-        customers: customers.into_iter().map(|foreign| customer(foreign, facts)).collect(),
-        providers: known.into_iter().filter(is_provider).map(|foreign| provider(foreign, facts)).collect(),
+        customers: customers
+            .into_iter()
+            .map(|foreign| customer(foreign, facts))
+            .collect(),
+        providers: known
+            .into_iter()
+            .filter(is_provider)
+            .map(|foreign| provider(foreign, facts))
+            .collect(),
         other_consumers: others.map(other).collect(),
         warnings: Vec::new(),
     }
@@ -224,7 +238,8 @@ pub(super) struct Facts {
     ready: BTreeSet<String>,
     cordoned: BTreeSet<String>,
     running: Vec<RunningPod>,
-    /// The nodes of each pool, by the policy that lends on. Those of a plugin are all that come through as many clusters as it says.
+    /// The nodes of each pool, by the policy that lends on. Those of a plugin are all that come
+    /// through as many clusters as it says.
     pools: BTreeMap<String, BTreeMap<String, BTreeSet<String>>>,
     /// The node of each pool of a single node, by policy, where customers may ask for these.
     single_nodes: BTreeMap<String, BTreeMap<String, BTreeSet<String>>>,
@@ -240,25 +255,72 @@ struct RunningPod {
 }
 
 impl Facts {
-    pub fn new(name: &str, own: &ClusterId, lists: Lists, virtual_nodes: &[VirtualNode], now: Timestamp) -> Self {
-        let owners: BTreeMap<String, ClusterId> = lists.namespaces.iter().cloned().filter_map(mapped).collect();
-        let running = lists.pods.iter().cloned().filter_map(|pod| running(pod, &owners)).collect();
-        let ready = lists.nodes.iter().filter(|node| readiness::node(node)).map(kube::ResourceExt::name_any).collect();
-        let is_cordoned = |node: &&Node| node.spec.as_ref().is_some_and(|spec| spec.unschedulable == Some(true));
-        let cordoned = lists.nodes.iter().filter(is_cordoned).map(kube::ResourceExt::name_any).collect();
+    pub fn new(
+        name: &str,
+        own: &ClusterId,
+        lists: Lists,
+        virtual_nodes: &[VirtualNode],
+        now: Timestamp,
+    ) -> Self {
+        let owners: BTreeMap<String, ClusterId> = lists
+            .namespaces
+            .iter()
+            .cloned()
+            .filter_map(mapped)
+            .collect();
+        let running = lists
+            .pods
+            .iter()
+            .cloned()
+            .filter_map(|pod| running(pod, &owners))
+            .collect();
+        let ready = lists
+            .nodes
+            .iter()
+            .filter(|node| readiness::node(node))
+            .map(kube::ResourceExt::name_any)
+            .collect();
+        let is_cordoned = |node: &&Node| {
+            node.spec
+                .as_ref()
+                .is_some_and(|spec| spec.unschedulable == Some(true))
+        };
+        let cordoned = lists
+            .nodes
+            .iter()
+            .filter(is_cordoned)
+            .map(kube::ResourceExt::name_any)
+            .collect();
         let (peers, policies) = (lists.foreign_clusters.clone(), lists.policies.clone());
         let (offers, contracts) = (lists.offers.clone(), lists.contracts.clone());
         let snapshot = Snapshot::from_lists(own.clone(), BTreeMap::new(), lists, now);
-        let lending_on = policies.iter().filter(|policy| policy.spec.provide.source.offers.is_some());
-        let pools = lending_on.clone().map(|policy| (policy.name_any(), snapshot.nodes_of_pools(&policy.spec.provide))).collect();
+        let lending_on = policies
+            .iter()
+            .filter(|policy| policy.spec.provide.source.offers.is_some());
+        let pools = lending_on
+            .clone()
+            .map(|policy| {
+                (
+                    policy.name_any(),
+                    snapshot.nodes_of_pools(&policy.spec.provide),
+                )
+            })
+            .collect();
         let choosing = lending_on.filter(|policy| policy.spec.provide.granularity.peers_may_choose);
         let by_node = |policy: &PeeringPolicy| {
-            let granularity = Granularity { by: PoolBy::Node, ..Granularity::default() };
-            let provide = Provide { granularity, ..policy.spec.provide.clone() };
+            let granularity = Granularity {
+                by: PoolBy::Node,
+                ..Granularity::default()
+            };
+            let provide = Provide {
+                granularity,
+                ..policy.spec.provide.clone()
+            };
             (policy.name_any(), snapshot.nodes_of_pools(&provide))
         };
         let single_nodes = choosing.map(by_node).collect();
-        let named = |node: &VirtualNode| Some((node.status.as_ref()?.node_name.clone()?, node.clone()));
+        let named =
+            |node: &VirtualNode| Some((node.status.as_ref()?.node_name.clone()?, node.clone()));
         let mut facts = Self {
             own_name: name.to_owned(),
             own: own.clone(),
@@ -282,27 +344,40 @@ impl Facts {
     fn pools_of_plugins(&self) -> BTreeMap<String, BTreeMap<String, BTreeSet<String>>> {
         let mut all = BTreeMap::<String, BTreeMap<String, BTreeSet<String>>>::new();
         for foreign in &self.peers {
-            let Some(policy) = self.policy(foreign).filter(|policy| policy.spec.provide.source.plugin.is_some()) else {
+            let Some(policy) = self
+                .policy(foreign)
+                .filter(|policy| policy.spec.provide.source.plugin.is_some())
+            else {
                 continue;
             };
-            let made =
-                self.made_to(foreign).filter(|offer| offer.spec.is_borrowed() && offer.spec.withdrawal_timestamp.is_none());
+            let made = self.made_to(foreign).filter(|offer| {
+                offer.spec.is_borrowed() && offer.spec.withdrawal_timestamp.is_none()
+            });
             for offer in made {
                 let pools = all.entry(policy.name_any()).or_default();
-                pools.entry(offer.name_any()).or_default().extend(self.nodes_through(offer.spec.hops, &foreign.spec.cluster_id));
+                pools
+                    .entry(offer.name_any())
+                    .or_default()
+                    .extend(self.nodes_through(offer.spec.hops, &foreign.spec.cluster_id));
             }
         }
         all
     }
 
-    /// The virtual nodes that come through this many clusters, with this one, and not through the customer.
+    /// The virtual nodes that come through this many clusters, with this one, and not through the
+    /// customer.
     fn nodes_through(&self, hops: u8, customer: &ClusterId) -> impl Iterator<Item = String> {
         let is_meant = move |node: &VirtualNode| {
             let mut offers = self.offers_in(provider_namespace(&node.spec.cluster_id));
             let offer = offers.find(|offer| offer.spec.pool == node.spec.pool);
-            offer.is_some_and(|offer| offer.spec.hops.saturating_add(1) == hops && !offer.spec.path.contains(customer))
+            offer.is_some_and(|offer| {
+                offer.spec.hops.saturating_add(1) == hops && !offer.spec.path.contains(customer)
+            })
         };
-        self.virtual_nodes.iter().filter(move |(_, node)| is_meant(node)).map(|(name, _)| name.clone())
+        self.virtual_nodes
+            .iter()
+            .filter(move |(_, node)| is_meant(node))
+            .map(|(name, _)| name.clone())
     }
 
     /// The policies that lend on what is borrowed.
@@ -315,15 +390,23 @@ impl Facts {
     /// The policy that applies to a peer.
     pub fn policy(&self, foreign: &ForeignCluster) -> Option<&PeeringPolicy> {
         let peer = PolicyPeer::new(&foreign.spec.cluster_id, Some(foreign));
-        of_peer(&self.policies, &peer).into_iter().next().map(|policy| &**policy)
+        of_peer(&self.policies, &peer)
+            .into_iter()
+            .next()
+            .map(|policy| &**policy)
     }
 
     pub fn provide(&self, policy: &str) -> Option<&Provide> {
-        self.policies.iter().find(|one| one.name_any() == policy).map(|one| &one.spec.provide)
+        self.policies
+            .iter()
+            .find(|one| one.name_any() == policy)
+            .map(|one| &one.spec.provide)
     }
 
     fn offers_in(&self, namespace: String) -> impl Iterator<Item = &ResourceOffer> {
-        self.offers.iter().filter(move |offer| offer.namespace().as_ref() == Some(&namespace))
+        self.offers
+            .iter()
+            .filter(move |offer| offer.namespace().as_ref() == Some(&namespace))
     }
 
     fn made_to(&self, foreign: &ForeignCluster) -> impl Iterator<Item = &ResourceOffer> {
@@ -342,8 +425,12 @@ impl Facts {
 
     /// The pools that a node is lent on in, as `policy/pool`.
     fn pools_of(&self, node: &str) -> Vec<String> {
-        let all = self.pools.iter().flat_map(|(policy, pools)| pools.iter().map(move |(pool, nodes)| (policy, pool, nodes)));
-        all.filter(|(_, _, nodes)| nodes.contains(node)).map(|(policy, pool, _)| format!("{policy}/{pool}")).collect()
+        let all = self.pools.iter().flat_map(|(policy, pools)| {
+            pools.iter().map(move |(pool, nodes)| (policy, pool, nodes))
+        });
+        all.filter(|(_, _, nodes)| nodes.contains(node))
+            .map(|(policy, pool, _)| format!("{policy}/{pool}"))
+            .collect()
     }
 
     /// The name of a peer in this cluster, else the beginning of its ID.
@@ -361,14 +448,20 @@ pub fn peer_name(known: &[ForeignCluster], id: &ClusterId) -> String {
 /// A mapped namespace, and whose it is.
 fn mapped(namespace: Namespace) -> Option<(String, ClusterId)> {
     let name = namespace.name_any();
-    reduce::namespace(namespace).filter(|one| !one.tenant).map(|one| (name, one.consumer))
+    reduce::namespace(namespace)
+        .filter(|one| !one.tenant)
+        .map(|one| (name, one.consumer))
 }
 
 /// A pod that has not finished, with the owner of its namespace: the labels of a pod prove nothing.
 fn running(pod: Pod, owners: &BTreeMap<String, ClusterId>) -> Option<RunningPod> {
     let owner = owners.get(&pod.namespace().unwrap_or_default()).cloned();
     let pod = reduce::pod(pod)?;
-    let claimed = pod.owner.filter(|claimed| owner.as_ref().is_some_and(|owner| claimed.consumer == owner.as_str()));
+    let claimed = pod.owner.filter(|claimed| {
+        owner
+            .as_ref()
+            .is_some_and(|owner| claimed.consumer == owner.as_str())
+    });
     Some(RunningPod {
         customer: claimed.as_ref().and(owner),
         pool: claimed.map(|claimed| claimed.pool).unwrap_or_default(),
@@ -383,8 +476,14 @@ fn broker_policy(policy: &PeeringPolicy) -> BrokerPolicy {
         name: policy.name_any(),
         peers: policy::peers(&policy.spec.peers),
         percentage: policy.spec.provide.percentage,
-        own_nodes: source.offers.as_ref().is_some_and(|offers| offers.own_nodes),
-        margin: source.offers.as_ref().and_then(|offers| offers.margin.clone()),
+        own_nodes: source
+            .offers
+            .as_ref()
+            .is_some_and(|offers| offers.own_nodes),
+        margin: source
+            .offers
+            .as_ref()
+            .and_then(|offers| offers.margin.clone()),
         notice_seconds: policy.spec.provide.notice_seconds,
         plugin: source.plugin.as_ref().map(|plugin| plugin.address.clone()),
     }
@@ -392,7 +491,10 @@ fn broker_policy(policy: &PeeringPolicy) -> BrokerPolicy {
 
 fn customer(foreign: &ForeignCluster, facts: &Facts) -> Customer {
     let policy = facts.policy(foreign);
-    let mut offers: Vec<Lent> = facts.made_to(foreign).map(|offer| lent(foreign, offer, policy, facts)).collect();
+    let mut offers: Vec<Lent> = facts
+        .made_to(foreign)
+        .map(|offer| lent(foreign, offer, policy, facts))
+        .collect();
     offers.sort_by(|one, other| one.offer.pool.cmp(&other.offer.pool));
     let id = &foreign.spec.cluster_id;
     Customer {
@@ -401,17 +503,32 @@ fn customer(foreign: &ForeignCluster, facts: &Facts) -> Customer {
         policy: policy.map(kube::ResourceExt::name_any),
         links: links_of(foreign, &links::LENDING),
         offers,
-        pods: facts.running.iter().filter(|pod| pod.customer.as_ref() == Some(id)).count(),
+        pods: facts
+            .running
+            .iter()
+            .filter(|pod| pod.customer.as_ref() == Some(id))
+            .count(),
     }
 }
 
 fn links_of(foreign: &ForeignCluster, wanted: &[&str]) -> Vec<Link> {
-    wanted.iter().filter_map(|kind| foreign.condition(kind)).map(Link::from).collect()
+    wanted
+        .iter()
+        .filter_map(|kind| foreign.condition(kind))
+        .map(Link::from)
+        .collect()
 }
 
-fn lent(foreign: &ForeignCluster, object: &ResourceOffer, policy: Option<&PeeringPolicy>, facts: &Facts) -> Lent {
+fn lent(
+    foreign: &ForeignCluster,
+    object: &ResourceOffer,
+    policy: Option<&PeeringPolicy>,
+    facts: &Facts,
+) -> Lent {
     let pool = object.name_any();
-    let charge = policy.map(|policy| policy.spec.provide.usage.charge).unwrap_or_default();
+    let charge = policy
+        .map(|policy| policy.spec.provide.usage.charge)
+        .unwrap_or_default();
     let nodes = policy.and_then(|policy| facts.nodes_of(&policy.name_any(), &pool));
     // Nothing stands for all nodes of this cluster.
     let place = |node: &String| facts.virtual_nodes.contains_key(node).then(|| node.clone());
@@ -420,7 +537,9 @@ fn lent(foreign: &ForeignCluster, object: &ResourceOffer, policy: Option<&Peerin
         shares.entry(place(node)).or_default();
     }
     let (mut used, mut pods, mut waiting) = (ResourceList::new(), 0, 0);
-    let is_its = |pod: &&RunningPod| pod.customer.as_ref() == Some(&foreign.spec.cluster_id) && pod.pool == pool;
+    let is_its = |pod: &&RunningPod| {
+        pod.customer.as_ref() == Some(&foreign.spec.cluster_id) && pod.pool == pool
+    };
     for pod in facts.running.iter().filter(is_its) {
         let amounts = pod.amounts.charged(charge);
         used += amounts;
@@ -434,19 +553,45 @@ fn lent(foreign: &ForeignCluster, object: &ResourceOffer, policy: Option<&Peerin
         *sum += amounts;
     }
     let share = |(node, (pods, used)): (Option<String>, (usize, ResourceList))| {
-        let id = node.as_ref().and_then(|node| facts.virtual_nodes.get(node)).map_or(&facts.own, |node| &node.spec.cluster_id);
-        let cluster = if *id == facts.own { facts.own_name.clone() } else { facts.name(id) };
-        Share { cluster, cluster_id: id.clone(), node, pods, used }
+        let id = node
+            .as_ref()
+            .and_then(|node| facts.virtual_nodes.get(node))
+            .map_or(&facts.own, |node| &node.spec.cluster_id);
+        let cluster = if *id == facts.own {
+            facts.own_name.clone()
+        } else {
+            facts.name(id)
+        };
+        Share {
+            cluster,
+            cluster_id: id.clone(),
+            node,
+            pods,
+            used,
+        }
     };
-    Lent { offer: offer(object, facts), used, pods, waiting, from: shares.into_iter().map(share).collect() }
+    Lent {
+        offer: offer(object, facts),
+        used,
+        pods,
+        waiting,
+        from: shares.into_iter().map(share).collect(),
+    }
 }
 
 fn provider(foreign: &ForeignCluster, facts: &Facts) -> Provider {
-    let mut offers: Vec<Borrowed> = facts.received_from(foreign).map(|offer| borrowed(offer, facts)).collect();
+    let mut offers: Vec<Borrowed> = facts
+        .received_from(foreign)
+        .map(|offer| borrowed(offer, facts))
+        .collect();
     offers.sort_by(|one, other| one.offer.pool.cmp(&other.offer.pool));
     let of_it = |pod: &&RunningPod| {
-        let node = pod.node.as_ref().and_then(|node| facts.virtual_nodes.get(node));
-        pod.customer.is_some() && node.is_some_and(|node| node.spec.cluster_id == foreign.spec.cluster_id)
+        let node = pod
+            .node
+            .as_ref()
+            .and_then(|node| facts.virtual_nodes.get(node));
+        pod.customer.is_some()
+            && node.is_some_and(|node| node.spec.cluster_id == foreign.spec.cluster_id)
     };
     Provider {
         name: foreign.name_any(),
@@ -464,9 +609,16 @@ fn borrowed(object: &ResourceOffer, facts: &Facts) -> Borrowed {
     };
     let found = facts.virtual_nodes.iter().find(is_its);
     let (mut used, mut pods) = (ResourceList::new(), BTreeMap::<String, usize>::new());
-    for pod in facts.running.iter().filter(|pod| pod.node.is_some() && pod.node.as_ref() == found.map(|(name, _)| name)) {
+    for pod in facts
+        .running
+        .iter()
+        .filter(|pod| pod.node.is_some() && pod.node.as_ref() == found.map(|(name, _)| name))
+    {
         used += &pod.amounts.requests;
-        let who = pod.customer.as_ref().map_or_else(|| facts.own_name.clone(), |id| facts.name(id));
+        let who = pod
+            .customer
+            .as_ref()
+            .map_or_else(|| facts.own_name.clone(), |id| facts.name(id));
         *pods.entry(who).or_default() += 1;
     }
     used.retain(|name, _| object.spec.resource_quota.hard.contains(name));
@@ -478,13 +630,21 @@ fn borrowed(object: &ResourceOffer, facts: &Facts) -> Borrowed {
         no_new_pods: found.and_then(|(_, node)| node.spec.no_new_pods.clone()),
         used,
         pods,
-        lent_in: found.map(|(name, _)| facts.pools_of(name)).unwrap_or_default(),
+        lent_in: found
+            .map(|(name, _)| facts.pools_of(name))
+            .unwrap_or_default(),
     }
 }
 
 fn offer(object: &ResourceOffer, facts: &Facts) -> Offer {
     let (spec, status) = (&object.spec, object.status.clone().unwrap_or_default());
-    let name = |id: &ClusterId| if *id == facts.own { facts.own_name.clone() } else { facts.name(id) };
+    let name = |id: &ClusterId| {
+        if *id == facts.own {
+            facts.own_name.clone()
+        } else {
+            facts.name(id)
+        }
+    };
     Offer {
         pool: object.name_any(),
         phase: status.phase,
@@ -495,8 +655,14 @@ fn offer(object: &ResourceOffer, facts: &Facts) -> Offer {
         path: spec.path.clone(),
         prices: spec.prices.clone(),
         notice_seconds: spec.notice_seconds,
-        withdrawal_timestamp: spec.withdrawal_timestamp.as_ref().map(|time| time.0.to_string()),
-        reclaim_timestamp: spec.reclaim_timestamp.as_ref().map(|time| time.0.to_string()),
+        withdrawal_timestamp: spec
+            .withdrawal_timestamp
+            .as_ref()
+            .map(|time| time.0.to_string()),
+        reclaim_timestamp: spec
+            .reclaim_timestamp
+            .as_ref()
+            .map(|time| time.0.to_string()),
         drain_timestamp: spec.drain_timestamp.as_ref().map(|time| time.0.to_string()),
     }
 }

@@ -1,7 +1,9 @@
 //! Milan is a broker: it borrows from turin and genoa, and lends on to rome.
 
 use jiff::Timestamp;
-use liqo_api::{ClusterId, Contract, VirtualNode, isolation::Lending, provider_namespace, tenant_namespace};
+use liqo_api::{
+    ClusterId, Contract, VirtualNode, isolation::Lending, provider_namespace, tenant_namespace,
+};
 use liqo_sharing::decide::{lists::Lists, snapshot::Mode};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, from_value, json};
@@ -38,7 +40,10 @@ fn condition(kind: &str, status: &str, message: &str) -> Value {
 
 /// Rome borrows from this cluster, and this cluster borrows from turin.
 fn peers() -> Vec<ForeignCluster> {
-    let lending = [condition("ConsumerReachable", "True", ""), condition("ResourcesOffered", "True", "")];
+    let lending = [
+        condition("ConsumerReachable", "True", ""),
+        condition("ResourcesOffered", "True", ""),
+    ];
     objects(json!([
         { "metadata": { "name": "rome", "labels": { "liqo.io/managed": "true" } }, "spec": { "clusterID": rome() },
             "status": { "tenantNamespace": tenant_namespace(&rome()), "conditions": lending } },
@@ -62,24 +67,30 @@ fn broker_policy(offers: &Value) -> Value {
 fn from_turin(more: &Value) -> Value {
     let mut spec = json!({ "clusterID": turin(), "pool": "default", "path": [turin()],
         "resourceQuota": { "hard": { "cpu": "4", "memory": "8Gi" } } });
-    spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    spec.as_object_mut()
+        .unwrap()
+        .extend(more.as_object().unwrap().clone());
     json!({ "metadata": { "name": "default", "namespace": provider_namespace(&turin()) }, "spec": spec, "status": { "phase": "Accepted" } })
 }
 
 fn to_rome(more: &Value) -> Value {
     let mut spec = json!({ "clusterID": milan(), "pool": "default", "path": [milan(), turin()], "hops": 2,
         "resourceQuota": { "hard": { "cpu": "4", "memory": "8Gi" } } });
-    spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    spec.as_object_mut()
+        .unwrap()
+        .extend(more.as_object().unwrap().clone());
     json!({ "metadata": { "name": "default", "namespace": tenant_namespace(&rome()) }, "spec": spec, "status": { "phase": "Accepted" } })
 }
 
 fn pod(name: &str, namespace: &str, node: Option<&str>, consumer: Option<ClusterId>) -> Value {
-    let labels = consumer.map(|consumer| json!({ "liqo.io/consumer-id": consumer, "liqo.io/pool": "default" }));
+    let labels = consumer
+        .map(|consumer| json!({ "liqo.io/consumer-id": consumer, "liqo.io/pool": "default" }));
     json!({ "metadata": { "name": name, "namespace": namespace, "labels": labels }, "spec": { "nodeName": node,
         "containers": [{ "name": "c", "resources": { "requests": { "cpu": "500m", "memory": "1Gi" } } }] } })
 }
 
-/// Two pods of rome run at turin, and one waits. One pod of milan itself runs at turin. Somebody in milan labels a pod as if it was rome's.
+/// Two pods of rome run at turin, and one waits. One pod of milan itself runs at turin. Somebody in
+/// milan labels a pod as if it was rome's.
 fn lists() -> Lists {
     let mapped = json!({ "liqo.io/managed": "true", "liqo.io/namespace-kind": "mapped", "liqo.io/consumer-id": rome() });
     let virtual_node = json!({ "liqo.io/type": "virtual-node", "liqo.io/remote-cluster-id": turin(), "liqo.io/pool": "default" });
@@ -98,7 +109,9 @@ fn lists() -> Lists {
             pod("d", "shop", Some("turin"), None),
             pod("e", "shop", Some("turin"), Some(rome())),
         ])),
-        namespaces: objects(json!([{ "metadata": { "name": "demo-rome", "uid": "u", "labels": mapped } }])),
+        namespaces: objects(
+            json!([{ "metadata": { "name": "demo-rome", "uid": "u", "labels": mapped } }]),
+        ),
         requests: Vec::new(),
         offers: objects(json!([from_turin(&json!({})), to_rome(&json!({}))])),
         contracts: Vec::new(),
@@ -109,9 +122,13 @@ fn lists() -> Lists {
 
 fn virtual_nodes(more: &Value) -> Vec<VirtualNode> {
     let mut spec = json!({ "clusterID": turin(), "clusterName": "turin", "pool": "default", "resources": { "cpu": "4" } });
-    spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-    objects(json!([{ "metadata": { "name": "default", "namespace": provider_namespace(&turin()) }, "spec": spec,
-        "status": { "nodeName": "turin" } }]))
+    spec.as_object_mut()
+        .unwrap()
+        .extend(more.as_object().unwrap().clone());
+    objects(
+        json!([{ "metadata": { "name": "default", "namespace": provider_namespace(&turin()) }, "spec": spec,
+        "status": { "nodeName": "turin" } }]),
+    )
 }
 
 fn of(lists: Lists) -> Status {
@@ -119,7 +136,13 @@ fn of(lists: Lists) -> Status {
 }
 
 fn with_nodes(lists: Lists, nodes: &[VirtualNode]) -> Status {
-    super::of(&super::status::Facts::new("milan", &milan(), lists, nodes, Timestamp::UNIX_EPOCH))
+    super::of(&super::status::Facts::new(
+        "milan",
+        &milan(),
+        lists,
+        nodes,
+        Timestamp::UNIX_EPOCH,
+    ))
 }
 
 fn warnings(change: impl FnOnce(&mut Lists)) -> Vec<String> {
@@ -128,16 +151,19 @@ fn warnings(change: impl FnOnce(&mut Lists)) -> Vec<String> {
     of(lists).warnings
 }
 
-const WAITS: &str =
-    "offer default to rome: 1 pod of it waits for a node: `kubectl get pods -A -l liqo.io/consumer-id` shows which";
+const WAITS: &str = "offer default to rome: 1 pod of it waits for a node: `kubectl get pods -A -l liqo.io/consumer-id` shows which";
 
 #[test]
 fn the_tree_shows_who_uses_what_of_which_provider() {
     let mut lists = lists();
-    let offers = json!({ "margin": { "currency": "EUR", "percent": 10, "fixed": { "cpu": "0.001" } } });
+    let offers =
+        json!({ "margin": { "currency": "EUR", "percent": 10, "fixed": { "cpu": "0.001" } } });
     let rates = |cpu: &str| json!({ "prices": { "currency": "EUR", "rates": { "cpu": cpu } } });
     lists.policies = objects(json!([default_policy(), broker_policy(&offers)]));
-    lists.offers = objects(json!([from_turin(&rates("0.04")), to_rome(&rates("0.045"))]));
+    lists.offers = objects(json!([
+        from_turin(&rates("0.04")),
+        to_rome(&rates("0.045"))
+    ]));
     let expected = format!(
         "\
 milan (ID {}) lends on what it borrows
@@ -166,10 +192,19 @@ milan (ID {}) lends on what it borrows
 fn programs_get_paths_and_pods_of_each_customer() {
     let json = serde_json::to_value(of(lists())).unwrap();
     let lent = &json["customers"][0]["offers"][0];
-    assert_eq!((&lent["hops"], &lent["path"], &lent["pods"]), (&json!(2), &json!([milan(), turin()]), &json!(3)));
+    assert_eq!(
+        (&lent["hops"], &lent["path"], &lent["pods"]),
+        (&json!(2), &json!([milan(), turin()]), &json!(3))
+    );
     assert_eq!(lent["from"][0]["clusterID"], json!(turin()));
-    assert_eq!(json["providers"][0]["offers"][0]["pods"], json!({ "milan": 2, "rome": 2 }));
-    assert_eq!((&json["broker"], &json["policies"][0]["percentage"]), (&json!(true), &json!(100)));
+    assert_eq!(
+        json["providers"][0]["offers"][0]["pods"],
+        json!({ "milan": 2, "rome": 2 })
+    );
+    assert_eq!(
+        (&json["broker"], &json["policies"][0]["percentage"]),
+        (&json!(true), &json!(100))
+    );
 }
 
 #[test]
@@ -180,7 +215,10 @@ fn a_cluster_that_lends_nothing_on_is_no_broker_and_says_how_to_become_one() {
     let status = of(own);
     assert!(!status.broker && status.warnings.is_empty());
     let said = render(&status, Paint::off());
-    assert_eq!(said, "milan is no broker: no policy lends on what it borrows. `liqoctl broker enable` changes that.");
+    assert_eq!(
+        said,
+        "milan is no broker: no policy lends on what it borrows. `liqoctl broker enable` changes that."
+    );
     assert_eq!(status.other_consumers[0].name, "rome");
 }
 
@@ -190,22 +228,45 @@ fn a_broker_by_a_plugin_is_one_and_only_another_source_ends_it() {
         "spec": { "provide": { "source": { "plugin": { "address": "plugin.liqo:6001" } } } } });
     let mut by_plugin = lists();
     by_plugin.policies = objects(json!([plugin]));
-    let (policies, peers, offers) = (by_plugin.policies.clone(), by_plugin.foreign_clusters.clone(), by_plugin.offers.clone());
+    let (policies, peers, offers) = (
+        by_plugin.policies.clone(),
+        by_plugin.foreign_clusters.clone(),
+        by_plugin.offers.clone(),
+    );
     let status = of(by_plugin);
     assert!(status.broker);
-    assert_eq!(status.warnings, [WAITS], "turin's node is lent on, and nothing ends");
+    assert_eq!(
+        status.warnings,
+        [WAITS],
+        "turin's node is lent on, and nothing ends"
+    );
     assert_eq!(status.providers[0].offers[0].lent_in, ["default/default"]);
     assert_eq!(
-        (status.customers[0].offers[0].from[0].cluster.as_str(), status.customers[0].offers[0].from[0].pods),
+        (
+            status.customers[0].offers[0].from[0].cluster.as_str(),
+            status.customers[0].offers[0].from[0].pods
+        ),
         ("turin", 2)
     );
     let said = render(&status, Paint::off());
-    assert!(said.contains("policy default: as much of it as plugin plugin.liqo:6001 says, to everybody"), "{said}");
-    let present = Present { policies: &policies, peers: &peers, offers: &offers };
+    assert!(
+        said.contains(
+            "policy default: as much of it as plugin plugin.liqo:6001 says, to everybody"
+        ),
+        "{said}"
+    );
+    let present = Present {
+        policies: &policies,
+        peers: &peers,
+        offers: &offers,
+    };
     assert_eq!(change::endings(None, present).unwrap(), []);
     let plugins = change::by_plugins(present);
     assert_eq!(plugins, ["default"]);
-    assert!(disabled(&[], &plugins).starts_with("Nothing was changed. It lends on by the plugin of policy default, which"));
+    assert!(
+        disabled(&[], &plugins)
+            .starts_with("Nothing was changed. It lends on by the plugin of policy default, which")
+    );
 }
 
 #[test]
@@ -213,40 +274,94 @@ fn customers_keep_what_they_have_until_it_ends() {
     let mut ended = lists();
     ended.policies = objects(json!([default_policy()]));
     let status = of(ended);
-    assert!(status.broker && status.customers[0].name == "rome", "{status:?}");
-    assert!(status.warnings[0].contains("no policy lends on"), "{:?}", status.warnings);
+    assert!(
+        status.broker && status.customers[0].name == "rome",
+        "{status:?}"
+    );
+    assert!(
+        status.warnings[0].contains("no policy lends on"),
+        "{:?}",
+        status.warnings
+    );
 }
 
 #[test]
 fn a_broker_is_warned_about_what_it_borrows() {
-    let offers = |more: Value| move |lists: &mut Lists| lists.offers = objects(json!([from_turin(&more), to_rome(&json!({}))]));
+    let offers = |more: Value| {
+        move |lists: &mut Lists| {
+            lists.offers = objects(json!([from_turin(&more), to_rome(&json!({}))]));
+        }
+    };
     assert_eq!(warnings(|_| {}), [WAITS]);
-    let withdrawn = warnings(offers(json!({ "withdrawalTimestamp": "2026-01-01T00:05:00Z" })));
-    assert!(withdrawn[0].contains("offer default of turin is withdrawn and ends at 2026-01-01T00:05:00Z"), "{withdrawn:?}");
-    let empty = warnings(offers(json!({ "resourceQuota": { "hard": { "cpu": "0" } } })));
+    let withdrawn = warnings(offers(
+        json!({ "withdrawalTimestamp": "2026-01-01T00:05:00Z" }),
+    ));
+    assert!(
+        withdrawn[0]
+            .contains("offer default of turin is withdrawn and ends at 2026-01-01T00:05:00Z"),
+        "{withdrawn:?}"
+    );
+    let empty = warnings(offers(
+        json!({ "resourceQuota": { "hard": { "cpu": "0" } } }),
+    ));
     assert!(empty[0].contains("contains nothing now"), "{empty:?}");
     let short = warnings(offers(json!({ "noticeSeconds": 30 })));
-    assert!(short[0].contains("promises a notice of 60 s, and a provider gives only 30 s"), "{short:?}");
-    let dear = warnings(offers(json!({ "prices": { "currency": "EUR", "rates": { "cpu": "0.04" } } })));
-    assert!(dear.iter().any(|one| one.contains("cpu for 0, for which the provider of node turin asks 0.04")), "{dear:?}");
+    assert!(
+        short[0].contains("promises a notice of 60 s, and a provider gives only 30 s"),
+        "{short:?}"
+    );
+    let dear = warnings(offers(
+        json!({ "prices": { "currency": "EUR", "rates": { "cpu": "0.04" } } }),
+    ));
+    assert!(
+        dear.iter()
+            .any(|one| one.contains("cpu for 0, for which the provider of node turin asks 0.04")),
+        "{dear:?}"
+    );
     let refused = warnings(|lists| {
-        lists.offers[0].status = Some(from_value(json!({ "phase": "Refused", "message": "too far" })).unwrap());
+        lists.offers[0].status =
+            Some(from_value(json!({ "phase": "Refused", "message": "too far" })).unwrap());
     });
-    assert!(refused[0].contains("is Refused (too far), so nothing of it is lent on"), "{refused:?}");
+    assert!(
+        refused[0].contains("is Refused (too far), so nothing of it is lent on"),
+        "{refused:?}"
+    );
     let silent = warnings(|lists| {
         let broken = condition("PeerReachable", "False", "no answer for 50 s");
-        lists.foreign_clusters[1].status.as_mut().unwrap().conditions = objects(json!([broken]));
+        lists.foreign_clusters[1]
+            .status
+            .as_mut()
+            .unwrap()
+            .conditions = objects(json!([broken]));
         lists.nodes[1].status.as_mut().unwrap().conditions = None;
     });
-    assert!(silent[0].contains("provider turin does not answer since 2026-01-01T00:00:00Z: no answer for 50 s"), "{silent:?}");
-    assert!(silent[1].contains("node turin of turin is not Ready"), "{silent:?}");
-    let cordoned = warnings(|lists| lists.nodes[1].spec = Some(from_value(json!({ "unschedulable": true })).unwrap()));
-    assert_eq!(cordoned[0], "node turin of turin is cordoned, so nothing of it is lent on");
+    assert!(
+        silent[0].contains(
+            "provider turin does not answer since 2026-01-01T00:00:00Z: no answer for 50 s"
+        ),
+        "{silent:?}"
+    );
+    assert!(
+        silent[1].contains("node turin of turin is not Ready"),
+        "{silent:?}"
+    );
+    let cordoned = warnings(|lists| {
+        lists.nodes[1].spec = Some(from_value(json!({ "unschedulable": true })).unwrap());
+    });
+    assert_eq!(
+        cordoned[0],
+        "node turin of turin is cordoned, so nothing of it is lent on"
+    );
     let other_currency = warnings(|lists| {
-        lists.policies = objects(json!([broker_policy(&json!({ "margin": { "currency": "USD", "percent": 1 } }))]));
+        lists.policies = objects(json!([broker_policy(
+            &json!({ "margin": { "currency": "USD", "percent": 1 } })
+        )]));
         offers(json!({ "prices": { "currency": "EUR", "rates": { "cpu": "0.04" } } }))(lists);
     });
-    assert!(other_currency[0].contains("its prices are in EUR, and the margin is in another currency"), "{other_currency:?}");
+    assert!(
+        other_currency[0].contains("its prices are in EUR, and the margin is in another currency"),
+        "{other_currency:?}"
+    );
     let gone = warnings(|lists| drop(lists.foreign_clusters.pop()));
     assert!(gone[0].contains("borrows nothing"), "{gone:?}");
 }
@@ -255,7 +370,11 @@ fn a_broker_is_warned_about_what_it_borrows() {
 fn a_node_that_gets_no_new_pods_is_not_lent_on() {
     let nodes = virtual_nodes(&json!({ "noNewPods": "no new pods: too dear" }));
     let status = with_nodes(lists(), &nodes);
-    assert!(status.warnings[0].contains("node turin of turin gets no new pods (too dear)"), "{:?}", status.warnings);
+    assert!(
+        status.warnings[0].contains("node turin of turin gets no new pods (too dear)"),
+        "{:?}",
+        status.warnings
+    );
 }
 
 #[test]
@@ -264,28 +383,56 @@ fn a_broker_is_warned_about_its_customers() {
         let nothing = json!({ "resourceQuota": { "hard": { "cpu": "0" } } });
         lists.offers = objects(json!([from_turin(&json!({})), to_rome(&nothing)]));
     });
-    assert!(empty.contains(&"pool default has nothing to lend to rome now".to_owned()), "{empty:?}");
+    assert!(
+        empty.contains(&"pool default has nothing to lend to rome now".to_owned()),
+        "{empty:?}"
+    );
     let refused = warnings(|lists| {
-        lists.offers[1].status = Some(from_value(json!({ "phase": "Refused", "message": "come through 2 clusters" })).unwrap());
+        lists.offers[1].status = Some(
+            from_value(json!({ "phase": "Refused", "message": "come through 2 clusters" }))
+                .unwrap(),
+        );
     });
-    assert!(refused.contains(&"rome refuses offer default: come through 2 clusters".to_owned()), "{refused:?}");
+    assert!(
+        refused.contains(&"rome refuses offer default: come through 2 clusters".to_owned()),
+        "{refused:?}"
+    );
     let nothing = warnings(|lists| {
         let link = condition("ResourcesOffered", "False", "nothing is free");
-        lists.foreign_clusters[0].status.as_mut().unwrap().conditions = objects(json!([link]));
+        lists.foreign_clusters[0]
+            .status
+            .as_mut()
+            .unwrap()
+            .conditions = objects(json!([link]));
     });
-    assert!(nothing.contains(&"customer rome is offered nothing: Reason: nothing is free".to_owned()), "{nothing:?}");
+    assert!(
+        nothing.contains(&"customer rome is offered nothing: Reason: nothing is free".to_owned()),
+        "{nothing:?}"
+    );
     let stranger = warnings(|lists| lists.policies[1].spec.peers.cluster_ids = vec![id(9)]);
-    assert!(!stranger.iter().any(|one| one.contains("applies to a consumer")), "rome has an offer: {stranger:?}");
+    assert!(
+        !stranger
+            .iter()
+            .any(|one| one.contains("applies to a consumer")),
+        "rome has an offer: {stranger:?}"
+    );
     let nobody = warnings(|lists| {
         lists.policies[1].spec.peers.cluster_ids = vec![id(9)];
         lists.offers.pop();
     });
-    assert!(nobody.iter().any(|one| one.contains("no policy that lends on applies to a consumer")), "{nobody:?}");
+    assert!(
+        nobody
+            .iter()
+            .any(|one| one.contains("no policy that lends on applies to a consumer")),
+        "{nobody:?}"
+    );
 }
 
 #[test]
 fn a_customer_without_the_contract_that_its_policy_requires_is_named() {
-    let required = |lists: &mut Lists| lists.policies[1].spec.provide.contract = Some(liqo_api::ProvideContract::default());
+    let required = |lists: &mut Lists| {
+        lists.policies[1].spec.provide.contract = Some(liqo_api::ProvideContract::default());
+    };
     let missing = "customer rome has no contract in force, which policy broker requires";
     assert!(warnings(required)[0].starts_with(missing));
     let signed = |phase: &'static str| {
@@ -294,8 +441,16 @@ fn a_customer_without_the_contract_that_its_policy_requires_is_named() {
             lists.contracts = vec![contract(phase)];
         }
     };
-    assert!(!warnings(signed("InForce")).iter().any(|one| one.starts_with(missing)));
-    assert!(warnings(signed("Ended")).iter().any(|one| one.starts_with(missing)));
+    assert!(
+        !warnings(signed("InForce"))
+            .iter()
+            .any(|one| one.starts_with(missing))
+    );
+    assert!(
+        warnings(signed("Ended"))
+            .iter()
+            .any(|one| one.starts_with(missing))
+    );
 }
 
 fn contract(phase: &str) -> Contract {
@@ -314,20 +469,38 @@ fn contract(phase: &str) -> Contract {
 /// The plan for these flags.
 fn enabling(wanted: &Wanted, policies: Value, offers: Value) -> Result<Enabling, Unclear> {
     let (policies, offers) = (objects(policies), objects(offers));
-    change::enabling(wanted, Present { policies: &policies, peers: &peers(), offers: &offers })
+    change::enabling(
+        wanted,
+        Present {
+            policies: &policies,
+            peers: &peers(),
+            offers: &offers,
+        },
+    )
 }
 
 fn named(policy: &str) -> Wanted {
-    Wanted { policy: policy.to_owned(), ..Wanted::default() }
+    Wanted {
+        policy: policy.to_owned(),
+        ..Wanted::default()
+    }
 }
 
 fn for_rome() -> Wanted {
-    Wanted { customers: Some(Customers::These(vec!["rome".to_owned()])), ..named("broker") }
+    Wanted {
+        customers: Some(Customers::These(vec!["rome".to_owned()])),
+        ..named("broker")
+    }
 }
 
 #[test]
 fn a_new_policy_is_a_copy_that_lends_on_and_comes_first() {
-    let plan = enabling(&for_rome(), json!([default_policy()]), json!([from_turin(&json!({}))])).unwrap();
+    let plan = enabling(
+        &for_rome(),
+        json!([default_policy()]),
+        json!([from_turin(&json!({}))]),
+    )
+    .unwrap();
     let expected = format!(
         "\
 Policy broker is new: a copy of default, with
@@ -341,23 +514,58 @@ It applies to rome.",
     assert_eq!(changes(&plan), expected);
     // Its customers keep their other rules.
     assert_eq!(plan.spec.provide.approval, liqo_api::Approval::Manual);
-    assert!(object(&plan).annotations().contains_key(change::CREATED_BY_ANNOTATION));
-    let everybody = enabling(&named("broker"), json!([default_policy()]), json!([from_turin(&json!({}))])).unwrap();
+    assert!(
+        object(&plan)
+            .annotations()
+            .contains_key(change::CREATED_BY_ANNOTATION)
+    );
+    let everybody = enabling(
+        &named("broker"),
+        json!([default_policy()]),
+        json!([from_turin(&json!({}))]),
+    )
+    .unwrap();
     assert!(everybody.spec.peers.is_everybody() && everybody.customers == ["rome"]);
 }
 
 #[test]
 fn enabling_again_changes_nothing_and_only_what_is_named_changes() {
-    let policies = || json!([default_policy(), broker_policy(&json!({ "ownNodes": true }))]);
+    let policies = || {
+        json!([
+            default_policy(),
+            broker_policy(&json!({ "ownNodes": true }))
+        ])
+    };
     let again = enabling(&for_rome(), policies(), json!([])).unwrap();
-    assert!(!again.is_needed() && again.resource_version.as_deref() == Some("8"), "{:?}", again.changes);
+    assert!(
+        !again.is_needed() && again.resource_version.as_deref() == Some("8"),
+        "{:?}",
+        again.changes
+    );
     assert!(enabled(&again).contains("nothing was changed"));
-    let margin = MarginChange::Set { percent: Some(10), fixed: vec!["cpu=0.001".parse().unwrap()], currency: Some("EUR".into()) };
-    let plan = enabling(&Wanted { margin, percentage: Some(50), ..named("broker") }, policies(), json!([])).unwrap();
+    let margin = MarginChange::Set {
+        percent: Some(10),
+        fixed: vec!["cpu=0.001".parse().unwrap()],
+        currency: Some("EUR".into()),
+    };
+    let plan = enabling(
+        &Wanted {
+            margin,
+            percentage: Some(50),
+            ..named("broker")
+        },
+        policies(),
+        json!([]),
+    )
+    .unwrap();
     let margin = json!({ "currency": "EUR", "percent": 10, "fixed": { "cpu": "0.001" } });
-    let expected = json!({ "provide": { "percentage": 50, "source": { "offers": { "margin": margin } } } });
+    let expected =
+        json!({ "provide": { "percentage": 50, "source": { "offers": { "margin": margin } } } });
     assert_eq!(change::merge_patch(&plan.before, &plan.spec), expected);
-    let without = Wanted { own_nodes: Some(false), ..named("broker") };
+    let without = Wanted {
+        own_nodes: Some(false),
+        ..named("broker")
+    };
     let plan = enabling(&without, policies(), json!([])).unwrap();
     let expected = json!({ "provide": { "source": { "offers": { "ownNodes": null } } } });
     assert_eq!(change::merge_patch(&plan.before, &plan.spec), expected);
@@ -365,16 +573,49 @@ fn enabling_again_changes_nothing_and_only_what_is_named_changes() {
 
 #[test]
 fn the_margin_has_the_currency_of_the_providers() {
-    let margin = MarginChange::Set { percent: Some(10), fixed: Vec::new(), currency: None };
-    let wanted = Wanted { margin, ..named("broker") };
-    let priced = |currency: &str| json!({ "prices": { "currency": currency, "rates": { "cpu": "0.04" } } });
+    let margin = MarginChange::Set {
+        percent: Some(10),
+        fixed: Vec::new(),
+        currency: None,
+    };
+    let wanted = Wanted {
+        margin,
+        ..named("broker")
+    };
+    let priced =
+        |currency: &str| json!({ "prices": { "currency": currency, "rates": { "cpu": "0.04" } } });
     let of = |offers| enabling(&wanted, json!([default_policy()]), offers);
     let plan = of(json!([from_turin(&priced("EUR"))])).unwrap();
-    assert_eq!(plan.spec.provide.source.offers.unwrap().margin.unwrap().currency, "EUR");
-    assert_eq!(of(json!([from_turin(&json!({}))])).unwrap_err(), Unclear::NoCurrency);
-    let both = of(json!([from_turin(&priced("EUR")), from_turin(&priced("CHF"))])).unwrap_err();
-    assert_eq!(both, Unclear::SeveralCurrencies { currencies: "CHF, EUR".into() });
-    let removed = Wanted { margin: MarginChange::Remove, ..named("broker") };
+    assert_eq!(
+        plan.spec
+            .provide
+            .source
+            .offers
+            .unwrap()
+            .margin
+            .unwrap()
+            .currency,
+        "EUR"
+    );
+    assert_eq!(
+        of(json!([from_turin(&json!({}))])).unwrap_err(),
+        Unclear::NoCurrency
+    );
+    let both = of(json!([
+        from_turin(&priced("EUR")),
+        from_turin(&priced("CHF"))
+    ]))
+    .unwrap_err();
+    assert_eq!(
+        both,
+        Unclear::SeveralCurrencies {
+            currencies: "CHF, EUR".into()
+        }
+    );
+    let removed = Wanted {
+        margin: MarginChange::Remove,
+        ..named("broker")
+    };
     let policy = broker_policy(&json!({ "margin": { "currency": "EUR", "percent": 10 } }));
     let plan = enabling(&removed, json!([policy]), json!([])).unwrap();
     assert_eq!(plan.spec.provide.source.offers.unwrap().margin, None);
@@ -382,67 +623,172 @@ fn the_margin_has_the_currency_of_the_providers() {
 
 #[test]
 fn what_would_not_do_what_the_user_expects_is_refused() {
-    let refused = |wanted: &Wanted, policies| enabling(wanted, policies, json!([])).unwrap_err().to_string();
-    let unknown = Wanted { customers: Some(Customers::These(vec!["genoa".into()])), ..named("broker") };
+    let refused = |wanted: &Wanted, policies| {
+        enabling(wanted, policies, json!([]))
+            .unwrap_err()
+            .to_string()
+    };
+    let unknown = Wanted {
+        customers: Some(Customers::These(vec!["genoa".into()])),
+        ..named("broker")
+    };
     assert!(refused(&unknown, json!([default_policy()])).contains("there are rome, turin"));
     let fixed = json!({ "metadata": { "name": "partners" }, "spec": { "provide": { "source": { "fixed": { "resources": { "cpu": "1" } } } } } });
     assert!(refused(&named("partners"), json!([fixed])).contains("partners lends fixed"));
-    let by_label =
-        json!({ "metadata": { "name": "zones" }, "spec": { "provide": { "granularity": { "by": "NodeLabel", "label": "z" } } } });
+    let by_label = json!({ "metadata": { "name": "zones" }, "spec": { "provide": { "granularity": { "by": "NodeLabel", "label": "z" } } } });
     assert!(refused(&named("zones"), json!([by_label])).contains("by a label"));
     // A copy of it has one pool.
-    assert!(enabling(&named("broker"), json!([by_label]), json!([])).unwrap().spec.provide.granularity.is_default());
-    let by_hand =
-        json!({ "metadata": { "name": "customers" }, "spec": { "priority": 5, "provide": { "source": { "offers": {} } } } });
-    assert!(refused(&named("broker"), json!([default_policy(), by_hand])).contains("--policy customers"));
+    assert!(
+        enabling(&named("broker"), json!([by_label]), json!([]))
+            .unwrap()
+            .spec
+            .provide
+            .granularity
+            .is_default()
+    );
+    let by_hand = json!({ "metadata": { "name": "customers" }, "spec": { "priority": 5, "provide": { "source": { "offers": {} } } } });
+    assert!(
+        refused(&named("broker"), json!([default_policy(), by_hand]))
+            .contains("--policy customers")
+    );
     let gold = json!({ "metadata": { "name": "gold" }, "spec": { "priority": 5, "peers": { "clusterIDs": [rome()] } } });
-    let both = Wanted { customers: Some(Customers::These(vec!["rome".into(), "turin".into()])), ..named("broker") };
+    let both = Wanted {
+        customers: Some(Customers::These(vec!["rome".into(), "turin".into()])),
+        ..named("broker")
+    };
     assert!(refused(&both, json!([default_policy(), gold])).contains("(default, gold)"));
-    let hops = Wanted { max_hops: Some(2), ..for_rome() };
+    let hops = Wanted {
+        max_hops: Some(2),
+        ..for_rome()
+    };
     let said = refused(&hops, json!([default_policy()]));
-    assert!(said.contains("does not apply to turin: set consume.maxHops in policy default"), "{said}");
-    let hops = Wanted { max_hops: Some(2), ..named("broker") };
-    assert_eq!(enabling(&hops, json!([default_policy()]), json!([])).unwrap().spec.consume.max_hops, 2);
+    assert!(
+        said.contains("does not apply to turin: set consume.maxHops in policy default"),
+        "{said}"
+    );
+    let hops = Wanted {
+        max_hops: Some(2),
+        ..named("broker")
+    };
+    assert_eq!(
+        enabling(&hops, json!([default_policy()]), json!([]))
+            .unwrap()
+            .spec
+            .consume
+            .max_hops,
+        2
+    );
 }
 
 #[test]
 fn the_user_is_told_what_follows() {
     let own = json!({ "clusterID": milan(), "hops": 1, "path": [milan()] });
-    let notes = |wanted: &Wanted, policies, offers| enabling(wanted, policies, offers).unwrap().notes.join("\n");
-    assert!(notes(&for_rome(), json!([default_policy()]), json!([])).contains("borrows nothing yet"));
-    let ended = notes(&for_rome(), json!([default_policy()]), json!([from_turin(&json!({})), to_rome(&own)]));
-    assert!(ended.contains("rome uses this cluster's own nodes: its pods there end after a notice of 300 s"), "{ended}");
-    let both = Wanted { own_nodes: Some(true), ..for_rome() };
-    assert_eq!(notes(&both, json!([default_policy()]), json!([from_turin(&json!({})), to_rome(&own)])), "");
+    let notes = |wanted: &Wanted, policies, offers| {
+        enabling(wanted, policies, offers).unwrap().notes.join("\n")
+    };
+    assert!(
+        notes(&for_rome(), json!([default_policy()]), json!([])).contains("borrows nothing yet")
+    );
+    let ended = notes(
+        &for_rome(),
+        json!([default_policy()]),
+        json!([from_turin(&json!({})), to_rome(&own)]),
+    );
+    assert!(
+        ended.contains(
+            "rome uses this cluster's own nodes: its pods there end after a notice of 300 s"
+        ),
+        "{ended}"
+    );
+    let both = Wanted {
+        own_nodes: Some(true),
+        ..for_rome()
+    };
+    assert_eq!(
+        notes(
+            &both,
+            json!([default_policy()]),
+            json!([from_turin(&json!({})), to_rome(&own)])
+        ),
+        ""
+    );
     let gold = json!({ "metadata": { "name": "gold" }, "spec": { "priority": 50, "peers": { "clusterIDs": [rome()] } } });
-    let other = notes(&named("broker"), json!([default_policy(), gold]), json!([from_turin(&json!({}))]));
-    assert!(other.contains("gold (priority 50) applies to rome, not broker"), "{other}");
+    let other = notes(
+        &named("broker"),
+        json!([default_policy(), gold]),
+        json!([from_turin(&json!({}))]),
+    );
+    assert!(
+        other.contains("gold (priority 50) applies to rome, not broker"),
+        "{other}"
+    );
     // A policy that names its customers comes first.
     let first = enabling(&for_rome(), json!([default_policy(), gold]), json!([])).unwrap();
-    assert_eq!((first.copy_of.as_deref(), first.spec.priority), (Some("gold"), 60));
-    let priced = from_turin(&json!({ "prices": { "currency": "EUR", "rates": { "cpu": "0.04" } } }));
-    assert!(notes(&for_rome(), json!([default_policy()]), json!([priced])).contains("--margin PERCENT"));
+    assert_eq!(
+        (first.copy_of.as_deref(), first.spec.priority),
+        (Some("gold"), 60)
+    );
+    let priced =
+        from_turin(&json!({ "prices": { "currency": "EUR", "rates": { "cpu": "0.04" } } }));
+    assert!(
+        notes(&for_rome(), json!([default_policy()]), json!([priced])).contains("--margin PERCENT")
+    );
 }
 
 #[test]
 fn disabling_restores_what_was_before() {
     let by_hand = json!({ "metadata": { "name": "customers" }, "spec": { "peers": { "clusterIDs": [turin()] }, "priority": 1,
         "provide": { "source": { "offers": {} } } } });
-    let policies: Vec<PeeringPolicy> = objects(json!([default_policy(), broker_policy(&json!({})), by_hand]));
+    let policies: Vec<PeeringPolicy> = objects(json!([
+        default_policy(),
+        broker_policy(&json!({})),
+        by_hand
+    ]));
     let peers = peers();
-    let of = |only| change::endings(only, Present { policies: &policies, peers: &peers, offers: &[] });
+    let of = |only| {
+        change::endings(
+            only,
+            Present {
+                policies: &policies,
+                peers: &peers,
+                offers: &[],
+            },
+        )
+    };
     let all = of(None).unwrap();
     assert_eq!(
-        all.iter().map(|one| (one.policy.as_str(), one.deletes)).collect::<Vec<_>>(),
+        all.iter()
+            .map(|one| (one.policy.as_str(), one.deletes))
+            .collect::<Vec<_>>(),
         [("broker", true), ("customers", false)]
     );
-    let afterwards = Afterwards { peer: "rome".into(), policy: Some("default".into()), shares: Some("90 % of all nodes".into()) };
+    let afterwards = Afterwards {
+        peer: "rome".into(),
+        policy: Some("default".into()),
+        shares: Some("90 % of all nodes".into()),
+    };
     assert_eq!(all[0].customers, [afterwards]);
-    assert!(endings(&all).contains("  rome is then under policy default: 90 % of all nodes"), "{}", endings(&all));
+    assert!(
+        endings(&all).contains("  rome is then under policy default: 90 % of all nodes"),
+        "{}",
+        endings(&all)
+    );
     assert_eq!(of(Some("customers")).unwrap().len(), 1);
     assert!(of(Some("default")).unwrap().is_empty() && of(Some("nope")).is_err());
     assert!(disabled(&[], &[]).contains("nothing was changed"));
     let alone = [policies[1].clone()];
-    let nothing = change::endings(None, Present { policies: &alone, peers: &peers, offers: &[] }).unwrap();
-    assert!(endings(&nothing).contains("rome is then under no policy"), "{}", endings(&nothing));
+    let nothing = change::endings(
+        None,
+        Present {
+            policies: &alone,
+            peers: &peers,
+            offers: &[],
+        },
+    )
+    .unwrap();
+    assert!(
+        endings(&nothing).contains("rome is then under no policy"),
+        "{}",
+        endings(&nothing)
+    );
 }

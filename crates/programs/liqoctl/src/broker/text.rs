@@ -13,9 +13,22 @@ pub fn changes(plan: &Enabling) -> String {
         (false, _) if plan.changes.is_empty() => format!("Policy {name} stays as it is"),
         (false, _) => format!("Policy {name} changes"),
     };
-    let width = plan.changes.iter().map(|change| change.field.len()).max().unwrap_or_default();
-    let line = |Field { field, before, after }: &Field| {
-        format!("  {field:width$}   {} → {}", value(before.as_ref()), value(after.as_ref()))
+    let width = plan
+        .changes
+        .iter()
+        .map(|change| change.field.len())
+        .max()
+        .unwrap_or_default();
+    let line = |Field {
+                    field,
+                    before,
+                    after,
+                }: &Field| {
+        format!(
+            "  {field:width$}   {} → {}",
+            value(before.as_ref()),
+            value(after.as_ref())
+        )
     };
     let mut lines = vec![head];
     lines.extend(plan.changes.iter().map(line));
@@ -39,7 +52,9 @@ fn value(value: Option<&Value>) -> String {
 pub fn enabled(plan: &Enabling) -> String {
     let name = &plan.policy;
     if !plan.is_needed() {
-        return format!("This cluster lends on what it borrows already, under policy {name}: nothing was changed.");
+        return format!(
+            "This cluster lends on what it borrows already, under policy {name}: nothing was changed."
+        );
     }
     format!(
         "This cluster lends on what it borrows, under policy {name}: see `liqoctl broker status`. `liqoctl broker disable` ends it."
@@ -67,18 +82,31 @@ pub fn endings(endings: &[Ending]) -> String {
 
 fn afterwards(customer: &Afterwards) -> String {
     match (&customer.policy, &customer.shares) {
-        (Some(policy), Some(shares)) => format!("  {} is then under policy {policy}: {shares}", customer.peer),
-        _ => format!("  {} is then under no policy, and gets nothing", customer.peer),
+        (Some(policy), Some(shares)) => format!(
+            "  {} is then under policy {policy}: {shares}",
+            customer.peer
+        ),
+        _ => format!(
+            "  {} is then under no policy, and gets nothing",
+            customer.peer
+        ),
     }
 }
 
-/// The result of `disable`. `plugins` are the policies by whose plugins this cluster lends on all the same.
+/// The result of `disable`. `plugins` are the policies by whose plugins this cluster lends on all
+/// the same.
 pub fn disabled(endings: &[Ending], plugins: &[String]) -> String {
-    let names: Vec<&str> = endings.iter().map(|ending| ending.policy.as_str()).collect();
+    let names: Vec<&str> = endings
+        .iter()
+        .map(|ending| ending.policy.as_str())
+        .collect();
     let done = match (endings, plugins) {
         ([], []) => return "This cluster lends nothing on: nothing was changed.".to_owned(),
         ([], _) => "Nothing was changed".to_owned(),
-        _ => format!("This cluster lends nothing on any more under {}", names.join(", ")),
+        _ => format!(
+            "This cluster lends nothing on any more under {}",
+            names.join(", ")
+        ),
     };
     if plugins.is_empty() {
         return format!("{done}. `liqoctl policy list` shows what applies now.");

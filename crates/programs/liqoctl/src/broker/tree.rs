@@ -1,11 +1,14 @@
-//! The status of a broker as a tree for people: customers, where their pods run, providers, warnings.
+//! The status of a broker as a tree for people: customers, where their pods run, providers,
+//! warnings.
 
 use std::collections::BTreeMap;
 
 use liqo_api::{NO_NEW_PODS, OfferPhase, links};
 use liqo_quantity::per_hour;
 
-use super::status::{Borrowed, BrokerPolicy, Customer, Lent, Offer, OtherConsumer, Provider, Share, Status};
+use super::status::{
+    Borrowed, BrokerPolicy, Customer, Lent, Offer, OtherConsumer, Provider, Share, Status,
+};
 use crate::{
     output::{Paint, plain},
     status::{Branch, Link},
@@ -19,18 +22,43 @@ pub fn render(status: &Status, paint: Paint) -> String {
     if !status.broker {
         return format!(
             "{name} is no broker: no policy lends on what it borrows. `liqoctl broker enable` changes that.{}",
-            if status.providers.is_empty() { " First borrow something: `liqoctl peer`." } else { "" }
+            if status.providers.is_empty() {
+                " First borrow something: `liqoctl peer`."
+            } else {
+                ""
+            }
         );
     }
-    let mut root =
-        Branch::leaf(format!("{name}{} lends on what it borrows", paint.faint(&format!(" (ID {})", status.cluster_id))));
-    root.children.extend(status.policies.iter().map(|one| Branch::leaf(policy(one))));
-    root.children.extend(status.customers.iter().map(|one| customer(one, paint)));
-    root.children.extend(status.providers.iter().map(|one| provider(one, &status.cluster, paint)));
-    root.children.extend(status.other_consumers.iter().map(|one| Branch::leaf(paint.faint(&other(one)))));
+    let mut root = Branch::leaf(format!(
+        "{name}{} lends on what it borrows",
+        paint.faint(&format!(" (ID {})", status.cluster_id))
+    ));
+    root.children
+        .extend(status.policies.iter().map(|one| Branch::leaf(policy(one))));
+    root.children
+        .extend(status.customers.iter().map(|one| customer(one, paint)));
+    root.children.extend(
+        status
+            .providers
+            .iter()
+            .map(|one| provider(one, &status.cluster, paint)),
+    );
+    root.children.extend(
+        status
+            .other_consumers
+            .iter()
+            .map(|one| Branch::leaf(paint.faint(&other(one)))),
+    );
     if !status.warnings.is_empty() {
-        let children = status.warnings.iter().map(|warning| Branch::leaf(paint.unsure(&plain(warning)))).collect();
-        root.children.push(Branch { text: paint.strong("warnings"), children });
+        let children = status
+            .warnings
+            .iter()
+            .map(|warning| Branch::leaf(paint.unsure(&plain(warning))))
+            .collect();
+        root.children.push(Branch {
+            text: paint.strong("warnings"),
+            children,
+        });
     }
     let mut out = String::new();
     root.draw("", &mut out);
@@ -38,17 +66,31 @@ pub fn render(status: &Status, paint: Paint) -> String {
 }
 
 fn policy(policy: &BrokerPolicy) -> String {
-    let own = if policy.own_nodes { ", and of its own nodes," } else { "" };
+    let own = if policy.own_nodes {
+        ", and of its own nodes,"
+    } else {
+        ""
+    };
     let price = match &policy.margin {
         None => String::new(),
         Some(margin) => {
-            let fixed = if margin.fixed.is_empty() { String::new() } else { format!(" and {}", margin.fixed) };
+            let fixed = if margin.fixed.is_empty() {
+                String::new()
+            } else {
+                format!(" and {}", margin.fixed)
+            };
             format!("; margin {} %{fixed} ({})", margin.percent, margin.currency)
         }
     };
     match &policy.plugin {
-        Some(address) => format!("policy {}: as much of it as plugin {address} says, to {}", policy.name, policy.peers),
-        None => format!("policy {}: {} % of it{own} to {}{price}", policy.name, policy.percentage, policy.peers),
+        Some(address) => format!(
+            "policy {}: as much of it as plugin {address} says, to {}",
+            policy.name, policy.peers
+        ),
+        None => format!(
+            "policy {}: {} % of it{own} to {}{price}",
+            policy.name, policy.percentage, policy.peers
+        ),
     }
 }
 
@@ -67,8 +109,15 @@ fn pods(number: usize) -> String {
 
 fn customer(customer: &Customer, paint: Paint) -> Branch {
     let health = health(&customer.links, links::CONSUMER_REACHABLE, paint);
-    let policy = customer.policy.as_ref().map_or_else(|| "no policy".to_owned(), |policy| format!("policy {policy}"));
-    let text = format!("customer {} {health}, {policy}, {}", paint.strong(&customer.name), pods(customer.pods));
+    let policy = customer.policy.as_ref().map_or_else(
+        || "no policy".to_owned(),
+        |policy| format!("policy {policy}"),
+    );
+    let text = format!(
+        "customer {} {health}, {policy}, {}",
+        paint.strong(&customer.name),
+        pods(customer.pods)
+    );
     let mut children: Vec<Branch> = customer.offers.iter().map(|one| lent(one, paint)).collect();
     if children.is_empty() {
         children.push(Branch::leaf(paint.faint("nothing is offered to it")));
@@ -84,12 +133,23 @@ fn offer(offer: &Offer, paint: Paint) -> Branch {
         OfferPhase::Refused => paint.bad(&phase),
         OfferPhase::Pending | OfferPhase::ManualActionRequired => paint.unsure(&phase),
     };
-    let mut branch =
-        Branch::leaf(format!("offer {}: {phase}: {}{}", plain(&offer.pool), offer.resources.rounded(), behind(offer)));
+    let mut branch = Branch::leaf(format!(
+        "offer {}: {phase}: {}{}",
+        plain(&offer.pool),
+        offer.resources.rounded(),
+        behind(offer)
+    ));
     if let Some(prices) = &offer.prices {
         let all = per_hour(&prices.rates, &offer.resources);
-        let rates = if prices.rates.is_empty() { "nothing".to_owned() } else { prices.rates.to_string() };
-        branch.children.push(Branch::leaf(plain(&format!("price: {all} {} per hour ({rates})", prices.currency))));
+        let rates = if prices.rates.is_empty() {
+            "nothing".to_owned()
+        } else {
+            prices.rates.to_string()
+        };
+        branch.children.push(Branch::leaf(plain(&format!(
+            "price: {all} {} per hour ({rates})",
+            prices.currency
+        ))));
     }
     branch
 }
@@ -104,7 +164,11 @@ fn behind(offer: &Offer) -> String {
 
 /// `turin, genoa and 3 more`.
 pub fn via(names: &[String]) -> String {
-    let first: Vec<&str> = names.iter().take(MAX_CLUSTERS_NAMED).map(String::as_str).collect();
+    let first: Vec<&str> = names
+        .iter()
+        .take(MAX_CLUSTERS_NAMED)
+        .map(String::as_str)
+        .collect();
     match names.len().saturating_sub(first.len()) {
         0 => first.join(", "),
         more => format!("{} and {more} more", first.join(", ")),
@@ -113,26 +177,54 @@ pub fn via(names: &[String]) -> String {
 
 fn lent(lent: &Lent, paint: Paint) -> Branch {
     let mut branch = offer(&lent.offer, paint);
-    branch.children.push(Branch::leaf(format!("used: {}", lent.used.rounded())));
-    branch.children.extend(lent.from.iter().map(|one| Branch::leaf(share(one))));
+    branch
+        .children
+        .push(Branch::leaf(format!("used: {}", lent.used.rounded())));
+    branch
+        .children
+        .extend(lent.from.iter().map(|one| Branch::leaf(share(one))));
     if lent.waiting > 0 {
-        branch.children.push(Branch::leaf(paint.unsure(&format!("{} without a node", pods(lent.waiting)))));
+        branch.children.push(Branch::leaf(
+            paint.unsure(&format!("{} without a node", pods(lent.waiting))),
+        ));
     }
     branch
 }
 
 fn share(share: &Share) -> String {
-    let node = share.node.as_ref().map_or_else(|| "own nodes".to_owned(), |node| format!("node {node}"));
-    let used = if share.pods == 0 { String::new() } else { format!(": {}", share.used.rounded()) };
-    format!("from {} ({node}): {}{used}", share.cluster, pods(share.pods))
+    let node = share
+        .node
+        .as_ref()
+        .map_or_else(|| "own nodes".to_owned(), |node| format!("node {node}"));
+    let used = if share.pods == 0 {
+        String::new()
+    } else {
+        format!(": {}", share.used.rounded())
+    };
+    format!(
+        "from {} ({node}): {}{used}",
+        share.cluster,
+        pods(share.pods)
+    )
 }
 
 fn provider(provider: &Provider, own: &str, paint: Paint) -> Branch {
     let health = health(&provider.links, links::PEER_REACHABLE, paint);
-    let since = provider.known_since.as_ref().map(|since| paint.faint(&format!(" (known since {since})"))).unwrap_or_default();
-    let text =
-        format!("provider {} {health}{since}, {} of customers", paint.strong(&provider.name), pods(provider.customer_pods));
-    let mut children: Vec<Branch> = provider.offers.iter().map(|one| borrowed(one, own, paint)).collect();
+    let since = provider
+        .known_since
+        .as_ref()
+        .map(|since| paint.faint(&format!(" (known since {since})")))
+        .unwrap_or_default();
+    let text = format!(
+        "provider {} {health}{since}, {} of customers",
+        paint.strong(&provider.name),
+        pods(provider.customer_pods)
+    );
+    let mut children: Vec<Branch> = provider
+        .offers
+        .iter()
+        .map(|one| borrowed(one, own, paint))
+        .collect();
     if children.is_empty() {
         children.push(Branch::leaf(paint.faint("it offers nothing")));
     }
@@ -141,31 +233,71 @@ fn provider(provider: &Provider, own: &str, paint: Paint) -> Branch {
 
 fn borrowed(borrowed: &Borrowed, own: &str, paint: Paint) -> Branch {
     let mut branch = offer(&borrowed.offer, paint);
-    let Some(node) = &borrowed.node else { return branch };
-    let ready = if borrowed.ready { paint.good("Ready") } else { paint.bad("not Ready") };
-    let closed = borrowed.no_new_pods.as_deref().map(|why| why.strip_prefix(NO_NEW_PODS).unwrap_or(why));
-    let closed = closed.map(|why| paint.unsure(&format!(", no new pods: {}", plain(why)))).unwrap_or_default();
+    let Some(node) = &borrowed.node else {
+        return branch;
+    };
+    let ready = if borrowed.ready {
+        paint.good("Ready")
+    } else {
+        paint.bad("not Ready")
+    };
+    let closed = borrowed
+        .no_new_pods
+        .as_deref()
+        .map(|why| why.strip_prefix(NO_NEW_PODS).unwrap_or(why));
+    let closed = closed
+        .map(|why| paint.unsure(&format!(", no new pods: {}", plain(why))))
+        .unwrap_or_default();
     let lent = if borrowed.lent_in.is_empty() {
         paint.faint("not lent on")
     } else {
         format!("lent on as {}", borrowed.lent_in.join(", "))
     };
-    let cordoned = if borrowed.cordoned { paint.unsure(", cordoned") } else { String::new() };
-    branch.children.push(Branch::leaf(format!("node {node}: {ready}{cordoned}{closed}, {lent}")));
-    branch.children.push(Branch::leaf(format!("used: {}{}", borrowed.used.rounded(), by_customer(&borrowed.pods, own))));
+    let cordoned = if borrowed.cordoned {
+        paint.unsure(", cordoned")
+    } else {
+        String::new()
+    };
+    branch.children.push(Branch::leaf(format!(
+        "node {node}: {ready}{cordoned}{closed}, {lent}"
+    )));
+    branch.children.push(Branch::leaf(format!(
+        "used: {}{}",
+        borrowed.used.rounded(),
+        by_customer(&borrowed.pods, own)
+    )));
     branch
 }
 
 /// ` (2 pods of rome, 1 pod of this cluster)`.
 fn by_customer(counts: &BTreeMap<String, usize>, own: &str) -> String {
-    let who = |name: &String| if name == own { "this cluster".to_owned() } else { name.clone() };
-    let each: Vec<String> = counts.iter().map(|(name, number)| format!("{} of {}", pods(*number), who(name))).collect();
-    if each.is_empty() { String::new() } else { format!(" ({})", each.join(", ")) }
+    let who = |name: &String| {
+        if name == own {
+            "this cluster".to_owned()
+        } else {
+            name.clone()
+        }
+    };
+    let each: Vec<String> = counts
+        .iter()
+        .map(|(name, number)| format!("{} of {}", pods(*number), who(name)))
+        .collect();
+    if each.is_empty() {
+        String::new()
+    } else {
+        format!(" ({})", each.join(", "))
+    }
 }
 
 fn other(other: &OtherConsumer) -> String {
     match &other.policy {
-        Some(policy) => format!("consumer {} gets nothing of it: policy {policy} applies to it", other.name),
-        None => format!("consumer {} gets nothing of it: no policy applies to it", other.name),
+        Some(policy) => format!(
+            "consumer {} gets nothing of it: policy {policy} applies to it",
+            other.name
+        ),
+        None => format!(
+            "consumer {} gets nothing of it: no policy applies to it",
+            other.name
+        ),
     }
 }

@@ -24,9 +24,15 @@ pub(super) fn of(status: &Status, facts: &Facts) -> Vec<String> {
         warnings.push("no policy that lends on applies to a consumer: `liqoctl generate peer-command` invites one".to_owned());
     }
     for policy in &status.policies {
-        let accepted = accepted(status)
-            .filter(|offer| offer.lent_in.iter().any(|pool| pool.split('/').next() == Some(policy.name.as_str())));
-        let shortest = accepted.filter_map(|offer| offer.offer.notice_seconds).min();
+        let accepted = accepted(status).filter(|offer| {
+            offer
+                .lent_in
+                .iter()
+                .any(|pool| pool.split('/').next() == Some(policy.name.as_str()))
+        });
+        let shortest = accepted
+            .filter_map(|offer| offer.offer.notice_seconds)
+            .min();
         if let Some(seconds) = shortest.filter(|seconds| *seconds < policy.notice_seconds) {
             let (name, own) = (&policy.name, policy.notice_seconds);
             warnings.push(format!(
@@ -43,22 +49,33 @@ pub(super) fn of(status: &Status, facts: &Facts) -> Vec<String> {
 
 /// The accepted offers of all providers.
 fn accepted(status: &Status) -> impl Iterator<Item = &Borrowed> {
-    let offers = status.providers.iter().flat_map(|provider| &provider.offers);
+    let offers = status
+        .providers
+        .iter()
+        .flat_map(|provider| &provider.offers);
     offers.filter(|offer| offer.offer.phase == OfferPhase::Accepted)
 }
 
 /// A link that should be True and is not.
 fn broken<'a>(links: &'a [Link], name: &str) -> Option<&'a Link> {
-    links.iter().find(|link| link.name == name && link.status != "True")
+    links
+        .iter()
+        .find(|link| link.name == name && link.status != "True")
 }
 
 fn of_provider(provider: &Provider, status: &Status, warnings: &mut Vec<String>) {
     let name = &provider.name;
     if let Some(link) = broken(&provider.links, links::PEER_REACHABLE) {
-        warnings.push(format!("provider {name} does not answer since {}: {}", link.since, plain(&link.message)));
+        warnings.push(format!(
+            "provider {name} does not answer since {}: {}",
+            link.since,
+            plain(&link.message)
+        ));
     }
     if provider.offers.is_empty() {
-        warnings.push(format!("provider {name} offers nothing: `liqoctl status` shows why"));
+        warnings.push(format!(
+            "provider {name} offers nothing: `liqoctl status` shows why"
+        ));
     }
     for borrowed in &provider.offers {
         let offer = &borrowed.offer;
@@ -72,28 +89,50 @@ fn of_provider(provider: &Provider, status: &Status, warnings: &mut Vec<String>)
             warnings.push(format!("{what} is smaller than what is used of it: from {at} on, {name} ends pods beyond it"));
         }
         if let Some(at) = &offer.drain_timestamp {
-            warnings.push(format!("{what} has other nodes now: from {at} on, {name} ends pods on the former ones"));
+            warnings.push(format!(
+                "{what} has other nodes now: from {at} on, {name} ends pods on the former ones"
+            ));
         }
         if offer.phase != OfferPhase::Accepted {
-            let why = offer.message.as_deref().map(|why| format!(" ({})", plain(why))).unwrap_or_default();
-            warnings.push(format!("{what} is {:?}{why}, so nothing of it is lent on", offer.phase));
+            let why = offer
+                .message
+                .as_deref()
+                .map(|why| format!(" ({})", plain(why)))
+                .unwrap_or_default();
+            warnings.push(format!(
+                "{what} is {:?}{why}, so nothing of it is lent on",
+                offer.phase
+            ));
             continue;
         }
         if offer.resources.is_zero() {
             warnings.push(format!("{what} contains nothing now"));
         }
         match (&borrowed.node, borrowed.ready, &borrowed.no_new_pods) {
-            (None, _, _) => warnings.push(format!("{what} has no node yet, so nothing of it is lent on")),
-            (Some(node), false, _) => warnings.push(format!("node {node} of {name} is not Ready, so nothing of it is lent on")),
+            (None, _, _) => warnings.push(format!(
+                "{what} has no node yet, so nothing of it is lent on"
+            )),
+            (Some(node), false, _) => warnings.push(format!(
+                "node {node} of {name} is not Ready, so nothing of it is lent on"
+            )),
             (Some(node), true, _) if borrowed.cordoned => {
-                warnings.push(format!("node {node} of {name} is cordoned, so nothing of it is lent on"));
+                warnings.push(format!(
+                    "node {node} of {name} is cordoned, so nothing of it is lent on"
+                ));
             }
             (Some(node), true, Some(why)) => {
                 let why = plain(why.strip_prefix(NO_NEW_PODS).unwrap_or(why));
-                warnings.push(format!("node {node} of {name} gets no new pods ({why}), so nothing of it is lent on"));
+                warnings.push(format!(
+                    "node {node} of {name} gets no new pods ({why}), so nothing of it is lent on"
+                ));
             }
-            (Some(node), true, None) if borrowed.lent_in.is_empty() && !status.policies.is_empty() => {
-                warnings.push(format!("node {node} of {name} is in no pool that is lent on: {}", not_lent(borrowed, status)));
+            (Some(node), true, None)
+                if borrowed.lent_in.is_empty() && !status.policies.is_empty() =>
+            {
+                warnings.push(format!(
+                    "node {node} of {name} is in no pool that is lent on: {}",
+                    not_lent(borrowed, status)
+                ));
             }
             _ => {}
         }
@@ -102,10 +141,20 @@ fn of_provider(provider: &Provider, status: &Status, warnings: &mut Vec<String>)
 
 /// The reason why no policy lends on the node of an accepted offer.
 fn not_lent(borrowed: &Borrowed, status: &Status) -> String {
-    let mut margins = status.policies.iter().filter_map(|policy| policy.margin.as_ref());
-    let prices = borrowed.offer.prices.as_ref().filter(|prices| costs(prices));
+    let mut margins = status
+        .policies
+        .iter()
+        .filter_map(|policy| policy.margin.as_ref());
+    let prices = borrowed
+        .offer
+        .prices
+        .as_ref()
+        .filter(|prices| costs(prices));
     match prices.filter(|prices| margins.any(|margin| margin.currency != prices.currency)) {
-        Some(prices) => format!("its prices are in {}, and the margin is in another currency", plain(&prices.currency)),
+        Some(prices) => format!(
+            "its prices are in {}, and the margin is in another currency",
+            plain(&prices.currency)
+        ),
         None => "too many clusters are behind what this cluster borrows".to_owned(),
     }
 }
@@ -117,9 +166,16 @@ fn costs(prices: &PriceList) -> bool {
 fn of_customer(customer: &Customer, status: &Status, facts: &Facts, warnings: &mut Vec<String>) {
     let name = &customer.name;
     if let Some(link) = broken(&customer.links, links::CONSUMER_REACHABLE) {
-        warnings.push(format!("customer {name} does not answer since {}: {}", link.since, plain(&link.message)));
+        warnings.push(format!(
+            "customer {name} does not answer since {}: {}",
+            link.since,
+            plain(&link.message)
+        ));
     }
-    let provide = customer.policy.as_deref().and_then(|policy| facts.provide(policy));
+    let provide = customer
+        .policy
+        .as_deref()
+        .and_then(|policy| facts.provide(policy));
     if provide.is_some_and(|provide| provide.contract.is_some()) && !has_contract(customer, facts) {
         warnings.push(format!(
             "customer {name} has no contract in force, which policy {} requires: its pods are not admitted (`liqoctl contract list {name}`)",
@@ -127,9 +183,20 @@ fn of_customer(customer: &Customer, status: &Status, facts: &Facts, warnings: &m
         ));
     }
     match broken(&customer.links, links::RESOURCES_OFFERED) {
-        Some(link) => warnings.push(format!("customer {name} is offered nothing: {}: {}", link.reason, plain(&link.message))),
-        None if customer.offers.is_empty() && customer.links.iter().any(|link| link.name == links::RESOURCES_OFFERED) => {
-            warnings.push(format!("customer {name} is offered nothing: `liqoctl policy explain {name}` shows why"));
+        Some(link) => warnings.push(format!(
+            "customer {name} is offered nothing: {}: {}",
+            link.reason,
+            plain(&link.message)
+        )),
+        None if customer.offers.is_empty()
+            && customer
+                .links
+                .iter()
+                .any(|link| link.name == links::RESOURCES_OFFERED) =>
+        {
+            warnings.push(format!(
+                "customer {name} is offered nothing: `liqoctl policy explain {name}` shows why"
+            ));
         }
         None => {}
     }
@@ -141,10 +208,18 @@ fn of_customer(customer: &Customer, status: &Status, facts: &Facts, warnings: &m
 /// Whether a contract with this customer is in force.
 fn has_contract(customer: &Customer, facts: &Facts) -> bool {
     let namespace = tenant_namespace(&customer.cluster_id);
-    facts.contracts.iter().filter(|contract| contract.namespace().as_ref() == Some(&namespace)).any(|contract| {
-        let phase = contract.status.as_ref().map(|status| status.phase).unwrap_or_default();
-        contract.spec.in_force_since.is_some() && phase != ContractPhase::Ended
-    })
+    facts
+        .contracts
+        .iter()
+        .filter(|contract| contract.namespace().as_ref() == Some(&namespace))
+        .any(|contract| {
+            let phase = contract
+                .status
+                .as_ref()
+                .map(|status| status.phase)
+                .unwrap_or_default();
+            contract.spec.in_force_since.is_some() && phase != ContractPhase::Ended
+        })
 }
 
 fn of_lent(customer: &str, lent: &Lent, status: &Status, warnings: &mut Vec<String>) {
@@ -158,27 +233,48 @@ fn of_lent(customer: &str, lent: &Lent, status: &Status, warnings: &mut Vec<Stri
         warnings.push(format!("{what} is smaller than what is used of it: from {at} on, this cluster ends pods beyond it"));
     }
     if let Some(at) = &offer.drain_timestamp {
-        warnings.push(format!("{what} has other nodes now: from {at} on, this cluster ends pods on the former ones"));
+        warnings.push(format!(
+            "{what} has other nodes now: from {at} on, this cluster ends pods on the former ones"
+        ));
     }
     if offer.resources.is_zero() {
-        warnings.push(format!("pool {} has nothing to lend to {customer} now", plain(&offer.pool)));
+        warnings.push(format!(
+            "pool {} has nothing to lend to {customer} now",
+            plain(&offer.pool)
+        ));
     }
     match (offer.phase, &offer.message) {
         (OfferPhase::Refused, Some(why)) => {
-            warnings.push(format!("{customer} refuses offer {}: {}", plain(&offer.pool), plain(why)));
+            warnings.push(format!(
+                "{customer} refuses offer {}: {}",
+                plain(&offer.pool),
+                plain(why)
+            ));
         }
-        (OfferPhase::Refused, None) => warnings.push(format!("{customer} refuses offer {}", plain(&offer.pool))),
+        (OfferPhase::Refused, None) => {
+            warnings.push(format!("{customer} refuses offer {}", plain(&offer.pool)));
+        }
         _ => {}
     }
     if lent.waiting > 0 {
-        let pods = if lent.waiting == 1 { "pod of it waits" } else { "pods of it wait" };
+        let pods = if lent.waiting == 1 {
+            "pod of it waits"
+        } else {
+            "pods of it wait"
+        };
         warnings.push(format!(
             "{what}: {} {pods} for a node: `kubectl get pods -A -l liqo.io/consumer-id` shows which",
             lent.waiting
         ));
     }
-    for (node, borrowed) in accepted(status).filter_map(|borrowed| Some((borrowed.node.as_ref()?, borrowed))) {
-        if lent.from.iter().any(|share| share.node.as_ref() == Some(node)) {
+    for (node, borrowed) in
+        accepted(status).filter_map(|borrowed| Some((borrowed.node.as_ref()?, borrowed)))
+    {
+        if lent
+            .from
+            .iter()
+            .any(|share| share.node.as_ref() == Some(node))
+        {
             warnings.extend(below_cost(&what, lent, node, borrowed));
         }
     }
@@ -186,16 +282,32 @@ fn of_lent(customer: &str, lent: &Lent, status: &Status, warnings: &mut Vec<Stri
 
 /// Whether a resource is lent on for less than its provider asks.
 fn below_cost(what: &str, lent: &Lent, node: &str, borrowed: &Borrowed) -> Option<String> {
-    let asked = borrowed.offer.prices.as_ref().filter(|prices| costs(prices))?;
-    let price = lent.offer.prices.as_ref().filter(|prices| prices.currency == asked.currency);
+    let asked = borrowed
+        .offer
+        .prices
+        .as_ref()
+        .filter(|prices| costs(prices))?;
+    let price = lent
+        .offer
+        .prices
+        .as_ref()
+        .filter(|prices| prices.currency == asked.currency);
     if lent.offer.prices.as_ref().is_some_and(costs) && price.is_none() {
         // Prices in two currencies cannot be compared.
         return None;
     }
     let mut cheaper = asked.rates.iter().filter_map(|(resource, rate)| {
-        let got = price.and_then(|price| price.rates.get(resource)).unwrap_or_default();
-        (got < rate).then(|| format!("{resource} for {got}, for which the provider of node {node} asks {rate}"))
+        let got = price
+            .and_then(|price| price.rates.get(resource))
+            .unwrap_or_default();
+        (got < rate).then(|| {
+            format!("{resource} for {got}, for which the provider of node {node} asks {rate}")
+        })
     });
     let first = cheaper.next()?;
-    Some(format!("{what} costs less than this cluster pays: {} ({} per hour and unit)", plain(&first), plain(&asked.currency)))
+    Some(format!(
+        "{what} costs less than this cluster pays: {} ({} per hour and unit)",
+        plain(&first),
+        plain(&asked.currency)
+    ))
 }

@@ -33,16 +33,22 @@ impl Credentials {
     pub fn header(&self, now: SystemTime) -> anyhow::Result<String> {
         Ok(match self {
             Self::Token(token) => format!("Bearer {token}"),
-            Self::Cluster { identity, audience, .. } => sign_in::header(identity, audience, now)?,
+            Self::Cluster {
+                identity, audience, ..
+            } => sign_in::header(identity, audience, now)?,
         })
     }
 }
 
 pub fn token_in(file: &Path) -> anyhow::Result<String> {
-    let text = std::fs::read_to_string(file).with_context(|| format!("cannot read the token file {}", file.display()))?;
+    let text = std::fs::read_to_string(file)
+        .with_context(|| format!("cannot read the token file {}", file.display()))?;
     let token = text.trim();
     if token.is_empty() || token.contains(char::is_whitespace) || !token.is_ascii() {
-        bail!("{} contains no token: `kubectl create token` prints one", file.display());
+        bail!(
+            "{} contains no token: `kubectl create token` prints one",
+            file.display()
+        );
     }
     Ok(token.to_owned())
 }
@@ -54,7 +60,11 @@ pub async fn identity(cluster: &Cluster, broker: Option<&str>) -> anyhow::Result
         unpeer::find(cluster, name).await?
     } else {
         let peers: Api<ForeignCluster> = Api::all(cluster.client.clone());
-        only_provider(list_or_none(&peers, &ListParams::default()).await.doing("list the peers")?)?
+        only_provider(
+            list_or_none(&peers, &ListParams::default())
+                .await
+                .doing("list the peers")?,
+        )?
     };
     let secrets: Api<Secret> = Api::namespaced(cluster.client.clone(), NAMESPACE);
     let identity = identity::load(&secrets).await.map_err(|error| match error {
@@ -63,22 +73,43 @@ pub async fn identity(cluster: &Cluster, broker: Option<&str>) -> anyhow::Result
         ),
         error => anyhow!(error),
     })?;
-    let identity = identity.ok_or_else(|| anyhow!("Liqo in cluster {} has no key yet: try again soon", cluster.context))?;
-    Ok(Credentials::Cluster { identity: identity.into(), broker: foreign.name_any(), audience: foreign.spec.cluster_id })
+    let identity = identity.ok_or_else(|| {
+        anyhow!(
+            "Liqo in cluster {} has no key yet: try again soon",
+            cluster.context
+        )
+    })?;
+    Ok(Credentials::Cluster {
+        identity: identity.into(),
+        broker: foreign.name_any(),
+        audience: foreign.spec.cluster_id,
+    })
 }
 
 /// The only cluster that this one borrows from.
 pub(super) fn only_provider(peers: Vec<ForeignCluster>) -> anyhow::Result<ForeignCluster> {
-    let mut providers: Vec<ForeignCluster> = peers.into_iter().filter(ForeignCluster::wants_outgoing).collect();
+    let mut providers: Vec<ForeignCluster> = peers
+        .into_iter()
+        .filter(ForeignCluster::wants_outgoing)
+        .collect();
     match (providers.pop(), providers.as_slice()) {
         (Some(only), []) => Ok(only),
         (None, _) => {
-            bail!("this cluster borrows from nobody: borrow from the broker first (`liqoctl peer`), or use --token-file")
+            bail!(
+                "this cluster borrows from nobody: borrow from the broker first (`liqoctl peer`), or use --token-file"
+            )
         }
         (Some(last), others) => {
-            let mut names: Vec<String> = others.iter().chain([&last]).map(kube::ResourceExt::name_any).collect();
+            let mut names: Vec<String> = others
+                .iter()
+                .chain([&last])
+                .map(kube::ResourceExt::name_any)
+                .collect();
             names.sort();
-            bail!("name the broker, because this cluster borrows from several clusters: {}", there_are(&names))
+            bail!(
+                "name the broker, because this cluster borrows from several clusters: {}",
+                there_are(&names)
+            )
         }
     }
 }

@@ -41,22 +41,38 @@ impl FromStr for Url {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let form = || "it looks like https://203.0.113.5:8443".to_owned();
         let uri: Uri = text.parse().map_err(|_| form())?;
-        let is_plain = uri.scheme_str() == Some("https") && uri.path_and_query().is_none_or(|path| path == "/");
-        let authority = uri.authority().filter(|authority| is_plain && !authority.as_str().contains('@')).ok_or_else(form)?;
+        let is_plain = uri.scheme_str() == Some("https")
+            && uri.path_and_query().is_none_or(|path| path == "/");
+        let authority = uri
+            .authority()
+            .filter(|authority| is_plain && !authority.as_str().contains('@'))
+            .ok_or_else(form)?;
         let port = match authority.port_u16() {
             Some(port) => port,
             None if authority.as_str() == authority.host() => 443,
             None => return Err(form()),
         };
-        let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
-        if host.is_empty() { Err(form()) } else { Ok(Self { host, port }) }
+        let host = authority
+            .host()
+            .trim_start_matches('[')
+            .trim_end_matches(']')
+            .to_owned();
+        if host.is_empty() {
+            Err(form())
+        } else {
+            Ok(Self { host, port })
+        }
     }
 }
 
 impl fmt::Display for Url {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { host, port } = self;
-        if host.contains(':') { write!(f, "[{host}]:{port}") } else { write!(f, "{host}:{port}") }
+        if host.contains(':') {
+            write!(f, "[{host}]:{port}")
+        } else {
+            write!(f, "{host}:{port}")
+        }
     }
 }
 
@@ -72,8 +88,10 @@ pub enum Trust {
 
 /// The certificates in a file, as DER.
 fn certificates(file: &Path) -> anyhow::Result<Vec<Vec<u8>>> {
-    let found = CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-    let found = found.with_context(|| format!("cannot read the certificates in {}", file.display()))?;
+    let found =
+        CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    let found =
+        found.with_context(|| format!("cannot read the certificates in {}", file.display()))?;
     if found.is_empty() {
         return Err(anyhow!("{} contains no certificate (PEM)", file.display()));
     }
@@ -105,15 +123,31 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
 impl Https {
     pub fn direct(url: &Url, trust: &Trust) -> anyhow::Result<Self> {
-        let server = ServerName::try_from(url.host.clone()).with_context(|| format!("{} is not the name of a host", url.host))?;
-        Ok(Self { way: Way::Direct(url.clone()), address: url.to_string(), server, tls: connector(trust)? })
+        let server = ServerName::try_from(url.host.clone())
+            .with_context(|| format!("{} is not the name of a host", url.host))?;
+        Ok(Self {
+            way: Way::Direct(url.clone()),
+            address: url.to_string(),
+            server,
+            tls: connector(trust)?,
+        })
     }
 
-    /// The API server and the kubelet have proved which pod answers, so its certificate does not matter.
+    /// The API server and the kubelet have proved which pod answers, so its certificate does not
+    /// matter.
     pub fn pod(pods: Api<Pod>, name: &str, port: u16) -> anyhow::Result<Self> {
         let address = format!("port {port} of pod {name}");
-        let way = Way::Pod { pods: Box::new(pods), name: name.to_owned(), port };
-        Ok(Self { way, address, server: ServerName::try_from("localhost")?, tls: connector(&Trust::Any)? })
+        let way = Way::Pod {
+            pods: Box::new(pods),
+            name: name.to_owned(),
+            port,
+        };
+        Ok(Self {
+            way,
+            address,
+            server: ServerName::try_from("localhost")?,
+            tls: connector(&Trust::Any)?,
+        })
     }
 
     /// The called URL or port of a pod.
@@ -131,48 +165,80 @@ impl Https {
             .body(Vec::new())?;
         let answer = async {
             let stream = self.connect().await?;
-            let stream = self.tls.connect(self.server.clone(), stream).await.map_err(|error| self.not_secured(&error))?;
+            let stream = self
+                .tls
+                .connect(self.server.clone(), stream)
+                .await
+                .map_err(|error| self.not_secured(&error))?;
             let (status, body) = exchange(stream, request, MAX_ANSWER_LEN)
                 .await
                 .map_err(|error| anyhow!("the request to {} failed: {error}", self.address))?;
             Ok((status.as_u16(), body.to_vec()))
         };
-        let late = || anyhow!("{} did not answer within {} s", self.address, TIMEOUT.as_secs());
+        let late = || {
+            anyhow!(
+                "{} did not answer within {} s",
+                self.address,
+                TIMEOUT.as_secs()
+            )
+        };
         timeout(TIMEOUT, answer).await.map_err(|_| late())?
     }
 
     /// The host of requests.
     fn host(&self) -> &str {
-        if matches!(self.way, Way::Direct(_)) { &self.address } else { "localhost" }
+        if matches!(self.way, Way::Direct(_)) {
+            &self.address
+        } else {
+            "localhost"
+        }
     }
 
     async fn connect(&self) -> anyhow::Result<Box<dyn Stream>> {
         match &self.way {
             Way::Direct(Url { host, port }) => {
                 let stream = TcpStream::connect((host.as_str(), *port)).await;
-                let advice = || format!("cannot reach {}: is the address right, and do firewalls let it through?", self.address);
+                let advice = || {
+                    format!(
+                        "cannot reach {}: is the address right, and do firewalls let it through?",
+                        self.address
+                    )
+                };
                 Ok(Box::new(stream.with_context(advice)?))
             }
             Way::Pod { pods, name, port } => {
-                let mut forwarder = pods.portforward(name, &[*port]).await.doing(format!("forward to {}", self.address))?;
+                let mut forwarder = pods
+                    .portforward(name, &[*port])
+                    .await
+                    .doing(format!("forward to {}", self.address))?;
                 let stream = forwarder.take_stream(*port);
-                Ok(Box::new(stream.with_context(|| format!("the API server does not forward to {}", self.address))?))
+                Ok(Box::new(stream.with_context(|| {
+                    format!("the API server does not forward to {}", self.address)
+                })?))
             }
         }
     }
 
     /// Explains a failed TLS handshake.
     fn not_secured(&self, error: &io::Error) -> anyhow::Error {
-        let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<rustls::Error>());
+        let cause = error
+            .get_ref()
+            .and_then(|cause| cause.downcast_ref::<rustls::Error>());
         match (cause, &self.way) {
             (Some(rustls::Error::InvalidCertificate(problem)), Way::Direct(_)) => anyhow!(
                 "the certificate of {} is not trusted ({problem}): --ca-file names the certificate that signed it. Where nobody has signed \
                  it, --insecure-skip-tls-verify ignores it",
                 self.address
             ),
-            (_, Way::Direct(_)) => anyhow!("{} does not answer with TLS ({error}): is it the port of a catalog?", self.address),
+            (_, Way::Direct(_)) => anyhow!(
+                "{} does not answer with TLS ({error}): is it the port of a catalog?",
+                self.address
+            ),
             (_, Way::Pod { .. }) => {
-                anyhow!("{} does not answer with TLS ({error}): was the plugin started with --catalog-port?", self.address)
+                anyhow!(
+                    "{} does not answer with TLS ({error}): was the plugin started with --catalog-port?",
+                    self.address
+                )
             }
         }
     }
@@ -190,6 +256,8 @@ fn connector(trust: &Trust) -> anyhow::Result<TlsConnector> {
             config.root_cert = Some(Vec::new());
         }
     }
-    let config = config.rustls_client_config().context("cannot set up TLS for the catalog")?;
+    let config = config
+        .rustls_client_config()
+        .context("cannot set up TLS for the catalog")?;
     Ok(TlsConnector::from(Arc::new(config)))
 }

@@ -6,7 +6,8 @@
 //!   at the broker   ServiceAccount ────────▶ bearer token ─────┴─▶ the same, in the plugin's pod, through the API server
 //! ```
 //!
-//! The catalog says which offers meet the criteria. The broker is another cluster, so the length and the number of its answers are limited.
+//! The catalog says which offers meet the criteria. The broker is another cluster, so the length
+//! and the number of its answers are limited.
 
 mod credentials;
 mod https;
@@ -35,7 +36,8 @@ use https::Https;
 
 /// Maximum number of offers that are read: a broker that goes on for ever is not listened to.
 const MAX_OFFERS: usize = 10_000;
-/// Limit of repetitions of a request that comes too soon after others, and the delay before each. The catalog answers five in a second.
+/// Limit of repetitions of a request that comes too soon after others, and the delay before each.
+/// The catalog answers five in a second.
 const MAX_REPETITIONS: u32 = 10;
 const REPETITION_DELAY: Duration = Duration::from_secs(1);
 /// Maximum length of a refusal that is shown, in characters.
@@ -65,13 +67,21 @@ pub struct Options {
 
 /// The offers that meet the criteria, in their order.
 pub async fn read(access: &Access, options: &Options) -> anyhow::Result<Vec<Entry>> {
-    let token = options.token_file.as_deref().map(credentials::token_in).transpose()?.map(Credentials::Token);
+    let token = options
+        .token_file
+        .as_deref()
+        .map(credentials::token_in)
+        .transpose()?
+        .map(Credentials::Token);
     let (https, credentials) = match &options.place {
         Place::At { url, trust, broker } => {
             let https = Https::direct(url, trust)?;
             let credentials = match token {
                 Some(token) => token,
-                None => credentials::identity(&Cluster::connect(access).await?, broker.as_deref()).await?,
+                None => {
+                    credentials::identity(&Cluster::connect(access).await?, broker.as_deref())
+                        .await?
+                }
             };
             (https, credentials)
         }
@@ -89,32 +99,57 @@ pub async fn read(access: &Access, options: &Options) -> anyhow::Result<Vec<Entr
 }
 
 /// All pages of the answer.
-async fn pages(https: &Https, credentials: &Credentials, criteria: &Parameters) -> anyhow::Result<Vec<Entry>> {
+async fn pages(
+    https: &Https,
+    credentials: &Credentials,
+    criteria: &Parameters,
+) -> anyhow::Result<Vec<Entry>> {
     let (mut offers, mut offset) = (Vec::new(), 0);
     loop {
-        let parameters = Parameters { offset, limit: Some(MAX_PAGE), ..criteria.clone() };
+        let parameters = Parameters {
+            offset,
+            limit: Some(MAX_PAGE),
+            ..criteria.clone()
+        };
         let page = page(https, credentials, &parameters).await?;
         offers.extend(page.offers);
         match page.next {
             None => return Ok(offers),
             Some(_) if offers.len() >= MAX_OFFERS => {
-                bail!("the catalog at {} has more than {MAX_OFFERS} such offers: add criteria", https.address());
+                bail!(
+                    "the catalog at {} has more than {MAX_OFFERS} such offers: add criteria",
+                    https.address()
+                );
             }
             Some(next) if next > offset => offset = next,
-            Some(next) => bail!("the catalog at {} names {next} as the page after {offset}", https.address()),
+            Some(next) => bail!(
+                "the catalog at {} names {next} as the page after {offset}",
+                https.address()
+            ),
         }
     }
 }
 
-async fn page(https: &Https, credentials: &Credentials, parameters: &Parameters) -> anyhow::Result<Page> {
+async fn page(
+    https: &Https,
+    credentials: &Credentials,
+    parameters: &Parameters,
+) -> anyhow::Result<Page> {
     let path = format!("{OFFERS}?{}", query(parameters)?);
     let mut repetitions = 0;
     loop {
         // Each request has a sign-in of its own, because they count for a short time.
-        let (status, body) = https.get(&path, &credentials.header(SystemTime::now())?).await?;
+        let (status, body) = https
+            .get(&path, &credentials.header(SystemTime::now())?)
+            .await?;
         match status {
             200 => {
-                let unreadable = || format!("{} does not answer as a catalog of Liqo does", https.address());
+                let unreadable = || {
+                    format!(
+                        "{} does not answer as a catalog of Liqo does",
+                        https.address()
+                    )
+                };
                 return serde_json::from_slice(&body).with_context(unreadable);
             }
             429 if repetitions < MAX_REPETITIONS => {
@@ -128,33 +163,53 @@ async fn page(https: &Https, credentials: &Credentials, parameters: &Parameters)
 
 /// The query of a URL.
 fn query(parameters: &Parameters) -> anyhow::Result<String> {
-    let Value::Object(parameters) = serde_json::to_value(parameters)? else { bail!("parameters are an object") };
+    let Value::Object(parameters) = serde_json::to_value(parameters)? else {
+        bail!("parameters are an object")
+    };
     let text = |value: Value| match value {
         Value::String(text) => text,
         other => other.to_string(),
     };
-    let pairs = parameters.into_iter().map(|(name, value)| (name, text(value)));
-    Ok(form_urlencoded::Serializer::new(String::new()).extend_pairs(pairs).finish())
+    let pairs = parameters
+        .into_iter()
+        .map(|(name, value)| (name, text(value)));
+    Ok(form_urlencoded::Serializer::new(String::new())
+        .extend_pairs(pairs)
+        .finish())
 }
 
-/// Explains a refusal, with the next step. The catalog's own words name the next step at the broker.
+/// Explains a refusal, with the next step. The catalog's own words name the next step at the
+/// broker.
 fn refusal(address: &str, status: u16, body: &[u8], credentials: &Credentials) -> String {
     let words = serde_json::from_slice::<Value>(body).ok();
     let words = words.as_ref().and_then(|body| body["error"].as_str());
-    let words: String = words.map(plain).unwrap_or_default().chars().take(MAX_REFUSAL_LEN).collect();
+    let words: String = words
+        .map(plain)
+        .unwrap_or_default()
+        .chars()
+        .take(MAX_REFUSAL_LEN)
+        .collect();
     if words.is_empty() {
-        return format!("{address} answers with status {status}, and not as a catalog of Liqo does: is it the right URL?");
+        return format!(
+            "{address} answers with status {status}, and not as a catalog of Liqo does: is it the right URL?"
+        );
     }
     match (status, credentials) {
         (400, _) => format!("the catalog at {address} does not understand the criteria: {words}"),
-        (401, Credentials::Token(_)) => format!("the catalog at {address} does not accept the token: {words}"),
-        (403, Credentials::Token(_)) => format!("the user of the token may not read the catalog at {address}: {words}"),
+        (401, Credentials::Token(_)) => {
+            format!("the catalog at {address} does not accept the token: {words}")
+        }
+        (403, Credentials::Token(_)) => {
+            format!("the user of the token may not read the catalog at {address}: {words}")
+        }
         (401, Credentials::Cluster { broker, .. }) => {
             format!(
                 "the catalog at {address} does not accept the sign-in of this cluster: {words}. Is it the catalog of {broker}?"
             )
         }
-        (403, Credentials::Cluster { .. }) => format!("this cluster may not read the catalog at {address}: {words}"),
+        (403, Credentials::Cluster { .. }) => {
+            format!("this cluster may not read the catalog at {address}: {words}")
+        }
         _ => format!("the catalog at {address} answers with status {status}: {words}"),
     }
 }

@@ -34,10 +34,14 @@ pub(super) enum NoCatalog {
          deploy/broker`, a customer names the broker's catalog with --url https://HOST:PORT"
     )]
     NoPlugin,
-    #[error("pod {pod} of the broker's plugin is not ready: see `kubectl -n {NAMESPACE} describe pod {pod}`")]
+    #[error(
+        "pod {pod} of the broker's plugin is not ready: see `kubectl -n {NAMESPACE} describe pod {pod}`"
+    )]
     NotReady { pod: String },
     /// The pod has no port of that name.
-    #[error("pod {pod} of the broker's plugin has no port {PORT_NAME}: deploy/broker shows how to start it with --catalog-port")]
+    #[error(
+        "pod {pod} of the broker's plugin has no port {PORT_NAME}: deploy/broker shows how to start it with --catalog-port"
+    )]
     NoPort { pod: String },
 }
 
@@ -45,7 +49,11 @@ pub(super) enum NoCatalog {
 pub async fn find(cluster: &Cluster) -> anyhow::Result<Https> {
     let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), NAMESPACE);
     let of_plugin = ListParams::default().labels(&format!("{}={}", SELECTOR.0, SELECTOR.1));
-    let found = pods.list(&of_plugin).await.doing(format!("list the pods in namespace {NAMESPACE}"))?.items;
+    let found = pods
+        .list(&of_plugin)
+        .await
+        .doing(format!("list the pods in namespace {NAMESPACE}"))?
+        .items;
     let (pod, port) = choose(&found)?;
     Https::pod(pods, &pod, port)
 }
@@ -54,12 +62,21 @@ pub async fn find(cluster: &Cluster) -> anyhow::Result<Https> {
 pub(super) fn choose(pods: &[Pod]) -> Result<(String, u16), NoCatalog> {
     let ready = pods.iter().find(|pod| readiness::pod(pod));
     let Some(pod) = ready else {
-        return Err(pods.first().map_or(NoCatalog::NoPlugin, |pod| NoCatalog::NotReady { pod: pod.name_any() }));
+        return Err(pods
+            .first()
+            .map_or(NoCatalog::NoPlugin, |pod| NoCatalog::NotReady {
+                pod: pod.name_any(),
+            }));
     };
     let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
     let mut ports = containers.flat_map(|container| container.ports.iter().flatten());
-    let port = ports.find(|port| port.name.as_deref() == Some(PORT_NAME)).and_then(|port| port.container_port.try_into().ok());
-    port.map(|port| (pod.name_any(), port)).ok_or_else(|| NoCatalog::NoPort { pod: pod.name_any() })
+    let port = ports
+        .find(|port| port.name.as_deref() == Some(PORT_NAME))
+        .and_then(|port| port.container_port.try_into().ok());
+    port.map(|port| (pod.name_any(), port))
+        .ok_or_else(|| NoCatalog::NoPort {
+            pod: pod.name_any(),
+        })
 }
 
 /// A token for the catalog.
@@ -70,13 +87,21 @@ pub async fn token(cluster: &Cluster) -> anyhow::Result<String> {
         expiration_seconds: Some(TOKEN_LIFETIME),
         ..TokenRequestSpec::default()
     };
-    let request = TokenRequest { spec, ..TokenRequest::default() };
-    match accounts.create_token_request(READER, &PostParams::default(), &request).await {
+    let request = TokenRequest {
+        spec,
+        ..TokenRequest::default()
+    };
+    match accounts
+        .create_token_request(READER, &PostParams::default(), &request)
+        .await
+    {
         Err(error) if is_absent(&error) => anyhow::bail!(
             "ServiceAccount {READER} does not exist: run `kubectl apply -n {NAMESPACE} -f deploy/broker` again, or use --token-file"
         ),
         answer => {
-            let answer = answer.doing(format!("get a token for ServiceAccount {READER}: --token-file names another one"))?;
+            let answer = answer.doing(format!(
+                "get a token for ServiceAccount {READER}: --token-file names another one"
+            ))?;
             Ok(answer.status.map(|status| status.token).unwrap_or_default())
         }
     }

@@ -44,7 +44,8 @@ struct Scratch(PathBuf);
 
 impl Scratch {
     fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("liqoctl-catalog-{name}-{}", std::process::id()));
+        let path =
+            std::env::temp_dir().join(format!("liqoctl-catalog-{name}-{}", std::process::id()));
         fs::create_dir_all(&path).unwrap();
         Self(path)
     }
@@ -59,41 +60,76 @@ impl Drop for Scratch {
 impl Fake {
     async fn start(name: &str, answers: Vec<(u16, Value)>) -> Self {
         let directory = Scratch::new(name);
-        let rcgen::CertifiedKey { cert, signing_key } = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+        let rcgen::CertifiedKey { cert, signing_key } =
+            rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
         let ca_file = directory.0.join("ca.pem");
         fs::write(&ca_file, cert.pem()).unwrap();
         let key = PrivatePkcs8KeyDer::from(signing_key.serialize_der()).into();
-        let tls = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()));
-        let tls = tls.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
-        let acceptor = TlsAcceptor::from(Arc::new(tls.with_single_cert(vec![cert.der().clone()], key).unwrap()));
+        let tls =
+            ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()));
+        let tls = tls
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth();
+        let acceptor = TlsAcceptor::from(Arc::new(
+            tls.with_single_cert(vec![cert.der().clone()], key).unwrap(),
+        ));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("https://localhost:{}", listener.local_addr().unwrap().port()).parse().unwrap();
+        let url = format!(
+            "https://localhost:{}",
+            listener.local_addr().unwrap().port()
+        )
+        .parse()
+        .unwrap();
         let (sender, asked) = tokio::sync::mpsc::unbounded_channel();
         tokio::spawn(async move {
             for (status, body) in answers {
-                let Ok(mut stream) = acceptor.accept(listener.accept().await.unwrap().0).await else { continue };
+                let Ok(mut stream) = acceptor.accept(listener.accept().await.unwrap().0).await
+                else {
+                    continue;
+                };
                 let mut head = Vec::new();
                 while !head.ends_with(b"\r\n\r\n") {
                     head.push(stream.read_u8().await.unwrap());
                 }
                 sender.send(String::from_utf8(head).unwrap()).unwrap();
                 let body = body.to_string();
-                let answer = format!("HTTP/1.1 {status} X\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+                let answer = format!(
+                    "HTTP/1.1 {status} X\r\ncontent-length: {}\r\n\r\n{body}",
+                    body.len()
+                );
                 stream.write_all(answer.as_bytes()).await.unwrap();
                 stream.shutdown().await.unwrap();
             }
         });
-        Self { url, ca_file, asked, _directory: directory }
+        Self {
+            url,
+            ca_file,
+            asked,
+            _directory: directory,
+        }
     }
 
     async fn read(&self, credentials: &Credentials) -> anyhow::Result<Vec<Entry>> {
         let https = Https::direct(&self.url, &Trust::File(self.ca_file.clone()))?;
-        pages(&https, credentials, &Parameters { currency: Some("EUR".into()), ..Parameters::default() }).await
+        pages(
+            &https,
+            credentials,
+            &Parameters {
+                currency: Some("EUR".into()),
+                ..Parameters::default()
+            },
+        )
+        .await
     }
 }
 
 fn cluster() -> Credentials {
-    Credentials::Cluster { identity: ClusterIdentity::generate().unwrap().into(), audience: id(9), broker: "milan".into() }
+    Credentials::Cluster {
+        identity: ClusterIdentity::generate().unwrap().into(),
+        audience: id(9),
+        broker: "milan".into(),
+    }
 }
 
 #[tokio::test]
@@ -103,15 +139,31 @@ async fn all_pages_are_read_each_with_a_sign_in_for_the_broker() {
     let busy = json!({ "error": "too many requests" });
     let mut fake = Fake::start("pages", vec![(200, first), (429, busy), (200, second)]).await;
     let credentials = cluster();
-    let names: Vec<String> = fake.read(&credentials).await.unwrap().into_iter().map(|entry| entry.name).collect();
+    let names: Vec<String> = fake
+        .read(&credentials)
+        .await
+        .unwrap()
+        .into_iter()
+        .map(|entry| entry.name)
+        .collect();
     assert_eq!(names, ["turin", "genoa"]);
     for offset in [0, 1, 1] {
         let head = fake.asked.recv().await.unwrap();
-        let expected = format!("GET /catalog/v1/offers?currency=EUR&limit=100&offset={offset}&sort=name HTTP/1.1");
+        let expected = format!(
+            "GET /catalog/v1/offers?currency=EUR&limit=100&offset={offset}&sort=name HTTP/1.1"
+        );
         assert_eq!(head.lines().next(), Some(expected.as_str()));
-        let sign_in = head.lines().find_map(|line| line.strip_prefix("authorization: LiqoCluster ")).unwrap();
-        let Credentials::Cluster { identity, .. } = &credentials else { unreachable!() };
-        assert_eq!(sign_in::signer(sign_in, &id(9), SystemTime::now()).as_ref(), Ok(identity.id()));
+        let sign_in = head
+            .lines()
+            .find_map(|line| line.strip_prefix("authorization: LiqoCluster "))
+            .unwrap();
+        let Credentials::Cluster { identity, .. } = &credentials else {
+            unreachable!()
+        };
+        assert_eq!(
+            sign_in::signer(sign_in, &id(9), SystemTime::now()).as_ref(),
+            Ok(identity.id())
+        );
     }
 }
 
@@ -119,9 +171,19 @@ async fn all_pages_are_read_each_with_a_sign_in_for_the_broker() {
 async fn a_catalog_that_goes_in_circles_or_answers_nonsense_is_left() {
     let token = || Credentials::Token("x".into());
     let circle = json!({ "offers": [entry("turin")], "total": 2, "next": 0 });
-    let error = Fake::start("circle", vec![(200, circle)]).await.read(&token()).await.unwrap_err().to_string();
+    let error = Fake::start("circle", vec![(200, circle)])
+        .await
+        .read(&token())
+        .await
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("names 0 as the page after 0"), "{error}");
-    let error = Fake::start("nonsense", vec![(200, json!([]))]).await.read(&token()).await.unwrap_err().to_string();
+    let error = Fake::start("nonsense", vec![(200, json!([]))])
+        .await
+        .read(&token())
+        .await
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("does not answer as a catalog"), "{error}");
 }
 
@@ -130,11 +192,24 @@ async fn a_certificate_that_nobody_signed_needs_a_flag() {
     let page = json!({ "offers": [], "total": 0 });
     let fake = Fake::start("trusted", vec![(200, page.clone()), (200, page)]).await;
     let other = Fake::start("other", Vec::new()).await;
-    let get = async |trust: Trust| Https::direct(&fake.url, &trust)?.get(OFFERS, "Bearer x").await;
-    let error = get(Trust::File(other.ca_file.clone())).await.unwrap_err().to_string();
-    assert!(error.contains("--ca-file") && error.contains("--insecure-skip-tls-verify"), "{error}");
+    let get = async |trust: Trust| {
+        Https::direct(&fake.url, &trust)?
+            .get(OFFERS, "Bearer x")
+            .await
+    };
+    let error = get(Trust::File(other.ca_file.clone()))
+        .await
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("--ca-file") && error.contains("--insecure-skip-tls-verify"),
+        "{error}"
+    );
     assert_eq!(get(Trust::Any).await.unwrap().0, 200);
-    let error = Https::direct(&fake.url, &Trust::File("/nope".into())).err().unwrap().to_string();
+    let error = Https::direct(&fake.url, &Trust::File("/nope".into()))
+        .err()
+        .unwrap()
+        .to_string();
     assert_eq!(error, "cannot read the certificates in /nope");
 }
 
@@ -147,9 +222,16 @@ fn a_url_is_a_host_and_a_port() {
     ] {
         assert_eq!(text.parse::<Url>().unwrap().to_string(), shown);
     }
-    for text in
-        ["", "milan", "http://milan", "https://", "https://milan/catalog", "https://milan?a", "https://u@milan", "https://a:b"]
-    {
+    for text in [
+        "",
+        "milan",
+        "http://milan",
+        "https://",
+        "https://milan/catalog",
+        "https://milan?a",
+        "https://u@milan",
+        "https://a:b",
+    ] {
         assert!(text.parse::<Url>().is_err(), "{text:?}");
     }
 }
@@ -169,17 +251,29 @@ fn criteria_are_encoded_for_the_url() {
 #[test]
 fn a_refusal_names_the_next_step() {
     let body = |error: &str| json!({ "error": error }).to_string();
-    let said =
-        |status, error: &str, credentials: &Credentials| refusal("milan:8443", status, body(error).as_bytes(), credentials);
+    let said = |status, error: &str, credentials: &Credentials| {
+        refusal("milan:8443", status, body(error).as_bytes(), credentials)
+    };
     let token = Credentials::Token("x".into());
-    assert_eq!(said(400, "capacity: no", &token), "the catalog at milan:8443 does not understand the criteria: capacity: no");
+    assert_eq!(
+        said(400, "capacity: no", &token),
+        "the catalog at milan:8443 does not understand the criteria: capacity: no"
+    );
     assert!(said(401, "no token", &token).ends_with("does not accept the token: no token"));
-    assert!(said(403, "bind it", &token).contains("may not read the catalog at milan:8443: bind it"));
+    assert!(
+        said(403, "bind it", &token).contains("may not read the catalog at milan:8443: bind it")
+    );
     assert!(said(401, "too old", &cluster()).ends_with("too old. Is it the catalog of milan?"));
-    assert!(said(403, "unknown\u{1b}", &cluster()).ends_with("this cluster may not read the catalog at milan:8443: unknown"));
+    assert!(
+        said(403, "unknown\u{1b}", &cluster())
+            .ends_with("this cluster may not read the catalog at milan:8443: unknown")
+    );
     assert!(said(503, &"x".repeat(9999), &token).len() < 600);
     let other = refusal("milan:8443", 404, b"<html>", &token);
-    assert!(other.contains("status 404") && other.contains("right URL"), "{other}");
+    assert!(
+        other.contains("status 404") && other.contains("right URL"),
+        "{other}"
+    );
 }
 
 #[test]
@@ -206,7 +300,13 @@ fn a_token_file_has_one_token() {
     };
     assert_eq!(read("abc.def\n").unwrap(), "abc.def");
     for text in ["", "\n", "a b", "a\nb", "ä"] {
-        assert!(read(text).unwrap_err().to_string().contains("contains no token"), "{text:?}");
+        assert!(
+            read(text)
+                .unwrap_err()
+                .to_string()
+                .contains("contains no token"),
+            "{text:?}"
+        );
     }
     assert!(token_in(Path::new("/nope")).is_err());
 }
@@ -221,22 +321,39 @@ fn the_pod_of_the_plugin_is_a_ready_one_with_the_port_of_the_catalog() {
         .unwrap()
     };
     let ports = json!([{ "name": "grpc", "containerPort": 7000 }, { "name": "catalog", "containerPort": 8443 }]);
-    let both = [pod("old", "False", ports.clone()), pod("new", "True", ports.clone())];
+    let both = [
+        pod("old", "False", ports.clone()),
+        pod("new", "True", ports.clone()),
+    ];
     assert_eq!(choose(&both), Ok(("new".to_owned(), 8443)));
     assert_eq!(choose(&[]), Err(NoCatalog::NoPlugin));
-    assert!(NoCatalog::NoPlugin.to_string().contains("--url"), "a customer has no plugin");
-    assert_eq!(choose(&both[..1]), Err(NoCatalog::NotReady { pod: "old".into() }));
-    assert_eq!(choose(&[pod("new", "True", json!([]))]), Err(NoCatalog::NoPort { pod: "new".into() }));
+    assert!(
+        NoCatalog::NoPlugin.to_string().contains("--url"),
+        "a customer has no plugin"
+    );
+    assert_eq!(
+        choose(&both[..1]),
+        Err(NoCatalog::NotReady { pod: "old".into() })
+    );
+    assert_eq!(
+        choose(&[pod("new", "True", json!([]))]),
+        Err(NoCatalog::NoPort { pod: "new".into() })
+    );
 }
 
 #[test]
 fn the_manifests_have_what_the_command_looks_for() {
     let account = include_str!("../../../../../deploy/broker/account.yaml");
-    assert!(account.contains(&format!("kind: ServiceAccount\nmetadata:\n  name: {READER}\n")));
+    assert!(account.contains(&format!(
+        "kind: ServiceAccount\nmetadata:\n  name: {READER}\n"
+    )));
     assert!(account.contains(&format!("kind: ServiceAccount\n    name: {READER}\n")));
     let deployment = include_str!("../../../../../deploy/broker/deployment.yaml");
     assert!(deployment.contains(&format!("{}: {}\n", SELECTOR.0, SELECTOR.1)));
-    assert!(deployment.contains(&format!("- name: {PORT_NAME}\n")) && deployment.contains("--catalog-port="));
+    assert!(
+        deployment.contains(&format!("- name: {PORT_NAME}\n"))
+            && deployment.contains("--catalog-port=")
+    );
 }
 
 #[test]
@@ -247,7 +364,9 @@ fn the_table_shows_what_offers_are_chosen_by() {
     far["accepted"] = json!(false);
     far["prices"] = json!({ "currency": "EUR", "rates": { "cpu": "0.04", "memory": "0.005" } });
     far["latencyMicroseconds"] = json!(12_345);
-    let entries: Vec<Entry> = [entry("turin"), far].map(|entry| from_value(entry).unwrap()).into();
+    let entries: Vec<Entry> = [entry("turin"), far]
+        .map(|entry| from_value(entry).unwrap())
+        .into();
     let behind = id(3);
     let expected = format!(
         "\

@@ -12,7 +12,9 @@ pub fn table(entries: &[Entry]) -> String {
     if entries.is_empty() {
         return "No offer meets these criteria.".to_owned();
     }
-    let header = ["PROVIDER", "POOL", "AMOUNTS", "PRICES", "LATENCY", "HOPS", "ACCEPTED"];
+    let header = [
+        "PROVIDER", "POOL", "AMOUNTS", "PRICES", "LATENCY", "HOPS", "ACCEPTED",
+    ];
     output::table(&header, entries.iter().map(row))
 }
 
@@ -22,8 +24,13 @@ fn row(entry: &Entry) -> Vec<String> {
         plain(&entry.name),
         plain(&entry.pool),
         plain(&entry.capacity.rounded()),
-        entry.prices.as_ref().map_or_else(|| "-".to_owned(), |prices| plain(&prices.to_string())),
-        entry.latency_microseconds.map_or_else(|| "-".to_owned(), latency),
+        entry
+            .prices
+            .as_ref()
+            .map_or_else(|| "-".to_owned(), |prices| plain(&prices.to_string())),
+        entry
+            .latency_microseconds
+            .map_or_else(|| "-".to_owned(), latency),
         hops(entry),
         accepted.to_owned(),
     ]
@@ -34,8 +41,18 @@ fn latency(microseconds: u32) -> String {
     format!("{:.1} ms", f64::from(microseconds) / 1000.0)
 }
 
-/// The number of clusters that the offer comes through, and the IDs of those behind the provider: `2 via 7mwcpa`.
+/// The number of clusters that the offer comes through, and the IDs of those behind the provider:
+/// `2 via 7mwcpa`.
 fn hops(entry: &Entry) -> String {
-    let behind: Vec<String> = entry.path.iter().skip(1).map(|id| id.short().to_owned()).collect();
-    if behind.is_empty() { entry.hops.to_string() } else { format!("{} via {}", entry.hops, via(&behind)) }
+    let behind: Vec<String> = entry
+        .path
+        .iter()
+        .skip(1)
+        .map(|id| id.short().to_owned())
+        .collect();
+    if behind.is_empty() {
+        entry.hops.to_string()
+    } else {
+        format!("{} via {}", entry.hops, via(&behind))
+    }
 }

@@ -1,7 +1,8 @@
 //! The Helm chart in deploy/charts/liqo, from the manifests and settings of `liqoctl install`.
 //!
-//! The renderer of [`crate::manifests`] runs with placeholders, and the text gets Helm's expressions in their places (`templates`, `slots`).
-//! The table of [`crate::settings::table`] gives values, their schema, the tables in the documentation (`values`, `schema`, `pages`), and
+//! The renderer of [`crate::manifests`] runs with placeholders, and the text gets Helm's
+//! expressions in their places (`templates`, `slots`). The table of [`crate::settings::table`]
+//! gives values, their schema, the tables in the documentation (`values`, `schema`, `pages`), and
 //! what the chart does with keys of other versions (`rules`).
 
 mod pages;
@@ -27,13 +28,26 @@ const COMMAND: &str = "cargo run -p liqoctl -- generate chart";
 pub fn files() -> anyhow::Result<BTreeMap<String, String>> {
     let mut files = templates::files()?;
     for (file, text) in generate::definition_files()? {
-        // With the label of `liqoctl install`, by which it knows the definitions of this Liqo: Helm does not label them.
-        files.insert(format!("crds/{file}"), text.replace("generate crds", "generate chart"));
+        // With the label of `liqoctl install`, by which it knows the definitions of this Liqo: Helm
+        // does not label them.
+        files.insert(
+            format!("crds/{file}"),
+            text.replace("generate crds", "generate chart"),
+        );
     }
     let helpers = include_str!("helpers.tpl");
-    files.insert("templates/_helpers.tpl".into(), format!("{}{helpers}", comment()));
-    files.insert("templates/_rules.tpl".into(), format!("{}{}", comment(), rules::template()));
-    files.insert("templates/NOTES.txt".into(), include_str!("NOTES.txt").to_owned());
+    files.insert(
+        "templates/_helpers.tpl".into(),
+        format!("{}{helpers}", comment()),
+    );
+    files.insert(
+        "templates/_rules.tpl".into(),
+        format!("{}{}", comment(), rules::template()),
+    );
+    files.insert(
+        "templates/NOTES.txt".into(),
+        include_str!("NOTES.txt").to_owned(),
+    );
     files.insert("values.yaml".into(), values::text());
     files.insert("values.schema.json".into(), schema::text()?);
     files.insert("Chart.yaml".into(), pages::chart()?);
@@ -56,7 +70,9 @@ pub fn write(directory: &Path) -> anyhow::Result<()> {
         fs::write(path, text).with_context(failed)?;
     }
     for path in present(directory).with_context(failed)? {
-        let known = path.strip_prefix(directory).is_ok_and(|path| path.to_str().is_some_and(|path| files.contains_key(path)));
+        let known = path
+            .strip_prefix(directory)
+            .is_ok_and(|path| path.to_str().is_some_and(|path| files.contains_key(path)));
         if !known {
             fs::remove_file(&path).with_context(failed)?;
         }
@@ -69,7 +85,11 @@ fn present(directory: &Path) -> std::io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(directory)? {
         let path = entry?.path();
-        if path.is_dir() { found.extend(present(&path)?) } else { found.push(path) }
+        if path.is_dir() {
+            found.extend(present(&path)?);
+        } else {
+            found.push(path);
+        }
     }
     Ok(found)
 }
@@ -100,9 +120,18 @@ mod tests {
         let files = files().unwrap();
         for (file, text) in &files {
             let found = fs::read_to_string(directory.join(file)).unwrap_or_default();
-            assert!(found == *text, "deploy/charts/liqo/{file} is not current: {hint}");
+            assert!(
+                found == *text,
+                "deploy/charts/liqo/{file} is not current: {hint}"
+            );
         }
-        let name = |path: PathBuf| path.strip_prefix(&directory).unwrap().to_str().unwrap().to_owned();
+        let name = |path: PathBuf| {
+            path.strip_prefix(&directory)
+                .unwrap()
+                .to_str()
+                .unwrap()
+                .to_owned()
+        };
         let found: BTreeSet<String> = present(&directory).unwrap().into_iter().map(name).collect();
         assert_eq!(found, files.into_keys().collect(), "{hint}");
     }
@@ -110,35 +139,71 @@ mod tests {
     #[test]
     fn the_page_on_installing_has_the_current_keys_of_other_versions() {
         let page = fs::read_to_string(root().join("docs/install.md")).unwrap();
-        assert!(page == pages::with_keys_of_liqo(&page).unwrap(), "run `{COMMAND}` and commit the result");
+        assert!(
+            page == pages::with_keys_of_liqo(&page).unwrap(),
+            "run `{COMMAND}` and commit the result"
+        );
     }
 
     #[test]
     fn each_setting_is_explained_in_the_docs() {
         let read = |page: &str| fs::read_to_string(root().join("docs").join(page)).unwrap();
-        let pages = ["install.md", "network.md", "discovery.md"].map(read).concat();
-        let with_parts =
-            |key: &str| key.split_once(".image.").map_or(key.to_owned(), |(component, _)| format!("{component}.image"));
-        for row in table::rows().filter(|row| row.is_for_install() && !row.key.starts_with("global.")) {
-            assert!(pages.contains(&format!("`{}`", with_parts(row.key))), "{} is in no table of docs", row.key);
+        let pages = ["install.md", "network.md", "discovery.md"]
+            .map(read)
+            .concat();
+        let with_parts = |key: &str| {
+            key.split_once(".image.")
+                .map_or(key.to_owned(), |(component, _)| {
+                    format!("{component}.image")
+                })
+        };
+        for row in
+            table::rows().filter(|row| row.is_for_install() && !row.key.starts_with("global."))
+        {
+            assert!(
+                pages.contains(&format!("`{}`", with_parts(row.key))),
+                "{} is in no table of docs",
+                row.key
+            );
         }
     }
 
     #[test]
     fn the_chart_says_nothing_that_differs_between_two_renderings() {
-        for (file, text) in files().unwrap().iter().filter(|(file, _)| file.starts_with("templates/")) {
-            for word in ["lookup", "randAlpha", "uuidv4", "now |", "genCA", "caBundle", "webhooks:", "derivePassword"] {
+        for (file, text) in files()
+            .unwrap()
+            .iter()
+            .filter(|(file, _)| file.starts_with("templates/"))
+        {
+            for word in [
+                "lookup",
+                "randAlpha",
+                "uuidv4",
+                "now |",
+                "genCA",
+                "caBundle",
+                "webhooks:",
+                "derivePassword",
+            ] {
                 assert!(!text.contains(word), "{file} contains {word}");
             }
             // Helm reads YAML 1.1, in which these words without quotes are true or false.
             let is_ambiguous = |line: &str| {
-                let word = line.rsplit_once(' ').map_or(line, |(_, word)| word).to_ascii_lowercase();
+                let word = line
+                    .rsplit_once(' ')
+                    .map_or(line, |(_, word)| word)
+                    .to_ascii_lowercase();
                 ["y", "n", "yes", "no", "on", "off"].contains(&word.as_str())
             };
             let ambiguous = text.lines().find(|line| is_ambiguous(line));
             assert_eq!(ambiguous, None, "{file}");
             // Flux once split documents at such a line within a text.
-            assert!(!text.lines().any(|line| line != "---" && line.trim() == "---"), "{file}");
+            assert!(
+                !text
+                    .lines()
+                    .any(|line| line != "---" && line.trim() == "---"),
+                "{file}"
+            );
         }
     }
 }

@@ -10,18 +10,23 @@ use crate::{
 
 /// The expression for a value that may be absent, as may be the maps around it.
 pub fn value_of(key: &str) -> String {
-    key.split('.').fold(String::new(), |path, part| match path.as_str() {
-        "" if part.contains('-') => format!("(index .Values {part:?})"),
-        "" => format!(".Values.{part}"),
-        path => format!("({path}).{part}"),
-    })
+    key.split('.')
+        .fold(String::new(), |path, part| match path.as_str() {
+            "" if part.contains('-') => format!("(index .Values {part:?})"),
+            "" => format!(".Values.{part}"),
+            path => format!("({path}).{part}"),
+        })
 }
 
 /// The named templates `liqo.check`, which every file includes first, and `liqo.notes`.
 pub fn template() -> String {
     let mut text = String::from("\n{{- define \"liqo.check\" -}}\n");
     for (condition, sentence) in requirements() {
-        let _ = writeln!(text, "{{{{- if {condition} }}}}{{{{ fail {} }}}}{{{{ end }}}}", literal(&sentence));
+        let _ = writeln!(
+            text,
+            "{{{{- if {condition} }}}}{{{{ fail {} }}}}{{{{ end }}}}",
+            literal(&sentence)
+        );
     }
     for row in table::keys_of_liqo() {
         let refused = refused(row).into_iter();
@@ -31,7 +36,11 @@ pub fn template() -> String {
     for row in table::keys_of_liqo().filter(|row| !matches!(row.class, Class::Refused(_))) {
         let is_there = || format!("not (kindIs \"invalid\" {})", value_of(row.key));
         let condition = mapping(row).map_or_else(is_there, |(condition, _)| condition);
-        let _ = writeln!(text, "{{{{- if {condition} }}}}\n- {}.\n{{{{- end }}}}", row.note());
+        let _ = writeln!(
+            text,
+            "{{{{- if {condition} }}}}\n- {}.\n{{{{- end }}}}",
+            row.note()
+        );
     }
     text + "{{- end }}\n"
 }
@@ -65,18 +74,27 @@ fn literal(sentence: &str) -> String {
 }
 
 fn refused(row: &Row) -> Option<String> {
-    let Class::Refused(when) = row.class else { return None };
+    let Class::Refused(when) = row.class else {
+        return None;
+    };
     let value = value_of(row.key);
     let condition = match when {
         When::False => format!("eq (toString {value}) \"false\""),
-        When::Set => format!("and (include \"liqo.sets\" (dict \"value\" {value})) (ne (toString {value}) \"false\")"),
+        When::Set => format!(
+            "and (include \"liqo.sets\" (dict \"value\" {value})) (ne (toString {value}) \"false\")"
+        ),
     };
-    Some(format!("{{{{- if {condition} }}}}{{{{ fail {} }}}}{{{{ end }}}}", literal(&row.note())))
+    Some(format!(
+        "{{{{- if {condition} }}}}{{{{ fail {} }}}}{{{{ end }}}}",
+        literal(&row.note())
+    ))
 }
 
 /// When the value of a mapped key counts, and what it is for its target.
 fn mapping(row: &Row) -> Option<(String, String)> {
-    let Class::Mapped(_, convert) = row.class else { return None };
+    let Class::Mapped(_, convert) = row.class else {
+        return None;
+    };
     let value = value_of(row.key);
     let sets = format!("include \"liqo.sets\" (dict \"value\" {value})");
     Some(match convert {
@@ -89,11 +107,16 @@ fn mapping(row: &Row) -> Option<(String, String)> {
 
 /// Sets the key of this version, if it has its default.
 fn mapped(row: &Row) -> Option<String> {
-    let Class::Mapped(target, _) = row.class else { return None };
+    let Class::Mapped(target, _) = row.class else {
+        return None;
+    };
     let (condition, new) = mapping(row)?;
     let default = table::find(target)?.default;
-    let (map, name) =
-        target.rsplit_once('.').map_or((".Values".to_owned(), target), |(map, name)| (format!(".Values.{map}"), name));
+    let (map, name) = target
+        .rsplit_once('.')
+        .map_or((".Values".to_owned(), target), |(map, name)| {
+            (format!(".Values.{map}"), name)
+        });
     Some(format!(
         "{{{{- if and ({condition}) (eq (toJson .Values.{target}) `{default}`) }}}}{{{{ $_ := set {map} {name:?} {new} }}}}{{{{ end }}}}"
     ))
@@ -107,7 +130,10 @@ mod tests {
     fn values_that_may_be_absent_are_read_without_an_error() {
         assert_eq!(value_of("tag"), ".Values.tag");
         assert_eq!(value_of("ipam.podCIDR"), "(.Values.ipam).podCIDR");
-        assert_eq!(value_of("gateway.config.portOverride"), "((.Values.gateway).config).portOverride");
+        assert_eq!(
+            value_of("gateway.config.portOverride"),
+            "((.Values.gateway).config).portOverride"
+        );
         assert_eq!(value_of("liqo-crds"), "(index .Values \"liqo-crds\")");
     }
 }

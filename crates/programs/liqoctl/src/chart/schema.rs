@@ -1,4 +1,5 @@
-//! values.schema.json: which keys there are, and which values they take. A key that is not in it is refused.
+//! values.schema.json: which keys there are, and which values they take. A key that is not in it is
+//! refused.
 
 use serde_json::{Map, Value, json};
 
@@ -18,21 +19,32 @@ pub fn text() -> anyhow::Result<String> {
 fn map(path: &str, nodes: &[(&'static str, Node)]) -> Value {
     let mut properties = Map::new();
     for (name, node) in nodes {
-        let path = if path.is_empty() { (*name).to_owned() } else { format!("{path}.{name}") };
+        let path = if path.is_empty() {
+            (*name).to_owned()
+        } else {
+            format!("{path}.{name}")
+        };
         let schema = match node {
             Node::Value(row) => value(row),
             Node::Map(inner) => map(&path, inner),
         };
         properties.insert((*name).to_owned(), schema);
     }
-    let required: Vec<&str> = nodes.iter().filter(|(_, node)| has_default(node)).map(|(name, _)| *name).collect();
+    let required: Vec<&str> = nodes
+        .iter()
+        .filter(|(_, node)| has_default(node))
+        .map(|(name, _)| *name)
+        .collect();
     if path.is_empty() {
         // Helm adds it to the values of a chart that another one depends on.
-        properties.entry("global").or_insert_with(|| json!({ "type": "object" }));
+        properties
+            .entry("global")
+            .or_insert_with(|| json!({ "type": "object" }));
     }
     let mut schema = json!({ "type": "object", "additionalProperties": path == "global", "properties": properties });
     if !required.is_empty() {
-        // Helm removes a key whose value is null. Without its default the templates would have no value.
+        // Helm removes a key whose value is null. Without its default the templates would have no
+        // value.
         schema["required"] = json!(required);
     } else if path != "global" {
         schema["type"] = json!(["object", "null"]);
@@ -50,7 +62,9 @@ fn has_default(node: &Node) -> bool {
 fn value(row: &Row) -> Value {
     let own = match row.class {
         // What the target takes: the schema judges values before the chart maps them.
-        Class::Mapped(target, table::Convert::Same) => table::find(target).map_or(row.kind, |target| target.kind),
+        Class::Mapped(target, table::Convert::Same) => {
+            table::find(target).map_or(row.kind, |target| target.kind)
+        }
         _ => row.kind,
     };
     let mut schema = of_kind(own);
@@ -60,32 +74,51 @@ fn value(row: &Row) -> Value {
     if row.key == "extraLabels" || row.key.ends_with(".podLabels") {
         schema["propertyNames"] = json!({ "not": { "pattern": "liqo\\.io/" } });
     }
-    schema["description"] = json!(if row.is_in_chart() { row.text.to_owned() } else { row.note() });
+    schema["description"] = json!(if row.is_in_chart() {
+        row.text.to_owned()
+    } else {
+        row.note()
+    });
     schema
 }
 
 /// Also accepts null and an empty text, which values files of other versions have.
 fn may_be_nothing(schema: &mut Value) {
-    let Some(accepted) = schema.get("type") else { return };
-    let mut types: Vec<Value> = accepted.as_array().cloned().unwrap_or_else(|| vec![accepted.clone()]);
+    let Some(accepted) = schema.get("type") else {
+        return;
+    };
+    let mut types: Vec<Value> = accepted
+        .as_array()
+        .cloned()
+        .unwrap_or_else(|| vec![accepted.clone()]);
     types.push(json!("null"));
     schema["type"] = json!(types);
     if let Some(values) = schema.get_mut("enum").and_then(Value::as_array_mut) {
         values.extend([json!(""), Value::Null]);
     }
-    if let Some(pattern) = schema.get("pattern").and_then(Value::as_str).map(str::to_owned) {
+    if let Some(pattern) = schema
+        .get("pattern")
+        .and_then(Value::as_str)
+        .map(str::to_owned)
+    {
         schema["pattern"] = json!(format!("^$|{pattern}"));
     }
 }
 
 fn of_kind(kind: Kind) -> Value {
     let texts = |pattern: &str| {
-        if pattern.is_empty() { json!({ "type": "string" }) } else { json!({ "type": "string", "pattern": pattern }) }
+        if pattern.is_empty() {
+            json!({ "type": "string" })
+        } else {
+            json!({ "type": "string", "pattern": pattern })
+        }
     };
     match kind {
         Kind::Text(pattern) => texts(pattern),
         Kind::Bool => json!({ "type": "boolean" }),
-        Kind::Integer(least, most) => json!({ "type": "integer", "minimum": least, "maximum": most }),
+        Kind::Integer(least, most) => {
+            json!({ "type": "integer", "minimum": least, "maximum": most })
+        }
         Kind::OptionalInteger(least, most) => {
             json!({ "type": ["integer", "string"], "minimum": least, "maximum": most, "pattern": "^[0-9]*$" })
         }

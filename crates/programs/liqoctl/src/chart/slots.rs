@@ -1,4 +1,5 @@
-//! Places in an object that Helm fills. The object gets a token for each, which survives the conversion to YAML.
+//! Places in an object that Helm fills. The object gets a token for each, which survives the
+//! conversion to YAML.
 
 use serde_json::{Map, Value};
 
@@ -23,7 +24,8 @@ impl Slots {
         Value::String(self.token(format!("{{{{ toJson ({expression}) }}}}")))
     }
 
-    /// Adds lines to a map. `$I` in them is the indentation of the map's keys, `$N` that of what is inside of one.
+    /// Adds lines to a map. `$I` in them is the indentation of the map's keys, `$N` that of what is
+    /// inside of one.
     pub fn entry(&mut self, map: &mut Value, lines: &str) {
         if !map.is_object() {
             *map = Value::Object(Map::new());
@@ -43,17 +45,29 @@ impl Slots {
     /// The YAML or JSON with the texts in the places of the tokens.
     pub fn fill(&self, text: &str) -> String {
         let escaped = text.replace("{{", "{{ \"{{\" }}");
-        escaped.lines().map(|line| self.filled(line) + "\n").collect()
+        escaped
+            .lines()
+            .map(|line| self.filled(line) + "\n")
+            .collect()
     }
 
     fn filled(&self, line: &str) -> String {
         let content = line.trim_start();
         let indent = line.len() - content.len();
-        let is_whole = |content: &str| content.starts_with(TOKEN) && (content.len() == TOKEN_LENGTH || content.contains("null"));
+        let is_whole = |content: &str| {
+            content.starts_with(TOKEN)
+                && (content.len() == TOKEN_LENGTH || content.contains("null"))
+        };
         if is_whole(content) || content.strip_prefix("- ").is_some_and(is_whole) {
-            let lines = self.text_at(content.trim_start_matches("- ")).replace("$I", &indent.to_string());
+            let lines = self
+                .text_at(content.trim_start_matches("- "))
+                .replace("$I", &indent.to_string());
             let lines = lines.replace("$N", &(indent + 2).to_string());
-            return lines.lines().map(|line| format!("{:indent$}{line}", "")).collect::<Vec<_>>().join("\n");
+            return lines
+                .lines()
+                .map(|line| format!("{:indent$}{line}", ""))
+                .collect::<Vec<_>>()
+                .join("\n");
         }
         let mut line = line.to_owned();
         while let Some(at) = line.find(TOKEN) {
@@ -69,8 +83,12 @@ impl Slots {
     }
 
     fn text_at(&self, token: &str) -> &str {
-        let index = token.get(TOKEN.len()..TOKEN_LENGTH).and_then(|number| number.parse::<usize>().ok());
-        index.and_then(|index| self.texts.get(index)).map_or("", String::as_str)
+        let index = token
+            .get(TOKEN.len()..TOKEN_LENGTH)
+            .and_then(|number| number.parse::<usize>().ok());
+        index
+            .and_then(|index| self.texts.get(index))
+            .map_or("", String::as_str)
     }
 }
 
@@ -87,7 +105,10 @@ mod tests {
         let mut slots = Slots::default();
         let mut object = json!({ "list": [{ "name": "x" }], "text": "{{ not ours }}" });
         object["value"] = slots.json(".Values.a");
-        slots.entry(&mut object["list"][0], "{{- with .Values.b }}\nmore:\n{{- toYaml . | nindent $N }}\n{{- end }}");
+        slots.entry(
+            &mut object["list"][0],
+            "{{- with .Values.b }}\nmore:\n{{- toYaml . | nindent $N }}\n{{- end }}",
+        );
         slots.item(&mut object["list"], "{{- toYaml .Values.c | nindent $I }}");
         let text = slots.fill(&output::yaml(&object).unwrap());
         let expected = "list:\n- name: x\n  {{- with .Values.b }}\n  more:\n  {{- toYaml . | nindent 4 }}\n  {{- end }}\n\

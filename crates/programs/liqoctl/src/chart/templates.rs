@@ -51,14 +51,19 @@ const NOTHING: [&str; 13] = [
     "network.gateways.addresses=",
     "network.gateways.tlsAddresses=",
 ];
-/// Objects that are there only with some values: a setting without them, and the condition for them.
+/// Objects that are there only with some values: a setting without them, and the condition for
+/// them.
 const CONDITIONS: [(&str, &str); 2] = [
-    ("controllerManager.replicas=1", "gt (int .Values.controllerManager.replicas) 1"),
+    (
+        "controllerManager.replicas=1",
+        "gt (int .Values.controllerManager.replicas) 1",
+    ),
     ("discovery.autoPeering=", ".Values.discovery.autoPeering"),
 ];
 /// Lines of a map's entry, if the value is not empty.
 const LABELS: &str = "{{- with .Values.extraLabels }}\n{{- toYaml . | nindent $I }}\n{{- end }}";
-const ANNOTATIONS: &str = "{{- with .Values.extraAnnotations }}\nannotations:\n{{- toYaml . | nindent $N }}\n{{- end }}";
+const ANNOTATIONS: &str =
+    "{{- with .Values.extraAnnotations }}\nannotations:\n{{- toYaml . | nindent $N }}\n{{- end }}";
 const SERVICE_ANNOTATIONS: &str = "{{- with merge (dict) .Values.authentication.service.annotations .Values.extraAnnotations }}\nannotations:\n\
                                    {{- toYaml . | nindent $N }}\n{{- end }}";
 const NODE_PORT: &str = "{{- if ne (toString .Values.authentication.service.nodePort) \"\" }}\n\
@@ -78,15 +83,28 @@ struct Renderings {
 }
 
 fn values(settings: &[&str]) -> anyhow::Result<Values> {
-    Ok(Values::resolve(&Settings::parse(settings)?, &Present::default(), "x"))
+    Ok(Values::resolve(
+        &Settings::parse(settings)?,
+        &Present::default(),
+        "x",
+    ))
 }
 
 /// The templates with objects, and those with parts of them: path and content.
 pub fn files() -> anyhow::Result<BTreeMap<String, String>> {
-    let renderings = Renderings { everything: values(&EVERYTHING)?, nothing: values(&NOTHING)?, defaults: values(&[])? };
+    let renderings = Renderings {
+        everything: values(&EVERYTHING)?,
+        nothing: values(&NOTHING)?,
+        defaults: values(&[])?,
+    };
     let without: Vec<(Values, &str)> = CONDITIONS
         .iter()
-        .map(|(setting, condition)| Ok((values(&[&EVERYTHING[..], &[*setting]].concat())?, *condition)))
+        .map(|(setting, condition)| {
+            Ok((
+                values(&[&EVERYTHING[..], &[*setting]].concat())?,
+                *condition,
+            ))
+        })
         .collect::<anyhow::Result<_>>()?;
     let mut parts = comment();
     let mut files = BTreeMap::new();
@@ -96,11 +114,19 @@ pub fn files() -> anyhow::Result<BTreeMap<String, String>> {
         }
         let mut text = format!("{}{{{{- include \"liqo.check\" . }}}}\n", comment());
         for object in objects {
-            let missing = without.iter().find(|(values, _)| !has_a_use(&object, values)).map(|(_, condition)| *condition);
-            let condition = if is_admission_policy(&object) { Some(".Values.admissionPolicies.enabled") } else { missing };
+            let missing = without
+                .iter()
+                .find(|(values, _)| !has_a_use(&object, values))
+                .map(|(_, condition)| *condition);
+            let condition = if is_admission_policy(&object) {
+                Some(".Values.admissionPolicies.enabled")
+            } else {
+                missing
+            };
             let document = format!("---\n{}", document(&object, &renderings, &mut parts)?);
-            text +=
-                &condition.map_or(document.clone(), |condition| format!("{{{{- if {condition} }}}}\n{document}{{{{- end }}}}\n"));
+            text += &condition.map_or(document.clone(), |condition| {
+                format!("{{{{- if {condition} }}}}\n{document}{{{{- end }}}}\n")
+            });
         }
         files.insert(format!("templates/{file}"), text);
     }
@@ -116,13 +142,24 @@ pub fn files() -> anyhow::Result<BTreeMap<String, String>> {
 }
 
 /// One object. What several objects use, or what is compared with its default, goes to `parts`.
-fn document(object: &DynamicObject, renderings: &Renderings, parts: &mut String) -> anyhow::Result<String> {
+fn document(
+    object: &DynamicObject,
+    renderings: &Renderings,
+    parts: &mut String,
+) -> anyhow::Result<String> {
     let mut slots = Slots::default();
     let mut value = serde_json::to_value(object)?;
     value["metadata"]["labels"][INSTALLED_BY.0] = slots.json(".Release.Service");
     slots.entry(&mut value["metadata"]["labels"], LABELS);
     let is_auth = kind(object) == "Service" && object.name_any() == liqo_api::AUTH_SERVICE;
-    slots.entry(&mut value["metadata"], if is_auth { SERVICE_ANNOTATIONS } else { ANNOTATIONS });
+    slots.entry(
+        &mut value["metadata"],
+        if is_auth {
+            SERVICE_ANNOTATIONS
+        } else {
+            ANNOTATIONS
+        },
+    );
     match (kind(object), object.name_any().as_str()) {
         ("Service", _) if is_auth => {
             value["spec"]["type"] = slots.json(".Values.authentication.service.type");
@@ -153,21 +190,43 @@ fn policy(spec: &mut Value, renderings: &Renderings, slots: &mut Slots) -> anyho
     let plugin = &mut provide["source"]["plugin"];
     plugin["address"] = slots.json(&config("resourcePluginAddress"));
     plugin["generation"] = slots.json(&format!("upper {}", config("resourcePluginGeneration")));
-    let source = provide.as_object_mut().and_then(|provide| provide.remove("source")).unwrap_or_default();
+    let source = provide
+        .as_object_mut()
+        .and_then(|provide| provide.remove("source"))
+        .unwrap_or_default();
     let with = slots.fill(&serde_json::to_string(&source)?);
-    let otherwise =
-        without.pointer("/provide/source").map(|source| format!("{{{{- else }}}}\nsource: {source}\n")).unwrap_or_default();
+    let otherwise = without
+        .pointer("/provide/source")
+        .map(|source| format!("{{{{- else }}}}\nsource: {source}\n"))
+        .unwrap_or_default();
     let address = config("resourcePluginAddress");
-    slots.entry(provide, &format!("{{{{- if {address} }}}}\nsource: {}\n{otherwise}{{{{- end }}}}", with.trim_end()));
+    slots.entry(
+        provide,
+        &format!(
+            "{{{{- if {address} }}}}\nsource: {}\n{otherwise}{{{{- end }}}}",
+            with.trim_end()
+        ),
+    );
     slots.entry(provide, THRESHOLD);
     Ok(())
 }
 
-/// The spec of the `ClusterConfig`. Parts that have their defaults stay away, as with `liqoctl install`.
-fn configuration(spec: &mut Value, renderings: &Renderings, slots: &mut Slots, parts: &mut String) -> anyhow::Result<()> {
+/// The spec of the `ClusterConfig`. Parts that have their defaults stay away, as with
+/// `liqoctl install`.
+fn configuration(
+    spec: &mut Value,
+    renderings: &Renderings,
+    slots: &mut Slots,
+    parts: &mut String,
+) -> anyhow::Result<()> {
     *spec = json!({ "clusterName": slots.json(".Values.discovery.config.clusterName") });
     for (part, full, empty, default) in [
-        ("network", json!(renderings.everything.network), json!(renderings.nothing.network), json!(renderings.defaults.network)),
+        (
+            "network",
+            json!(renderings.everything.network),
+            json!(renderings.nothing.network),
+            json!(renderings.defaults.network),
+        ),
         (
             "discovery",
             json!(renderings.everything.discovery),
@@ -213,15 +272,23 @@ fn named_template(name: &str, text: &str) -> String {
     format!("\n{{{{- define \"liqo.{name}\" -}}}}\n{text}{{{{- end }}}}\n")
 }
 
-fn own_part(part: &str, mut full: Value, empty: &Value, slots: &mut Slots) -> anyhow::Result<String> {
+fn own_part(
+    part: &str,
+    mut full: Value,
+    empty: &Value,
+    slots: &mut Slots,
+) -> anyhow::Result<String> {
     templated(part, &mut full, empty, slots);
     Ok(slots.fill(&output::yaml(&full)?))
 }
 
-/// Puts the values of the chart in the places of an object's fields, which have the same names. Fields that `empty` does not have are left out
-/// while their values are empty.
+/// Puts the values of the chart in the places of an object's fields, which have the same names.
+/// Fields that `empty` does not have are left out while their values are empty.
 fn templated(path: &str, object: &mut Value, empty: &Value, slots: &mut Slots) {
-    let fields: Vec<String> = object.as_object().map(|fields| fields.keys().cloned().collect()).unwrap_or_default();
+    let fields: Vec<String> = object
+        .as_object()
+        .map(|fields| fields.keys().cloned().collect())
+        .unwrap_or_default();
     for field in fields {
         let key = format!("{path}.{field}");
         if table::find(&key).is_none() {
@@ -229,41 +296,84 @@ fn templated(path: &str, object: &mut Value, empty: &Value, slots: &mut Slots) {
         } else if empty.get(&field).is_some() {
             object[&field] = slots.json(&format!(".Values.{key}"));
         } else {
-            object.as_object_mut().and_then(|fields| fields.remove(&field));
-            slots.entry(object, &format!("{{{{- with .Values.{key} }}}}\n{field}: {{{{ toJson . }}}}\n{{{{- end }}}}"));
+            object
+                .as_object_mut()
+                .and_then(|fields| fields.remove(&field));
+            slots.entry(
+                object,
+                &format!(
+                    "{{{{- with .Values.{key} }}}}\n{field}: {{{{ toJson . }}}}\n{{{{- end }}}}"
+                ),
+            );
         }
     }
 }
 
 /// The variable with the duration of the Lease: it depends on whether there are several replicas.
-fn lease_seconds(value: &mut Value, renderings: &Renderings, slots: &mut Slots) -> anyhow::Result<()> {
+fn lease_seconds(
+    value: &mut Value,
+    renderings: &Renderings,
+    slots: &mut Slots,
+) -> anyhow::Result<()> {
     let files = manifests::render_files(&renderings.nothing)?;
-    let is_manager = |object: &&DynamicObject| kind(object) == "Deployment" && object.name_any() == MANAGER;
-    let alone =
-        files.iter().flat_map(|(_, objects)| objects).find(is_manager).map(|object| object.data.clone()).unwrap_or_default();
+    let is_manager =
+        |object: &&DynamicObject| kind(object) == "Deployment" && object.name_any() == MANAGER;
+    let alone = files
+        .iter()
+        .flat_map(|(_, objects)| objects)
+        .find(is_manager)
+        .map(|object| object.data.clone())
+        .unwrap_or_default();
     let path = "/spec/template/spec/containers/0/env";
-    let alone = alone.pointer(path).and_then(Value::as_array).cloned().unwrap_or_default();
-    for variable in value.pointer_mut(path).and_then(Value::as_array_mut).into_iter().flatten() {
-        let other = alone.iter().find(|other| other["name"] == variable["name"]).map(|other| other["value"].clone());
-        let Some(other) = other.filter(|other| *other != variable["value"]) else { continue };
+    let alone = alone
+        .pointer(path)
+        .and_then(Value::as_array)
+        .cloned()
+        .unwrap_or_default();
+    for variable in value
+        .pointer_mut(path)
+        .and_then(Value::as_array_mut)
+        .into_iter()
+        .flatten()
+    {
+        let other = alone
+            .iter()
+            .find(|other| other["name"] == variable["name"])
+            .map(|other| other["value"].clone());
+        let Some(other) = other.filter(|other| *other != variable["value"]) else {
+            continue;
+        };
         let condition = CONDITIONS[0].1;
-        variable["value"] = slots.json(&format!("ternary {} {other} ({condition})", variable["value"]));
+        variable["value"] = slots.json(&format!(
+            "ternary {} {other} ({condition})",
+            variable["value"]
+        ));
     }
     Ok(())
 }
 
 /// A Deployment or a `DaemonSet`: its image, where it runs, and with which resources.
-fn workload(component: &str, value: &mut Value, slots: &mut Slots, parts: &mut String) -> anyhow::Result<()> {
+fn workload(
+    component: &str,
+    value: &mut Value,
+    slots: &mut Slots,
+    parts: &mut String,
+) -> anyhow::Result<()> {
     let own = |key: &str| format!(".Values.{component}.{key}");
     if value["kind"] == "Deployment" {
         value["spec"]["replicas"] = slots.json(".Values.controllerManager.replicas");
     }
     let template = &mut value["spec"]["template"];
     let (labels, annotations) = (own("podLabels"), own("podAnnotations"));
-    let ours = template["metadata"]["labels"].as_object().map(keys).unwrap_or_default();
+    let ours = template["metadata"]["labels"]
+        .as_object()
+        .map(keys)
+        .unwrap_or_default();
     slots.entry(
         &mut template["metadata"]["labels"],
-        &format!("{{{{- with omit {labels} {ours} }}}}\n{{{{- toYaml . | nindent $I }}}}\n{{{{- end }}}}"),
+        &format!(
+            "{{{{- with omit {labels} {ours} }}}}\n{{{{- toYaml . | nindent $I }}}}\n{{{{- end }}}}"
+        ),
     );
     slots.entry(
         &mut template["metadata"],
@@ -274,53 +384,107 @@ fn workload(component: &str, value: &mut Value, slots: &mut Slots, parts: &mut S
     slots.entry(pod, PULL_SECRETS);
     let is_fabric = component == "fabric";
     // The fabric must run wherever pods talk to peers, so the common selector is not for it.
-    let chosen = |key: &str| if is_fabric { own(key) } else { format!("(default .Values.common.{key} {})", own(key)) };
+    let chosen = |key: &str| {
+        if is_fabric {
+            own(key)
+        } else {
+            format!("(default .Values.common.{key} {})", own(key))
+        }
+    };
     slots.entry(
         pod,
-        &format!("{{{{- with {} }}}}\nnodeSelector:\n{{{{- toYaml . | nindent $N }}}}\n{{{{- end }}}}", chosen("nodeSelector")),
+        &format!(
+            "{{{{- with {} }}}}\nnodeSelector:\n{{{{- toYaml . | nindent $N }}}}\n{{{{- end }}}}",
+            chosen("nodeSelector")
+        ),
     );
-    let tolerations = format!("{{{{- with default .Values.common.tolerations {} }}}}\n", own("tolerations"));
+    let tolerations = format!(
+        "{{{{- with default .Values.common.tolerations {} }}}}\n",
+        own("tolerations")
+    );
     if pod["tolerations"].is_array() {
-        slots.item(&mut pod["tolerations"], &format!("{tolerations}{{{{- toYaml . | nindent $I }}}}\n{{{{- end }}}}"));
+        slots.item(
+            &mut pod["tolerations"],
+            &format!("{tolerations}{{{{- toYaml . | nindent $I }}}}\n{{{{- end }}}}"),
+        );
     } else {
-        slots.entry(pod, &format!("{tolerations}tolerations:\n{{{{- toYaml . | nindent $I }}}}\n{{{{- end }}}}"));
+        slots.entry(
+            pod,
+            &format!("{tolerations}tolerations:\n{{{{- toYaml . | nindent $I }}}}\n{{{{- end }}}}"),
+        );
     }
     affinity(component, pod, &chosen("affinity"), slots, parts)?;
-    let volumes = pod.get_mut("volumes").and_then(Value::as_array_mut).into_iter().flatten();
+    let volumes = pod
+        .get_mut("volumes")
+        .and_then(Value::as_array_mut)
+        .into_iter()
+        .flatten();
     for volume in volumes.filter(|volume| volume["name"] == manifests::KEYS) {
         volume["hostPath"]["path"] = slots.json(".Values.fabric.keyDirectory");
     }
-    let image = if is_fabric { "fabric" } else { "controllerManager" };
+    let image = if is_fabric {
+        "fabric"
+    } else {
+        "controllerManager"
+    };
     let container = &mut pod["containers"][0];
-    container["image"] = slots.json(&format!("include \"liqo.image\" (dict \"image\" .Values.{image}.image \"root\" .)"));
+    container["image"] = slots.json(&format!(
+        "include \"liqo.image\" (dict \"image\" .Values.{image}.image \"root\" .)"
+    ));
     container["imagePullPolicy"] = slots.json(".Values.imagePullPolicy");
     slots.item(
         &mut container["env"],
-        &format!("{{{{- with {} }}}}\n{{{{- toYaml . | nindent $I }}}}\n{{{{- end }}}}", own("extraEnv")),
+        &format!(
+            "{{{{- with {} }}}}\n{{{{- toYaml . | nindent $I }}}}\n{{{{- end }}}}",
+            own("extraEnv")
+        ),
     );
-    container.as_object_mut().and_then(|container| container.remove("resources"));
+    container
+        .as_object_mut()
+        .and_then(|container| container.remove("resources"));
     slots.entry(
         container,
-        &format!("{{{{- with {} }}}}\nresources:\n{{{{- toYaml . | nindent $N }}}}\n{{{{- end }}}}", own("resources")),
+        &format!(
+            "{{{{- with {} }}}}\nresources:\n{{{{- toYaml . | nindent $N }}}}\n{{{{- end }}}}",
+            own("resources")
+        ),
     );
     Ok(())
 }
 
 fn keys(map: &Map<String, Value>) -> String {
-    map.keys().map(|key| format!("{key:?}")).collect::<Vec<_>>().join(" ")
+    map.keys()
+        .map(|key| format!("{key:?}"))
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
-/// Liqo's own affinity becomes a named template, to which `liqo.affinity` adds the one that a user chose.
-fn affinity(component: &str, pod: &mut Value, chosen: &str, slots: &mut Slots, parts: &mut String) -> anyhow::Result<()> {
-    let mut affinity = pod.as_object_mut().and_then(|pod| pod.remove("affinity")).unwrap_or_default();
+/// Liqo's own affinity becomes a named template, to which `liqo.affinity` adds the one that a user
+/// chose.
+fn affinity(
+    component: &str,
+    pod: &mut Value,
+    chosen: &str,
+    slots: &mut Slots,
+    parts: &mut String,
+) -> anyhow::Result<()> {
+    let mut affinity = pod
+        .as_object_mut()
+        .and_then(|pod| pod.remove("affinity"))
+        .unwrap_or_default();
     let mut own = Slots::default();
-    let expressions = manifests::NODE_EXPRESSIONS.trim_start_matches("/spec/template/spec/affinity");
+    let expressions =
+        manifests::NODE_EXPRESSIONS.trim_start_matches("/spec/template/spec/affinity");
     if let Some(expressions) = affinity.pointer_mut(expressions) {
         own.item(expressions, AVOIDED);
     }
     let text = own.fill(&output::yaml(&affinity)?);
     parts.push_str(&named_template(&format!("affinity.{component}"), &text));
-    let both = format!("dict \"own\" (include \"liqo.affinity.{component}\" .) \"chosen\" {chosen}");
-    slots.entry(pod, &format!("affinity:\n{{{{- include \"liqo.affinity\" ({both}) | nindent $N }}}}"));
+    let both =
+        format!("dict \"own\" (include \"liqo.affinity.{component}\" .) \"chosen\" {chosen}");
+    slots.entry(
+        pod,
+        &format!("affinity:\n{{{{- include \"liqo.affinity\" ({both}) | nindent $N }}}}"),
+    );
     Ok(())
 }

@@ -8,12 +8,13 @@ use crate::broker::{Customers, MarginChange, Wanted, change::DEFAULT_POLICY};
 /// `broker ...`.
 #[derive(Debug, Subcommand)]
 pub enum Broker {
-    /// Show what this cluster borrows, to whom it lends it on, and which customer uses what of which provider
+    /// Show what this cluster borrows, to whom it lends it on, and which customer uses what of
+    /// which provider
     Status,
     /// Lend on what this cluster borrows: write a policy, or change it
     ///
-    /// A new policy is a copy of the one that applies to its customers until then, and comes before it. Of an existing one, only what the
-    /// flags name changes.
+    /// A new policy is a copy of the one that applies to its customers until then, and comes before
+    /// it. Of an existing one, only what the flags name changes.
     Enable(BrokerEnable),
     /// Stop lending on what this cluster borrows
     ///
@@ -40,23 +41,27 @@ pub struct BrokerEnable {
     /// Lend on to all peers
     #[arg(long, conflicts_with = "peers")]
     pub all_peers: bool,
-    /// Percentage of what is borrowed that all customers together are offered [default: unchanged; 100 for a new policy]
+    /// Percentage of what is borrowed that all customers together are offered
+    /// [default: unchanged; 100 for a new policy]
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(..=100))]
     pub percentage: Option<u8>,
-    /// Percentage that is added to the prices of providers, or `none` for prices of the policy's own [default: unchanged; none for a new
-    /// policy]
+    /// Percentage that is added to the prices of providers, or `none` for prices of the policy's
+    /// own [default: unchanged; none for a new policy]
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     pub margin: Option<Percent>,
-    /// What is added to the price of a resource after that, for example cpu=0.001; may be repeated, and replaces all earlier ones
+    /// What is added to the price of a resource after that, for example cpu=0.001; may be repeated,
+    /// and replaces all earlier ones
     #[arg(long, value_name = "NAME=RATE")]
     pub margin_fixed: Vec<RateArgument>,
     /// Currency of the margin [default: unchanged; that of the providers if all have the same]
     #[arg(long, value_name = "CURRENCY", value_parser = currency)]
     pub currency: Option<String>,
-    /// Also lend this cluster's own nodes, as a pool of their own [default: unchanged; false for a new policy]
+    /// Also lend this cluster's own nodes, as a pool of their own
+    /// [default: unchanged; false for a new policy]
     #[arg(long, value_name = "BOOLEAN", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub own_nodes: Option<bool>,
-    /// How many clusters what this cluster borrows may come through, 1 to 8. It needs a policy that applies to the providers, too
+    /// How many clusters what this cluster borrows may come through, 1 to 8. It needs a policy that
+    /// applies to the providers, too
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u8).range(1..=8))]
     pub max_hops: Option<u8>,
     /// Name of the policy to create or change
@@ -81,12 +86,22 @@ fn percent(text: &str) -> Result<Percent, String> {
     if text == "none" {
         return Ok(Percent::None);
     }
-    let number = text.trim_end_matches('%').parse().ok().filter(|number| *number <= 10_000);
-    number.map(Percent::Of).ok_or_else(|| "a margin is a whole number from 0 to 10000, or none".to_owned())
+    let number = text
+        .trim_end_matches('%')
+        .parse()
+        .ok()
+        .filter(|number| *number <= 10_000);
+    number
+        .map(Percent::Of)
+        .ok_or_else(|| "a margin is a whole number from 0 to 10000, or none".to_owned())
 }
 
 fn currency(text: &str) -> Result<String, String> {
-    if is_currency(text) { Ok(text.to_owned()) } else { Err("a currency is a short name such as EUR".to_owned()) }
+    if is_currency(text) {
+        Ok(text.to_owned())
+    } else {
+        Err("a currency is a short name such as EUR".to_owned())
+    }
 }
 
 impl BrokerEnable {
@@ -94,7 +109,9 @@ impl BrokerEnable {
     pub fn wanted(&self) -> anyhow::Result<Wanted> {
         let sets_margin = self.currency.is_some() || !self.margin_fixed.is_empty();
         let margin = match self.margin {
-            Some(Percent::None) if sets_margin => anyhow::bail!("--margin none takes neither --margin-fixed nor --currency"),
+            Some(Percent::None) if sets_margin => {
+                anyhow::bail!("--margin none takes neither --margin-fixed nor --currency")
+            }
             Some(Percent::None) => MarginChange::Remove,
             None if !sets_margin => MarginChange::Keep,
             percent => MarginChange::Set {
@@ -130,22 +147,39 @@ mod tests {
     use crate::cli::{Cli, Command};
 
     fn wanted(arguments: &[&str]) -> Result<Wanted, String> {
-        let cli =
-            Cli::try_parse_from([&["liqoctl", "broker", "enable"], arguments].concat()).map_err(|error| error.to_string())?;
-        let Command::Broker(Broker::Enable(enable)) = cli.command else { unreachable!() };
+        let cli = Cli::try_parse_from([&["liqoctl", "broker", "enable"], arguments].concat())
+            .map_err(|error| error.to_string())?;
+        let Command::Broker(Broker::Enable(enable)) = cli.command else {
+            unreachable!()
+        };
         enable.wanted().map_err(|error| error.to_string())
     }
 
     #[test]
     fn what_no_flag_names_stays_as_it_is() {
         let nothing = wanted(&[]).unwrap();
-        assert_eq!((nothing.policy.as_str(), nothing.customers, nothing.margin), (DEFAULT_POLICY, None, MarginChange::Keep));
-        assert_eq!((nothing.percentage, nothing.own_nodes, nothing.max_hops), (None, None, None));
+        assert_eq!(
+            (nothing.policy.as_str(), nothing.customers, nothing.margin),
+            (DEFAULT_POLICY, None, MarginChange::Keep)
+        );
+        assert_eq!(
+            (nothing.percentage, nothing.own_nodes, nothing.max_hops),
+            (None, None, None)
+        );
         assert_eq!(wanted(&["--own-nodes"]).unwrap().own_nodes, Some(true));
-        assert_eq!(wanted(&["--own-nodes=false"]).unwrap().own_nodes, Some(false));
-        assert_eq!(wanted(&["--all-peers"]).unwrap().customers, Some(Customers::Everybody));
+        assert_eq!(
+            wanted(&["--own-nodes=false"]).unwrap().own_nodes,
+            Some(false)
+        );
+        assert_eq!(
+            wanted(&["--all-peers"]).unwrap().customers,
+            Some(Customers::Everybody)
+        );
         let some = Customers::These(vec!["rome".into(), "genoa".into()]);
-        assert_eq!(wanted(&["--peers", "rome,genoa"]).unwrap().customers, Some(some));
+        assert_eq!(
+            wanted(&["--peers", "rome,genoa"]).unwrap().customers,
+            Some(some)
+        );
     }
 
     #[test]
@@ -155,13 +189,40 @@ mod tests {
             fixed: Vec::new(),
             currency: currency.map(str::to_owned),
         };
-        assert_eq!(wanted(&["--margin", "10"]).unwrap().margin, set(Some(10), None));
-        assert_eq!(wanted(&["--margin", "10%", "--currency", "EUR"]).unwrap().margin, set(Some(10), Some("EUR")));
-        assert_eq!(wanted(&["--currency", "EUR"]).unwrap().margin, set(None, Some("EUR")));
-        assert_eq!(wanted(&["--margin", "none"]).unwrap().margin, MarginChange::Remove);
-        assert!(wanted(&["--margin", "none", "--currency", "EUR"]).unwrap_err().contains("--margin none"));
-        let wrong = [["--margin", "-1"], ["--margin", "10001"], ["--margin", "much"], ["--margin-fixed", "cpu"]];
-        for arguments in wrong.iter().chain(&[["--currency", "the euro"], ["--max-hops", "9"], ["--percentage", "101"]]) {
+        assert_eq!(
+            wanted(&["--margin", "10"]).unwrap().margin,
+            set(Some(10), None)
+        );
+        assert_eq!(
+            wanted(&["--margin", "10%", "--currency", "EUR"])
+                .unwrap()
+                .margin,
+            set(Some(10), Some("EUR"))
+        );
+        assert_eq!(
+            wanted(&["--currency", "EUR"]).unwrap().margin,
+            set(None, Some("EUR"))
+        );
+        assert_eq!(
+            wanted(&["--margin", "none"]).unwrap().margin,
+            MarginChange::Remove
+        );
+        assert!(
+            wanted(&["--margin", "none", "--currency", "EUR"])
+                .unwrap_err()
+                .contains("--margin none")
+        );
+        let wrong = [
+            ["--margin", "-1"],
+            ["--margin", "10001"],
+            ["--margin", "much"],
+            ["--margin-fixed", "cpu"],
+        ];
+        for arguments in wrong.iter().chain(&[
+            ["--currency", "the euro"],
+            ["--max-hops", "9"],
+            ["--percentage", "101"],
+        ]) {
             assert!(wanted(arguments).is_err(), "{arguments:?}");
         }
         assert!(wanted(&["--all-peers", "--peers", "rome"]).is_err());

@@ -10,16 +10,20 @@ use crate::catalog::{Options, Place, Trust, Url};
 /// Arguments of `catalog`.
 #[derive(Debug, Args)]
 pub struct Catalog {
-    /// Name or ID of the broker: only there this sign-in counts [default: the only cluster that this one borrows from]
+    /// Name or ID of the broker: only there this sign-in counts
+    /// [default: the only cluster that this one borrows from]
     #[arg(requires = "url", conflicts_with = "token_file")]
     pub peer: Option<String>,
-    /// URL of the catalog, https://HOST:PORT [default: the plugin in the cluster of the kubeconfig, through its API server]
+    /// URL of the catalog, https://HOST:PORT
+    /// [default: the plugin in the cluster of the kubeconfig, through its API server]
     #[arg(long, value_name = "URL")]
     pub url: Option<Url>,
-    /// Certificates (PEM) that signed the one of the catalog [default: those that this machine trusts]
+    /// Certificates (PEM) that signed the one of the catalog
+    /// [default: those that this machine trusts]
     #[arg(long, value_name = "FILE", requires = "url")]
     pub ca_file: Option<PathBuf>,
-    /// Accept any certificate of the catalog. Whoever is in between then reads along, and can use the sign-in for two minutes, or the token
+    /// Accept any certificate of the catalog. Whoever is in between then reads along, and can use
+    /// the sign-in for two minutes, or the token
     #[arg(long, requires = "url", conflicts_with = "ca_file")]
     pub insecure_skip_tls_verify: bool,
     /// File with a token of the broker for the audience liqo-broker-catalog, instead of a sign-in
@@ -40,7 +44,8 @@ pub struct Catalog {
     /// Through how many clusters the resources may come to the broker
     #[arg(long, value_name = "NUMBER")]
     pub max_hops: Option<u8>,
-    /// The least amounts, for example cpu=4,memory=8Gi. With --sort price, their price is compared; without, that of one core and one GiB
+    /// The least amounts, for example cpu=4,memory=8Gi. With --sort price, their price is compared;
+    /// without, that of one core and one GiB
     #[arg(long, value_name = "NAME=QUANTITY,...")]
     pub capacity: Option<String>,
     /// Only offers that the broker accepted; with `=false`, only the others
@@ -67,7 +72,11 @@ impl Catalog {
             (None, false) => Trust::Machine,
         };
         let place = match self.url {
-            Some(url) => Place::At { url, trust, broker: self.peer },
+            Some(url) => Place::At {
+                url,
+                trust,
+                broker: self.peer,
+            },
             None => Place::Here,
         };
         let sort = match self.sort {
@@ -86,7 +95,11 @@ impl Catalog {
             sort,
             ..Parameters::default()
         };
-        Options { place, token_file: self.token_file, criteria }
+        Options {
+            place,
+            token_file: self.token_file,
+            criteria,
+        }
     }
 }
 
@@ -98,8 +111,11 @@ mod tests {
     use crate::cli::{Cli, Command};
 
     fn options(arguments: &[&str]) -> Result<Options, String> {
-        let cli = Cli::try_parse_from([&["liqoctl", "catalog"], arguments].concat()).map_err(|error| error.to_string())?;
-        let Command::Catalog(catalog) = cli.command else { unreachable!() };
+        let cli = Cli::try_parse_from([&["liqoctl", "catalog"], arguments].concat())
+            .map_err(|error| error.to_string())?;
+        let Command::Catalog(catalog) = cli.command else {
+            unreachable!()
+        };
         Ok(catalog.options())
     }
 
@@ -113,9 +129,17 @@ mod tests {
             "capacity": "cpu=4", "accepted": true, "sort": "price", "offset": 0,
         });
         assert_eq!(serde_json::to_value(criteria).unwrap(), all);
-        assert_eq!(options(&["--accepted=false"]).unwrap().criteria.accepted, Some(false));
+        assert_eq!(
+            options(&["--accepted=false"]).unwrap().criteria.accepted,
+            Some(false)
+        );
         assert_eq!(options(&[]).unwrap().criteria, Parameters::default());
-        for wrong in [&["--max-price", "cpu=1"][..], &["--sort", "price"], &["--sort", "size"], &["--max-hops", "many"]] {
+        for wrong in [
+            &["--max-price", "cpu=1"][..],
+            &["--sort", "price"],
+            &["--sort", "size"],
+            &["--max-hops", "many"],
+        ] {
             assert!(options(wrong).is_err(), "{wrong:?}");
         }
     }
@@ -123,7 +147,10 @@ mod tests {
     #[test]
     fn a_catalog_is_at_a_url_or_in_this_cluster() {
         assert!(matches!(options(&[]).unwrap().place, Place::Here));
-        assert!(matches!(options(&["--token-file", "f"]).unwrap().place, Place::Here));
+        assert!(matches!(
+            options(&["--token-file", "f"]).unwrap().place,
+            Place::Here
+        ));
         let url = ["--url", "https://203.0.113.5:8443"];
         let place = |more: &[&str]| options(&[&url, more].concat()).map(|options| options.place);
         let trust = |more: &[&str]| match place(more) {
@@ -133,10 +160,20 @@ mod tests {
         assert_eq!(trust(&[]), Trust::Machine);
         assert_eq!(trust(&["--ca-file", "f"]), Trust::File("f".into()));
         assert_eq!(trust(&["--insecure-skip-tls-verify"]), Trust::Any);
-        assert!(matches!(place(&["milan"]), Ok(Place::At { broker: Some(name), .. }) if name == "milan"));
+        assert!(
+            matches!(place(&["milan"]), Ok(Place::At { broker: Some(name), .. }) if name == "milan")
+        );
         assert!(place(&["--ca-file", "f", "--insecure-skip-tls-verify"]).is_err());
-        assert!(place(&["milan", "--token-file", "f"]).is_err(), "a token says itself for whom it is");
-        for wrong in [&["milan"][..], &["--ca-file", "f"], &["--insecure-skip-tls-verify"], &["--url", "http://milan"]] {
+        assert!(
+            place(&["milan", "--token-file", "f"]).is_err(),
+            "a token says itself for whom it is"
+        );
+        for wrong in [
+            &["milan"][..],
+            &["--ca-file", "f"],
+            &["--insecure-skip-tls-verify"],
+            &["--url", "http://milan"],
+        ] {
             assert!(options(wrong).is_err(), "{wrong:?}");
         }
     }

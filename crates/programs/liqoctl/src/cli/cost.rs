@@ -21,7 +21,8 @@ pub struct Cost {
 /// `cost ...`.
 #[derive(Debug, Subcommand)]
 pub enum CostCommand {
-    /// Show what workloads would cost in this cluster and in each other one, and why they cannot run there
+    /// Show what workloads would cost in this cluster and in each other one, and why they cannot
+    /// run there
     ///
     /// It creates nothing. It reads Deployments, `StatefulSets`, Jobs and the like, and Pods.
     Plan(CostPlan),
@@ -46,7 +47,9 @@ mod tests {
     use crate::cli::{Cli, Command};
 
     fn parse(arguments: &[&str]) -> Result<Cost, clap::Error> {
-        let Command::Cost(cost) = Cli::try_parse_from([&["liqoctl", "cost"], arguments].concat())?.command else {
+        let Command::Cost(cost) =
+            Cli::try_parse_from([&["liqoctl", "cost"], arguments].concat())?.command
+        else {
             unreachable!()
         };
         Ok(cost)
@@ -55,12 +58,25 @@ mod tests {
     #[test]
     fn a_plan_needs_a_file_and_the_costs_of_now_need_nothing() {
         let now = parse(&["-n", "demo", "--peer", "milan"]).unwrap();
-        assert_eq!((now.namespace.as_deref(), now.peer.as_deref(), now.command.is_none()), (Some("demo"), Some("milan"), true));
+        assert_eq!(
+            (
+                now.namespace.as_deref(),
+                now.peer.as_deref(),
+                now.command.is_none()
+            ),
+            (Some("demo"), Some("milan"), true)
+        );
         assert!(parse(&[]).unwrap().command.is_none());
-        let Some(CostCommand::Plan(plan)) = parse(&["plan", "-f", "web.yaml", "-n", "demo"]).unwrap().command else {
+        let Some(CostCommand::Plan(plan)) = parse(&["plan", "-f", "web.yaml", "-n", "demo"])
+            .unwrap()
+            .command
+        else {
             unreachable!()
         };
-        assert_eq!((plan.filename, plan.namespace.as_deref()), (PathBuf::from("web.yaml"), Some("demo")));
+        assert_eq!(
+            (plan.filename, plan.namespace.as_deref()),
+            (PathBuf::from("web.yaml"), Some("demo"))
+        );
         assert!(parse(&["plan"]).is_err());
     }
 }

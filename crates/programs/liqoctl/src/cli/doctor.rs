@@ -13,10 +13,12 @@ pub struct Doctor {
     /// Kubeconfig file of another cluster to check, and to compare with this one; may be repeated
     #[arg(long, value_name = "FILE")]
     pub remote_kubeconfig: Vec<PathBuf>,
-    /// Context of another cluster in that kubeconfig (or in this cluster's, if none is given); may be repeated
+    /// Context of another cluster in that kubeconfig (or in this cluster's, if none is given); may
+    /// be repeated
     #[arg(long, value_name = "NAME")]
     pub remote_context: Vec<String>,
-    /// Also check what must hold in all these clusters together, once nothing changes: each pod runs once, nothing is left of ended peerings, leases are fresh
+    /// Also check what must hold in all these clusters together, once nothing changes: each pod
+    /// runs once, nothing is left of ended peerings, leases are fresh
     #[arg(long)]
     pub invariants: bool,
     /// Also show the details of what works
@@ -31,10 +33,18 @@ impl Doctor {
             kubeconfig: kubeconfig.cloned().or_else(|| own.kubeconfig.clone()),
             context: context.cloned(),
         };
-        let others: Vec<Access> = match (self.remote_kubeconfig.as_slice(), self.remote_context.as_slice()) {
+        let others: Vec<Access> = match (
+            self.remote_kubeconfig.as_slice(),
+            self.remote_context.as_slice(),
+        ) {
             (files, []) => files.iter().map(|file| context(Some(file), None)).collect(),
-            ([] | [_], names) => names.iter().map(|name| context(self.remote_kubeconfig.first(), Some(name))).collect(),
-            (_, _) => bail!("--remote-context works with only one --remote-kubeconfig: it is not clear which one it belongs to"),
+            ([] | [_], names) => names
+                .iter()
+                .map(|name| context(self.remote_kubeconfig.first(), Some(name)))
+                .collect(),
+            (_, _) => bail!(
+                "--remote-context works with only one --remote-kubeconfig: it is not clear which one it belongs to"
+            ),
         };
         Ok([vec![own.clone()], others].concat())
     }
@@ -51,18 +61,39 @@ mod tests {
             invariants: false,
             all: false,
         };
-        Some(doctor.clusters(&Access::file("own")).ok()?.iter().map(Access::flags).collect())
+        Some(
+            doctor
+                .clusters(&Access::file("own"))
+                .ok()?
+                .iter()
+                .map(Access::flags)
+                .collect(),
+        )
     }
 
     #[test]
     fn other_clusters_are_named_by_file_or_by_context() {
         let own = " --kubeconfig own".to_owned();
         assert_eq!(clusters(&[], &[]).unwrap(), std::slice::from_ref(&own));
-        assert_eq!(clusters(&["a", "b"], &[]).unwrap(), [own.clone(), " --kubeconfig a".into(), " --kubeconfig b".into()]);
-        assert_eq!(clusters(&[], &["x"]).unwrap(), [own.clone(), " --kubeconfig own --context x".into()]);
+        assert_eq!(
+            clusters(&["a", "b"], &[]).unwrap(),
+            [
+                own.clone(),
+                " --kubeconfig a".into(),
+                " --kubeconfig b".into()
+            ]
+        );
+        assert_eq!(
+            clusters(&[], &["x"]).unwrap(),
+            [own.clone(), " --kubeconfig own --context x".into()]
+        );
         assert_eq!(
             clusters(&["a"], &["x", "y"]).unwrap(),
-            [own, " --kubeconfig a --context x".into(), " --kubeconfig a --context y".into()]
+            [
+                own,
+                " --kubeconfig a --context x".into(),
+                " --kubeconfig a --context y".into()
+            ]
         );
         assert_eq!(clusters(&["a", "b"], &["x"]), None);
     }

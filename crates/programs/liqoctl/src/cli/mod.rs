@@ -21,7 +21,9 @@ pub use catalog::Catalog;
 pub use cost::{Cost, CostCommand, CostPlan};
 pub use doctor::Doctor;
 pub use network::{Bench, BenchNetwork, BenchOffload, Others, Renew, Test, TestNetwork};
-pub use offload::{Move, MovePods, Namespaces, Offload, OffloadNamespace, Unoffload, UnoffloadNamespace};
+pub use offload::{
+    Move, MovePods, Namespaces, Offload, OffloadNamespace, Unoffload, UnoffloadNamespace,
+};
 pub use sharing::{Contracts, ExportFormat, Offer, OfferDecide, PeerLabels, Policy, Receipts};
 
 use crate::{
@@ -34,9 +36,15 @@ use crate::{
 
 /// Borrow resources from other Kubernetes clusters, and lend them yours.
 ///
-/// Also works as a kubectl plugin: link the program as `kubectl-liqo` somewhere on your PATH, then type `kubectl liqo`.
+/// Also works as a kubectl plugin: link the program as `kubectl-liqo` somewhere on your PATH, then
+/// type `kubectl liqo`.
 #[derive(Debug, Parser)]
-#[command(name = "liqoctl", version, propagate_version = true, arg_required_else_help = true)]
+#[command(
+    name = "liqoctl",
+    version,
+    propagate_version = true,
+    arg_required_else_help = true
+)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
@@ -54,7 +62,14 @@ pub struct Global {
     #[arg(long, global = true, value_name = "NAME")]
     pub context: Option<String>,
     /// Format of the results
-    #[arg(short, long, global = true, value_enum, default_value_t, value_name = "FORMAT")]
+    #[arg(
+        short,
+        long,
+        global = true,
+        value_enum,
+        default_value_t,
+        value_name = "FORMAT"
+    )]
     pub output: Format,
     /// Log to standard error
     #[arg(short, long, global = true)]
@@ -63,7 +78,10 @@ pub struct Global {
 
 impl Global {
     pub fn access(&self) -> Access {
-        Access { kubeconfig: self.kubeconfig.clone(), context: self.context.clone() }
+        Access {
+            kubeconfig: self.kubeconfig.clone(),
+            context: self.context.clone(),
+        }
     }
 }
 
@@ -93,7 +111,8 @@ pub enum Command {
         #[arg(short, long)]
         yes: bool,
     },
-    /// Let a peer control this cluster: it uses all nodes here, and its scheduler decides where the pods of this cluster run
+    /// Let a peer control this cluster: it uses all nodes here, and its scheduler decides where the
+    /// pods of this cluster run
     Tether {
         /// Name or ID of the peer
         peer: String,
@@ -128,7 +147,8 @@ pub enum Command {
     /// Show, verify and export receipts of what was used under contracts
     #[command(subcommand)]
     Receipt(Receipts),
-    /// Show what the pods in other clusters cost now, or with `plan` what workloads would cost where
+    /// Show what the pods in other clusters cost now, or with `plan` what workloads would cost
+    /// where
     Cost(Cost),
     /// Show the policies of this cluster, and what they mean for a peer
     #[command(subcommand)]
@@ -138,8 +158,9 @@ pub enum Command {
     Broker(Broker),
     /// Show the catalog of a broker: what other clusters offer to it
     ///
-    /// With --url, this cluster signs in there with its key (Secret liqo-identity); a broker lets in clusters that borrow from it. Without,
-    /// the cluster of the kubeconfig is the broker, and its plugin is asked through the API server.
+    /// With --url, this cluster signs in there with its key (Secret liqo-identity); a broker lets
+    /// in clusters that borrow from it. Without, the cluster of the kubeconfig is the broker, and
+    /// its plugin is asked through the API server.
     Catalog(Box<Catalog>),
     /// Explain where an object is on its way, and what it waits for
     #[command(subcommand)]
@@ -190,7 +211,12 @@ pub enum Command {
     /// Print a completion script for a shell
     Completion { shell: clap_complete::Shell },
     /// Print the names that can stand at the end of these words of a command line
-    #[command(name = "__complete", hide = true, disable_help_flag = true, disable_version_flag = true)]
+    #[command(
+        name = "__complete",
+        hide = true,
+        disable_help_flag = true,
+        disable_version_flag = true
+    )]
     Complete {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         words: Vec<String>,
@@ -220,7 +246,8 @@ pub struct Install {
     /// Set a value; other values stay as they are
     #[arg(long = "set", value_name = "KEY=VALUE", long_help = set_help())]
     pub set: Vec<String>,
-    /// Set the values of a YAML file, as for the Helm chart. --set takes precedence over files, a later file over an earlier one
+    /// Set the values of a YAML file, as for the Helm chart. --set takes precedence over files, a
+    /// later file over an earlier one
     #[arg(short = 'f', long, value_name = "FILE")]
     pub values: Vec<PathBuf>,
     /// Only print the objects that would be applied
@@ -247,7 +274,8 @@ pub struct Uninstall {
     /// Do not ask for confirmation
     #[arg(short, long)]
     pub yes: bool,
-    /// First end all peerings and offloading, and remove the remaining objects even if the controllers do not answer
+    /// First end all peerings and offloading, and remove the remaining objects even if the
+    /// controllers do not answer
     #[arg(long)]
     pub force: bool,
     /// Also remove the cluster's identity
@@ -260,7 +288,10 @@ pub struct Uninstall {
 
 /// Arguments of `peer`.
 #[derive(Debug, Args)]
-#[allow(clippy::struct_excessive_bools, reason = "flags that do not depend on each other")]
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "flags that do not depend on each other"
+)]
 #[command(group = clap::ArgGroup::new("whom").required(true).multiple(true).args(["remote_kubeconfig", "remote_context", "id"]))]
 pub struct Peer {
     /// Kubeconfig file of the cluster to borrow from
@@ -275,11 +306,17 @@ pub struct Peer {
     /// URL of its auth endpoint
     #[arg(long, value_name = "URL", requires = "id")]
     pub auth_url: Option<String>,
-    /// A gateway of that cluster, KEY@ADDRESS:PORT. The peering then needs only this open port; may be repeated
+    /// A gateway of that cluster, KEY@ADDRESS:PORT. The peering then needs only this open port; may
+    /// be repeated
     #[arg(long, value_name = "GATEWAY", requires = "id")]
     pub tunnel: Vec<GatewayArgument>,
     /// Peering token of the other cluster
-    #[arg(long, requires = "id", env = "LIQO_PEERING_TOKEN", hide_env_values = true)]
+    #[arg(
+        long,
+        requires = "id",
+        env = "LIQO_PEERING_TOKEN",
+        hide_env_values = true
+    )]
     pub token: Option<String>,
     /// Name of the cluster to borrow from
     #[arg(long, value_name = "NAME", requires = "id", value_parser = settings::cluster_name)]
@@ -287,8 +324,8 @@ pub struct Peer {
     /// Name of the peer in this cluster [default: its own name]
     #[arg(long, value_parser = settings::cluster_name)]
     pub name: Option<String>,
-    /// How much CPU to request, or `none` for no limit. Limits of other resources stay as they were; a resource without a limit is
-    /// accepted as offered
+    /// How much CPU to request, or `none` for no limit. Limits of other resources stay as they
+    /// were; a resource without a limit is accepted as offered
     #[arg(long, value_name = "QUANTITY", value_parser = limit_of("cpu"))]
     pub cpu: Option<Limit>,
     /// How much memory to request, or `none`
@@ -297,16 +334,24 @@ pub struct Peer {
     /// How many pods to request, or `none`
     #[arg(long, value_name = "NUMBER", value_parser = limit_of("pods"))]
     pub pods: Option<Limit>,
-    /// How much of another resource to request, for example nvidia.com/gpu=1 or nvidia.com/gpu=none; may be repeated
+    /// How much of another resource to request, for example nvidia.com/gpu=1 or
+    /// nvidia.com/gpu=none; may be repeated
     #[arg(long, value_name = "NAME=QUANTITY")]
     pub resource: Vec<Limit>,
-    /// Which pools to request; each becomes a virtual node. Pods on nodes of other pools move within the notice of the peer
-    #[arg(long, value_enum, value_name = "POOLS", conflicts_with = "network_only")]
+    /// Which pools to request; each becomes a virtual node. Pods on nodes of other pools move
+    /// within the notice of the peer
+    #[arg(
+        long,
+        value_enum,
+        value_name = "POOLS",
+        conflicts_with = "network_only"
+    )]
     pub granularity: Option<Granularity>,
     /// Request everything that the peer offers: this takes all limits away
     #[arg(long, conflicts_with_all = ["cpu", "memory", "pods", "resource"])]
     pub everything: bool,
-    /// Request no resources, only connect the pods of both clusters. This gives back borrowed resources
+    /// Request no resources, only connect the pods of both clusters. This gives back borrowed
+    /// resources
     #[arg(long, conflicts_with_all = ["cpu", "memory", "pods", "resource", "everything"])]
     pub network_only: bool,
     /// Do not ask for confirmation
@@ -333,7 +378,9 @@ impl Peer {
     }
 }
 
-fn limit_of(resource: &'static str) -> impl Fn(&str) -> Result<Limit, ResourceArgumentError> + Clone {
+fn limit_of(
+    resource: &'static str,
+) -> impl Fn(&str) -> Result<Limit, ResourceArgumentError> + Clone {
     move |text| Limit::new(resource, text)
 }
 
@@ -359,9 +406,11 @@ pub struct Unpeer {
 /// `explain ...`.
 #[derive(Debug, Subcommand)]
 pub enum Explain {
-    /// Follow a pod from this cluster to the node in another cluster: each step with its state, and what to do
+    /// Follow a pod from this cluster to the node in another cluster: each step with its state, and
+    /// what to do
     ///
-    /// It changes nothing. What it shows of the provider, it reads there with this cluster's credential.
+    /// It changes nothing. What it shows of the provider, it reads there with this cluster's
+    /// credential.
     Pod {
         /// Name of the pod, or NAMESPACE/NAME
         pod: String,
@@ -410,7 +459,13 @@ impl TokenCreate {
         token::Wanted {
             name: self.name.clone(),
             replace: self.replace,
-            usage: if self.reusable { token::Use::Reusable { max_uses: self.max_uses } } else { token::Use::OneTime },
+            usage: if self.reusable {
+                token::Use::Reusable {
+                    max_uses: self.max_uses,
+                }
+            } else {
+                token::Use::OneTime
+            },
             lifetime: Some(self.lifetime),
         }
     }
@@ -452,7 +507,8 @@ pub enum Generate {
 pub struct PeerCommand {
     #[command(flatten)]
     pub token: TokenCreate,
-    /// For a cluster that reaches only the tunnel port of this one. Each cluster needs its own token, so this excludes --reusable
+    /// For a cluster that reaches only the tunnel port of this one. Each cluster needs its own
+    /// token, so this excludes --reusable
     #[arg(long, conflicts_with = "reusable")]
     pub through_tunnel: bool,
 }
@@ -467,22 +523,30 @@ pub enum Plugin {
         /// Create the plugin's folder in this folder
         #[arg(long, default_value = ".", value_name = "FOLDER")]
         dir: PathBuf,
-        /// A copy of Liqo's repository, which contains the SDK [default: the one that contains --dir]
+        /// A copy of Liqo's repository, which contains the SDK
+        /// [default: the one that contains --dir]
         #[arg(long, value_name = "FOLDER")]
         sdk: Option<PathBuf>,
     },
 }
 
-/// Removes suggested commands that are not near what the user typed: clap also suggests those that only share some letters with it.
+/// Removes suggested commands that are not near what the user typed: clap also suggests those that
+/// only share some letters with it.
 pub fn with_near_suggestions(mut error: clap::Error) -> clap::Error {
-    let Some(ContextValue::String(typed)) = error.get(ContextKind::InvalidSubcommand).cloned() else { return error };
+    let Some(ContextValue::String(typed)) = error.get(ContextKind::InvalidSubcommand).cloned()
+    else {
+        return error;
+    };
     let is_near = |name: &String| strsim::levenshtein(name, &typed) * 3 <= typed.chars().count();
     // It says how to pass the text as a value, which no command takes at this place.
     error.remove(ContextKind::Suggested);
     if let Some(ContextValue::Strings(mut names)) = error.remove(ContextKind::SuggestedSubcommand) {
         names.retain(is_near);
         if !names.is_empty() {
-            error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(names));
+            error.insert(
+                ContextKind::SuggestedSubcommand,
+                ContextValue::Strings(names),
+            );
         }
     }
     error
@@ -501,36 +565,89 @@ mod tests {
 
     #[test]
     fn only_a_command_that_is_near_is_suggested() {
-        let shown = |typed| with_near_suggestions(Cli::try_parse_from(["liqoctl", typed]).unwrap_err()).to_string();
+        let shown = |typed| {
+            with_near_suggestions(Cli::try_parse_from(["liqoctl", typed]).unwrap_err()).to_string()
+        };
         assert!(shown("staus").contains("'status'"), "{}", shown("staus"));
-        assert!(shown("nosuch").contains("nosuch") && !shown("nosuch").contains("similar"), "{}", shown("nosuch"));
+        assert!(
+            shown("nosuch").contains("nosuch") && !shown("nosuch").contains("similar"),
+            "{}",
+            shown("nosuch")
+        );
     }
 
     #[test]
     fn what_is_asked_for_is_checked_at_once() {
-        let parse =
-            |arguments: &[&str]| Cli::try_parse_from([&["liqoctl", "peer", "--remote-kubeconfig", "f"], arguments].concat());
-        let Command::Peer(peer) =
-            parse(&["--cpu", "500m", "--memory", "1Gi", "--pods", "10", "--resource", "nvidia.com/gpu=1"]).unwrap().command
+        let parse = |arguments: &[&str]| {
+            Cli::try_parse_from(
+                [&["liqoctl", "peer", "--remote-kubeconfig", "f"], arguments].concat(),
+            )
+        };
+        let Command::Peer(peer) = parse(&[
+            "--cpu",
+            "500m",
+            "--memory",
+            "1Gi",
+            "--pods",
+            "10",
+            "--resource",
+            "nvidia.com/gpu=1",
+        ])
+        .unwrap()
+        .command
         else {
             unreachable!()
         };
-        let Request::Limits(all) = peer.request() else { unreachable!() };
-        assert_eq!((all.len(), &all[0]), (4, &Limit::new("cpu", "500m").unwrap()));
-        let Command::Peer(peer) = parse(&["--cpu", "none"]).unwrap().command else { unreachable!() };
-        assert_eq!(peer.request(), Request::Limits(vec![Limit::new("cpu", "none").unwrap()]));
-        let Command::Peer(peer) = parse(&["--everything"]).unwrap().command else { unreachable!() };
+        let Request::Limits(all) = peer.request() else {
+            unreachable!()
+        };
+        assert_eq!(
+            (all.len(), &all[0]),
+            (4, &Limit::new("cpu", "500m").unwrap())
+        );
+        let Command::Peer(peer) = parse(&["--cpu", "none"]).unwrap().command else {
+            unreachable!()
+        };
+        assert_eq!(
+            peer.request(),
+            Request::Limits(vec![Limit::new("cpu", "none").unwrap()])
+        );
+        let Command::Peer(peer) = parse(&["--everything"]).unwrap().command else {
+            unreachable!()
+        };
         assert_eq!(peer.request(), Request::Everything);
-        let Command::Peer(peer) = parse(&["--granularity", "node"]).unwrap().command else { unreachable!() };
-        assert_eq!((peer.granularity, peer.request()), (Some(Granularity::Node), Request::AsBefore));
-        let Command::Peer(peer) = parse(&["--everything", "--granularity", "policy"]).unwrap().command else { unreachable!() };
-        assert_eq!((peer.granularity, peer.request()), (Some(Granularity::Policy), Request::Everything));
-        assert!(parse(&["--granularity", "zone"]).is_err() && parse(&["--granularity", "node", "--network-only"]).is_err());
-        let Command::Peer(peer) = parse(&["--network-only"]).unwrap().command else { unreachable!() };
+        let Command::Peer(peer) = parse(&["--granularity", "node"]).unwrap().command else {
+            unreachable!()
+        };
+        assert_eq!(
+            (peer.granularity, peer.request()),
+            (Some(Granularity::Node), Request::AsBefore)
+        );
+        let Command::Peer(peer) = parse(&["--everything", "--granularity", "policy"])
+            .unwrap()
+            .command
+        else {
+            unreachable!()
+        };
+        assert_eq!(
+            (peer.granularity, peer.request()),
+            (Some(Granularity::Policy), Request::Everything)
+        );
+        assert!(
+            parse(&["--granularity", "zone"]).is_err()
+                && parse(&["--granularity", "node", "--network-only"]).is_err()
+        );
+        let Command::Peer(peer) = parse(&["--network-only"]).unwrap().command else {
+            unreachable!()
+        };
         assert_eq!(peer.request(), Request::NetworkOnly);
-        for arguments in
-            [["--cpu", "-1"], ["--pods", "1.5"], ["--memory", "lots"], ["--resource", "gpu"], ["--network-only", "--everything"]]
-        {
+        for arguments in [
+            ["--cpu", "-1"],
+            ["--pods", "1.5"],
+            ["--memory", "lots"],
+            ["--resource", "gpu"],
+            ["--network-only", "--everything"],
+        ] {
             assert!(parse(&arguments).is_err(), "{arguments:?}");
         }
     }
@@ -538,16 +655,36 @@ mod tests {
     #[test]
     fn a_peer_is_named_either_by_kubeconfig_or_by_invitation() {
         let id = liqo_api::ClusterId::of_public_key(&[1; 32]);
-        let parse = |arguments: &[&str]| Cli::try_parse_from([&["liqoctl", "peer"], arguments].concat());
+        let parse =
+            |arguments: &[&str]| Cli::try_parse_from([&["liqoctl", "peer"], arguments].concat());
         assert!(
-            parse(&["--id", id.as_str(), "--auth-url", "https://203.0.113.5:1", "--token", "t", "--cluster-name", "milan"])
-                .is_ok()
+            parse(&[
+                "--id",
+                id.as_str(),
+                "--auth-url",
+                "https://203.0.113.5:1",
+                "--token",
+                "t",
+                "--cluster-name",
+                "milan"
+            ])
+            .is_ok()
         );
         assert!(parse(&["--remote-context", "other"]).is_ok());
         assert!(parse(&[]).is_err());
         assert!(parse(&["--id", id.as_str()]).is_err());
         assert!(parse(&["--id", "milan", "--auth-url", "https://203.0.113.5:1"]).is_err());
-        assert!(parse(&["--remote-kubeconfig", "f", "--id", id.as_str(), "--auth-url", "https://203.0.113.5:1"]).is_err());
+        assert!(
+            parse(&[
+                "--remote-kubeconfig",
+                "f",
+                "--id",
+                id.as_str(),
+                "--auth-url",
+                "https://203.0.113.5:1"
+            ])
+            .is_err()
+        );
     }
 
     #[test]
@@ -558,10 +695,15 @@ mod tests {
 
     #[test]
     fn a_token_that_many_may_use_is_no_key_of_the_tunnel() {
-        let parse = |arguments: &[&str]| Cli::try_parse_from([&["liqoctl", "generate", "peer-command"], arguments].concat());
+        let parse = |arguments: &[&str]| {
+            Cli::try_parse_from([&["liqoctl", "generate", "peer-command"], arguments].concat())
+        };
         assert!(parse(&["--through-tunnel"]).is_ok() && parse(&["--reusable"]).is_ok());
         assert!(parse(&["--reusable", "--max-uses", "3"]).is_ok());
-        assert!(parse(&["--max-uses", "3"]).is_err() && parse(&["--reusable", "--max-uses", "0"]).is_err());
+        assert!(
+            parse(&["--max-uses", "3"]).is_err()
+                && parse(&["--reusable", "--max-uses", "0"]).is_err()
+        );
         assert!(parse(&["--through-tunnel", "--reusable"]).is_err());
     }
 }

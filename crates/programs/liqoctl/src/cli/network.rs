@@ -9,11 +9,13 @@ use crate::{settings, token};
 /// `test ...`.
 #[derive(Debug, Subcommand)]
 pub enum Test {
-    /// Test whether pods and nodes of each pair of clusters reach each other, and print what to do if they do not
+    /// Test whether pods and nodes of each pair of clusters reach each other, and print what to do
+    /// if they do not
     ///
-    /// In each cluster that borrows, the test creates a namespace, offloads it, and starts pods on the nodes of that cluster and of its
-    /// providers. The pods call each other by address and by name, over TCP and UDP, with small and large packets. The namespaces are
-    /// removed at the end. The exit code is 1 if something does not work.
+    /// In each cluster that borrows, the test creates a namespace, offloads it, and starts pods on
+    /// the nodes of that cluster and of its providers. The pods call each other by address and by
+    /// name, over TCP and UDP, with small and large packets. The namespaces are removed at the end.
+    /// The exit code is 1 if something does not work.
     Network(TestNetwork),
 }
 
@@ -61,8 +63,9 @@ pub struct Others {
 pub enum Renew {
     /// Give the gateways of this cluster new WireGuard keys, without losing packets
     ///
-    /// Peers get the new keys in addition to the former ones. This cluster announces the former keys for five more minutes and accepts
-    /// them for one day. If you renew twice, the keys before the first renewal become invalid.
+    /// Peers get the new keys in addition to the former ones. This cluster announces the former
+    /// keys for five more minutes and accepts them for one day. If you renew twice, the keys before
+    /// the first renewal become invalid.
     GatewayKeys {
         /// Do not wait until all gateways have new keys
         #[arg(long)]
@@ -76,17 +79,22 @@ pub enum Renew {
 /// `bench ...`.
 #[derive(Debug, Subcommand)]
 pub enum Bench {
-    /// Measure the speed of the tunnel to another cluster, compared with the plain link between the gateways
+    /// Measure the speed of the tunnel to another cluster, compared with the plain link between the
+    /// gateways
     ///
-    /// A pod of this cluster sends to a pod at the peer. With access to the peer, a program on this cluster's gateway also sends to one on
-    /// the peer's gateway, outside the tunnel. Both alternate, so that they meet the same load. The command also changes a Service and
-    /// measures how soon the peer has the change.
+    /// A pod of this cluster sends to a pod at the peer. With access to the peer, a program on this
+    /// cluster's gateway also sends to one on the peer's gateway, outside the tunnel. Both
+    /// alternate, so that they meet the same load. The command also changes a Service and measures
+    /// how soon the peer has the change.
     Network(BenchNetwork),
-    /// Measure the cost of pods on a virtual node, compared with the same pods created at the provider
+    /// Measure the cost of pods on a virtual node, compared with the same pods created at the
+    /// provider
     ///
-    /// All pods run on fake nodes of the provider, which `cargo playground up --fake-nodes 20` creates: a Deployment, alternately offloaded
-    /// and directly at the provider, and single pods. In a playground on this machine, the result also contains Liqo's own writes, and
-    /// the CPU time and memory of Liqo and of the API servers. Without a kubeconfig, the command uses the clusters of the playground.
+    /// All pods run on fake nodes of the provider, which `cargo playground up --fake-nodes 20`
+    /// creates: a Deployment, alternately offloaded and directly at the provider, and single pods.
+    /// In a playground on this machine, the result also contains Liqo's own writes, and the CPU
+    /// time and memory of Liqo and of the API servers. Without a kubeconfig, the command uses the
+    /// clusters of the playground.
     Offload(BenchOffload),
 }
 

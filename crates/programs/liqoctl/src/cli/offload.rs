@@ -3,7 +3,9 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use clap::{ArgGroup, Args, Subcommand, ValueEnum};
-use liqo_api::{EvictionDelay, NamespaceMappingStrategy, PlacementStrategy, PodOffloadingStrategy, Reflection};
+use liqo_api::{
+    EvictionDelay, NamespaceMappingStrategy, PlacementStrategy, PodOffloadingStrategy, Reflection,
+};
 
 use crate::{
     move_pods, offload,
@@ -16,9 +18,11 @@ use crate::{
 pub enum Offload {
     /// Let the pods of namespaces run in other clusters, or change where they run
     ///
-    /// Labels a namespace with liqo.io/scheduling-enabled=true when it is offloaded first. In a file, this label lets the namespace, its
-    /// `NamespaceOffloading` and its pods be applied in one go. On a namespace that is offloaded already, only the settings whose flags you
-    /// give change. With `-o yaml` or `-o json` it prints the objects that it would write, and writes nothing.
+    /// Labels a namespace with liqo.io/scheduling-enabled=true when it is offloaded first. In a
+    /// file, this label lets the namespace, its `NamespaceOffloading` and its pods be applied in
+    /// one go. On a namespace that is offloaded already, only the settings whose flags you give
+    /// change. With `-o yaml` or `-o json` it prints the objects that it would write, and writes
+    /// nothing.
     #[command(visible_alias = "ns")]
     Namespace(OffloadNamespace),
 }
@@ -31,18 +35,22 @@ pub struct OffloadNamespace {
     /// Where its pods may run [default: `LocalAndRemote`, or as before]
     #[arg(long, value_enum, ignore_case = true, value_name = "STRATEGY")]
     pub pod_offloading_strategy: Option<Strategy>,
-    /// Which of its Services and Ingresses to reflect to the other clusters [default: `DenyList`, or as before]
+    /// Which of its Services and Ingresses to reflect to the other clusters
+    /// [default: `DenyList`, or as before]
     #[arg(long, value_enum, ignore_case = true, value_name = "LIST")]
     pub reflection: Option<ReflectionList>,
-    /// Whether its pods in other clusters get tokens of their `ServiceAccounts`, to use the API server of this cluster. The other
-    /// cluster can use these tokens, too [default: false, or as before]
+    /// Whether its pods in other clusters get tokens of their `ServiceAccounts`, to use the API
+    /// server of this cluster. The other cluster can use these tokens, too
+    /// [default: false, or as before]
     #[arg(long, value_name = "BOOL")]
     pub api_server: Option<bool>,
-    /// When Kubernetes evicts its pods from the node of a cluster that does not answer, after the node is not Ready: a time such as `30s`
-    /// or `10m`, `never`, or `default` for what the pods themselves say, which is usually 5m [default: `default`, or as before]
+    /// When Kubernetes evicts its pods from the node of a cluster that does not answer, after the
+    /// node is not Ready: a time such as `30s` or `10m`, `never`, or `default` for what the pods
+    /// themselves say, which is usually 5m [default: `default`, or as before]
     #[arg(long, value_parser = eviction, value_name = "DURATION")]
     pub eviction_delay: Option<offload::Eviction>,
-    /// How the namespace is called in the other clusters. It does not change while the namespace is offloaded
+    /// How the namespace is called in the other clusters. It does not change while the namespace is
+    /// offloaded
     #[arg(long, value_enum, value_name = "STRATEGY")]
     pub namespace_mapping_strategy: Option<MappingStrategy>,
     /// Its name in the other clusters, with `SelectedName`
@@ -53,7 +61,8 @@ pub struct OffloadNamespace {
         required_if_eq("namespace_mapping_strategy", "SelectedName")
     )]
     pub remote_namespace_name: Option<String>,
-    /// Label selector for virtual nodes, as in kubectl: only their clusters get the namespace. May be repeated; one has to match
+    /// Label selector for virtual nodes, as in kubectl: only their clusters get the namespace. May
+    /// be repeated; one has to match
     #[arg(short = 'l', long, value_name = "SELECTOR")]
     pub selector: Vec<String>,
     /// Every cluster gets the namespace, instead of those of an earlier --selector
@@ -76,7 +85,11 @@ impl OffloadNamespace {
             eviction_delay: self.eviction_delay,
             mapping: self.namespace_mapping_strategy.map(Into::into),
             remote_name: self.remote_namespace_name.clone(),
-            clusters: if self.all_clusters { Some(offload::Clusters::All) } else { selected },
+            clusters: if self.all_clusters {
+                Some(offload::Clusters::All)
+            } else {
+                selected
+            },
             placement: self.placement.change(),
             timeout: self.timeout,
         })
@@ -86,13 +99,21 @@ impl OffloadNamespace {
 /// Which nodes new pods prefer.
 #[derive(Clone, Debug, Args)]
 pub struct PlacementFlags {
-    /// Which nodes new pods prefer among those on which they may run [default: `Default`, or as before]
+    /// Which nodes new pods prefer among those on which they may run
+    /// [default: `Default`, or as before]
     #[arg(long, value_enum, ignore_case = true, value_name = "STRATEGY")]
     pub placement: Option<Placement>,
-    /// For `FixedOrder`: clusters or virtual nodes, the best first, separated by commas. The name of this cluster means its own nodes
-    #[arg(long, value_delimiter = ',', value_name = "NAMES", required_if_eq("placement", "FixedOrder"))]
+    /// For `FixedOrder`: clusters or virtual nodes, the best first, separated by commas. The name
+    /// of this cluster means its own nodes
+    #[arg(
+        long,
+        value_delimiter = ',',
+        value_name = "NAMES",
+        required_if_eq("placement", "FixedOrder")
+    )]
     pub placement_order: Vec<String>,
-    /// For `Cheapest`: evict running pods, as disruption budgets allow, if another node would cost at least 10 % less. `=false` ends it
+    /// For `Cheapest`: evict running pods, as disruption budgets allow, if another node would cost
+    /// at least 10 % less. `=false` ends it
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub move_when_cheaper: Option<bool>,
 }
@@ -110,7 +131,11 @@ impl PlacementFlags {
             None => order.as_ref().map(|_| PlacementStrategy::FixedOrder),
         };
         let is_named = strategy.is_some() || self.move_when_cheaper.is_some();
-        is_named.then_some(offload::Placement::Change { strategy, order, move_when_cheaper: self.move_when_cheaper })
+        is_named.then_some(offload::Placement::Change {
+            strategy,
+            order,
+            move_when_cheaper: self.move_when_cheaper,
+        })
     }
 }
 
@@ -132,14 +157,22 @@ pub enum Placement {
 
 fn eviction(text: &str) -> Result<offload::Eviction, String> {
     let after = |seconds: u64| {
-        let seconds = u32::try_from(seconds).ok().filter(|seconds| *seconds < 1_000_000_000);
-        seconds.map(EvictionDelay::Seconds).ok_or_else(|| "the time is too long: use never".to_owned())
+        let seconds = u32::try_from(seconds)
+            .ok()
+            .filter(|seconds| *seconds < 1_000_000_000);
+        seconds
+            .map(EvictionDelay::Seconds)
+            .ok_or_else(|| "the time is too long: use never".to_owned())
     };
     let delay = match text {
         "default" => return Ok(offload::Eviction::AsPodsSay),
         "never" => EvictionDelay::Never,
         "0" | "0s" => EvictionDelay::Seconds(0),
-        _ => after(token::duration(text).map_err(|error| format!("{error}, never or default"))?.as_secs())?,
+        _ => after(
+            token::duration(text)
+                .map_err(|error| format!("{error}, never or default"))?
+                .as_secs(),
+        )?,
     };
     Ok(offload::Eviction::After(delay))
 }
@@ -234,8 +267,9 @@ impl From<ReflectionList> for Reflection {
 pub enum Unoffload {
     /// End the pods of namespaces that run in other clusters, and keep new ones in this cluster
     ///
-    /// The pods are evicted as disruption budgets allow, and created again in this cluster by their controllers. Pods at a cluster that
-    /// does not answer are deleted. With `-o yaml` or `-o json` it prints what it would end, and ends nothing.
+    /// The pods are evicted as disruption budgets allow, and created again in this cluster by their
+    /// controllers. Pods at a cluster that does not answer are deleted. With `-o yaml` or `-o json`
+    /// it prints what it would end, and ends nothing.
     #[command(visible_alias = "ns")]
     Namespace(UnoffloadNamespace),
 }
@@ -251,7 +285,8 @@ pub struct UnoffloadNamespace {
     /// Do not ask for confirmation
     #[arg(short, long)]
     pub yes: bool,
-    /// How long to wait until the pods have left, and then until the namespace is gone from the other clusters
+    /// How long to wait until the pods have left, and then until the namespace is gone from the
+    /// other clusters
     #[arg(long, default_value = "5m", value_parser = token::duration, value_name = "DURATION")]
     pub timeout: Duration,
 }
@@ -261,9 +296,10 @@ pub struct UnoffloadNamespace {
 pub enum Move {
     /// Replace pods by new ones that run elsewhere: away from a cluster, or in a cluster
     ///
-    /// Kubernetes cannot move a running pod. This evicts pods as disruption budgets allow, and their controllers create new ones. Until
-    /// these are ready, the virtual nodes that should not get them are cordoned. With `-o yaml` or `-o json` it prints what it would do,
-    /// and changes nothing.
+    /// Kubernetes cannot move a running pod. This evicts pods as disruption budgets allow, and
+    /// their controllers create new ones. Until these are ready, the virtual nodes that should not
+    /// get them are cordoned. With `-o yaml` or `-o json` it prints what it would do, and changes
+    /// nothing.
     #[command(visible_alias = "pod")]
     Pods(MovePods),
 }
@@ -281,10 +317,12 @@ pub struct MovePods {
     /// Label selector for pods, as in kubectl
     #[arg(short = 'l', long, value_name = "SELECTOR", conflicts_with = "names")]
     pub selector: Option<String>,
-    /// Name or ID of a peer: only pods that run there move. With only this flag they may go to any other cluster, and to this one
+    /// Name or ID of a peer: only pods that run there move. With only this flag they may go to any
+    /// other cluster, and to this one
     #[arg(long, value_name = "CLUSTER")]
     pub from: Option<String>,
-    /// Name or ID of the peer to which they move. Only with strategy `Remote`, otherwise the scheduler may choose this cluster
+    /// Name or ID of the peer to which they move. Only with strategy `Remote`, otherwise the
+    /// scheduler may choose this cluster
     #[arg(long, value_name = "CLUSTER")]
     pub to: Option<String>,
     /// Also end pods that no controller creates again
@@ -305,7 +343,10 @@ impl MovePods {
     /// `default_namespace` is that of the kubeconfig's context.
     pub fn options(&self, default_namespace: &str) -> move_pods::Options {
         move_pods::Options {
-            namespace: self.namespace.clone().unwrap_or_else(|| default_namespace.to_owned()),
+            namespace: self
+                .namespace
+                .clone()
+                .unwrap_or_else(|| default_namespace.to_owned()),
             names: self.names.clone(),
             selector: self.selector.clone(),
             from: self.from.clone(),
@@ -334,17 +375,36 @@ mod tests {
     #[test]
     fn strategies_are_spelled_as_in_the_api_in_any_case() {
         for (strategy, list) in [("Remote", "AllowList"), ("remote", "allowlist")] {
-            let arguments = ["namespace", "demo", "--pod-offloading-strategy", strategy, "--reflection", list, "-l", "region=eu"];
+            let arguments = [
+                "namespace",
+                "demo",
+                "--pod-offloading-strategy",
+                strategy,
+                "--reflection",
+                list,
+                "-l",
+                "region=eu",
+            ];
             let options = offload_namespace(&arguments).unwrap().options().unwrap();
             assert_eq!(options.reflection, Some(Reflection::AllowList));
             assert_eq!(options.strategy, Some(PodOffloadingStrategy::Remote));
-            assert!(matches!(options.clusters, Some(offload::Clusters::Matching(_))));
+            assert!(matches!(
+                options.clusters,
+                Some(offload::Clusters::Matching(_))
+            ));
         }
     }
 
     #[test]
     fn a_selected_name_needs_the_name_and_only_with_it() {
-        let named = ["ns", "demo", "--namespace-mapping-strategy", "SelectedName", "--remote-namespace-name", "team-a"];
+        let named = [
+            "ns",
+            "demo",
+            "--namespace-mapping-strategy",
+            "SelectedName",
+            "--remote-namespace-name",
+            "team-a",
+        ];
         let options = offload_namespace(&named).unwrap().options().unwrap();
         assert_eq!(
             (options.mapping, options.remote_name.as_deref()),
@@ -362,30 +422,67 @@ mod tests {
         };
         let change = |strategy, order: Option<&[&str]>, move_when_cheaper| {
             let order = order.map(|order| order.iter().map(ToString::to_string).collect());
-            Some(offload::Placement::Change { strategy, order, move_when_cheaper })
+            Some(offload::Placement::Change {
+                strategy,
+                order,
+                move_when_cheaper,
+            })
         };
-        let fixed = change(Some(PlacementStrategy::FixedOrder), Some(&["milan", "turin"]), None);
+        let fixed = change(
+            Some(PlacementStrategy::FixedOrder),
+            Some(&["milan", "turin"]),
+            None,
+        );
         assert_eq!(placement(&[]).unwrap(), None);
-        assert_eq!(placement(&["--placement", "fixedorder", "--placement-order", "milan,turin"]).unwrap(), fixed);
-        assert_eq!(placement(&["--placement-order", "milan,turin"]).unwrap(), fixed);
+        assert_eq!(
+            placement(&[
+                "--placement",
+                "fixedorder",
+                "--placement-order",
+                "milan,turin"
+            ])
+            .unwrap(),
+            fixed
+        );
+        assert_eq!(
+            placement(&["--placement-order", "milan,turin"]).unwrap(),
+            fixed
+        );
         assert!(placement(&["--placement", "FixedOrder"]).is_err());
-        assert_eq!(placement(&["--placement", "default"]).unwrap(), Some(offload::Placement::Default));
+        assert_eq!(
+            placement(&["--placement", "default"]).unwrap(),
+            Some(offload::Placement::Default)
+        );
         let cheapest = Some(PlacementStrategy::Cheapest);
-        assert_eq!(placement(&["--placement", "Cheapest", "--move-when-cheaper"]).unwrap(), change(cheapest, None, Some(true)));
-        assert_eq!(placement(&["--move-when-cheaper=false"]).unwrap(), change(None, None, Some(false)));
+        assert_eq!(
+            placement(&["--placement", "Cheapest", "--move-when-cheaper"]).unwrap(),
+            change(cheapest, None, Some(true))
+        );
+        assert_eq!(
+            placement(&["--move-when-cheaper=false"]).unwrap(),
+            change(None, None, Some(false))
+        );
     }
 
     #[test]
     fn a_move_needs_a_direction_and_pods_are_named_or_selected() {
         let parse = |arguments: &[&str]| {
             let cli = Cli::try_parse_from([&["liqoctl", "move", "pods"], arguments].concat())?;
-            let Command::Move(Move::Pods(pods)) = cli.command else { unreachable!() };
+            let Command::Move(Move::Pods(pods)) = cli.command else {
+                unreachable!()
+            };
             Ok::<_, clap::Error>(pods.options("default"))
         };
         let all = parse(&["-n", "demo", "--from", "milan"]).unwrap();
-        assert_eq!((all.namespace.as_str(), all.from.as_deref(), all.to), ("demo", Some("milan"), None));
+        assert_eq!(
+            (all.namespace.as_str(), all.from.as_deref(), all.to),
+            ("demo", Some("milan"), None)
+        );
         let named = parse(&["a", "b", "--from", "turin", "--to", "milan"]).unwrap();
-        assert_eq!((named.names.as_slice(), named.namespace.as_str()), (&["a".to_owned(), "b".to_owned()][..], "default"));
+        assert_eq!(
+            (named.names.as_slice(), named.namespace.as_str()),
+            (&["a".to_owned(), "b".to_owned()][..], "default")
+        );
         assert!(parse(&["a"]).is_err() && parse(&["a", "-l", "app=web", "--to", "milan"]).is_err());
     }
 
@@ -394,12 +491,16 @@ mod tests {
         let several = offload_namespace(&["ns", "a", "b"]).unwrap();
         assert_eq!(several.namespaces.names, ["a", "b"]);
         let options = several.options().unwrap();
-        assert_eq!((options.strategy, options.reflection, options.clusters), (None, None, None));
+        assert_eq!(
+            (options.strategy, options.reflection, options.clusters),
+            (None, None, None)
+        );
         assert_eq!(options.api_server, None);
         let tokens = offload_namespace(&["ns", "a", "--api-server", "true"]).unwrap();
         assert_eq!(tokens.options().unwrap().api_server, Some(true));
         let delay = |text: &str| {
-            offload_namespace(&["ns", "a", "--eviction-delay", text]).map(|one| one.options().unwrap().eviction_delay)
+            offload_namespace(&["ns", "a", "--eviction-delay", text])
+                .map(|one| one.options().unwrap().eviction_delay)
         };
         assert_eq!(options.eviction_delay, None);
         for (text, expected) in [
@@ -411,11 +512,22 @@ mod tests {
             assert_eq!(delay(text).unwrap(), Some(expected));
         }
         assert!(delay("soon").is_err() && delay("20000d").is_err());
-        let everywhere = offload_namespace(&["ns", "--namespace-selector", "team=a", "--all-clusters"]).unwrap();
-        assert_eq!(everywhere.options().unwrap().clusters, Some(offload::Clusters::All));
-        let named = offload_namespace(&["ns", "a", "-n", "b", "-n", "a"]).unwrap().namespaces.named();
+        let everywhere =
+            offload_namespace(&["ns", "--namespace-selector", "team=a", "--all-clusters"]).unwrap();
+        assert_eq!(
+            everywhere.options().unwrap().clusters,
+            Some(offload::Clusters::All)
+        );
+        let named = offload_namespace(&["ns", "a", "-n", "b", "-n", "a"])
+            .unwrap()
+            .namespaces
+            .named();
         assert_eq!(named, BTreeSet::from(["a".to_owned(), "b".to_owned()]));
-        for wrong in [&["ns"][..], &["ns", "a", "--namespace-selector", "b=c"], &["ns", "a", "-l", "b=c", "--all-clusters"]] {
+        for wrong in [
+            &["ns"][..],
+            &["ns", "a", "--namespace-selector", "b=c"],
+            &["ns", "a", "-l", "b=c", "--all-clusters"],
+        ] {
             assert!(offload_namespace(wrong).is_err(), "{wrong:?}");
         }
     }

@@ -19,9 +19,11 @@ pub enum Offer {
     },
     /// Accept an offer, within the limits of the policy: it becomes a virtual node
     ///
-    /// The policy may require this (`consume.accept: Manual`). The decision stays valid until `offer forget`, even if the offer changes.
+    /// The policy may require this (`consume.accept: Manual`). The decision stays valid until
+    /// `offer forget`, even if the offer changes.
     ///
-    /// If the offer is under a contract that this cluster has not signed, this shows the terms, asks, and signs them.
+    /// If the offer is under a contract that this cluster has not signed, this shows the terms,
+    /// asks, and signs them.
     Accept {
         #[command(flatten)]
         offer: OfferDecide,
@@ -71,9 +73,11 @@ pub enum Contracts {
         /// Name or ID of the peer
         peer: String,
     },
-    /// Verify stored copies of a contract without a cluster: both signatures, and that two copies contain the same contract
+    /// Verify stored copies of a contract without a cluster: both signatures, and that two copies
+    /// contain the same contract
     ///
-    /// A file is what `kubectl get contract NAME -n NAMESPACE -o yaml` writes. Exits with an error that names what is wrong.
+    /// A file is what `kubectl get contract NAME -n NAMESPACE -o yaml` writes. Exits with an error
+    /// that names what is wrong.
     Verify {
         /// The copy of one side, and that of the other
         #[arg(required = true, num_args = 1..=2, value_name = "FILE")]
@@ -81,7 +85,8 @@ pub enum Contracts {
     },
     /// End the contract with a peer, with the notice that it says
     ///
-    /// Until `contract forget`, a provider proposes no other contract to the peer, and a consumer is asked before it signs one.
+    /// Until `contract forget`, a provider proposes no other contract to the peer, and a consumer
+    /// is asked before it signs one.
     End {
         /// Name or ID of the peer
         peer: String,
@@ -118,9 +123,11 @@ pub enum Receipts {
         /// Name of the receipt, as `receipt list` shows it
         name: String,
     },
-    /// Verify stored receipts without a cluster: the signatures, the sums, and that several files contain the same receipt
+    /// Verify stored receipts without a cluster: the signatures, the sums, and that several files
+    /// contain the same receipt
     ///
-    /// A file is what `kubectl get receipt NAME -n NAMESPACE -o yaml` writes. Exits with an error that names what is wrong.
+    /// A file is what `kubectl get receipt NAME -n NAMESPACE -o yaml` writes. Exits with an error
+    /// that names what is wrong.
     Verify {
         /// Files with a Receipt each
         #[arg(required = true, value_name = "FILE")]
@@ -150,7 +157,8 @@ pub enum ExportFormat {
 pub enum Policy {
     /// Show all policies in the order in which Liqo tries them, and the peers that each applies to
     List,
-    /// Show which policy applies to a peer and why, its rules, and what this cluster would offer to the peer now
+    /// Show which policy applies to a peer and why, its rules, and what this cluster would offer to
+    /// the peer now
     ///
     /// A peer that requests nothing is treated as if it requested everything. This changes nothing.
     Explain {
@@ -180,24 +188,37 @@ mod tests {
     fn offers_and_policies_have_commands_that_name_the_peer() {
         let parse = |arguments: &[&str]| Cli::try_parse_from([&["liqoctl"], arguments].concat());
         let Command::Policy(Policy::Explain { peer, labels }) =
-            parse(&["policy", "explain", "rome", "--labels", "tier=gold,zone=a"]).unwrap().command
+            parse(&["policy", "explain", "rome", "--labels", "tier=gold,zone=a"])
+                .unwrap()
+                .command
         else {
             unreachable!()
         };
         assert_eq!((peer.as_str(), labels.unwrap().len()), ("rome", 2));
         let Command::Policy(Policy::Explain { labels: none, .. }) =
-            parse(&["policy", "explain", "rome", "--labels", ""]).unwrap().command
+            parse(&["policy", "explain", "rome", "--labels", ""])
+                .unwrap()
+                .command
         else {
             unreachable!()
         };
         assert_eq!(none, Some(PeerLabels::new()));
-        let Command::Offer(Offer::Refuse { offer, yes }) = parse(&["offer", "refuse", "milan", "gold", "-y"]).unwrap().command
+        let Command::Offer(Offer::Refuse { offer, yes }) =
+            parse(&["offer", "refuse", "milan", "gold", "-y"])
+                .unwrap()
+                .command
         else {
             unreachable!()
         };
-        assert_eq!((offer.peer.as_str(), offer.pool.as_deref(), yes), ("milan", Some("gold"), true));
+        assert_eq!(
+            (offer.peer.as_str(), offer.pool.as_deref(), yes),
+            ("milan", Some("gold"), true)
+        );
         assert!(parse(&["offer", "accept", "milan"]).is_ok());
-        assert!(parse(&["offer", "list"]).is_ok() && parse(&["offer", "list", "milan", "--made"]).is_ok());
+        assert!(
+            parse(&["offer", "list"]).is_ok()
+                && parse(&["offer", "list", "milan", "--made"]).is_ok()
+        );
         for wrong in [
             &["offer", "accept"][..],
             &["offer", "forget", "milan"],
@@ -211,10 +232,23 @@ mod tests {
     #[test]
     fn shells_complete_the_commands_for_offers_and_policies() {
         let mut script = Vec::new();
-        clap_complete::generate(clap_complete::Shell::Bash, &mut Cli::command(), "liqoctl", &mut script);
+        clap_complete::generate(
+            clap_complete::Shell::Bash,
+            &mut Cli::command(),
+            "liqoctl",
+            &mut script,
+        );
         let script = String::from_utf8(script).unwrap();
-        for command in ["liqoctl__offer__accept", "liqoctl__offer__forget", "liqoctl__policy__explain", "--made"] {
-            assert!(script.contains(command) || script.contains(&command.replace("__", "__subcmd__")), "{command}");
+        for command in [
+            "liqoctl__offer__accept",
+            "liqoctl__offer__forget",
+            "liqoctl__policy__explain",
+            "--made",
+        ] {
+            assert!(
+                script.contains(command) || script.contains(&command.replace("__", "__subcmd__")),
+                "{command}"
+            );
         }
     }
 }

@@ -1,7 +1,8 @@
 //! `liqoctl contract`: what this cluster agreed on with peers, and whether both sides keep it.
 //!
-//! A provider has its contracts in tenant namespaces, a consumer has copies in its provider namespaces. A person's decision goes into
-//! `spec.contracts` of the peer's `ForeignCluster`, by contract. `verify` needs no cluster.
+//! A provider has its contracts in tenant namespaces, a consumer has copies in its provider
+//! namespaces. A person's decision goes into `spec.contracts` of the peer's `ForeignCluster`, by
+//! contract. `verify` needs no cluster.
 
 mod state;
 mod text;
@@ -40,13 +41,24 @@ pub async fn list(cluster: &Cluster, of: Option<&ForeignCluster>) -> anyhow::Res
 
 fn order(one: &Found) -> (&str, Role, bool, std::cmp::Reverse<i64>) {
     let start = one.contract.spec.terms.start.0.as_second();
-    (&one.peer, one.role, one.state == State::Ended, std::cmp::Reverse(start))
+    (
+        &one.peer,
+        one.role,
+        one.state == State::Ended,
+        std::cmp::Reverse(start),
+    )
 }
 
-/// Selects the contracts of a peer to show: those that are not over, else the one that was over last.
+/// Selects the contracts of a peer to show: those that are not over, else the one that was over
+/// last.
 pub fn to_show(mut found: Vec<Found>, peer: &str) -> anyhow::Result<Vec<Found>> {
-    let (open, ended): (Vec<Found>, Vec<Found>) = found.drain(..).partition(|one| one.state != State::Ended);
-    let shown: Vec<Found> = if open.is_empty() { ended.into_iter().take(1).collect() } else { open };
+    let (open, ended): (Vec<Found>, Vec<Found>) =
+        found.drain(..).partition(|one| one.state != State::Ended);
+    let shown: Vec<Found> = if open.is_empty() {
+        ended.into_iter().take(1).collect()
+    } else {
+        open
+    };
     if shown.is_empty() {
         bail!(
             "there is no contract with {peer}: `liqoctl contract list` shows all, and `provide.contract` of the provider's policy has them"
@@ -57,13 +69,21 @@ pub fn to_show(mut found: Vec<Found>, peer: &str) -> anyhow::Result<Vec<Found>> 
 
 /// The contract that the user wants to end: the named one, or the only one that is not over.
 pub fn to_end(found: Vec<Found>, peer: &str, name: Option<&str>) -> anyhow::Result<Found> {
-    let mut open: Vec<Found> = found.into_iter().filter(|one| one.state != State::Ended).collect();
+    let mut open: Vec<Found> = found
+        .into_iter()
+        .filter(|one| one.state != State::Ended)
+        .collect();
     open.retain(|one| name.is_none_or(|name| name == one.name));
     let names: Vec<&str> = open.iter().map(|one| one.name.as_str()).collect();
     match open.len() {
-        0 => bail!("there is no contract with {peer} to end: `liqoctl contract list {peer}` shows all"),
+        0 => bail!(
+            "there is no contract with {peer} to end: `liqoctl contract list {peer}` shows all"
+        ),
         1 => {}
-        _ => bail!("there are several contracts with {peer}: name one with --contract: {}", names.join(", ")),
+        _ => bail!(
+            "there are several contracts with {peer}: name one with --contract: {}",
+            names.join(", ")
+        ),
     }
     let one = open.remove(0);
     match &one.contract.spec.ended {
@@ -90,51 +110,95 @@ pub async fn end(
     timeout: Duration,
     progress: &Progress,
 ) -> anyhow::Result<Ended> {
-    let decision = ContractDecision { decision: ContractAnswer::End, terms: None, reason: reason.map(str::to_owned) };
-    decide(cluster, foreign, &BTreeMap::from([(one.name.as_str(), Some(decision))])).await?;
+    let decision = ContractDecision {
+        decision: ContractAnswer::End,
+        terms: None,
+        reason: reason.map(str::to_owned),
+    };
+    decide(
+        cluster,
+        foreign,
+        &BTreeMap::from([(one.name.as_str(), Some(decision))]),
+    )
+    .await?;
     let namespace = one.contract.namespace().unwrap_or_default();
     let contracts: Api<Contract> = Api::namespaced(cluster.client.clone(), &namespace);
-    let (step, what) = (format!("Ending {} with {}", one.name, one.peer), format!("the end of {} is announced", one.name));
+    let (step, what) = (
+        format!("Ending {} with {}", one.name, one.peer),
+        format!("the end of {} is announced", one.name),
+    );
     let announced = until(
         &what,
         timeout,
         |text| progress.message(&step, text),
         || async {
-            let contract = contracts.get(&one.name).await.doing(format!("read contract {}", one.name))?;
-            Ok(contract.spec.ended.map_or_else(|| Poll::NotYet("the provider has not announced it yet".to_owned()), Poll::Done))
+            let contract = contracts
+                .get(&one.name)
+                .await
+                .doing(format!("read contract {}", one.name))?;
+            Ok(contract.spec.ended.map_or_else(
+                || Poll::NotYet("the provider has not announced it yet".to_owned()),
+                Poll::Done,
+            ))
         },
     );
     let end = progress.step(&step, announced).await.map_err(|error| {
         anyhow::anyhow!("{error:#}. The decision stays in ForeignCluster {}: `liqoctl contract forget {0}` undoes it", one.peer)
     })?;
-    Ok(Ended { peer: one.peer.clone(), contract: one.name.clone(), end })
+    Ok(Ended {
+        peer: one.peer.clone(),
+        contract: one.name.clone(),
+        end,
+    })
 }
 
 /// Removes all decisions on contracts with a peer. Returns the names of these contracts.
 pub async fn forget(cluster: &Cluster, foreign: &ForeignCluster) -> anyhow::Result<Vec<String>> {
     let names: Vec<String> = foreign.spec.contracts.keys().cloned().collect();
     if names.is_empty() {
-        bail!("there is no decision on a contract with {}", foreign.name_any());
+        bail!(
+            "there is no decision on a contract with {}",
+            foreign.name_any()
+        );
     }
-    decide(cluster, foreign, &names.iter().map(|name| (name.as_str(), None)).collect()).await?;
+    decide(
+        cluster,
+        foreign,
+        &names.iter().map(|name| (name.as_str(), None)).collect(),
+    )
+    .await?;
     Ok(names)
 }
 
-/// The contract that an offer waits for: terms, or an amendment of them, that this cluster has not signed.
+/// The contract that an offer waits for: terms, or an amendment of them, that this cluster has not
+/// signed.
 pub async fn waiting(cluster: &Cluster, foreign: &ForeignCluster) -> anyhow::Result<Vec<Found>> {
     let found = list(cluster, Some(foreign)).await?;
-    let waits = |one: &Found| one.role == Role::Consumer && !one.is_kept && one.unsigned().is_some();
+    let waits =
+        |one: &Found| one.role == Role::Consumer && !one.is_kept && one.unsigned().is_some();
     Ok(found.into_iter().filter(waits).collect())
 }
 
-/// Records that a person accepts exactly the terms that it saw. Earlier ends of contracts with the peer no longer count.
-pub async fn accept(cluster: &Cluster, foreign: &ForeignCluster, seen: &[Found]) -> anyhow::Result<()> {
+/// Records that a person accepts exactly the terms that it saw. Earlier ends of contracts with the
+/// peer no longer count.
+pub async fn accept(
+    cluster: &Cluster,
+    foreign: &ForeignCluster,
+    seen: &[Found],
+) -> anyhow::Result<()> {
     let mut decisions: BTreeMap<&str, Option<ContractDecision>> = BTreeMap::new();
-    let ended = foreign.spec.contracts.iter().filter(|(_, decision)| decision.decision == ContractAnswer::End);
+    let ended = foreign
+        .spec
+        .contracts
+        .iter()
+        .filter(|(_, decision)| decision.decision == ContractAnswer::End);
     decisions.extend(ended.map(|(name, _)| (name.as_str(), None)));
     for one in seen {
-        let decision =
-            ContractDecision { decision: ContractAnswer::Accept, terms: one.unsigned().map(|terms| terms.digest), reason: None };
+        let decision = ContractDecision {
+            decision: ContractAnswer::Accept,
+            terms: one.unsigned().map(|terms| terms.digest),
+            reason: None,
+        };
         decisions.insert(&one.name, Some(decision));
     }
     decide(cluster, foreign, &decisions).await
@@ -145,15 +209,25 @@ async fn decide(
     foreign: &ForeignCluster,
     decisions: &BTreeMap<&str, Option<ContractDecision>>,
 ) -> anyhow::Result<()> {
-    let (api, name): (Api<ForeignCluster>, String) = (Api::all(cluster.client.clone()), foreign.name_any());
+    let (api, name): (Api<ForeignCluster>, String) =
+        (Api::all(cluster.client.clone()), foreign.name_any());
     // A merge patch removes what is null, and keeps the fields of an object that it does not name.
     let whole = |decision: &Option<ContractDecision>| {
-        decision.as_ref().map(|one| json!({ "decision": one.decision, "terms": one.terms, "reason": one.reason }))
+        decision.as_ref().map(
+            |one| json!({ "decision": one.decision, "terms": one.terms, "reason": one.reason }),
+        )
     };
-    let contracts: BTreeMap<&str, _> = decisions.iter().map(|(name, decision)| (*name, whole(decision))).collect();
+    let contracts: BTreeMap<&str, _> = decisions
+        .iter()
+        .map(|(name, decision)| (*name, whole(decision)))
+        .collect();
     let change = json!({ "spec": { "contracts": contracts } });
-    let written = api.patch(&name, &PatchParams::default(), &Patch::Merge(&change)).await;
-    written.doing(format!("write the decision into ForeignCluster {name}")).map(drop)
+    let written = api
+        .patch(&name, &PatchParams::default(), &Patch::Merge(&change))
+        .await;
+    written
+        .doing(format!("write the decision into ForeignCluster {name}"))
+        .map(drop)
 }
 
 #[cfg(test)]

@@ -42,14 +42,37 @@ pub struct Found {
 }
 
 impl Found {
-    pub fn new(OfPeer { peer, role, is_kept, name, object: contract, .. }: OfPeer<Contract>, now: Timestamp) -> Self {
+    pub fn new(
+        OfPeer {
+            peer,
+            role,
+            is_kept,
+            name,
+            object: contract,
+            ..
+        }: OfPeer<Contract>,
+        now: Timestamp,
+    ) -> Self {
         // A contract is over with its peering, even if nobody could write that down.
-        let state = if is_kept { State::Ended } else { state(&contract, now) };
+        let state = if is_kept {
+            State::Ended
+        } else {
+            state(&contract, now)
+        };
         let honoured = lasting(&contract).next().is_none();
-        Self { peer, role, is_kept, name, state, honoured, contract }
+        Self {
+            peer,
+            role,
+            is_kept,
+            name,
+            state,
+            honoured,
+            contract,
+        }
     }
 
-    /// The terms that the consumer has not signed: the proposal, or the amendment. What cannot be verified is no proposal.
+    /// The terms that the consumer has not signed: the proposal, or the amendment. What cannot be
+    /// verified is no proposal.
     pub fn unsigned(&self) -> Option<Document> {
         let record = ContractRecord::issued(self.contract.clone());
         if record.spec.ended.is_some() && record.pending.is_none() {
@@ -57,7 +80,9 @@ impl Found {
         }
         match (record.signed(), record.amendment()) {
             (None, _) => record.current.ok().map(|terms| terms.document),
-            (Some(_), Some(amendment)) if amendment.countersignature.is_none() => Some(amendment.document.clone()),
+            (Some(_), Some(amendment)) if amendment.countersignature.is_none() => {
+                Some(amendment.document.clone())
+            }
             _ => None,
         }
     }
@@ -71,7 +96,11 @@ fn state(contract: &Contract, now: Timestamp) -> State {
         None => {}
     }
     if contract.spec.in_force_since.is_some() && status.phase != ContractPhase::Ended {
-        return if contract.spec.pending.is_some() { State::Amending } else { State::InForce };
+        return if contract.spec.pending.is_some() {
+            State::Amending
+        } else {
+            State::InForce
+        };
     }
     match status.phase {
         ContractPhase::Ended => State::Ended,
@@ -84,5 +113,10 @@ fn state(contract: &Contract, now: Timestamp) -> State {
 /// The breaches that last, whoever found them.
 pub fn lasting(contract: &Contract) -> impl Iterator<Item = &Breach> {
     let of_consumer = contract.status.iter().flat_map(|status| &status.breaches);
-    contract.spec.breaches.iter().chain(of_consumer).filter(|breach| breach.until.is_none())
+    contract
+        .spec
+        .breaches
+        .iter()
+        .chain(of_consumer)
+        .filter(|breach| breach.until.is_none())
 }

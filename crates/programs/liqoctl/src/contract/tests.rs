@@ -1,6 +1,7 @@
 use jiff::Timestamp;
 use liqo_api::{
-    Breach, BreachKind, Commitment, ContractClasses, ContractPool, ContractTerms, EndCause, Party, ProposedTerms, Time,
+    Breach, BreachKind, Commitment, ContractClasses, ContractPool, ContractTerms, EndCause, Party,
+    ProposedTerms, Time,
 };
 use liqo_market::contract::document::Document;
 use liqo_market::contract::fixtures::{self, Parties};
@@ -17,12 +18,25 @@ fn at(seconds: i64) -> Time {
 }
 
 fn terms_of(parties: &Parties) -> ContractTerms {
-    let prices = serde_json::from_value(json!({ "currency": "EUR", "rates": { "cpu": "0.04", "memory": "0.005" } })).unwrap();
-    let resources = [("cpu", "4".parse().unwrap()), ("memory", "8Gi".parse().unwrap())].into();
+    let prices = serde_json::from_value(
+        json!({ "currency": "EUR", "rates": { "cpu": "0.04", "memory": "0.005" } }),
+    )
+    .unwrap();
+    let resources = [
+        ("cpu", "4".parse().unwrap()),
+        ("memory", "8Gi".parse().unwrap()),
+    ]
+    .into();
     ContractTerms {
         commitment: Commitment::Guaranteed,
-        pools: vec![ContractPool { name: "default".to_owned(), resources }],
-        classes: ContractClasses { ingress: vec![String::new()], ..ContractClasses::default() },
+        pools: vec![ContractPool {
+            name: "default".to_owned(),
+            resources,
+        }],
+        classes: ContractClasses {
+            ingress: vec![String::new()],
+            ..ContractClasses::default()
+        },
         prices: [("default".to_owned(), prices)].into(),
         start: at(0),
         end: Some(at(86_400)),
@@ -37,9 +51,22 @@ fn signed(parties: &Parties) -> Contract {
 }
 
 fn found(contract: Contract) -> Found {
-    let (id, name) = (contract.spec.terms.provider.clone(), contract.metadata.name.clone().unwrap());
+    let (id, name) = (
+        contract.spec.terms.provider.clone(),
+        contract.metadata.name.clone().unwrap(),
+    );
     let peer = "milan".to_owned();
-    Found::new(OfPeer { id, peer, role: Role::Consumer, is_kept: false, name, object: contract }, at(100).0)
+    Found::new(
+        OfPeer {
+            id,
+            peer,
+            role: Role::Consumer,
+            is_kept: false,
+            name,
+            object: contract,
+        },
+        at(100).0,
+    )
 }
 
 fn proposal(parties: &Parties) -> Contract {
@@ -84,29 +111,70 @@ fn the_list_says_where_each_contract_stands_and_who_keeps_it() {
         at: at(350),
         reason: "too dear".to_owned(),
     });
-    let all = [found(broken.clone()), found(ending), found(proposal(&parties))];
+    let all = [
+        found(broken.clone()),
+        found(ending),
+        found(proposal(&parties)),
+    ];
     let lines: Vec<String> = table(&all).lines().map(str::to_owned).collect();
-    assert!(lines[0].starts_with("PEER    ROLE       STATE"), "{lines:?}");
-    assert!(lines[1].contains("InForce") && lines[1].contains("no: CapacityMissing"), "{lines:?}");
-    assert!(lines[2].contains("Ending") && lines[2].contains("2026-01-01T00:05:50Z") && lines[2].contains("yes"), "{lines:?}");
+    assert!(
+        lines[0].starts_with("PEER    ROLE       STATE"),
+        "{lines:?}"
+    );
+    assert!(
+        lines[1].contains("InForce") && lines[1].contains("no: CapacityMissing"),
+        "{lines:?}"
+    );
+    assert!(
+        lines[2].contains("Ending")
+            && lines[2].contains("2026-01-01T00:05:50Z")
+            && lines[2].contains("yes"),
+        "{lines:?}"
+    );
     assert!(lines[3].contains("Proposed"), "{lines:?}");
     let text = show(&found(broken));
-    assert!(text.ends_with("(lasts): CapacityMissing, default: it offers only 2 of 4 cpu"), "{text}");
+    assert!(
+        text.ends_with("(lasts): CapacityMissing, default: it offers only 2 of 4 cpu"),
+        "{text}"
+    );
     assert!(table(&[]).contains("`provide.contract`"));
 }
 
 #[test]
 fn what_the_consumer_has_not_signed_is_what_a_person_accepts() {
     let parties = parties();
-    let digest = Document::read(&signed(&parties).spec.document).unwrap().digest;
-    assert_eq!(found(proposal(&parties)).unsigned().map(|terms| terms.digest), Some(digest.clone()));
+    let digest = Document::read(&signed(&parties).spec.document)
+        .unwrap()
+        .digest;
+    assert_eq!(
+        found(proposal(&parties))
+            .unsigned()
+            .map(|terms| terms.digest),
+        Some(digest.clone())
+    );
     assert_eq!(found(signed(&parties)).unsigned(), None);
     let mut amended = signed(&parties);
-    let next = ContractTerms { version: 2, previous: Some(digest), ..terms_of(&parties) };
+    let next = ContractTerms {
+        version: 2,
+        previous: Some(digest),
+        ..terms_of(&parties)
+    };
     let document = Document::compose(&parties.provider, &next).unwrap();
-    amended.spec.pending = Some(ProposedTerms { document, terms: next, proposed: at(80), countersignature: None, signed: None });
+    amended.spec.pending = Some(ProposedTerms {
+        document,
+        terms: next,
+        proposed: at(80),
+        countersignature: None,
+        signed: None,
+    });
     let amended = found(amended);
-    assert_eq!((amended.state, amended.unsigned().map(|terms| terms.terms.version)), (State::Amending, Some(2)));
+    assert_eq!(
+        (
+            amended.state,
+            amended.unsigned().map(|terms| terms.terms.version)
+        ),
+        (State::Amending, Some(2))
+    );
     assert!(show(&amended).contains("An amendment waits"));
 }
 
@@ -114,14 +182,41 @@ fn what_the_consumer_has_not_signed_is_what_a_person_accepts() {
 fn the_contract_to_end_must_be_clear() {
     let parties = parties();
     let one = || found(signed(&parties));
-    assert_eq!(to_end(vec![one()], "milan", None).unwrap().name, "contract-01234567");
-    let as_provider = Found { role: Role::Provider, name: "contract-ffffffff".to_owned(), ..one() };
-    let error = to_end(vec![one(), as_provider.clone()], "milan", None).unwrap_err().to_string();
-    assert!(error.contains("--contract: contract-01234567, contract-ffffffff"), "{error}");
-    assert!(to_end(vec![one(), as_provider.clone()], "milan", Some("contract-ffffffff")).is_ok());
-    assert!(to_end(vec![], "milan", None).unwrap_err().to_string().contains("no contract with milan"));
+    assert_eq!(
+        to_end(vec![one()], "milan", None).unwrap().name,
+        "contract-01234567"
+    );
+    let as_provider = Found {
+        role: Role::Provider,
+        name: "contract-ffffffff".to_owned(),
+        ..one()
+    };
+    let error = to_end(vec![one(), as_provider.clone()], "milan", None)
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("--contract: contract-01234567, contract-ffffffff"),
+        "{error}"
+    );
+    assert!(
+        to_end(
+            vec![one(), as_provider.clone()],
+            "milan",
+            Some("contract-ffffffff")
+        )
+        .is_ok()
+    );
+    assert!(
+        to_end(vec![], "milan", None)
+            .unwrap_err()
+            .to_string()
+            .contains("no contract with milan")
+    );
     let question = question_of_end(&as_provider);
-    assert!(question.contains("notice of 5 minutes") && question.contains("is a breach"), "{question}");
+    assert!(
+        question.contains("notice of 5 minutes") && question.contains("is a breach"),
+        "{question}"
+    );
     assert!(!question_of_end(&one()).contains("is a breach"));
 }
 
@@ -133,14 +228,34 @@ fn stored_copies_are_verified_and_a_changed_byte_is_refused() {
         serde_saphyr::from_str::<Contract>(&text).unwrap()
     };
     let contract = signed(&parties);
-    let both = [("a".to_owned(), copy(&contract)), ("b".to_owned(), copy(&contract))];
+    let both = [
+        ("a".to_owned(), copy(&contract)),
+        ("b".to_owned(), copy(&contract)),
+    ];
     let text = verdict(&verify::judge(&both)).unwrap();
-    assert!(text.starts_with("Both copies contain the same contract: 0123456789abcdef0123456789abcdef, version 1."), "{text}");
-    assert!(verdict(&verify::judge(&both[..1])).unwrap().starts_with("The copy is valid"));
+    assert!(
+        text.starts_with(
+            "Both copies contain the same contract: 0123456789abcdef0123456789abcdef, version 1."
+        ),
+        "{text}"
+    );
+    assert!(
+        verdict(&verify::judge(&both[..1]))
+            .unwrap()
+            .starts_with("The copy is valid")
+    );
     let mut changed = contract.clone();
     changed.spec.terms.notice_seconds = 10;
-    let error = verdict(&verify::judge(&[("a".to_owned(), contract), ("b".to_owned(), changed)])).unwrap_err().to_string();
-    assert_eq!(error, "b: spec.terms differs from the signed document: noticeSeconds is 10 instead of 300");
+    let error = verdict(&verify::judge(&[
+        ("a".to_owned(), contract),
+        ("b".to_owned(), changed),
+    ]))
+    .unwrap_err()
+    .to_string();
+    assert_eq!(
+        error,
+        "b: spec.terms differs from the signed document: noticeSeconds is 10 instead of 300"
+    );
 }
 
 #[test]
@@ -157,7 +272,12 @@ fn the_contracts_that_are_not_over_are_shown_else_the_last_one() {
         });
         found(contract)
     };
-    assert_eq!(to_show(vec![found(signed(&parties)), over(50)], "milan").unwrap().len(), 1);
+    assert_eq!(
+        to_show(vec![found(signed(&parties)), over(50)], "milan")
+            .unwrap()
+            .len(),
+        1
+    );
     assert_eq!(to_show(vec![over(50), over(40)], "milan").unwrap().len(), 1);
     assert!(to_show(vec![], "milan").is_err());
 }

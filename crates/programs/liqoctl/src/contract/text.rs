@@ -18,7 +18,11 @@ fn time(time: &liqo_api::Time) -> String {
 /// The end of a contract, as far as it is known.
 fn end(one: &Found) -> String {
     let spec = &one.contract.spec;
-    let end = spec.ended.as_ref().map(|end| &end.at).or(spec.terms.end.as_ref());
+    let end = spec
+        .ended
+        .as_ref()
+        .map(|end| &end.at)
+        .or(spec.terms.end.as_ref());
     end.map_or_else(|| "none".to_owned(), time)
 }
 
@@ -28,8 +32,10 @@ pub fn table(found: &[Found]) -> String {
         return "There is no contract. A provider proposes one to each peer whose policy has `provide.contract`.".to_owned();
     }
     let rows = found.iter().map(|one| {
-        let honoured =
-            lasting(&one.contract).last().map_or_else(|| "yes".to_owned(), |breach| format!("no: {}", breach.kind.as_str()));
+        let honoured = lasting(&one.contract).last().map_or_else(
+            || "yes".to_owned(),
+            |breach| format!("no: {}", breach.kind.as_str()),
+        );
         vec![
             plain(&one.peer),
             one.role.to_string(),
@@ -41,7 +47,19 @@ pub fn table(found: &[Found]) -> String {
             one.name.clone(),
         ]
     });
-    output::table(&["PEER", "ROLE", "STATE", "VERSION", "COMMITMENT", "END", "HONOURED", "NAME"], rows)
+    output::table(
+        &[
+            "PEER",
+            "ROLE",
+            "STATE",
+            "VERSION",
+            "COMMITMENT",
+            "END",
+            "HONOURED",
+            "NAME",
+        ],
+        rows,
+    )
 }
 
 /// A length of time in the largest unit that divides it.
@@ -51,12 +69,21 @@ fn length(seconds: u32) -> String {
         .into_iter()
         .find(|(unit, _)| seconds >= *unit && seconds.is_multiple_of(*unit))
         .map_or((seconds, "second"), |(unit, name)| (seconds / unit, name));
-    if number == 1 { format!("1 {unit}") } else { format!("{number} {unit}s") }
+    if number == 1 {
+        format!("1 {unit}")
+    } else {
+        format!("{number} {unit}s")
+    }
 }
 
 fn prices(list: &PriceList) -> String {
     let rate = |(name, rate): (&str, liqo_quantity::Money)| {
-        format!("{} {rate} {} per {} and hour", plain(name), plain(&list.currency), priced_unit(name))
+        format!(
+            "{} {rate} {} per {} and hour",
+            plain(name),
+            plain(&list.currency),
+            priced_unit(name)
+        )
     };
     list.rates.iter().map(rate).collect::<Vec<_>>().join(", ")
 }
@@ -80,7 +107,14 @@ pub fn terms(terms: &ContractTerms) -> String {
         match terms.prices.get(&pool.name) {
             Some(list) => {
                 line("  price", prices(list));
-                line("", format!("all of it: {} {} per hour", per_hour(&list.rates, &pool.resources), plain(&list.currency)));
+                line(
+                    "",
+                    format!(
+                        "all of it: {} {} per hour",
+                        per_hour(&list.rates, &pool.resources),
+                        plain(&list.currency)
+                    ),
+                );
             }
             None => line("  price", "none".to_owned()),
         }
@@ -89,22 +123,44 @@ pub fn terms(terms: &ContractTerms) -> String {
     line("from", time(&terms.start));
     let end = match (&terms.end, terms.renewal) {
         (None, _) => "none; each side ends it with notice".to_owned(),
-        (Some(end), Renewal::Automatic) => format!("{}, then renewed if both sign again", time(end)),
+        (Some(end), Renewal::Automatic) => {
+            format!("{}, then renewed if both sign again", time(end))
+        }
         (Some(end), Renewal::None) => format!("{}, not renewed", time(end)),
     };
     line("until", end);
     let named = |list: &[String]| {
-        let names: Vec<String> =
-            list.iter().map(|name| if name.is_empty() { "default".to_owned() } else { plain(name) }).collect();
-        if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+        let names: Vec<String> = list
+            .iter()
+            .map(|name| {
+                if name.is_empty() {
+                    "default".to_owned()
+                } else {
+                    plain(name)
+                }
+            })
+            .collect();
+        if names.is_empty() {
+            "none".to_owned()
+        } else {
+            names.join(", ")
+        }
     };
     let classes = &terms.classes;
     let (storage, ingress) = (named(&classes.storage), named(&classes.ingress));
-    line("classes", format!("storage {storage}; ingress {ingress}; load balancers {}", named(&classes.load_balancer)));
+    line(
+        "classes",
+        format!(
+            "storage {storage}; ingress {ingress}; load balancers {}",
+            named(&classes.load_balancer)
+        ),
+    );
     let limits = &terms.limits;
     let security = format!("{:?}", limits.pod_security).to_lowercase();
-    let most =
-        format!("{} namespaces, {} Services, {} endpoints", limits.max_namespaces, limits.max_services, limits.max_endpoints);
+    let most = format!(
+        "{} namespaces, {} Services, {} endpoints",
+        limits.max_namespaces, limits.max_services, limits.max_endpoints
+    );
     line(
         "limits",
         format!(
@@ -112,29 +168,51 @@ pub fn terms(terms: &ContractTerms) -> String {
             format!("{:?}", limits.charge).to_lowercase()
         ),
     );
-    line("receipts", format!("every {}", length(terms.metering_period_seconds)));
+    line(
+        "receipts",
+        format!("every {}", length(terms.metering_period_seconds)),
+    );
     if let Some(delay) = terms.counts_after_seconds {
-        line("counts", format!("{} after the consumer signs it", length(delay)));
+        line(
+            "counts",
+            format!("{} after the consumer signs it", length(delay)),
+        );
     }
     text.trim_end().to_owned()
 }
 
 /// One contract in words.
 pub fn show(one: &Found) -> String {
-    let (spec, status) = (&one.contract.spec, one.contract.status.clone().unwrap_or_default());
-    let mut text = format!("{} with {}, as its {}: {}\n", one.name, plain(&one.peer), other(one.role), state(one));
+    let (spec, status) = (
+        &one.contract.spec,
+        one.contract.status.clone().unwrap_or_default(),
+    );
+    let mut text = format!(
+        "{} with {}, as its {}: {}\n",
+        one.name,
+        plain(&one.peer),
+        other(one.role),
+        state(one)
+    );
     text.push_str(&terms(&spec.terms));
     if let Some(message) = status.message.filter(|_| one.state != State::Ended) {
         let _ = write!(text, "\nThe consumer says: {}", plain(&message));
     }
     if let Some(pending) = &spec.pending {
         let is_signed = pending.signed.is_some();
-        let state = if is_signed { "is signed, and does not count yet" } else { "waits for the consumer's signature" };
+        let state = if is_signed {
+            "is signed, and does not count yet"
+        } else {
+            "waits for the consumer's signature"
+        };
         let _ = write!(text, "\nAn amendment {state}:\n{}", terms(&pending.terms));
     }
     let breaches: Vec<_> = spec.breaches.iter().chain(&status.breaches).collect();
     for breach in breaches {
-        let until = breach.until.as_ref().map_or_else(|| "lasts".to_owned(), |until| format!("until {}", time(until)));
+        let until = breach.until.as_ref().map_or_else(
+            || "lasts".to_owned(),
+            |until| format!("until {}", time(until)),
+        );
         let (what, message) = (plain(&breach.object), plain(&breach.message));
         let _ = write!(
             text,
@@ -160,17 +238,30 @@ fn state(one: &Found) -> String {
     let since = || spec.in_force_since.as_ref().map(time).unwrap_or_default();
     match one.state {
         State::Proposed => "proposed, the consumer has not answered".to_owned(),
-        State::AwaitingDecision => "waits for a person at the consumer: `liqoctl offer accept` there".to_owned(),
+        State::AwaitingDecision => {
+            "waits for a person at the consumer: `liqoctl offer accept` there".to_owned()
+        }
         State::Refused => "the consumer does not sign it".to_owned(),
         State::InForce => format!("in force since {}", since()),
         State::Amending => format!("in force since {}, with an amendment", since()),
-        State::Ending => spec
-            .ended
-            .as_ref()
-            .map_or_else(String::new, |end| format!("ends at {}, by the {}: {}", time(&end.at), end.by, plain(&end.reason))),
+        State::Ending => spec.ended.as_ref().map_or_else(String::new, |end| {
+            format!(
+                "ends at {}, by the {}: {}",
+                time(&end.at),
+                end.by,
+                plain(&end.reason)
+            )
+        }),
         State::Ended => spec.ended.as_ref().map_or_else(
             || "over".to_owned(),
-            |end| format!("over since {}, by the {}: {}", time(&end.at), end.by, plain(&end.reason)),
+            |end| {
+                format!(
+                    "over since {}, by the {}: {}",
+                    time(&end.at),
+                    end.by,
+                    plain(&end.reason)
+                )
+            },
         ),
     }
 }
@@ -179,8 +270,16 @@ fn state(one: &Found) -> String {
 pub fn question_of_end(one: &Found) -> String {
     let spec = &one.contract.spec;
     let notice = length(spec.terms.notice_seconds);
-    let early = spec.terms.end.as_ref().filter(|_| spec.terms.commitment == Commitment::Guaranteed && one.role == Role::Provider);
-    let early = early.map(|end| format!(" The amounts are guaranteed until {}, so ending it earlier is a breach.", time(end)));
+    let early =
+        spec.terms.end.as_ref().filter(|_| {
+            spec.terms.commitment == Commitment::Guaranteed && one.role == Role::Provider
+        });
+    let early = early.map(|end| {
+        format!(
+            " The amounts are guaranteed until {}, so ending it earlier is a breach.",
+            time(end)
+        )
+    });
     let early = early.unwrap_or_default();
     format!(
         "This ends {} with {} after a notice of {notice}, and the pods that run under it.{early} Continue?",

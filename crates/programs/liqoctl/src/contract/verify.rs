@@ -24,7 +24,8 @@ pub struct Verdict {
     pub faults: Vec<String>,
 }
 
-/// Checks the contracts in one or two files, as `kubectl get contract -o yaml` or `-o json` writes them.
+/// Checks the contracts in one or two files, as `kubectl get contract -o yaml` or `-o json` writes
+/// them.
 pub fn verify(files: &[PathBuf]) -> anyhow::Result<Verdict> {
     let mut contracts = Vec::new();
     for file in files {
@@ -34,26 +35,39 @@ pub fn verify(files: &[PathBuf]) -> anyhow::Result<Verdict> {
 }
 
 fn read(file: &Path) -> anyhow::Result<Contract> {
-    let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+    let text =
+        std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
     // JSON is YAML, too.
-    serde_saphyr::from_str(&text).with_context(|| format!("{} contains no Contract", file.display()))
+    serde_saphyr::from_str(&text)
+        .with_context(|| format!("{} contains no Contract", file.display()))
 }
 
 pub(super) fn judge(contracts: &[(String, Contract)]) -> Verdict {
-    let mut verdict = Verdict { files: contracts.iter().map(|(file, _)| file.clone()).collect(), ..Verdict::default() };
+    let mut verdict = Verdict {
+        files: contracts.iter().map(|(file, _)| file.clone()).collect(),
+        ..Verdict::default()
+    };
     let mut valid: Vec<Copy> = Vec::new();
     for (file, contract) in contracts {
         match verify::copy(contract) {
             Ok(copy) => valid.push(copy),
-            Err(faults) => verdict.faults.extend(faults.into_iter().map(|fault| format!("{file}: {fault}"))),
+            Err(faults) => verdict
+                .faults
+                .extend(faults.into_iter().map(|fault| format!("{file}: {fault}"))),
         }
     }
     if let Some(first) = valid.first() {
         let terms = &first.document.terms;
         (verdict.contract, verdict.version) = (Some(terms.contract.clone()), Some(terms.version));
-        (verdict.provider, verdict.consumer) = (terms.provider.to_string(), terms.consumer.to_string());
+        (verdict.provider, verdict.consumer) =
+            (terms.provider.to_string(), terms.consumer.to_string());
         verdict.digest.clone_from(&first.document.digest);
-        verdict.faults.extend(valid.iter().skip(1).filter_map(|other| verify::same(first, other)));
+        verdict.faults.extend(
+            valid
+                .iter()
+                .skip(1)
+                .filter_map(|other| verify::same(first, other)),
+        );
     }
     verdict
 }
@@ -63,9 +77,23 @@ pub fn verdict(verdict: &Verdict) -> anyhow::Result<String> {
     if !verdict.faults.is_empty() {
         bail!("{}", verdict.faults.join("; "));
     }
-    let Verdict { contract, version, provider, consumer, digest, .. } = verdict;
-    let (contract, version) = (contract.clone().unwrap_or_default(), version.unwrap_or_default());
-    let copies = if verdict.files.len() > 1 { "Both copies contain the same contract" } else { "The copy is valid" };
+    let Verdict {
+        contract,
+        version,
+        provider,
+        consumer,
+        digest,
+        ..
+    } = verdict;
+    let (contract, version) = (
+        contract.clone().unwrap_or_default(),
+        version.unwrap_or_default(),
+    );
+    let copies = if verdict.files.len() > 1 {
+        "Both copies contain the same contract"
+    } else {
+        "The copy is valid"
+    };
     Ok(format!(
         "{copies}: {contract}, version {version}.\nSigned by the provider {provider}\nand by the consumer {consumer},\nover the same bytes (SHA-256 {digest})."
     ))

@@ -1,7 +1,9 @@
-//! `liqoctl cost`: what the pods in other clusters cost now and so far, what is left of budgets, and what workloads would cost where.
+//! `liqoctl cost`: what the pods in other clusters cost now and so far, what is left of budgets,
+//! and what workloads would cost where.
 //!
-//! Costs of now are amounts times the prices on the virtual nodes, as the webhook computes them for the placement of pods. Costs so far are
-//! what this cluster metered under contracts. Pods that run without a contract count at the prices of now, since they started.
+//! Costs of now are amounts times the prices on the virtual nodes, as the webhook computes them for
+//! the placement of pods. Costs so far are what this cluster metered under contracts. Pods that run
+//! without a contract count at the prices of now, since they started.
 
 pub mod plan;
 pub mod running;
@@ -40,27 +42,52 @@ fn in_thirty_days(per_hour: Money) -> Money {
 
 /// An amount for people; without a currency it is nothing.
 fn in_words(amount: Money, currency: Option<&str>) -> String {
-    currency.map_or_else(|| amount.to_string(), |currency| format!("{amount} {currency}"))
+    currency.map_or_else(
+        || amount.to_string(),
+        |currency| format!("{amount} {currency}"),
+    )
 }
 
-/// The present price of the unfinished pods on virtual nodes and the money spent so far, of one namespace or of all, at one peer or at all;
-/// and the budgets that concern all of that.
-pub async fn running(cluster: &Cluster, namespace: Option<&str>, peer: Option<&str>) -> anyhow::Result<Costs> {
+/// The present price of the unfinished pods on virtual nodes and the money spent so far, of one
+/// namespace or of all, at one peer or at all; and the budgets that concern all of that.
+pub async fn running(
+    cluster: &Cluster,
+    namespace: Option<&str>,
+    peer: Option<&str>,
+) -> anyhow::Result<Costs> {
     let peer = match peer {
-        Some(peer) => Some(unpeer::find(cluster, peer).await?.spec.cluster_id.to_string()),
+        Some(peer) => Some(
+            unpeer::find(cluster, peer)
+                .await?
+                .spec
+                .cluster_id
+                .to_string(),
+        ),
         None => None,
     };
-    let nodes = nodes(cluster, ListParams::default().labels(&format!("{}={}", labels::TYPE, labels::TYPE_VIRTUAL_NODE))).await?;
-    let is_meant = |node: &Node| peer.is_none() || node.labels().get(labels::REMOTE_CLUSTER_ID) == peer.as_ref();
+    let nodes = nodes(
+        cluster,
+        ListParams::default().labels(&format!("{}={}", labels::TYPE, labels::TYPE_VIRTUAL_NODE)),
+    )
+    .await?;
+    let is_meant = |node: &Node| {
+        peer.is_none() || node.labels().get(labels::REMOTE_CLUSTER_ID) == peer.as_ref()
+    };
     let pods = nodes.into_iter().filter(is_meant).map(|node| async move {
         let fields = format!("spec.nodeName={},{UNFINISHED}", node.name_any());
         let pods = pods(cluster, namespace, &fields).await?;
         anyhow::Ok(Running { node, pods })
     });
-    let running: Vec<Running> = futures::stream::iter(pods).buffered(CONCURRENCY).try_collect().await?;
+    let running: Vec<Running> = futures::stream::iter(pods)
+        .buffered(CONCURRENCY)
+        .try_collect()
+        .await?;
     let now = Timestamp::now();
     let mut contracts = spent::contracts(cluster).await?;
-    contracts.retain(|contract| peer.as_ref().is_none_or(|peer| contract.provider.as_str() == peer));
+    contracts.retain(|contract| {
+        peer.as_ref()
+            .is_none_or(|peer| contract.provider.as_str() == peer)
+    });
     spent::add_running(&mut contracts, &running, now);
     let names = names(cluster).await?;
     let mut spent = spent::spent(&contracts, namespace, now);
@@ -75,8 +102,13 @@ pub async fn running(cluster: &Cluster, namespace: Option<&str>, peer: Option<&s
 /// The names of peers, by their ID.
 async fn names(cluster: &Cluster) -> anyhow::Result<BTreeMap<String, String>> {
     let api: Api<ForeignCluster> = Api::all(cluster.client.clone());
-    let peers = list_or_none(&api, &ListParams::default()).await.doing("list the peers")?;
-    Ok(peers.into_iter().map(|peer| (peer.spec.cluster_id.to_string(), peer.name_any())).collect())
+    let peers = list_or_none(&api, &ListParams::default())
+        .await
+        .doing("list the peers")?;
+    Ok(peers
+        .into_iter()
+        .map(|peer| (peer.spec.cluster_id.to_string(), peer.name_any()))
+        .collect())
 }
 
 async fn nodes(cluster: &Cluster, which: ListParams) -> anyhow::Result<Vec<Node>> {
@@ -85,9 +117,16 @@ async fn nodes(cluster: &Cluster, which: ListParams) -> anyhow::Result<Vec<Node>
 }
 
 /// The pods of a namespace, or of all, that these fields select. Reads them page by page.
-async fn pods(cluster: &Cluster, namespace: Option<&str>, fields: &str) -> anyhow::Result<Vec<Pod>> {
+async fn pods(
+    cluster: &Cluster,
+    namespace: Option<&str>,
+    fields: &str,
+) -> anyhow::Result<Vec<Pod>> {
     let client = cluster.client.clone();
-    let api: Api<Pod> = namespace.map_or_else(|| Api::all(client.clone()), |name| Api::namespaced(client.clone(), name));
+    let api: Api<Pod> = namespace.map_or_else(
+        || Api::all(client.clone()),
+        |name| Api::namespaced(client.clone(), name),
+    );
     let mut parameters = ListParams::default().fields(fields).limit(PAGE);
     let mut found = Vec::new();
     loop {
@@ -103,16 +142,24 @@ async fn pods(cluster: &Cluster, namespace: Option<&str>, fields: &str) -> anyho
 /// Computes the costs of the workloads in a file at each place. Creates nothing.
 pub async fn plan(cluster: &Cluster, file: &Path, namespace: &str) -> anyhow::Result<Vec<Planned>> {
     let own_name = cluster.installed().await?.config.spec.cluster_name;
-    let workloads = workload::parse(&text(file)?, namespace).with_context(|| format!("cannot read {}", file.display()))?;
+    let workloads = workload::parse(&text(file)?, namespace)
+        .with_context(|| format!("cannot read {}", file.display()))?;
     let nodes = nodes(cluster, ListParams::default()).await?;
     let pods = pods(cluster, None, &format!("spec.nodeName!=,{UNFINISHED}")).await?;
     let peers = names(cluster).await?;
     let mut planned = Vec::new();
     for workload in &workloads {
         let offloading = offload::present(cluster, &workload.namespace).await?;
-        let offloading = offloading.filter(|one| one.metadata.deletion_timestamp.is_none()).map(|one| one.spec);
-        let facts =
-            plan::Facts { nodes: &nodes, pods: &pods, peers: &peers, own_name: &own_name, offloaded: offloading.as_ref() };
+        let offloading = offloading
+            .filter(|one| one.metadata.deletion_timestamp.is_none())
+            .map(|one| one.spec);
+        let facts = plan::Facts {
+            nodes: &nodes,
+            pods: &pods,
+            peers: &peers,
+            own_name: &own_name,
+            offloaded: offloading.as_ref(),
+        };
         planned.push(plan::plan(workload, &facts)?);
     }
     Ok(planned)
@@ -121,7 +168,9 @@ pub async fn plan(cluster: &Cluster, file: &Path, namespace: &str) -> anyhow::Re
 fn text(file: &Path) -> anyhow::Result<String> {
     if file == Path::new("-") {
         let mut text = String::new();
-        std::io::stdin().read_to_string(&mut text).context("cannot read standard input")?;
+        std::io::stdin()
+            .read_to_string(&mut text)
+            .context("cannot read standard input")?;
         return Ok(text);
     }
     std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))
@@ -133,7 +182,10 @@ mod tests {
 
     #[test]
     fn a_month_is_exactly_720_hours() {
-        assert_eq!(in_thirty_days("0.000000001".parse().unwrap()), "0.00000072".parse().unwrap());
+        assert_eq!(
+            in_thirty_days("0.000000001".parse().unwrap()),
+            "0.00000072".parse().unwrap()
+        );
         assert_eq!(in_words("0.04".parse().unwrap(), Some("EUR")), "0.04 EUR");
         assert_eq!(in_words(Money::ZERO, None), "0");
     }

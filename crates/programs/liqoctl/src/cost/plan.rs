@@ -6,7 +6,8 @@ use anyhow::Context as _;
 use k8s_openapi::api::core::v1::{Node, NodeStatus, Pod, PodSpec, Taint, Toleration};
 use kube::ResourceExt as _;
 use liqo_api::{
-    Money, NamespaceOffloadingSpec, PodOffloadingStrategy, ResourceList, labels, pods, requests, short_on_largest_node,
+    Money, NamespaceOffloadingSpec, PodOffloadingStrategy, ResourceList, labels, pods, requests,
+    short_on_largest_node,
 };
 use liqo_offloading_rules::{
     namespace::node_selector,
@@ -63,7 +64,8 @@ pub struct Place {
     pub currency: Option<String>,
     /// Number of the pods that have room now, at most all.
     pub fits: u64,
-    /// The preference of new pods for it, by the placement of the namespace: 1 is the best. Nothing without a placement.
+    /// The preference of new pods for it, by the placement of the namespace: 1 is the best. Nothing
+    /// without a placement.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rank: Option<usize>,
     /// The reasons why not all of them can run there.
@@ -73,25 +75,60 @@ pub struct Place {
 
 /// Computes the costs of the workload at each place.
 pub fn plan(workload: &Workload, facts: &Facts) -> anyhow::Result<Planned> {
-    let spec: PodSpec = serde_json::from_value(workload.pod["spec"].clone())
-        .with_context(|| format!("the pod template of {} {} cannot be read", workload.kind, workload.name))?;
+    let spec: PodSpec =
+        serde_json::from_value(workload.pod["spec"].clone()).with_context(|| {
+            format!(
+                "the pod template of {} {} cannot be read",
+                workload.kind, workload.name
+            )
+        })?;
     let all = Nodes::of(facts);
-    let asked =
-        Asked { workload, spec: &spec, amounts: charged(spec.clone()), obstacle: obstacle(&workload.pod).map(|one| one.message) };
-    let main = main_currency(all.virtual_nodes.iter().filter_map(|one| one.priced.per_hour(&asked.amounts).1));
+    let asked = Asked {
+        workload,
+        spec: &spec,
+        amounts: charged(spec.clone()),
+        obstacle: obstacle(&workload.pod).map(|one| one.message),
+    };
+    let main = main_currency(
+        all.virtual_nodes
+            .iter()
+            .filter_map(|one| one.priced.per_hour(&asked.amounts).1),
+    );
     let ranks = ranks(&asked, facts, &all);
     let mut places: Vec<(bool, Place)> = vec![(true, own_place(&asked, facts, &all, &ranks))];
     for node in &all.virtual_nodes {
         let place = place(&asked, facts, node, &ranks, main);
-        places.push((place.currency.is_none() || place.currency.as_deref() == main, place));
+        places.push((
+            place.currency.is_none() || place.currency.as_deref() == main,
+            place,
+        ));
     }
     // Amounts in another currency are not comparable, so they come last.
     places.sort_by_cached_key(|(comparable, place)| {
-        (!place.why_not.is_empty(), !comparable, place.per_hour, place.peer.is_some(), place.name.clone())
+        (
+            !place.why_not.is_empty(),
+            !comparable,
+            place.per_hour,
+            place.peer.is_some(),
+            place.name.clone(),
+        )
     });
-    let Workload { kind, name, namespace, replicas, .. } = workload.clone();
+    let Workload {
+        kind,
+        name,
+        namespace,
+        replicas,
+        ..
+    } = workload.clone();
     let places = places.into_iter().map(|(_, place)| place).collect();
-    Ok(Planned { kind, name, namespace, replicas, amounts: asked.amounts, places })
+    Ok(Planned {
+        kind,
+        name,
+        namespace,
+        replicas,
+        amounts: asked.amounts,
+        places,
+    })
 }
 
 /// The workload that the user asked about.
@@ -119,22 +156,53 @@ impl<'a> Nodes<'a> {
     fn of(facts: &Facts<'a>) -> Self {
         let (mut own, mut virtual_nodes) = (Vec::new(), Vec::new());
         for node in facts.nodes {
-            let is_virtual = node.labels().get(labels::TYPE).is_some_and(|kind| kind == labels::TYPE_VIRTUAL_NODE);
+            let is_virtual = node
+                .labels()
+                .get(labels::TYPE)
+                .is_some_and(|kind| kind == labels::TYPE_VIRTUAL_NODE);
             let name = node.name_any();
-            let on_it = facts.pods.iter().filter(|pod| pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref()) == Some(&name));
+            let on_it = facts.pods.iter().filter(|pod| {
+                pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref()) == Some(&name)
+            });
             let used = |pod: &Pod| {
-                let (spec, status) = (pod.spec.clone().unwrap_or_default(), pod.status.clone().unwrap_or_default());
-                let amounts = if is_virtual { charged_on_node } else { requests::of_bound_pod };
+                let (spec, status) = (
+                    pod.spec.clone().unwrap_or_default(),
+                    pod.status.clone().unwrap_or_default(),
+                );
+                let amounts = if is_virtual {
+                    charged_on_node
+                } else {
+                    requests::of_bound_pod
+                };
                 amounts(pod.metadata.generation, spec, &status)
             };
-            let used = on_it.map(used).fold(ResourceList::new(), |sum, one| sum + &one);
-            // What the pods of a virtual node are charged beyond their requests is in `used` already.
-            let amounts =
-                |status: &'a NodeStatus| if is_virtual { status.capacity.as_ref() } else { status.allocatable.as_ref() };
+            let used = on_it
+                .map(used)
+                .fold(ResourceList::new(), |sum, one| sum + &one);
+            // What the pods of a virtual node are charged beyond their requests is in `used`
+            // already.
+            let amounts = |status: &'a NodeStatus| {
+                if is_virtual {
+                    status.capacity.as_ref()
+                } else {
+                    status.allocatable.as_ref()
+                }
+            };
             let amounts = node.status.as_ref().and_then(amounts);
-            let free = amounts.map(requests::list).unwrap_or_default().saturating_sub(&used);
-            let one = Room { node, priced: PricedNode::of(&name, node.labels().clone(), node.annotations()), free };
-            if is_virtual { virtual_nodes.push(one) } else { own.push(one) }
+            let free = amounts
+                .map(requests::list)
+                .unwrap_or_default()
+                .saturating_sub(&used);
+            let one = Room {
+                node,
+                priced: PricedNode::of(&name, node.labels().clone(), node.annotations()),
+                free,
+            };
+            if is_virtual {
+                virtual_nodes.push(one);
+            } else {
+                own.push(one);
+            }
         }
         Self { own, virtual_nodes }
     }
@@ -142,9 +210,13 @@ impl<'a> Nodes<'a> {
 
 /// Number of pods with these requests that have room.
 fn count(free: &ResourceList, amounts: &ResourceList) -> u64 {
-    let of_each = amounts.iter().filter(|(_, amount)| !amount.is_zero() && !amount.is_negative());
+    let of_each = amounts
+        .iter()
+        .filter(|(_, amount)| !amount.is_zero() && !amount.is_negative());
     let counts = of_each.map(|(name, amount)| free.get(name).nanos() / amount.nanos());
-    counts.min().map_or(u64::MAX, |count| u64::try_from(count).unwrap_or_default())
+    counts
+        .min()
+        .map_or(u64::MAX, |count| u64::try_from(count).unwrap_or_default())
 }
 
 /// Ranks by the name of the virtual node. `None` is this cluster.
@@ -152,15 +224,32 @@ type Ranks = BTreeMap<Option<String>, usize>;
 
 /// The ranks of places by the placement of the namespace.
 fn ranks(asked: &Asked, facts: &Facts, all: &Nodes) -> Ranks {
-    let Some(spec) = facts.offloaded else { return BTreeMap::new() };
-    let Some(placement) = &spec.placement else { return BTreeMap::new() };
-    let nodes: Vec<&PricedNode> =
-        all.virtual_nodes.iter().map(|one| &one.priced).filter(|node| is_selected(spec, node)).collect();
-    let (strategy, amounts, own_name) = (spec.pod_offloading_strategy, &asked.amounts, facts.own_name);
-    let classes = preference::classes(&preference::Facts { placement, strategy, nodes: &nodes, amounts, own_name });
+    let Some(spec) = facts.offloaded else {
+        return BTreeMap::new();
+    };
+    let Some(placement) = &spec.placement else {
+        return BTreeMap::new();
+    };
+    let nodes: Vec<&PricedNode> = all
+        .virtual_nodes
+        .iter()
+        .map(|one| &one.priced)
+        .filter(|node| is_selected(spec, node))
+        .collect();
+    let (strategy, amounts, own_name) =
+        (spec.pod_offloading_strategy, &asked.amounts, facts.own_name);
+    let classes = preference::classes(&preference::Facts {
+        placement,
+        strategy,
+        nodes: &nodes,
+        amounts,
+        own_name,
+    });
     let places = classes.into_iter().enumerate().flat_map(|(index, class)| {
         let own = class.own.then_some(None);
-        own.into_iter().chain(class.nodes.into_iter().map(|name| Some(name.to_owned()))).map(move |place| (place, index + 1))
+        own.into_iter()
+            .chain(class.nodes.into_iter().map(|name| Some(name.to_owned())))
+            .map(move |place| (place, index + 1))
     });
     places.collect()
 }
@@ -173,17 +262,27 @@ fn own_place(asked: &Asked, facts: &Facts, all: &Nodes, ranks: &Ranks) -> Place 
     let (replicas, namespace) = (asked.workload.replicas, &asked.workload.namespace);
     let needed = requests::of_pod(asked.spec);
     let takes = |one: &&Room| why_not_on_node(asked.spec, one.node).is_none();
-    let room = all.own.iter().filter(takes).map(|one| count(&one.free, &needed)).fold(0, u64::saturating_add);
+    let room = all
+        .own
+        .iter()
+        .filter(takes)
+        .map(|one| count(&one.free, &needed))
+        .fold(0, u64::saturating_add);
     let fits = room.min(replicas);
     let mut why_not = Vec::new();
     // Pods that can run in no other cluster stay here, whatever the strategy says.
     if asked.obstacle.is_none()
-        && facts.offloaded.is_some_and(|spec| spec.pod_offloading_strategy == PodOffloadingStrategy::Remote)
+        && facts
+            .offloaded
+            .is_some_and(|spec| spec.pod_offloading_strategy == PodOffloadingStrategy::Remote)
     {
         why_not.push(format!("the strategy of namespace {namespace} is Remote"));
     }
     if !all.own.iter().any(|one| takes(&one)) {
-        why_not.push("no node here takes the pods: see their node selector, affinity and tolerations".to_owned());
+        why_not.push(
+            "no node here takes the pods: see their node selector, affinity and tolerations"
+                .to_owned(),
+        );
     } else if fits < replicas {
         why_not.push(format!("there is room for {fits} of {replicas} pods now"));
     }
@@ -204,14 +303,20 @@ fn place(asked: &Asked, facts: &Facts, one: &Room, ranks: &Ranks, main: Option<&
     let (of_one, currency) = one.priced.per_hour(&asked.amounts);
     let per_hour = Money::from_nanos(of_one.nanos().saturating_mul(i128::from(replicas)));
     let on_one_node = one.priced.largest_pods.may_take(&asked.amounts);
-    let fits = if on_one_node.is_ok() { count(&one.free, &asked.amounts).min(replicas) } else { 0 };
+    let fits = if on_one_node.is_ok() {
+        count(&one.free, &asked.amounts).min(replicas)
+    } else {
+        0
+    };
     let mut why_not: Vec<String> = not_allowed(asked, facts, &one.priced).into_iter().collect();
     why_not.extend(why_not_on_node(asked.spec, one.node));
     if fits == 0 && replicas > 0 {
         let short = asked.amounts.fits_in(&one.free).err().unwrap_or_default();
         let short: Vec<String> = short.iter().map(ToString::to_string).collect();
         why_not.push(match on_one_node {
-            Err(on_one_node) if short.is_empty() => format!("no node has room: {}", short_on_largest_node(&on_one_node)),
+            Err(on_one_node) if short.is_empty() => {
+                format!("no node has room: {}", short_on_largest_node(&on_one_node))
+            }
             _ => format!("there is no room: {}", short.join(", ")),
         });
     } else if fits < replicas {
@@ -220,9 +325,14 @@ fn place(asked: &Asked, facts: &Facts, one: &Room, ranks: &Ranks, main: Option<&
     if let (Some(currency), Some(main)) = (currency, main)
         && currency != main
     {
-        why_not.push(format!("{currency} cannot be compared with {main}, so it counts as the most expensive"));
+        why_not.push(format!(
+            "{currency} cannot be compared with {main}, so it counts as the most expensive"
+        ));
     }
-    let peer = facts.peers.get(one.priced.cluster_id()).map_or_else(|| one.priced.cluster_id(), String::as_str);
+    let peer = facts
+        .peers
+        .get(one.priced.cluster_id())
+        .map_or_else(|| one.priced.cluster_id(), String::as_str);
     Place {
         rank: ranks.get(&Some(name.clone())).copied(),
         peer: Some(peer.to_owned()),
@@ -242,23 +352,37 @@ fn not_allowed(asked: &Asked, facts: &Facts, node: &PricedNode) -> Option<String
         return Some(obstacle.clone());
     }
     match facts.offloaded {
-        None => Some(format!("namespace {namespace} is not offloaded: `liqoctl offload namespace {namespace}`")),
+        None => Some(format!(
+            "namespace {namespace} is not offloaded: `liqoctl offload namespace {namespace}`"
+        )),
         Some(spec) if spec.pod_offloading_strategy == PodOffloadingStrategy::Local => {
             Some(format!("the strategy of namespace {namespace} is Local"))
         }
-        Some(spec) if !is_selected(spec, node) => {
-            Some(format!("the cluster selector of namespace {namespace} does not select it"))
-        }
+        Some(spec) if !is_selected(spec, node) => Some(format!(
+            "the cluster selector of namespace {namespace} does not select it"
+        )),
         Some(_) => None,
     }
 }
 
 /// The reason why the scheduler would not choose a node, apart from room.
 fn why_not_on_node(spec: &PodSpec, node: &Node) -> Option<String> {
-    let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    let has = |kind: &str, status: &str| conditions.clone().find(|one| one.type_ == kind && one.status == status);
+    let conditions = node
+        .status
+        .iter()
+        .flat_map(|status| status.conditions.iter().flatten());
+    let has = |kind: &str, status: &str| {
+        conditions
+            .clone()
+            .find(|one| one.type_ == kind && one.status == status)
+    };
     if let Some(closed) = has(pods::NO_NEW_PODS, "True") {
-        return Some(closed.message.clone().unwrap_or_else(|| "it takes no new pods".to_owned()));
+        return Some(
+            closed
+                .message
+                .clone()
+                .unwrap_or_else(|| "it takes no new pods".to_owned()),
+        );
     }
     if has("Ready", "True").is_none() {
         return Some("the node is not Ready".to_owned());
@@ -267,7 +391,9 @@ fn why_not_on_node(spec: &PodSpec, node: &Node) -> Option<String> {
     if node_spec.is_some_and(|spec| spec.unschedulable == Some(true)) {
         return Some("the node is cordoned".to_owned());
     }
-    let taints = node_spec.and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
+    let taints = node_spec
+        .and_then(|spec| spec.taints.as_deref())
+        .unwrap_or_default();
     let tolerations = spec.tolerations.as_deref().unwrap_or_default();
     // The webhook adds the toleration for virtual nodes.
     let repels = |taint: &&Taint| {
@@ -279,11 +405,24 @@ fn why_not_on_node(spec: &PodSpec, node: &Node) -> Option<String> {
         return Some(format!("the pods do not tolerate the taint {}", taint.key));
     }
     let labels = node.labels();
-    let by_label = spec.node_selector.iter().flatten().all(|(key, value)| labels.get(key) == Some(value));
-    let affinity = spec.affinity.as_ref().and_then(|affinity| affinity.node_affinity.as_ref());
-    let required = affinity.and_then(|affinity| affinity.required_during_scheduling_ignored_during_execution.as_ref());
-    let by_affinity = required.is_none() || node_selector::matches(required, &node.name_any(), labels);
-    (!by_label || !by_affinity).then(|| "the node selector or affinity of the pods does not match".to_owned())
+    let by_label = spec
+        .node_selector
+        .iter()
+        .flatten()
+        .all(|(key, value)| labels.get(key) == Some(value));
+    let affinity = spec
+        .affinity
+        .as_ref()
+        .and_then(|affinity| affinity.node_affinity.as_ref());
+    let required = affinity.and_then(|affinity| {
+        affinity
+            .required_during_scheduling_ignored_during_execution
+            .as_ref()
+    });
+    let by_affinity =
+        required.is_none() || node_selector::matches(required, &node.name_any(), labels);
+    (!by_label || !by_affinity)
+        .then(|| "the node selector or affinity of the pods does not match".to_owned())
 }
 
 /// Kubernetes' rules.
@@ -291,29 +430,68 @@ fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
     let key = toleration.key.as_deref().unwrap_or_default();
     let effect = toleration.effect.as_deref().unwrap_or_default();
     let exists = toleration.operator.as_deref() == Some("Exists");
-    let same_value = toleration.value.as_deref().unwrap_or_default() == taint.value.as_deref().unwrap_or_default();
-    (key == taint.key || key.is_empty() && exists) && (exists || same_value) && (effect.is_empty() || effect == taint.effect)
+    let same_value = toleration.value.as_deref().unwrap_or_default()
+        == taint.value.as_deref().unwrap_or_default();
+    (key == taint.key || key.is_empty() && exists)
+        && (exists || same_value)
+        && (effect.is_empty() || effect == taint.effect)
 }
 
 /// The plan as text for people.
 pub fn table(planned: &[Planned]) -> String {
-    planned.iter().map(table_of).collect::<Vec<_>>().join("\n\n")
+    planned
+        .iter()
+        .map(table_of)
+        .collect::<Vec<_>>()
+        .join("\n\n")
 }
 
 fn table_of(planned: &Planned) -> String {
-    let Planned { kind, name, namespace, replicas, amounts, places } = planned;
+    let Planned {
+        kind,
+        name,
+        namespace,
+        replicas,
+        amounts,
+        places,
+    } = planned;
     let amounts = amounts.iter().filter(|(_, amount)| !amount.is_zero());
-    let amounts: Vec<String> = amounts.map(|(name, amount)| format!("{name} {amount}")).collect();
+    let amounts: Vec<String> = amounts
+        .map(|(name, amount)| format!("{name} {amount}"))
+        .collect();
     let pods = if *replicas == 1 { "pod" } else { "pods" };
-    let head = format!("{kind} {name} in namespace {namespace}: {replicas} {pods}, each {}", amounts.join(", "));
+    let head = format!(
+        "{kind} {name} in namespace {namespace}: {replicas} {pods}, each {}",
+        amounts.join(", ")
+    );
     let row = |place: &Place| {
-        let [per_hour, per_month] =
-            [place.per_hour, place.per_thirty_days].map(|amount| in_words(amount, place.currency.as_deref()));
-        let rank = place.rank.map_or_else(|| "-".to_owned(), |rank| rank.to_string());
-        let why_not = if place.why_not.is_empty() { "-".to_owned() } else { plain(&place.why_not.join("; ")) };
-        vec![plain(&place.name), format!("{}/{replicas}", place.fits), per_hour, per_month, rank, why_not]
+        let [per_hour, per_month] = [place.per_hour, place.per_thirty_days]
+            .map(|amount| in_words(amount, place.currency.as_deref()));
+        let rank = place
+            .rank
+            .map_or_else(|| "-".to_owned(), |rank| rank.to_string());
+        let why_not = if place.why_not.is_empty() {
+            "-".to_owned()
+        } else {
+            plain(&place.why_not.join("; "))
+        };
+        vec![
+            plain(&place.name),
+            format!("{}/{replicas}", place.fits),
+            per_hour,
+            per_month,
+            rank,
+            why_not,
+        ]
     };
-    let header = ["PLACE", "FIT NOW", "PER HOUR", "PER 30 DAYS", "RANK", "WHY NOT"];
+    let header = [
+        "PLACE",
+        "FIT NOW",
+        "PER HOUR",
+        "PER 30 DAYS",
+        "RANK",
+        "WHY NOT",
+    ];
     format!("{head}\n{}", output::table(&header, places.iter().map(row)))
 }
 

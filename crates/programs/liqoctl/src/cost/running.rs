@@ -122,10 +122,16 @@ impl Sum {
     }
 }
 
-/// The costs of the pods on these nodes, and the money spent so far. `names` are the names of peers by their ID.
+/// The costs of the pods on these nodes, and the money spent so far. `names` are the names of peers
+/// by their ID.
 pub fn costs(running: &[Running], names: &BTreeMap<String, String>, spent: &[Spent]) -> Costs {
     let name = |id: &str| names.get(id).map_or_else(|| id.to_owned(), Clone::clone);
-    let in_force = |id: &str| spent.iter().find(|one| one.in_force && one.provider == id).and_then(|one| one.contract.clone());
+    let in_force = |id: &str| {
+        spent
+            .iter()
+            .find(|one| one.in_force && one.provider == id)
+            .and_then(|one| one.contract.clone())
+    };
     let mut sums: BTreeMap<Key, Sum> = BTreeMap::new();
     for Running { node, pods } in running {
         let node = PricedNode::of(&node.name_any(), node.labels().clone(), node.annotations());
@@ -133,35 +139,97 @@ pub fn costs(running: &[Running], names: &BTreeMap<String, String>, spent: &[Spe
         for pod in pods {
             let (per_hour, currency) = node.per_hour(&amounts(pod));
             let currency = currency.map(str::to_owned);
-            let key = (pod.namespace().unwrap_or_default(), name(node.cluster_id()), contract.clone(), currency);
-            sums.entry(key).or_default().add(Sum { pods: 1, per_hour, ..Sum::default() });
+            let key = (
+                pod.namespace().unwrap_or_default(),
+                name(node.cluster_id()),
+                contract.clone(),
+                currency,
+            );
+            sums.entry(key).or_default().add(Sum {
+                pods: 1,
+                per_hour,
+                ..Sum::default()
+            });
         }
     }
-    for one in spent.iter().filter(|one| !one.this_month.is_zero() || !one.today.is_zero()) {
-        let namespace = if one.namespace.is_empty() { "(unknown)" } else { &one.namespace };
-        let key = (namespace.to_owned(), name(&one.provider), one.contract.clone(), Some(one.currency.clone()));
-        sums.entry(key).or_default().add(Sum { today: one.today, this_month: one.this_month, ..Sum::default() });
+    for one in spent
+        .iter()
+        .filter(|one| !one.this_month.is_zero() || !one.today.is_zero())
+    {
+        let namespace = if one.namespace.is_empty() {
+            "(unknown)"
+        } else {
+            &one.namespace
+        };
+        let key = (
+            namespace.to_owned(),
+            name(&one.provider),
+            one.contract.clone(),
+            Some(one.currency.clone()),
+        );
+        sums.entry(key).or_default().add(Sum {
+            today: one.today,
+            this_month: one.this_month,
+            ..Sum::default()
+        });
     }
     let mut totals: BTreeMap<Option<String>, Sum> = BTreeMap::new();
     for ((.., currency), sum) in &sums {
         totals.entry(currency.clone()).or_default().add(*sum);
     }
     let line = |((namespace, peer, contract, currency), sum): (Key, Sum)| {
-        let Sum { pods, per_hour, today, this_month } = sum;
-        Line { namespace, peer, contract, pods, per_hour, per_thirty_days: in_thirty_days(per_hour), today, this_month, currency }
+        let Sum {
+            pods,
+            per_hour,
+            today,
+            this_month,
+        } = sum;
+        Line {
+            namespace,
+            peer,
+            contract,
+            pods,
+            per_hour,
+            per_thirty_days: in_thirty_days(per_hour),
+            today,
+            this_month,
+            currency,
+        }
     };
     let total = |(currency, sum): (Option<String>, Sum)| {
-        let Sum { pods, per_hour, today, this_month } = sum;
-        Total { pods, per_hour, per_thirty_days: in_thirty_days(per_hour), today, this_month, currency }
+        let Sum {
+            pods,
+            per_hour,
+            today,
+            this_month,
+        } = sum;
+        Total {
+            pods,
+            per_hour,
+            per_thirty_days: in_thirty_days(per_hour),
+            today,
+            this_month,
+            currency,
+        }
     };
-    let (lines, totals) = (sums.into_iter().map(line).collect(), totals.into_iter().map(total).collect());
-    Costs { lines, totals, budgets: Vec::new() }
+    let (lines, totals) = (
+        sums.into_iter().map(line).collect(),
+        totals.into_iter().map(total).collect(),
+    );
+    Costs {
+        lines,
+        totals,
+        budgets: Vec::new(),
+    }
 }
 
 /// The resources charged for a pod.
 pub(super) fn amounts(pod: &Pod) -> ResourceList {
     let status = pod.status.clone().unwrap_or_default();
-    pod.spec.clone().map(|spec| charged_on_node(pod.metadata.generation, spec, &status)).unwrap_or_default()
+    pod.spec
+        .clone()
+        .map(|spec| charged_on_node(pod.metadata.generation, spec, &status))
+        .unwrap_or_default()
 }
 
 /// The costs as text for people.
@@ -176,14 +244,47 @@ pub fn table(costs: &Costs) -> String {
         row
     };
     let lines = costs.lines.iter().map(|line| {
-        let names = [line.namespace.as_str(), &line.peer, line.contract.as_deref().unwrap_or("-")];
-        row(names, line.pods, [line.per_hour, line.per_thirty_days, line.today, line.this_month], line.currency.as_deref())
+        let names = [
+            line.namespace.as_str(),
+            &line.peer,
+            line.contract.as_deref().unwrap_or("-"),
+        ];
+        row(
+            names,
+            line.pods,
+            [
+                line.per_hour,
+                line.per_thirty_days,
+                line.today,
+                line.this_month,
+            ],
+            line.currency.as_deref(),
+        )
     });
     let totals = costs.totals.iter().map(|total| {
-        let amounts = [total.per_hour, total.per_thirty_days, total.today, total.this_month];
-        row(["(total)", "", ""], total.pods, amounts, total.currency.as_deref())
+        let amounts = [
+            total.per_hour,
+            total.per_thirty_days,
+            total.today,
+            total.this_month,
+        ];
+        row(
+            ["(total)", "", ""],
+            total.pods,
+            amounts,
+            total.currency.as_deref(),
+        )
     });
-    let header = ["NAMESPACE", "PEER", "CONTRACT", "PODS", "PER HOUR", "PER 30 DAYS", "TODAY", "THIS MONTH"];
+    let header = [
+        "NAMESPACE",
+        "PEER",
+        "CONTRACT",
+        "PODS",
+        "PER HOUR",
+        "PER 30 DAYS",
+        "TODAY",
+        "THIS MONTH",
+    ];
     let mut text = output::table(&header, lines.chain(totals));
     if !costs.budgets.is_empty() {
         text.push_str("\n\n");
@@ -195,12 +296,27 @@ pub fn table(costs: &Costs) -> String {
 fn budgets_table(budgets: &[BudgetLine]) -> String {
     let rows = budgets.iter().map(|one| {
         let money = |amount: Money| in_words(amount, Some(&one.currency));
-        let state =
-            if one.open { "open".to_owned() } else { one.message.as_deref().map_or_else(|| "closed".to_owned(), output::plain) };
+        let state = if one.open {
+            "open".to_owned()
+        } else {
+            one.message
+                .as_deref()
+                .map_or_else(|| "closed".to_owned(), output::plain)
+        };
         let period = format!("{:?}", one.period).to_lowercase();
-        vec![output::plain(&one.of), period, money(one.amount), money(one.spent), money(one.left), state]
+        vec![
+            output::plain(&one.of),
+            period,
+            money(one.amount),
+            money(one.spent),
+            money(one.left),
+            state,
+        ]
     });
-    output::table(&["BUDGET OF", "FOR EACH", "AMOUNT", "SPENT", "LEFT", "STATE"], rows)
+    output::table(
+        &["BUDGET OF", "FOR EACH", "AMOUNT", "SPENT", "LEFT", "STATE"],
+        rows,
+    )
 }
 
 #[cfg(test)]
@@ -210,28 +326,54 @@ mod tests {
     use super::*;
 
     fn running(name: &str, prices: Option<&str>, pods: &[(&str, &str)]) -> Running {
-        let annotations = prices.map_or_else(|| json!({}), |prices| json!({ "liqo.io/prices": prices }));
+        let annotations =
+            prices.map_or_else(|| json!({}), |prices| json!({ "liqo.io/prices": prices }));
         let labels = json!({ "liqo.io/remote-cluster-id": format!("id-of-{name}") });
-        let node = json!({ "metadata": { "name": name, "labels": labels, "annotations": annotations } });
+        let node =
+            json!({ "metadata": { "name": name, "labels": labels, "annotations": annotations } });
         let pod = |(namespace, cpu): &(&str, &str)| -> Value {
             let container = json!({ "name": "c", "resources": { "requests": { "cpu": cpu, "memory": "1Gi" } } });
             json!({ "metadata": { "namespace": namespace, "name": "p" }, "spec": { "containers": [container] } })
         };
-        let pods = pods.iter().map(|one| serde_json::from_value(pod(one)).unwrap()).collect();
-        Running { node: serde_json::from_value(node).unwrap(), pods }
+        let pods = pods
+            .iter()
+            .map(|one| serde_json::from_value(pod(one)).unwrap())
+            .collect();
+        Running {
+            node: serde_json::from_value(node).unwrap(),
+            pods,
+        }
     }
 
     #[test]
     fn costs_are_summed_by_namespace_peer_and_currency() {
         let eur = r#"{"currency":"EUR","rates":{"cpu":"0.04","memory":"0.005"}}"#;
         let all = [
-            running("milan", Some(eur), &[("demo", "2"), ("demo", "500m"), ("shop", "1")]),
-            running("milan-gpu", Some(r#"{"currency":"EUR","rates":{"cpu":"1"}}"#), &[("demo", "1")]),
-            running("turin", Some(r#"{"currency":"credits","rates":{"cpu":"3"}}"#), &[("demo", "1")]),
+            running(
+                "milan",
+                Some(eur),
+                &[("demo", "2"), ("demo", "500m"), ("shop", "1")],
+            ),
+            running(
+                "milan-gpu",
+                Some(r#"{"currency":"EUR","rates":{"cpu":"1"}}"#),
+                &[("demo", "1")],
+            ),
+            running(
+                "turin",
+                Some(r#"{"currency":"credits","rates":{"cpu":"3"}}"#),
+                &[("demo", "1")],
+            ),
             running("free", None, &[("demo", "1")]),
         ];
-        let names = [("milan", "milan"), ("milan-gpu", "milan"), ("turin", "turin")];
-        let names = names.map(|(node, peer)| (format!("id-of-{node}"), peer.to_owned())).into();
+        let names = [
+            ("milan", "milan"),
+            ("milan-gpu", "milan"),
+            ("turin", "turin"),
+        ];
+        let names = names
+            .map(|(node, peer)| (format!("id-of-{node}"), peer.to_owned()))
+            .into();
         let mut costs = costs(&all, &names, &[]);
         let shown = "\
 NAMESPACE   PEER         CONTRACT   PODS   PER HOUR    PER 30 DAYS    TODAY       THIS MONTH
@@ -255,8 +397,14 @@ namespace demo   day        1 EUR    0.4 EUR   0.6 EUR   it is spent";
             json!({ "namespace": "demo", "peer": "milan", "pods": 3, "perHour": "1.11", "perThirtyDays": "799.2", "today": "0",
                 "thisMonth": "0", "currency": "EUR" })
         );
-        assert_eq!(json["totals"][0], json!({ "pods": 1, "perHour": "0", "perThirtyDays": "0", "today": "0", "thisMonth": "0" }));
-        assert_eq!((&json["budgets"][0]["left"], &json["budgets"][0]["open"]), (&json!("0.6"), &json!(true)));
+        assert_eq!(
+            json["totals"][0],
+            json!({ "pods": 1, "perHour": "0", "perThirtyDays": "0", "today": "0", "thisMonth": "0" })
+        );
+        assert_eq!(
+            (&json["budgets"][0]["left"], &json["budgets"][0]["open"]),
+            (&json!("0.6"), &json!(true))
+        );
         assert!(table(&Costs::default()).starts_with("No pod runs in another cluster"));
     }
 
@@ -287,8 +435,16 @@ namespace demo   day        1 EUR    0.4 EUR   0.6 EUR   it is spent";
             today: today.parse().unwrap(),
             this_month: "5".parse().unwrap(),
         };
-        let spent = [spent("old", false, "demo", "0"), spent("new", true, "demo", "1"), spent("new", true, "", "0.5")];
-        let costs = costs(&all, &BTreeMap::from([("id-of-milan".to_owned(), "milan".to_owned())]), &spent);
+        let spent = [
+            spent("old", false, "demo", "0"),
+            spent("new", true, "demo", "1"),
+            spent("new", true, "", "0.5"),
+        ];
+        let costs = costs(
+            &all,
+            &BTreeMap::from([("id-of-milan".to_owned(), "milan".to_owned())]),
+            &spent,
+        );
         let shown = "\
 NAMESPACE   PEER    CONTRACT   PODS   PER HOUR   PER 30 DAYS   TODAY     THIS MONTH
 (unknown)   milan   new        0      0 EUR      0 EUR         0.5 EUR   5 EUR

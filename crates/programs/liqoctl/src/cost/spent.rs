@@ -1,4 +1,5 @@
-//! The money spent so far under contracts, and without them by what still runs, and the rest of each budget, as the manager computes it.
+//! The money spent so far under contracts, and without them by what still runs, and the rest of
+//! each budget, as the manager computes it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,8 +9,9 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{Api, ResourceExt, api::ListParams};
 use liqo_api::policies::{PolicyPeer, of_peer};
 use liqo_api::{
-    BudgetPeriod, ClusterId, Contract, ForeignCluster, Money, NAMESPACE_OFFLOADING, NamespaceOffloading, PeeringPolicy,
-    PriceList, UsageRecord, WITHIN_BUDGET, WithinBudgetReason, labels,
+    BudgetPeriod, ClusterId, Contract, ForeignCluster, Money, NAMESPACE_OFFLOADING,
+    NamespaceOffloading, PeeringPolicy, PriceList, UsageRecord, WITHIN_BUDGET, WithinBudgetReason,
+    labels,
 };
 use liqo_metering::Entry;
 use liqo_metering::entry::normalized;
@@ -35,17 +37,28 @@ pub struct ContractCosts {
 pub async fn contracts(cluster: &Cluster) -> anyhow::Result<Vec<ContractCosts>> {
     let everything = ListParams::default();
     let api: Api<Contract> = Api::all(cluster.client.clone());
-    let all = list_or_none(&api, &everything).await.doing("list the contracts")?;
+    let all = list_or_none(&api, &everything)
+        .await
+        .doing("list the contracts")?;
     let api: Api<UsageRecord> = Api::all(cluster.client.clone());
-    let records = list_or_none(&api, &everything).await.doing("list the usage records")?;
+    let records = list_or_none(&api, &everything)
+        .await
+        .doing("list the usage records")?;
     let counts = |contract: &&Contract| !all.iter().any(|other| takes_over(other, contract));
-    Ok(all.iter().filter(counts).filter_map(|contract| of_contract(contract, &records)).collect())
+    Ok(all
+        .iter()
+        .filter(counts)
+        .filter_map(|contract| of_contract(contract, &records))
+        .collect())
 }
 
 /// Whether the costs of a contract that is about to go are among those of another one.
 fn takes_over(heir: &Contract, contract: &Contract) -> bool {
     let settled = Settled::of(heir.metadata.annotations.as_ref());
-    heir.namespace() == contract.namespace() && contract.uid().is_some_and(|uid| settled.has_taken_over(&uid))
+    heir.namespace() == contract.namespace()
+        && contract
+            .uid()
+            .is_some_and(|uid| settled.has_taken_over(&uid))
 }
 
 fn of_contract(contract: &Contract, records: &[UsageRecord]) -> Option<ContractCosts> {
@@ -55,14 +68,19 @@ fn of_contract(contract: &Contract, records: &[UsageRecord]) -> Option<ContractC
     let terms = receipt::Contract::of(&contract.spec)?;
     let mut account = Account::new(terms, contract.spec.terms.metering_period_seconds, settled);
     let is_ours = |record: &&UsageRecord| {
-        record.namespace().as_deref() == Some(&namespace) && record.spec.contract == contract.spec.terms.contract
+        record.namespace().as_deref() == Some(&namespace)
+            && record.spec.contract == contract.spec.terms.contract
     };
     for record in records.iter().filter(is_ours) {
         if let Some(period) = period_of(&record.spec.period) {
             account.add_record(period, record.spec.chunks.is_some(), &record.spec.entries);
         }
     }
-    Some(ContractCosts { provider, name: contract.name_any(), account })
+    Some(ContractCosts {
+        provider,
+        name: contract.name_any(),
+        account,
+    })
 }
 
 /// Adds what still runs: from when the local pods show that they run at the provider.
@@ -70,7 +88,10 @@ pub fn add_running(contracts: &mut [ContractCosts], running: &[Running], now: Ti
     for Running { node, pods } in running {
         let label = |name: &str| node.labels().get(name).map_or("", String::as_str);
         let (provider, pool) = (label(labels::REMOTE_CLUSTER_ID), label(labels::POOL));
-        for contract in contracts.iter_mut().filter(|contract| contract.provider.as_str() == provider) {
+        for contract in contracts
+            .iter_mut()
+            .filter(|contract| contract.provider.as_str() == provider)
+        {
             for pod in pods {
                 add_pod(&mut contract.account, pod, pool, now);
             }
@@ -81,35 +102,63 @@ pub fn add_running(contracts: &mut [ContractCosts], running: &[Running], now: Ti
 fn add_pod(account: &mut Account, pod: &Pod, pool: &str, now: Timestamp) {
     if let Some(entry) = local_entry(pod, pool, now) {
         account.add_running(&[entry]);
-        account.add_rate(&pod.namespace().unwrap_or_default(), pool, &amounts(pod), now.as_second());
+        account.add_rate(
+            &pod.namespace().unwrap_or_default(),
+            pool,
+            &amounts(pod),
+            now.as_second(),
+        );
     }
 }
 
 /// Money spent under contracts, by one namespace or by all.
 pub fn spent(contracts: &[ContractCosts], namespace: Option<&str>, now: Timestamp) -> Vec<Spent> {
     let mut all = Vec::new();
-    for ContractCosts { provider, name, account } in contracts {
+    for ContractCosts {
+        provider,
+        name,
+        account,
+    } in contracts
+    {
         let in_force = account.contract.version_at(now.as_second()).is_some();
         let mut sums: BTreeMap<(String, String), [Money; 2]> = BTreeMap::new();
         // A contract in force is named even if it cost nothing.
         if in_force {
             sums.insert((String::new(), String::new()), [Money::ZERO; 2]);
         }
-        for (at, kind) in [BudgetPeriod::Day, BudgetPeriod::Month].into_iter().enumerate() {
+        for (at, kind) in [BudgetPeriod::Day, BudgetPeriod::Month]
+            .into_iter()
+            .enumerate()
+        {
             for (currency, of, cost) in account.spent(kind, now.as_second()).iter() {
-                sums.entry((currency.to_owned(), of.to_owned())).or_default()[at] += cost;
+                sums.entry((currency.to_owned(), of.to_owned()))
+                    .or_default()[at] += cost;
             }
         }
-        let is_meant = |currency: &str, of: &str| currency.is_empty() || namespace.is_none_or(|namespace| namespace == of);
-        for ((currency, of), [today, this_month]) in sums.into_iter().filter(|((currency, of), _)| is_meant(currency, of)) {
+        let is_meant = |currency: &str, of: &str| {
+            currency.is_empty() || namespace.is_none_or(|namespace| namespace == of)
+        };
+        for ((currency, of), [today, this_month]) in sums
+            .into_iter()
+            .filter(|((currency, of), _)| is_meant(currency, of))
+        {
             let (provider, contract) = (provider.to_string(), Some(name.clone()));
-            all.push(Spent { provider, contract, in_force, namespace: of, currency, today, this_month });
+            all.push(Spent {
+                provider,
+                contract,
+                in_force,
+                namespace: of,
+                currency,
+                today,
+                this_month,
+            });
         }
     }
     all
 }
 
-/// The costs so far of the pods that run now, in pools without a contract, as the manager estimates them.
+/// The costs so far of the pods that run now, in pools without a contract, as the manager estimates
+/// them.
 pub fn unmetered(contracts: &[ContractCosts], running: &[Running], now: Timestamp) -> Vec<Spent> {
     let mut all = Vec::new();
     for (id, asks) in asks(contracts, running) {
@@ -118,36 +167,72 @@ pub fn unmetered(contracts: &[ContractCosts], running: &[Running], now: Timestam
         for (currency, namespace, this_month) in costs.month.iter() {
             let (today, provider) = (costs.day.of(currency, namespace), id.to_string());
             let (namespace, currency) = (namespace.to_owned(), currency.to_owned());
-            all.push(Spent { provider, contract: None, in_force: false, namespace, currency, today, this_month });
+            all.push(Spent {
+                provider,
+                contract: None,
+                in_force: false,
+                namespace,
+                currency,
+                today,
+                this_month,
+            });
         }
     }
     all
 }
 
-/// The prices of the pools that ask for something, of each provider with a virtual node or a contract.
-fn asks(contracts: &[ContractCosts], running: &[Running]) -> BTreeMap<ClusterId, BTreeMap<String, PriceList>> {
-    let mut asks: BTreeMap<ClusterId, BTreeMap<String, PriceList>> =
-        contracts.iter().map(|contract| (contract.provider.clone(), BTreeMap::new())).collect();
+/// The prices of the pools that ask for something, of each provider with a virtual node or a
+/// contract.
+fn asks(
+    contracts: &[ContractCosts],
+    running: &[Running],
+) -> BTreeMap<ClusterId, BTreeMap<String, PriceList>> {
+    let mut asks: BTreeMap<ClusterId, BTreeMap<String, PriceList>> = contracts
+        .iter()
+        .map(|contract| (contract.provider.clone(), BTreeMap::new()))
+        .collect();
     for Running { node, .. } in running {
         let node = PricedNode::of(&node.name_any(), node.labels().clone(), node.annotations());
-        let Ok(id) = node.cluster_id().parse() else { continue };
-        let prices = node.prices.filter(|prices| prices.rates.iter().any(|(_, rate)| !rate.is_zero()));
+        let Ok(id) = node.cluster_id().parse() else {
+            continue;
+        };
+        let prices = node
+            .prices
+            .filter(|prices| prices.rates.iter().any(|(_, rate)| !rate.is_zero()));
         let pool = node.labels.get(labels::POOL).cloned().unwrap_or_default();
-        asks.entry(id).or_default().extend(prices.map(|prices| (pool, prices)));
+        asks.entry(id)
+            .or_default()
+            .extend(prices.map(|prices| (pool, prices)));
     }
     asks
 }
 
 fn accounts(contracts: &[ContractCosts], id: &ClusterId) -> Vec<Account> {
-    contracts.iter().filter(|contract| contract.provider == *id).map(|contract| contract.account.clone()).collect()
+    contracts
+        .iter()
+        .filter(|contract| contract.provider == *id)
+        .map(|contract| contract.account.clone())
+        .collect()
 }
 
 /// The usage of the pods at a provider, from their start on.
 fn entries(running: &[Running], id: &ClusterId, now: Timestamp) -> Vec<Entry> {
     let label = |node: &Node, name: &str| node.labels().get(name).cloned().unwrap_or_default();
-    let here = running.iter().filter(|one| label(&one.node, labels::REMOTE_CLUSTER_ID) == id.as_str());
-    let entry = |pool: &str, pod: &Pod| Some(Entry { amounts: normalized(&amounts(pod)), ..local_entry(pod, pool, now)? });
-    here.flat_map(|one| one.pods.iter().filter_map(move |pod| entry(&label(&one.node, labels::POOL), pod))).collect()
+    let here = running
+        .iter()
+        .filter(|one| label(&one.node, labels::REMOTE_CLUSTER_ID) == id.as_str());
+    let entry = |pool: &str, pod: &Pod| {
+        Some(Entry {
+            amounts: normalized(&amounts(pod)),
+            ..local_entry(pod, pool, now)?
+        })
+    };
+    here.flat_map(|one| {
+        one.pods
+            .iter()
+            .filter_map(move |pod| entry(&label(&one.node, labels::POOL), pod))
+    })
+    .collect()
 }
 
 /// The budgets of one namespace, or all budgets.
@@ -160,27 +245,52 @@ pub async fn budgets(
 ) -> anyhow::Result<Vec<BudgetLine>> {
     let everything = ListParams::default();
     let api: Api<NamespaceOffloading> = Api::all(cluster.client.clone());
-    let offloadings = list_or_none(&api, &everything).await.doing("list the NamespaceOffloadings")?;
+    let offloadings = list_or_none(&api, &everything)
+        .await
+        .doing("list the NamespaceOffloadings")?;
     let api: Api<PeeringPolicy> = Api::all(cluster.client.clone());
-    let policies: Vec<Arc<PeeringPolicy>> =
-        list_or_none(&api, &everything).await.doing("list the policies")?.into_iter().map(Arc::new).collect();
+    let policies: Vec<Arc<PeeringPolicy>> = list_or_none(&api, &everything)
+        .await
+        .doing("list the policies")?
+        .into_iter()
+        .map(Arc::new)
+        .collect();
     let api: Api<ForeignCluster> = Api::all(cluster.client.clone());
-    let peers = list_or_none(&api, &everything).await.doing("list the peers")?;
+    let peers = list_or_none(&api, &everything)
+        .await
+        .doing("list the peers")?;
 
     let providers = providers(contracts, running, &policies, &peers, now);
     let is_meant = |of: &str| namespace.is_none_or(|namespace| namespace == of);
     let mut lines = Vec::new();
-    for offloading in offloadings.iter().filter(|one| one.name_any() == NAMESPACE_OFFLOADING) {
+    for offloading in offloadings
+        .iter()
+        .filter(|one| one.name_any() == NAMESPACE_OFFLOADING)
+    {
         let of = offloading.namespace().unwrap_or_default();
         if let Some(budget) = offloading.spec.budget.clone().filter(|_| is_meant(&of)) {
-            let mut line = line(&HeldBudget { holder: Holder::Namespace(of), budget }, &providers, now);
+            let mut line = line(
+                &HeldBudget {
+                    holder: Holder::Namespace(of),
+                    budget,
+                },
+                &providers,
+                now,
+            );
             line.take_over(offloading);
             lines.push(line);
         }
     }
     for policy in policies.iter().filter(|_| namespace.is_none()) {
         if let Some(budget) = policy.spec.consume.budget.clone() {
-            lines.push(line(&HeldBudget { holder: Holder::Policy(policy.name_any()), budget }, &providers, now));
+            lines.push(line(
+                &HeldBudget {
+                    holder: Holder::Policy(policy.name_any()),
+                    budget,
+                },
+                &providers,
+                now,
+            ));
         }
     }
     Ok(lines)
@@ -195,7 +305,9 @@ fn providers(
 ) -> Vec<Provider> {
     let provider = |(id, asks): (ClusterId, BTreeMap<String, PriceList>)| {
         let peer = peers.iter().find(|peer| peer.spec.cluster_id == id);
-        let policy = of_peer(policies, &PolicyPeer::new(&id, peer)).first().map(|policy| policy.name_any());
+        let policy = of_peer(policies, &PolicyPeer::new(&id, peer))
+            .first()
+            .map(|policy| policy.name_any());
         let name = peer.map_or_else(|| id.to_string(), ResourceExt::name_any);
         let (accounts, running) = (accounts(contracts, &id), entries(running, &id, now));
         Provider::of(id, name, policy, &asks, &accounts, &running, now)
@@ -222,10 +334,14 @@ fn line(held: &HeldBudget, providers: &[Provider], now: Timestamp) -> BudgetLine
 impl BudgetLine {
     /// A budget that was spent stays so, although what runs now would be paid.
     fn take_over(&mut self, offloading: &NamespaceOffloading) {
-        let conditions = offloading.status.iter().flat_map(|status| &status.conditions);
+        let conditions = offloading
+            .status
+            .iter()
+            .flat_map(|status| &status.conditions);
         let reason = WithinBudgetReason::BudgetSpent.as_str();
-        let spent =
-            conditions.into_iter().find(|one| one.type_ == WITHIN_BUDGET && one.status == "False" && one.reason == reason);
+        let spent = conditions.into_iter().find(|one| {
+            one.type_ == WITHIN_BUDGET && one.status == "False" && one.reason == reason
+        });
         if let Some(spent) = spent.filter(|_| self.open) {
             (self.open, self.message) = (false, Some(spent.message.clone()));
         }
@@ -267,10 +383,14 @@ mod tests {
         let prices = r#"{"currency":"EUR","rates":{"cpu":"1"}}"#;
         let labels = json!({ labels::REMOTE_CLUSTER_ID: milan(), labels::POOL: "default" });
         let node = json!({ "metadata": { "name": "milan", "labels": labels, "annotations": { "liqo.io/prices": prices } } });
-        let container = json!({ "name": "c", "resources": { "requests": { "cpu": "4", "memory": "1Gi" } } });
+        let container =
+            json!({ "name": "c", "resources": { "requests": { "cpu": "4", "memory": "1Gi" } } });
         let pod: Value = json!({ "metadata": { "namespace": "shop", "name": "p", "uid": "p" },
             "spec": { "containers": [container] }, "status": { "startTime": "2026-01-02T10:00:00Z" } });
-        Running { node: serde_json::from_value(node).unwrap(), pods: vec![serde_json::from_value(pod).unwrap()] }
+        Running {
+            node: serde_json::from_value(node).unwrap(),
+            pods: vec![serde_json::from_value(pod).unwrap()],
+        }
     }
 
     #[test]
@@ -279,16 +399,38 @@ mod tests {
         let mut contracts = vec![of_contract(&contract(), &[record()]).unwrap()];
         add_running(&mut contracts, &[on_milan()], now);
         let of = |namespace| {
-            let all = spent(&contracts, namespace, now).into_iter().filter(|one| !one.today.is_zero());
-            all.map(|one| format!("{} {} {}", one.namespace, one.today, one.this_month)).collect::<Vec<_>>()
+            let all = spent(&contracts, namespace, now)
+                .into_iter()
+                .filter(|one| !one.today.is_zero());
+            all.map(|one| format!("{} {} {}", one.namespace, one.today, one.this_month))
+                .collect::<Vec<_>>()
         };
         assert_eq!(of(None), ["demo 1 1", "shop 3 3"]);
         assert_eq!(of(Some("shop")), ["shop 3 3"]);
         let providers = providers(&contracts, &[on_milan()], &[], &[], now);
         let (currency, when_spent) = ("EUR".to_owned(), liqo_api::WhenSpent::Keep);
-        let budget = liqo_api::Budget { currency, amount: "3.5".parse().unwrap(), period: BudgetPeriod::Day, when_spent };
-        let shop = line(&HeldBudget { holder: Holder::Namespace("shop".to_owned()), budget }, &providers, now);
-        assert_eq!((shop.spent.to_string().as_str(), shop.left.to_string().as_str(), shop.open), ("3", "0.5", true));
+        let budget = liqo_api::Budget {
+            currency,
+            amount: "3.5".parse().unwrap(),
+            period: BudgetPeriod::Day,
+            when_spent,
+        };
+        let shop = line(
+            &HeldBudget {
+                holder: Holder::Namespace("shop".to_owned()),
+                budget,
+            },
+            &providers,
+            now,
+        );
+        assert_eq!(
+            (
+                shop.spent.to_string().as_str(),
+                shop.left.to_string().as_str(),
+                shop.open
+            ),
+            ("3", "0.5", true)
+        );
     }
 
     #[test]
@@ -296,13 +438,21 @@ mod tests {
         let now: Timestamp = "2026-01-02T10:45:00Z".parse().unwrap();
         let costs: Vec<_> = unmetered(&[], &[on_milan()], now)
             .into_iter()
-            .map(|one| format!("{} {:?} {} {}", one.namespace, one.contract, one.today, one.this_month))
+            .map(|one| {
+                format!(
+                    "{} {:?} {} {}",
+                    one.namespace, one.contract, one.today, one.this_month
+                )
+            })
             .collect();
         assert_eq!(costs, ["shop None 3 3"]);
         let providers = providers(&[], &[on_milan()], &[], &[], now);
         assert_eq!(providers[0].day.of("EUR", "shop").to_string(), "3");
         let under_contract = [of_contract(&contract(), &[]).unwrap()];
-        assert!(unmetered(&under_contract, &[on_milan()], now).is_empty(), "the contract counts it");
+        assert!(
+            unmetered(&under_contract, &[on_milan()], now).is_empty(),
+            "the contract counts it"
+        );
     }
 
     #[test]

@@ -18,49 +18,85 @@ pub struct Workload {
 /// The workloads in YAML or JSON. Other objects are skipped.
 pub fn parse(text: &str, default_namespace: &str) -> anyhow::Result<Vec<Workload>> {
     let documents: Vec<Value> = serde_saphyr::from_multiple(text)?;
-    let objects = documents.iter().flat_map(|document| match document.get("items").and_then(Value::as_array) {
-        Some(items) => items.iter().collect(),
-        None => vec![document],
+    let objects = documents.iter().flat_map(|document| {
+        match document.get("items").and_then(Value::as_array) {
+            Some(items) => items.iter().collect(),
+            None => vec![document],
+        }
     });
     let mut found = Vec::new();
     for object in objects {
         found.extend(workload(object, default_namespace)?);
     }
     if found.is_empty() {
-        bail!("there is no workload: neither a Deployment, StatefulSet, ReplicaSet, DaemonSet, Job or CronJob nor a Pod");
+        bail!(
+            "there is no workload: neither a Deployment, StatefulSet, ReplicaSet, DaemonSet, Job or CronJob nor a Pod"
+        );
     }
     Ok(found)
 }
 
 fn workload(object: &Value, default_namespace: &str) -> anyhow::Result<Option<Workload>> {
-    let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
+    let text = |pointer: &str| {
+        object
+            .pointer(pointer)
+            .and_then(Value::as_str)
+            .map(str::to_owned)
+    };
     let number = |pointer: &str| object.pointer(pointer).and_then(Value::as_u64);
     let kind = text("/kind").unwrap_or_default();
     // The kind that creates the pods, where their template is, and how many there are.
     let (controller, template, replicas) = match kind.as_str() {
         "Pod" => (None, "", 1),
-        "Deployment" => (Some("ReplicaSet"), "/spec/template", number("/spec/replicas").unwrap_or(1)),
-        "ReplicaSet" | "StatefulSet" | "ReplicationController" => {
-            (Some(kind.as_str()), "/spec/template", number("/spec/replicas").unwrap_or(1))
-        }
+        "Deployment" => (
+            Some("ReplicaSet"),
+            "/spec/template",
+            number("/spec/replicas").unwrap_or(1),
+        ),
+        "ReplicaSet" | "StatefulSet" | "ReplicationController" => (
+            Some(kind.as_str()),
+            "/spec/template",
+            number("/spec/replicas").unwrap_or(1),
+        ),
         "DaemonSet" => (Some("DaemonSet"), "/spec/template", 1),
-        "Job" => (Some("Job"), "/spec/template", at_once(number("/spec/parallelism"), number("/spec/completions"))),
+        "Job" => (
+            Some("Job"),
+            "/spec/template",
+            at_once(number("/spec/parallelism"), number("/spec/completions")),
+        ),
         "CronJob" => {
             let job = "/spec/jobTemplate/spec";
-            let at_once = at_once(number(&format!("{job}/parallelism")), number(&format!("{job}/completions")));
+            let at_once = at_once(
+                number(&format!("{job}/parallelism")),
+                number(&format!("{job}/completions")),
+            );
             (Some("Job"), "/spec/jobTemplate/spec/template", at_once)
         }
         _ => return Ok(None),
     };
-    let name = text("/metadata/name").or_else(|| text("/metadata/generateName")).unwrap_or_default();
-    let pod = object.pointer(template).filter(|pod| pod.get("spec").is_some_and(Value::is_object));
+    let name = text("/metadata/name")
+        .or_else(|| text("/metadata/generateName"))
+        .unwrap_or_default();
+    let pod = object
+        .pointer(template)
+        .filter(|pod| pod.get("spec").is_some_and(Value::is_object));
     let pod = pod.with_context(|| format!("{kind} {name} has no pod template"))?;
-    let mut metadata = pod.get("metadata").filter(|metadata| metadata.is_object()).cloned().unwrap_or_else(|| json!({}));
+    let mut metadata = pod
+        .get("metadata")
+        .filter(|metadata| metadata.is_object())
+        .cloned()
+        .unwrap_or_else(|| json!({}));
     if let Some(controller) = controller {
         metadata["ownerReferences"] = json!([{ "kind": controller, "controller": true }]);
     }
     let namespace = text("/metadata/namespace").unwrap_or_else(|| default_namespace.to_owned());
-    Ok(Some(Workload { name, namespace, replicas, pod: json!({ "metadata": metadata, "spec": pod["spec"] }), kind }))
+    Ok(Some(Workload {
+        name,
+        namespace,
+        replicas,
+        pod: json!({ "metadata": metadata, "spec": pod["spec"] }),
+        kind,
+    }))
 }
 
 /// Number of pods of a Job that run at the same time.
@@ -96,13 +132,25 @@ items:
   - { kind: CronJob, metadata: { name: cron }, spec: { jobTemplate: { spec: { template: { spec: { containers: [] } } } } } }
 ";
         let found = parse(text, "demo").unwrap();
-        let short: Vec<_> = found.iter().map(|one| (one.kind.as_str(), one.namespace.as_str(), one.replicas)).collect();
+        let short: Vec<_> = found
+            .iter()
+            .map(|one| (one.kind.as_str(), one.namespace.as_str(), one.replicas))
+            .collect();
         assert_eq!(
             short,
-            [("Deployment", "shop", 3), ("Pod", "demo", 1), ("DaemonSet", "demo", 1), ("Job", "demo", 2), ("CronJob", "demo", 1)]
+            [
+                ("Deployment", "shop", 3),
+                ("Pod", "demo", 1),
+                ("DaemonSet", "demo", 1),
+                ("Job", "demo", 2),
+                ("CronJob", "demo", 1)
+            ]
         );
         assert_eq!(found[0].pod["metadata"]["labels"], json!({ "app": "web" }));
-        assert_eq!(found[0].pod["metadata"]["ownerReferences"][0]["kind"], "ReplicaSet");
+        assert_eq!(
+            found[0].pod["metadata"]["ownerReferences"][0]["kind"],
+            "ReplicaSet"
+        );
         assert_eq!(found[1].pod["metadata"].get("ownerReferences"), None);
     }
 

@@ -16,7 +16,8 @@ pub enum Verdict {
     Skipped,
 }
 
-/// The part of the system that a check belongs to. The order is that of dependence: later areas need the earlier ones.
+/// The part of the system that a check belongs to. The order is that of dependence: later areas
+/// need the earlier ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Area {
@@ -191,8 +192,20 @@ pub struct Finding {
 }
 
 impl Finding {
-    fn new(check: Check, verdict: Verdict, what: impl Into<String>, advice: Option<String>) -> Self {
-        Self { area: check.area(), check, peer: None, verdict, what: what.into(), advice }
+    fn new(
+        check: Check,
+        verdict: Verdict,
+        what: impl Into<String>,
+        advice: Option<String>,
+    ) -> Self {
+        Self {
+            area: check.area(),
+            check,
+            peer: None,
+            verdict,
+            what: what.into(),
+            advice,
+        }
     }
 
     pub fn ok(check: Check, what: impl Into<String>) -> Self {
@@ -281,7 +294,11 @@ mod tests {
     fn every_check_has_a_row_in_the_documentation() {
         let page = include_str!("../../../../../docs/doctor.md");
         for check in Check::ALL {
-            assert!(page.contains(&format!("| `{}` |", check.name())), "docs/doctor.md says nothing of {}", check.name());
+            assert!(
+                page.contains(&format!("| `{}` |", check.name())),
+                "docs/doctor.md says nothing of {}",
+                check.name()
+            );
         }
     }
 
@@ -289,12 +306,24 @@ mod tests {
     fn programs_get_words_and_a_sum() {
         let examined = Examined {
             clusters: vec!["rome".to_owned()],
-            findings: vec![Finding::ok(Check::ApiServer, "it answers"), Finding::fail(Check::Leader, "none", "wait").of("milan")],
+            findings: vec![
+                Finding::ok(Check::ApiServer, "it answers"),
+                Finding::fail(Check::Leader, "none", "wait").of("milan"),
+            ],
         };
         let json = serde_json::to_value(Report::new(vec![examined])).unwrap();
-        assert_eq!(json["summary"], serde_json::json!({ "ok": 1, "warn": 0, "fail": 1, "unknown": 0, "skipped": 0 }));
+        assert_eq!(
+            json["summary"],
+            serde_json::json!({ "ok": 1, "warn": 0, "fail": 1, "unknown": 0, "skipped": 0 })
+        );
         let finding = &json["examined"][0]["findings"][1];
-        assert_eq!((&finding["check"], &finding["area"]), (&"leader".into(), &"cluster".into()));
-        assert_eq!((&finding["verdict"], &finding["peer"]), (&"Fail".into(), &"milan".into()));
+        assert_eq!(
+            (&finding["check"], &finding["area"]),
+            (&"leader".into(), &"cluster".into())
+        );
+        assert_eq!(
+            (&finding["verdict"], &finding["peer"]),
+            (&"Fail".into(), &"milan".into())
+        );
     }
 }

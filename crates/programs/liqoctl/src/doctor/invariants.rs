@@ -1,17 +1,19 @@
-//! The rules that must hold in all clusters together, whatever happened before, once nothing changes any more.
+//! The rules that must hold in all clusters together, whatever happened before, once nothing
+//! changes any more.
 //!
 //! ```text
 //!   objects of all clusters --> violations: a check and a sentence for each
 //! ```
 //!
-//! A cluster at work violates some of this for moments: who looks at running clusters looks several times. The simulated clusters in
-//! `crates/devtools/simulation` are judged by the same rules.
+//! A cluster at work violates some of this for moments: who looks at running clusters looks several
+//! times. The simulated clusters in `crates/devtools/simulation` are judged by the same rules.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::{SignedDuration, Timestamp};
 use liqo_api::{
-    CONTROLLER_MANAGER, ClusterId, ForeignCluster, SYSTEM_NAMESPACE, labels, pods, provider_namespace, tenant_namespace,
+    CONTROLLER_MANAGER, ClusterId, ForeignCluster, SYSTEM_NAMESPACE, labels, pods,
+    provider_namespace, tenant_namespace,
 };
 use liqo_quantity::ResourceList;
 use serde_json::Value;
@@ -49,23 +51,32 @@ pub struct Violation {
 
 impl Snapshot {
     fn of(&self, resource: &str) -> impl Iterator<Item = &Value> {
-        self.objects.get(resource).into_iter().flatten().map(|object| &**object)
+        self.objects
+            .get(resource)
+            .into_iter()
+            .flatten()
+            .map(|object| &**object)
     }
 
     /// The pods that run for others here, with the uid of the pod that they run for.
     fn remote_pods(&self) -> impl Iterator<Item = (&str, &Value)> {
-        self.of(PODS).filter_map(|pod| Some((label(pod, labels::SHADOW_POD)?, pod)))
+        self.of(PODS)
+            .filter_map(|pod| Some((label(pod, labels::SHADOW_POD)?, pod)))
     }
 
     /// The cluster behind each virtual node.
     fn virtual_nodes(&self) -> BTreeMap<&str, &str> {
         let nodes = self.of(NODES).filter(|node| is_virtual(node));
-        nodes.filter_map(|node| Some((name(node), label(node, labels::REMOTE_CLUSTER_ID)?))).collect()
+        nodes
+            .filter_map(|node| Some((name(node), label(node, labels::REMOTE_CLUSTER_ID)?)))
+            .collect()
     }
 
     /// Whether this cluster borrows from another one, or still ends that.
     fn borrows_from(&self, provider: &ClusterId) -> bool {
-        let peers = self.of(PEERS).filter_map(|peer| serde_json::from_value::<ForeignCluster>(peer.clone()).ok());
+        let peers = self
+            .of(PEERS)
+            .filter_map(|peer| serde_json::from_value::<ForeignCluster>(peer.clone()).ok());
         let mut those = peers.filter(|peer| peer.spec.cluster_id == *provider);
         those.any(|peer| peer.metadata.deletion_timestamp.is_some() || peer.wants_outgoing())
     }
@@ -89,22 +100,44 @@ fn add(found: &mut Vec<Violation>, check: Check, about: String, what: &str) {
     found.push(Violation { check, about, what });
 }
 
-/// Each pod on a virtual node that has not ended runs exactly once at its provider, or says why it does not run; and both are equal.
-/// Those that are being deleted do not count.
+/// Each pod on a virtual node that has not ended runs exactly once at its provider, or says why it
+/// does not run; and both are equal. Those that are being deleted do not count.
 fn local_pods(home: &Snapshot, clusters: &[Snapshot], found: &mut Vec<Violation>) {
     let nodes = home.virtual_nodes();
     for pod in home.of(PODS).filter(|pod| !is_finished(pod) && !ends(pod)) {
-        let Some(provider) = pod["spec"]["nodeName"].as_str().and_then(|node| nodes.get(node)) else { continue };
-        let Some(provider) = clusters.iter().find(|cluster| cluster.id.as_str() == *provider) else { continue };
-        let remote: Vec<&Value> = provider.remote_pods().filter(|(of, _)| *of == uid(pod)).map(|(_, pod)| pod).collect();
+        let Some(provider) = pod["spec"]["nodeName"]
+            .as_str()
+            .and_then(|node| nodes.get(node))
+        else {
+            continue;
+        };
+        let Some(provider) = clusters
+            .iter()
+            .find(|cluster| cluster.id.as_str() == *provider)
+        else {
+            continue;
+        };
+        let remote: Vec<&Value> = provider
+            .remote_pods()
+            .filter(|(of, _)| *of == uid(pod))
+            .map(|(_, pod)| pod)
+            .collect();
         let what = match remote.as_slice() {
             [] if says_why(pod) => continue,
-            [] => format!("is {}, does not run there, and does not say why", state(pod)),
+            [] => format!(
+                "is {}, does not run there, and does not say why",
+                state(pod)
+            ),
             [one] if state(pod) == state(one) || ends(one) => continue,
             [one] => format!("is {}, and there {}", state(pod), state(one)),
             more => format!("runs {} times", more.len()),
         };
-        add(found, Check::LocalPods, format!("pod {} of {} at {}", place(pod), home.name, provider.name), &what);
+        add(
+            found,
+            Check::LocalPods,
+            format!("pod {} of {} at {}", place(pod), home.name, provider.name),
+            &what,
+        );
     }
 }
 
@@ -116,36 +149,70 @@ fn remote_pods(provider: &Snapshot, clusters: &[Snapshot], found: &mut Vec<Viola
             add(found, Check::RemotePods, about, "runs for nobody");
             continue;
         };
-        let Some(home) = clusters.iter().find(|cluster| cluster.id.as_str() == consumer) else { continue };
+        let Some(home) = clusters
+            .iter()
+            .find(|cluster| cluster.id.as_str() == consumer)
+        else {
+            continue;
+        };
         if !home.of(PODS).any(|local| uid(local) == uid_there) {
-            add(found, Check::RemotePods, about, &format!("runs for a pod of {} that does not exist", home.name));
+            add(
+                found,
+                Check::RemotePods,
+                about,
+                &format!("runs for a pod of {} that does not exist", home.name),
+            );
         }
     }
 }
 
 /// Nothing is left of a peering that has ended.
 fn ended_peerings(consumer: &Snapshot, clusters: &[Snapshot], found: &mut Vec<Violation>) {
-    for provider in clusters.iter().filter(|provider| provider.id != consumer.id && !consumer.borrows_from(&provider.id)) {
+    for provider in clusters
+        .iter()
+        .filter(|provider| provider.id != consumer.id && !consumer.borrows_from(&provider.id))
+    {
         let mut left = |cluster: &Snapshot, what: String| {
-            let why = format!("is left, although {} does not borrow from {}", consumer.name, provider.name);
-            add(found, Check::EndedPeerings, format!("{what} of {}", cluster.name), &why);
+            let why = format!(
+                "is left, although {} does not borrow from {}",
+                consumer.name, provider.name
+            );
+            add(
+                found,
+                Check::EndedPeerings,
+                format!("{what} of {}", cluster.name),
+                &why,
+            );
         };
-        let (tenant, own) = (tenant_namespace(&consumer.id), provider_namespace(&provider.id));
+        let (tenant, own) = (
+            tenant_namespace(&consumer.id),
+            provider_namespace(&provider.id),
+        );
         for namespace in provider.of(NAMESPACES) {
-            if name(namespace) == tenant || label(namespace, labels::CONSUMER_ID) == Some(consumer.id.as_str()) {
+            if name(namespace) == tenant
+                || label(namespace, labels::CONSUMER_ID) == Some(consumer.id.as_str())
+            {
                 left(provider, format!("namespace {}", name(namespace)));
             }
         }
-        if consumer.of(NAMESPACES).any(|namespace| name(namespace) == own) {
+        if consumer
+            .of(NAMESPACES)
+            .any(|namespace| name(namespace) == own)
+        {
             left(consumer, format!("namespace {own}"));
         }
-        for (node, _) in consumer.virtual_nodes().iter().filter(|(_, of)| **of == provider.id.as_str()) {
+        for (node, _) in consumer
+            .virtual_nodes()
+            .iter()
+            .filter(|(_, of)| **of == provider.id.as_str())
+        {
             left(consumer, format!("node {node}"));
         }
     }
 }
 
-/// The leases of leaders, of consumers and providers, and of virtual nodes are fresh. Gateways come and go.
+/// The leases of leaders, of consumers and providers, and of virtual nodes are fresh. Gateways come
+/// and go.
 fn leases(cluster: &Snapshot, found: &mut Vec<Violation>) {
     let is_ours = |lease: &&Value| match namespace(lease) {
         SYSTEM_NAMESPACE => name(lease) == CONTROLLER_MANAGER,
@@ -154,24 +221,42 @@ fn leases(cluster: &Snapshot, found: &mut Vec<Violation>) {
     };
     for lease in cluster.of(LEASES).filter(is_ours) {
         let spec = &lease["spec"];
-        let Some(renewed) = spec["renewTime"].as_str().and_then(|time| time.parse::<Timestamp>().ok()) else { continue };
-        let lasts = SignedDuration::from_secs(spec["leaseDurationSeconds"].as_i64().unwrap_or_default());
+        let Some(renewed) = spec["renewTime"]
+            .as_str()
+            .and_then(|time| time.parse::<Timestamp>().ok())
+        else {
+            continue;
+        };
+        let lasts =
+            SignedDuration::from_secs(spec["leaseDurationSeconds"].as_i64().unwrap_or_default());
         if renewed + lasts < cluster.now {
             let about = format!("lease {} of {}", place(lease), cluster.name);
-            add(found, Check::Leases, about, &format!("was last renewed at {renewed}"));
+            add(
+                found,
+                Check::Leases,
+                about,
+                &format!("was last renewed at {renewed}"),
+            );
         }
     }
 }
 
 /// A provider does not offer more of its own than its nodes have.
 fn promises(provider: &Snapshot, found: &mut Vec<Violation>) {
-    let list = |value: &Value| serde_json::from_value::<ResourceList>(value.clone()).unwrap_or_default();
-    let is_own =
-        |offer: &&Value| offer["spec"]["clusterID"] == provider.id.as_str() && offer["spec"]["hops"].as_u64().unwrap_or(1) == 1;
+    let list =
+        |value: &Value| serde_json::from_value::<ResourceList>(value.clone()).unwrap_or_default();
+    let is_own = |offer: &&Value| {
+        offer["spec"]["clusterID"] == provider.id.as_str()
+            && offer["spec"]["hops"].as_u64().unwrap_or(1) == 1
+    };
     let offers = provider.of(OFFERS).filter(is_own);
-    let offered: Vec<ResourceList> = offers.map(|offer| list(&offer["spec"]["resourceQuota"]["hard"])).collect();
+    let offered: Vec<ResourceList> = offers
+        .map(|offer| list(&offer["spec"]["resourceQuota"]["hard"]))
+        .collect();
     let real = provider.of(NODES).filter(|node| !is_virtual(node));
-    let exists: Vec<ResourceList> = real.map(|node| list(&node["status"]["allocatable"])).collect();
+    let exists: Vec<ResourceList> = real
+        .map(|node| list(&node["status"]["allocatable"]))
+        .collect();
     let offered: ResourceList = offered.iter().sum();
     if let Err(shortages) = offered.fits_in(&exists.iter().sum()) {
         let names: Vec<String> = shortages.iter().map(ToString::to_string).collect();
@@ -205,7 +290,10 @@ fn is_virtual(node: &Value) -> bool {
 }
 
 fn is_finished(pod: &Value) -> bool {
-    matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"))
+    matches!(
+        pod["status"]["phase"].as_str(),
+        Some("Succeeded" | "Failed")
+    )
 }
 
 fn is_ready(pod: &Value) -> bool {
@@ -215,7 +303,10 @@ fn is_ready(pod: &Value) -> bool {
 
 fn state(pod: &Value) -> String {
     let phase = pod["status"]["phase"].as_str().unwrap_or("without a phase");
-    format!("{phase} and {}", if is_ready(pod) { "ready" } else { "not ready" })
+    format!(
+        "{phase} and {}",
+        if is_ready(pod) { "ready" } else { "not ready" }
+    )
 }
 
 fn ends(object: &Value) -> bool {
@@ -226,7 +317,9 @@ fn ends(object: &Value) -> bool {
 fn says_why(pod: &Value) -> bool {
     let mut conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
     conditions.any(|one| {
-        one["type"] == pods::OFFLOADED && one["status"] != "True" && one["message"].as_str().is_some_and(|text| !text.is_empty())
+        one["type"] == pods::OFFLOADED
+            && one["status"] != "True"
+            && one["message"].as_str().is_some_and(|text| !text.is_empty())
     })
 }
 
@@ -239,10 +332,18 @@ mod tests {
     fn snapshot(number: u8, name: &str, objects: &[(&str, Value)]) -> Snapshot {
         let mut by_resource: BTreeMap<String, Vec<Arc<Value>>> = BTreeMap::new();
         for (resource, object) in objects {
-            by_resource.entry((*resource).to_owned()).or_default().push(Arc::new(object.clone()));
+            by_resource
+                .entry((*resource).to_owned())
+                .or_default()
+                .push(Arc::new(object.clone()));
         }
         let now = "2026-01-01T00:01:00Z".parse().unwrap();
-        Snapshot { id: ClusterId::of_public_key(&[number; 32]), name: name.to_owned(), now, objects: by_resource }
+        Snapshot {
+            id: ClusterId::of_public_key(&[number; 32]),
+            name: name.to_owned(),
+            now,
+            objects: by_resource,
+        }
     }
 
     fn borrows_from(id: &ClusterId) -> Value {
@@ -261,12 +362,18 @@ mod tests {
         let back = borrows_from(&rome);
         let there = [&[(PEERS, back)], remote].concat();
         let found = violations(&[snapshot(1, "rome", &home), snapshot(2, "milan", &there)]);
-        found.into_iter().map(|violation| (violation.check, violation.what)).collect()
+        found
+            .into_iter()
+            .map(|violation| (violation.check, violation.what))
+            .collect()
     }
 
     fn local_pod(status: &Value) -> (&'static str, Value) {
         let metadata = json!({ "namespace": "demo", "name": "web", "uid": "u" });
-        (PODS, json!({ "metadata": metadata, "spec": { "nodeName": "milan" }, "status": status }))
+        (
+            PODS,
+            json!({ "metadata": metadata, "spec": { "nodeName": "milan" }, "status": status }),
+        )
     }
 
     fn remote_pod(name: &str, of: &str) -> (&'static str, Value) {
@@ -284,46 +391,102 @@ mod tests {
         assert!(pair(std::slice::from_ref(&running), &[remote_pod("web", "u")]).is_empty());
         for (local, remote, expected) in [
             (vec![running.clone()], vec![], Check::LocalPods),
-            (vec![running.clone()], vec![remote_pod("web", "u"), remote_pod("web-2", "u")], Check::LocalPods),
-            (vec![local_pod(&json!({ "phase": "Pending" }))], vec![remote_pod("web", "u")], Check::LocalPods),
+            (
+                vec![running.clone()],
+                vec![remote_pod("web", "u"), remote_pod("web-2", "u")],
+                Check::LocalPods,
+            ),
+            (
+                vec![local_pod(&json!({ "phase": "Pending" }))],
+                vec![remote_pod("web", "u")],
+                Check::LocalPods,
+            ),
             (vec![], vec![remote_pod("web", "u")], Check::RemotePods),
         ] {
             let found = pair(&local, &remote);
-            assert_eq!(found.iter().map(|(check, _)| *check).collect::<Vec<_>>(), [expected], "{found:?}");
+            assert_eq!(
+                found.iter().map(|(check, _)| *check).collect::<Vec<_>>(),
+                [expected],
+                "{found:?}"
+            );
         }
         let refused = json!({ "type": "liqo.io/Offloaded", "status": "False", "message": "the offer is exceeded" });
-        assert!(pair(&[local_pod(&json!({ "phase": "Pending", "conditions": [refused] }))], &[]).is_empty());
+        assert!(
+            pair(
+                &[local_pod(
+                    &json!({ "phase": "Pending", "conditions": [refused] })
+                )],
+                &[]
+            )
+            .is_empty()
+        );
     }
 
     #[test]
     fn nothing_is_left_of_an_ended_peering() {
-        let (rome, milan) = (ClusterId::of_public_key(&[1; 32]), ClusterId::of_public_key(&[2; 32]));
+        let (rome, milan) = (
+            ClusterId::of_public_key(&[1; 32]),
+            ClusterId::of_public_key(&[2; 32]),
+        );
         let left = json!({ "metadata": { "name": tenant_namespace(&rome) } });
-        let found = violations(&[snapshot(1, "rome", &[]), snapshot(2, "milan", &[(NAMESPACES, left.clone())])]);
+        let found = violations(&[
+            snapshot(1, "rome", &[]),
+            snapshot(2, "milan", &[(NAMESPACES, left.clone())]),
+        ]);
         assert_eq!(found.len(), 1, "{found:?}");
         let peer = borrows_from(&milan);
-        assert!(violations(&[snapshot(1, "rome", &[(PEERS, peer)]), snapshot(2, "milan", &[(NAMESPACES, left)])]).is_empty());
+        assert!(
+            violations(&[
+                snapshot(1, "rome", &[(PEERS, peer)]),
+                snapshot(2, "milan", &[(NAMESPACES, left)])
+            ])
+            .is_empty()
+        );
     }
 
     #[test]
     fn leases_are_fresh_and_promises_are_covered() {
         let lease = |namespace: &str, renewed: &str| {
             let spec = json!({ "renewTime": renewed, "leaseDurationSeconds": 40 });
-            (LEASES, json!({ "metadata": { "namespace": namespace, "name": "l" }, "spec": spec }))
+            (
+                LEASES,
+                json!({ "metadata": { "namespace": namespace, "name": "l" }, "spec": spec }),
+            )
         };
         let checks = |objects: &[(&str, Value)]| -> Vec<Check> {
-            violations(&[snapshot(1, "rome", objects)]).into_iter().map(|violation| violation.check).collect()
+            violations(&[snapshot(1, "rome", objects)])
+                .into_iter()
+                .map(|violation| violation.check)
+                .collect()
         };
-        assert_eq!(checks(&[lease("liqo-tenant-x", "2026-01-01T00:00:30.000000Z")]), []);
-        assert_eq!(checks(&[lease("liqo-tenant-x", "2026-01-01T00:00:10.000000Z")]), [Check::Leases]);
-        assert_eq!(checks(&[lease("kube-system", "2025-01-01T00:00:00.000000Z")]), []);
-        let node = (NODES, json!({ "metadata": { "name": "n" }, "status": { "allocatable": { "cpu": "4" } } }));
+        assert_eq!(
+            checks(&[lease("liqo-tenant-x", "2026-01-01T00:00:30.000000Z")]),
+            []
+        );
+        assert_eq!(
+            checks(&[lease("liqo-tenant-x", "2026-01-01T00:00:10.000000Z")]),
+            [Check::Leases]
+        );
+        assert_eq!(
+            checks(&[lease("kube-system", "2025-01-01T00:00:00.000000Z")]),
+            []
+        );
+        let node = (
+            NODES,
+            json!({ "metadata": { "name": "n" }, "status": { "allocatable": { "cpu": "4" } } }),
+        );
         let offer = |cpu: &str, hops: u8| {
             let spec = json!({ "clusterID": ClusterId::of_public_key(&[1; 32]), "hops": hops, "resourceQuota": { "hard": { "cpu": cpu } } });
-            (OFFERS, json!({ "metadata": { "namespace": "liqo-tenant-x", "name": "default" }, "spec": spec }))
+            (
+                OFFERS,
+                json!({ "metadata": { "namespace": "liqo-tenant-x", "name": "default" }, "spec": spec }),
+            )
         };
         assert_eq!(checks(&[node.clone(), offer("3", 1), offer("1", 1)]), []);
-        assert_eq!(checks(&[node.clone(), offer("3", 1), offer("2", 1)]), [Check::Promises]);
+        assert_eq!(
+            checks(&[node.clone(), offer("3", 1), offer("2", 1)]),
+            [Check::Promises]
+        );
         assert_eq!(checks(&[node, offer("3", 1), offer("9", 2)]), []);
     }
 }

@@ -32,12 +32,20 @@ const PAGE: u32 = 500;
 
 /// Judges all clusters together.
 pub async fn examine(clusters: &[(&Cluster, &Facts)]) -> Examined {
-    let names = clusters.iter().map(|(_, facts)| facts.name.clone()).collect();
+    let names = clusters
+        .iter()
+        .map(|(_, facts)| facts.name.clone())
+        .collect();
     let findings = match lasting(clusters).await {
         Ok(found) => findings(&found, clusters.len()),
-        Err(why) => invariants().map(|check| Finding::unknown(check, why.clone())).collect(),
+        Err(why) => invariants()
+            .map(|check| Finding::unknown(check, why.clone()))
+            .collect(),
     };
-    Examined { clusters: names, findings }
+    Examined {
+        clusters: names,
+        findings,
+    }
 }
 
 /// The violations that exist at each of several looks.
@@ -49,21 +57,41 @@ async fn lasting(clusters: &[(&Cluster, &Facts)]) -> Read<Vec<Violation>> {
         }
         tokio::time::sleep(BETWEEN_LOOKS).await;
         let again = look(clusters).await?;
-        found.retain(|one| again.iter().any(|other| (one.check, &one.about) == (other.check, &other.about)));
+        found.retain(|one| {
+            again
+                .iter()
+                .any(|other| (one.check, &one.about) == (other.check, &other.about))
+        });
     }
     Ok(found)
 }
 
 async fn look(clusters: &[(&Cluster, &Facts)]) -> Read<Vec<Violation>> {
-    let snapshots = try_join_all(clusters.iter().map(|(cluster, facts)| snapshot(cluster, facts))).await?;
+    let snapshots = try_join_all(
+        clusters
+            .iter()
+            .map(|(cluster, facts)| snapshot(cluster, facts)),
+    )
+    .await?;
     Ok(violations(&snapshots))
 }
 
 async fn snapshot(cluster: &Cluster, facts: &Facts) -> Read<Snapshot> {
-    let id = facts.liqo.id().ok_or_else(|| format!("Liqo is not installed in {}, or has no identity yet", facts.name))?;
+    let id = facts.liqo.id().ok_or_else(|| {
+        format!(
+            "Liqo is not installed in {}, or has no identity yet",
+            facts.name
+        )
+    })?;
     let reader = Reader::new(cluster);
-    let ahead = facts.api_server.date.map(|date| date - facts.api_server.asked_at).unwrap_or_default();
-    let now = Timestamp::now().checked_add(ahead).unwrap_or_else(|_| Timestamp::now());
+    let ahead = facts
+        .api_server
+        .date
+        .map(|date| date - facts.api_server.asked_at)
+        .unwrap_or_default();
+    let now = Timestamp::now()
+        .checked_add(ahead)
+        .unwrap_or_else(|_| Timestamp::now());
     let kinds = [
         ApiResource::erase::<Pod>(&()),
         ApiResource::erase::<Node>(&()),
@@ -73,17 +101,33 @@ async fn snapshot(cluster: &Cluster, facts: &Facts) -> Read<Snapshot> {
         ApiResource::erase::<ResourceOffer>(&()),
     ];
     let lists = try_join_all(kinds.into_iter().map(|kind| list(&reader, kind))).await?;
-    Ok(Snapshot { id: id.clone(), name: facts.name.clone(), now, objects: lists.into_iter().collect() })
+    Ok(Snapshot {
+        id: id.clone(),
+        name: facts.name.clone(),
+        now,
+        objects: lists.into_iter().collect(),
+    })
 }
 
 /// The objects of a kind, in pages, with the name of the kind.
 async fn list(reader: &Reader, kind: ApiResource) -> Read<(String, Vec<Arc<serde_json::Value>>)> {
-    let resource = if kind.group.is_empty() { kind.plural.clone() } else { format!("{}.{}", kind.plural, kind.group) };
+    let resource = if kind.group.is_empty() {
+        kind.plural.clone()
+    } else {
+        format!("{}.{}", kind.plural, kind.group)
+    };
     let api: Api<DynamicObject> = Api::all_with(reader.client(), &kind);
-    let (what, mut objects, mut parameters) = (format!("list {resource}"), Vec::new(), ListParams::default().limit(PAGE));
+    let (what, mut objects, mut parameters) = (
+        format!("list {resource}"),
+        Vec::new(),
+        ListParams::default().limit(PAGE),
+    );
     loop {
         let page = reader.read(&what, api.list(&parameters)).await?;
-        let json = page.items.into_iter().filter_map(|object| serde_json::to_value(object).ok());
+        let json = page
+            .items
+            .into_iter()
+            .filter_map(|object| serde_json::to_value(object).ok());
         objects.extend(json.map(Arc::new));
         match page.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => parameters = parameters.continue_token(&token),
@@ -93,17 +137,28 @@ async fn list(reader: &Reader, kind: ApiResource) -> Read<(String, Vec<Arc<serde
 }
 
 fn invariants() -> impl Iterator<Item = Check> {
-    Check::ALL.iter().copied().filter(|check| check.area() == Area::Invariants)
+    Check::ALL
+        .iter()
+        .copied()
+        .filter(|check| check.area() == Area::Invariants)
 }
 
-/// A finding for each invariant that holds, and one for each violation. Some invariants are about two clusters.
+/// A finding for each invariant that holds, and one for each violation. Some invariants are about
+/// two clusters.
 fn findings(found: &[Violation], clusters: usize) -> Vec<Finding> {
     let of_check = |check: Check| {
-        let violated: Vec<Finding> = found.iter().filter(|one| one.check == check).map(judged).collect();
+        let violated: Vec<Finding> = found
+            .iter()
+            .filter(|one| one.check == check)
+            .map(judged)
+            .collect();
         let of_one = matches!(check, Check::Leases | Check::Promises);
         match (violated.is_empty(), of_one || clusters > 1) {
             (false, _) => violated,
-            (true, false) => vec![Finding::skipped(check, "needs the peers, too: --remote-kubeconfig")],
+            (true, false) => vec![Finding::skipped(
+                check,
+                "needs the peers, too: --remote-kubeconfig",
+            )],
             (true, true) => vec![Finding::ok(check, "holds")],
         }
     };
@@ -114,13 +169,21 @@ fn judged(violation: &Violation) -> Finding {
     let Violation { check, what, .. } = violation;
     match check {
         // A policy may promise more on purpose.
-        Check::Promises => {
-            Finding::warn(*check, what, "fine with overcommitPercentage, fixed amounts or a plugin; otherwise please report it")
-        }
-        Check::Leases => Finding::fail(*check, what, "does whoever renews it run, and reach this API server?"),
-        _ => {
-            Finding::fail(*check, what, "if it stays, and no other check fails, please report it with the logs of both managers")
-        }
+        Check::Promises => Finding::warn(
+            *check,
+            what,
+            "fine with overcommitPercentage, fixed amounts or a plugin; otherwise please report it",
+        ),
+        Check::Leases => Finding::fail(
+            *check,
+            what,
+            "does whoever renews it run, and reach this API server?",
+        ),
+        _ => Finding::fail(
+            *check,
+            what,
+            "if it stays, and no other check fails, please report it with the logs of both managers",
+        ),
     }
 }
 
@@ -131,10 +194,21 @@ mod tests {
 
     #[test]
     fn each_violation_is_told_and_each_invariant_that_holds() {
-        let found = |check, what: &str| Violation { check, about: what.to_owned(), what: what.to_owned() };
-        let found = [found(Check::LocalPods, "a"), found(Check::LocalPods, "b"), found(Check::Promises, "c")];
+        let found = |check, what: &str| Violation {
+            check,
+            about: what.to_owned(),
+            what: what.to_owned(),
+        };
+        let found = [
+            found(Check::LocalPods, "a"),
+            found(Check::LocalPods, "b"),
+            found(Check::Promises, "c"),
+        ];
         let findings = findings(&found, 2);
-        let verdicts: Vec<(Check, Verdict)> = findings.iter().map(|finding| (finding.check, finding.verdict)).collect();
+        let verdicts: Vec<(Check, Verdict)> = findings
+            .iter()
+            .map(|finding| (finding.check, finding.verdict))
+            .collect();
         let expected = [
             (Check::LocalPods, Verdict::Fail),
             (Check::LocalPods, Verdict::Fail),
@@ -144,7 +218,18 @@ mod tests {
             (Check::Promises, Verdict::Warn),
         ];
         assert_eq!(verdicts, expected);
-        let alone = super::findings(&[], 1).into_iter().map(|finding| finding.verdict);
-        assert_eq!(alone.collect::<Vec<_>>(), [Verdict::Skipped, Verdict::Skipped, Verdict::Skipped, Verdict::Ok, Verdict::Ok]);
+        let alone = super::findings(&[], 1)
+            .into_iter()
+            .map(|finding| finding.verdict);
+        assert_eq!(
+            alone.collect::<Vec<_>>(),
+            [
+                Verdict::Skipped,
+                Verdict::Skipped,
+                Verdict::Skipped,
+                Verdict::Ok,
+                Verdict::Ok
+            ]
+        );
     }
 }

@@ -1,7 +1,8 @@
 //! Keeps new pods off nodes while pods leave them.
 //!
-//! Several commands may need the same node at the same time. Each adds its mark to an annotation of the Node; the last one uncordons
-//! the node. A node that is cordoned without a mark was cordoned by somebody else, and stays so.
+//! Several commands may need the same node at the same time. Each adds its mark to an annotation of
+//! the Node; the last one uncordons the node. A node that is cordoned without a mark was cordoned
+//! by somebody else, and stays so.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -46,10 +47,12 @@ pub enum Uncordon {
     OnFailure,
 }
 
-/// The nodes that the command cordoned, and whether the API server confirmed that. Otherwise it may happen later.
+/// The nodes that the command cordoned, and whether the API server confirmed that. Otherwise it may
+/// happen later.
 type Cordoned = Mutex<BTreeMap<String, bool>>;
 
-/// Cordons nodes and runs `work`, until it is done or the user interrupts it. Then uncordons the nodes.
+/// Cordons nodes and runs `work`, until it is done or the user interrupts it. Then uncordons the
+/// nodes.
 pub async fn with_cordon<T>(
     cluster: &Cluster,
     nodes: &BTreeSet<String>,
@@ -70,7 +73,11 @@ async fn run<T>(
     interrupted: impl Future<Output = ()>,
 ) -> anyhow::Result<T> {
     let api: Api<Node> = Api::all(cluster.client.clone());
-    let mark = format!("{}-{}", std::process::id(), Timestamp::now().as_nanosecond());
+    let mark = format!(
+        "{}-{}",
+        std::process::id(),
+        Timestamp::now().as_nanosecond()
+    );
     let cordoned = Cordoned::default();
     let work = Box::pin(async {
         for node in nodes {
@@ -98,7 +105,11 @@ async fn run<T>(
     if left.is_empty() {
         return outcome;
     }
-    let stays = format!("cannot uncordon nodes: run `kubectl{} uncordon {}`", cluster.access.flags(), left.join(" "));
+    let stays = format!(
+        "cannot uncordon nodes: run `kubectl{} uncordon {}`",
+        cluster.access.flags(),
+        left.join(" ")
+    );
     match outcome {
         Ok(_) => Err(anyhow!(stays)),
         Err(error) => Err(anyhow!("{error:#}; besides, {stays}")),
@@ -106,10 +117,19 @@ async fn run<T>(
 }
 
 /// Cordons a node and adds it to `cordoned`, unless somebody else cordoned it, or it is gone.
-async fn cordon(api: &Api<Node>, node: &str, mark: &str, cordoned: &Cordoned) -> anyhow::Result<()> {
+async fn cordon(
+    api: &Api<Node>,
+    node: &str,
+    mark: &str,
+    cordoned: &Cordoned,
+) -> anyhow::Result<()> {
     for _ in 0..MAX_CONFLICTS {
-        let Some(live) = api.get_opt(node).await.doing(format!("read Node {node}"))? else { return Ok(()) };
-        let Some(change) = with_mark(&live, mark) else { return Ok(()) };
+        let Some(live) = api.get_opt(node).await.doing(format!("read Node {node}"))? else {
+            return Ok(());
+        };
+        let Some(change) = with_mark(&live, mark) else {
+            return Ok(());
+        };
         // Before the request: an interruption may come while it is on its way.
         cordoned.lock().insert(node.to_owned(), false);
         let answer = patch(api, node, &change).await;
@@ -129,31 +149,42 @@ async fn cordon(api: &Api<Node>, node: &str, mark: &str, cordoned: &Cordoned) ->
             answer => return answer.doing(format!("cordon Node {node}")),
         }
     }
-    Err(anyhow!("cannot cordon Node {node}: others change it all the time; run the command again"))
+    Err(anyhow!(
+        "cannot cordon Node {node}: others change it all the time; run the command again"
+    ))
 }
 
-/// Removes the mark from these nodes, uncordons those without another one, and removes them from the set. Repeats requests that fail,
-/// for some time. Adds the marks of nodes that other commands keep cordoned to `others`.
-async fn uncordon_all(api: &Api<Node>, mark: &str, cordoned: &Cordoned, others: &Mutex<BTreeMap<String, BTreeSet<String>>>) {
+/// Removes the mark from these nodes, uncordons those without another one, and removes them from
+/// the set. Repeats requests that fail, for some time. Adds the marks of nodes that other commands
+/// keep cordoned to `others`.
+async fn uncordon_all(
+    api: &Api<Node>,
+    mark: &str,
+    cordoned: &Cordoned,
+    others: &Mutex<BTreeMap<String, BTreeSet<String>>>,
+) {
     let begun = Instant::now();
     loop {
         let nodes = cordoned.lock().clone();
-        let requests = futures::stream::iter(nodes).for_each_concurrent(CONCURRENCY, |(node, is_confirmed)| async move {
-            let is_done = match timeout(REQUEST_TIMEOUT, uncordon(api, &node, mark)).await {
-                Ok(Ok(Some(left))) => {
-                    if !left.is_empty() {
-                        others.lock().insert(node.clone(), left);
+        let requests = futures::stream::iter(nodes).for_each_concurrent(
+            CONCURRENCY,
+            |(node, is_confirmed)| async move {
+                let is_done = match timeout(REQUEST_TIMEOUT, uncordon(api, &node, mark)).await {
+                    Ok(Ok(Some(left))) => {
+                        if !left.is_empty() {
+                            others.lock().insert(node.clone(), left);
+                        }
+                        true
                     }
-                    true
+                    Ok(Ok(None)) => is_confirmed || begun.elapsed() >= LATE_CORDON,
+                    Ok(Err(error)) => is_absent(&error),
+                    Err(_) => false,
+                };
+                if is_done {
+                    cordoned.lock().remove(&node);
                 }
-                Ok(Ok(None)) => is_confirmed || begun.elapsed() >= LATE_CORDON,
-                Ok(Err(error)) => is_absent(&error),
-                Err(_) => false,
-            };
-            if is_done {
-                cordoned.lock().remove(&node);
-            }
-        });
+            },
+        );
         requests.await;
         if cordoned.lock().is_empty() || begun.elapsed() >= UNCORDON_TIMEOUT {
             return;
@@ -162,18 +193,34 @@ async fn uncordon_all(api: &Api<Node>, mark: &str, cordoned: &Cordoned, others: 
     }
 }
 
-/// Removes the mark from a node, and uncordons it if no other one is left. Returns those that are left; `None` if the node does not have
-/// the mark.
-async fn uncordon(api: &Api<Node>, node: &str, mark: &str) -> kube::Result<Option<BTreeSet<String>>> {
+/// Removes the mark from a node, and uncordons it if no other one is left. Returns those that are
+/// left; `None` if the node does not have the mark.
+async fn uncordon(
+    api: &Api<Node>,
+    node: &str,
+    mark: &str,
+) -> kube::Result<Option<BTreeSet<String>>> {
     let live = api.get(node).await?;
-    let Some(change) = without_mark(&live, mark) else { return Ok(None) };
+    let Some(change) = without_mark(&live, mark) else {
+        return Ok(None);
+    };
     patch(api, node, &change).await?;
-    Ok(Some(marks(&live).into_iter().filter(|left| *left != mark).map(str::to_owned).collect()))
+    Ok(Some(
+        marks(&live)
+            .into_iter()
+            .filter(|left| *left != mark)
+            .map(str::to_owned)
+            .collect(),
+    ))
 }
 
 /// Explains why a node stays cordoned, and what to do if none of the other commands runs any more.
 fn stays_cordoned(node: &str, marks: &BTreeSet<String>, flags: &str) -> String {
-    let marks = marks.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+    let marks = marks
+        .iter()
+        .map(String::as_str)
+        .collect::<Vec<_>>()
+        .join(", ");
     format!(
         "Node {node} stays cordoned for other commands ({marks}); the last one uncordons it. If they were killed: \
          `kubectl{flags} uncordon {node}`"
@@ -181,7 +228,9 @@ fn stays_cordoned(node: &str, marks: &BTreeSet<String>, flags: &str) -> String {
 }
 
 async fn patch(api: &Api<Node>, node: &str, change: &Value) -> kube::Result<()> {
-    api.patch_metadata(node, &PatchParams::default(), &Patch::Merge(change)).await.map(drop)
+    api.patch_metadata(node, &PatchParams::default(), &Patch::Merge(change))
+        .await
+        .map(drop)
 }
 
 /// The change that cordons a node with this mark; `None` if somebody else cordoned it.
@@ -194,26 +243,41 @@ fn with_mark(node: &Node, mark: &str) -> Option<Value> {
     Some(change(node, &marks))
 }
 
-/// The change that removes this mark from a node, and uncordons it if no other one is left; `None` if the node does not have the mark.
+/// The change that removes this mark from a node, and uncordons it if no other one is left; `None`
+/// if the node does not have the mark.
 fn without_mark(node: &Node, mark: &str) -> Option<Value> {
     let mut marks = marks(node);
     marks.remove(mark).then(|| change(node, &marks))
 }
 
-/// The commands that keep a node cordoned. The marks on a node that is not cordoned mean nothing: a person uncordoned it.
+/// The commands that keep a node cordoned. The marks on a node that is not cordoned mean nothing: a
+/// person uncordoned it.
 fn marks(node: &Node) -> BTreeSet<&str> {
-    let marks = node.annotations().get(CORDONED_BY).filter(|_| is_cordoned(node));
-    marks.into_iter().flat_map(|marks| marks.split(',')).filter(|mark| !mark.is_empty()).collect()
+    let marks = node
+        .annotations()
+        .get(CORDONED_BY)
+        .filter(|_| is_cordoned(node));
+    marks
+        .into_iter()
+        .flat_map(|marks| marks.split(','))
+        .filter(|mark| !mark.is_empty())
+        .collect()
 }
 
 fn is_cordoned(node: &Node) -> bool {
-    node.spec.as_ref().is_some_and(|spec| spec.unschedulable == Some(true))
+    node.spec
+        .as_ref()
+        .is_some_and(|spec| spec.unschedulable == Some(true))
 }
 
 /// Sets the marks, if the node is still as it was read.
 fn change(node: &Node, marks: &BTreeSet<&str>) -> Value {
     let joined = marks.iter().copied().collect::<Vec<_>>().join(",");
-    let (annotation, unschedulable) = if marks.is_empty() { (Value::Null, Value::Null) } else { (json!(joined), json!(true)) };
+    let (annotation, unschedulable) = if marks.is_empty() {
+        (Value::Null, Value::Null)
+    } else {
+        (json!(joined), json!(true))
+    };
     json!({
         "metadata": { "resourceVersion": node.metadata.resource_version, "annotations": { CORDONED_BY: annotation } },
         "spec": { "unschedulable": unschedulable },
@@ -233,28 +297,48 @@ mod tests {
 
     type Nodes = Arc<Mutex<BTreeMap<String, bool>>>;
 
-    /// An API server that only knows these nodes. It answers changes with these codes, one after another, and then accepts them. It
-    /// makes a change that it answered with 504 a little later.
+    /// An API server that only knows these nodes. It answers changes with these codes, one after
+    /// another, and then accepts them. It makes a change that it answered with 504 a little later.
     fn server(nodes: &[(&str, bool)], codes: &[u16]) -> (Cluster, Nodes) {
-        let nodes: Nodes = Arc::new(Mutex::new(nodes.iter().map(|(name, cordoned)| ((*name).to_owned(), *cordoned)).collect()));
+        let nodes: Nodes = Arc::new(Mutex::new(
+            nodes
+                .iter()
+                .map(|(name, cordoned)| ((*name).to_owned(), *cordoned))
+                .collect(),
+        ));
         let (known, codes) = (nodes.clone(), Arc::new(Mutex::new(codes.to_vec())));
         let marks: Arc<Mutex<BTreeMap<String, Value>>> = Arc::default();
         let service = tower::service_fn(move |request: Request<Body>| {
             let (known, codes, marks) = (known.clone(), codes.clone(), marks.clone());
             async move {
                 let (parts, body) = request.into_parts();
-                let name = parts.uri.path().rsplit('/').next().unwrap_or_default().to_owned();
-                let mut code = if known.lock().contains_key(&name) { 200 } else { 404 };
+                let name = parts
+                    .uri
+                    .path()
+                    .rsplit('/')
+                    .next()
+                    .unwrap_or_default()
+                    .to_owned();
+                let mut code = if known.lock().contains_key(&name) {
+                    200
+                } else {
+                    404
+                };
                 if parts.method == Method::PATCH {
-                    let change: Value = serde_json::from_slice(&body.collect_bytes().await?).unwrap();
+                    let change: Value =
+                        serde_json::from_slice(&body.collect_bytes().await?).unwrap();
                     let mut codes = codes.lock();
                     if !codes.is_empty() {
                         code = codes.remove(0);
                     }
                     let (node, known, marks) = (name.clone(), known.clone(), marks.clone());
                     let apply = move || {
-                        known.lock().insert(node.clone(), change["spec"]["unschedulable"] == json!(true));
-                        marks.lock().insert(node, change["metadata"]["annotations"].clone());
+                        known
+                            .lock()
+                            .insert(node.clone(), change["spec"]["unschedulable"] == json!(true));
+                        marks
+                            .lock()
+                            .insert(node, change["metadata"]["annotations"].clone());
                     };
                     if code == 200 {
                         apply();
@@ -267,8 +351,13 @@ mod tests {
                 }
                 let answer = if code == 200 {
                     let spec = json!({ "unschedulable": known.lock()[&name] });
-                    let marks = marks.lock().get(&name).filter(|marks| marks[CORDONED_BY].is_string()).cloned();
-                    let metadata = json!({ "name": name, "annotations": marks.unwrap_or_else(|| json!({})) });
+                    let marks = marks
+                        .lock()
+                        .get(&name)
+                        .filter(|marks| marks[CORDONED_BY].is_string())
+                        .cloned();
+                    let metadata =
+                        json!({ "name": name, "annotations": marks.unwrap_or_else(|| json!({})) });
                     json!({ "apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": spec })
                 } else {
                     let reason = if code == 404 { "NotFound" } else { "Other" };
@@ -279,7 +368,15 @@ mod tests {
             }
         });
         let client = Client::new(service, "default");
-        (Cluster { client, access: Access::default(), context: "rome".into(), server: "https://rome".into() }, nodes)
+        (
+            Cluster {
+                client,
+                access: Access::default(),
+                context: "rome".into(),
+                server: "https://rome".into(),
+            },
+            nodes,
+        )
     }
 
     #[tokio::test]
@@ -288,15 +385,27 @@ mod tests {
         let (cluster, nodes) = server(&before, &[]);
         let all: BTreeSet<String> = ["gone", "milan", "turin"].map(str::to_owned).into();
         let cordoned = async { Ok(nodes.lock().values().all(|cordoned| *cordoned)) };
-        assert!(with_cordon(&cluster, &all, Uncordon::Always, cordoned).await.unwrap());
-        let as_before: BTreeMap<String, bool> = before.map(|(name, cordoned)| (name.to_owned(), cordoned)).into();
+        assert!(
+            with_cordon(&cluster, &all, Uncordon::Always, cordoned)
+                .await
+                .unwrap()
+        );
+        let as_before: BTreeMap<String, bool> = before
+            .map(|(name, cordoned)| (name.to_owned(), cordoned))
+            .into();
         assert_eq!(*nodes.lock(), as_before);
 
         let failed = async { bail!("timed out") };
-        assert!(with_cordon::<()>(&cluster, &all, Uncordon::OnFailure, failed).await.is_err());
+        assert!(
+            with_cordon::<()>(&cluster, &all, Uncordon::OnFailure, failed)
+                .await
+                .is_err()
+        );
         assert_eq!(*nodes.lock(), as_before);
 
-        with_cordon(&cluster, &all, Uncordon::OnFailure, async { Ok(()) }).await.unwrap();
+        with_cordon(&cluster, &all, Uncordon::OnFailure, async { Ok(()) })
+            .await
+            .unwrap();
         assert!(nodes.lock()["milan"], "the virtual node goes next");
     }
 
@@ -311,7 +420,9 @@ mod tests {
             std::future::pending().await
         };
         let interrupted = async { interrupted.await.unwrap() };
-        let error = run::<()>(&cluster, &milan, Uncordon::OnFailure, work, interrupted).await.unwrap_err();
+        let error = run::<()>(&cluster, &milan, Uncordon::OnFailure, work, interrupted)
+            .await
+            .unwrap_err();
         assert_eq!(error.to_string(), "interrupted");
         assert!(!nodes.lock()["milan"]);
     }
@@ -321,16 +432,29 @@ mod tests {
         let (cluster, nodes) = server(&[("milan", false)], &[]);
         let milan: BTreeSet<String> = ["milan".to_owned()].into();
         let cordoned = || nodes.lock()["milan"];
-        let command = |work| run(&cluster, &milan, Uncordon::Always, work, std::future::pending());
+        let command = |work| {
+            run(
+                &cluster,
+                &milan,
+                Uncordon::Always,
+                work,
+                std::future::pending(),
+            )
+        };
         let (second_began, wait_for_second) = tokio::sync::oneshot::channel();
         let (first_ended, wait_for_first) = tokio::sync::oneshot::channel();
         let first = async {
-            command(Box::pin(async { wait_for_second.await.map_err(Into::into) }) as Work<'_>).await.unwrap();
+            command(Box::pin(async { wait_for_second.await.map_err(Into::into) }) as Work<'_>)
+                .await
+                .unwrap();
             first_ended.send(cordoned()).unwrap();
         };
         let second = command(Box::pin(async {
             second_began.send(()).unwrap();
-            anyhow::ensure!(wait_for_first.await?, "the first command uncordoned the node");
+            anyhow::ensure!(
+                wait_for_first.await?,
+                "the first command uncordoned the node"
+            );
             Ok(())
         }));
         let ((), second) = tokio::join!(first, second);
@@ -342,7 +466,9 @@ mod tests {
     async fn a_cordon_that_takes_effect_after_its_answer_was_lost_is_removed_too() {
         let (cluster, nodes) = server(&[("milan", false)], &[504]);
         let milan: BTreeSet<String> = ["milan".to_owned()].into();
-        with_cordon(&cluster, &milan, Uncordon::Always, async { Ok(()) }).await.unwrap_err();
+        with_cordon(&cluster, &milan, Uncordon::Always, async { Ok(()) })
+            .await
+            .unwrap_err();
         sleep(RETRY_DELAY * 2).await;
         assert!(!nodes.lock()["milan"]);
     }
@@ -362,7 +488,10 @@ mod tests {
              `kubectl --context rome uncordon milan`"
         );
         assert_eq!(uncordon(&api, "milan", "ours").await.unwrap(), None);
-        assert_eq!(uncordon(&api, "milan", "killed").await.unwrap(), Some(BTreeSet::new()));
+        assert_eq!(
+            uncordon(&api, "milan", "killed").await.unwrap(),
+            Some(BTreeSet::new())
+        );
     }
 
     type Work<'a> = std::pin::Pin<Box<dyn Future<Output = anyhow::Result<()>> + 'a>>;
@@ -371,19 +500,41 @@ mod tests {
     fn marks_on_a_node_that_a_person_uncordoned_mean_nothing() {
         let node = |cordoned: bool, marks: Option<&str>| -> Node {
             let metadata = json!({ "name": "milan", "resourceVersion": "7", "annotations": { CORDONED_BY: marks } });
-            let mut node: Value = json!({ "metadata": metadata, "spec": { "unschedulable": cordoned } });
+            let mut node: Value =
+                json!({ "metadata": metadata, "spec": { "unschedulable": cordoned } });
             if marks.is_none() {
                 node["metadata"]["annotations"] = json!({});
             }
             serde_json::from_value(node).unwrap()
         };
-        let marks = |change: Option<Value>| change.map(|change| change["metadata"]["annotations"][CORDONED_BY].clone());
-        assert_eq!(marks(with_mark(&node(false, Some("a,b")), "c")), Some(json!("c")));
-        assert_eq!(marks(with_mark(&node(true, Some("a,b")), "c")), Some(json!("a,b,c")));
-        assert_eq!(with_mark(&node(true, None), "c"), None, "somebody else cordoned it");
-        assert_eq!(marks(without_mark(&node(true, Some("a,c")), "c")), Some(json!("a")));
+        let marks = |change: Option<Value>| {
+            change.map(|change| change["metadata"]["annotations"][CORDONED_BY].clone())
+        };
+        assert_eq!(
+            marks(with_mark(&node(false, Some("a,b")), "c")),
+            Some(json!("c"))
+        );
+        assert_eq!(
+            marks(with_mark(&node(true, Some("a,b")), "c")),
+            Some(json!("a,b,c"))
+        );
+        assert_eq!(
+            with_mark(&node(true, None), "c"),
+            None,
+            "somebody else cordoned it"
+        );
+        assert_eq!(
+            marks(without_mark(&node(true, Some("a,c")), "c")),
+            Some(json!("a"))
+        );
         let last = without_mark(&node(true, Some("c")), "c").unwrap();
-        assert_eq!((&last["spec"]["unschedulable"], &last["metadata"]["resourceVersion"]), (&Value::Null, &json!("7")));
+        assert_eq!(
+            (
+                &last["spec"]["unschedulable"],
+                &last["metadata"]["resourceVersion"]
+            ),
+            (&Value::Null, &json!("7"))
+        );
         assert_eq!(without_mark(&node(false, Some("c")), "c"), None);
     }
 
@@ -391,7 +542,9 @@ mod tests {
     async fn a_cordon_that_is_refused_leaves_nothing_to_uncordon() {
         let (cluster, _) = server(&[("milan", false)], &[403; 99]);
         let milan: BTreeSet<String> = ["milan".to_owned()].into();
-        let error = with_cordon(&cluster, &milan, Uncordon::Always, async { Ok(()) }).await.unwrap_err();
+        let error = with_cordon(&cluster, &milan, Uncordon::Always, async { Ok(()) })
+            .await
+            .unwrap_err();
         assert_eq!(format!("{error:#}"), "cannot cordon Node milan: no");
     }
 }

@@ -36,16 +36,30 @@ pub struct VirtualNode {
 
 impl VirtualNode {
     pub fn of(node: &Node) -> Self {
-        let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
-        let allocatable = node.status.as_ref().and_then(|status| status.allocatable.as_ref());
-        let is_false = |kind: &str| conditions.clone().any(|one| one.type_ == kind && one.status != "True");
+        let conditions = node
+            .status
+            .iter()
+            .flat_map(|status| status.conditions.iter().flatten());
+        let allocatable = node
+            .status
+            .as_ref()
+            .and_then(|status| status.allocatable.as_ref());
+        let is_false = |kind: &str| {
+            conditions
+                .clone()
+                .any(|one| one.type_ == kind && one.status != "True")
+        };
         Self {
             name: node.name_any(),
             labels: node.labels().clone(),
             answers: !is_false(pods::PEER_REACHABLE) && !is_false("Ready"),
-            cordoned: node.spec.as_ref().is_some_and(|spec| spec.unschedulable == Some(true)),
+            cordoned: node
+                .spec
+                .as_ref()
+                .is_some_and(|spec| spec.unschedulable == Some(true)),
             allocatable: allocatable.map(requests::list).unwrap_or_default(),
-            largest_pods: PricedNode::of(&node.name_any(), BTreeMap::new(), node.annotations()).largest_pods,
+            largest_pods: PricedNode::of(&node.name_any(), BTreeMap::new(), node.annotations())
+                .largest_pods,
         }
     }
 }
@@ -61,11 +75,15 @@ pub struct Leaving {
 }
 
 impl Leaving {
-    /// Returns nothing for a pod that has no node or has ended, that only a finalizer keeps, or that belongs to its node, as one of a
-    /// `DaemonSet` does.
+    /// Returns nothing for a pod that has no node or has ended, that only a finalizer keeps, or
+    /// that belongs to its node, as one of a `DaemonSet` does.
     pub fn of(pod: &Pod) -> Option<Self> {
         let node = pod.spec.as_ref()?.node_name.as_deref()?;
-        if is_finished(pod) { None } else { Self::from_node(pod, node) }
+        if is_finished(pod) {
+            None
+        } else {
+            Self::from_node(pod, node)
+        }
     }
 
     /// The same for an unfinished pod on this node; needs only its metadata.
@@ -76,19 +94,29 @@ impl Leaving {
             return None;
         }
         let key = Key::new(pod.namespace().unwrap_or_default(), pod.name_any());
-        Some(Self { key, uid: pod.uid()?, node: node.to_owned(), ends: pod.meta().deletion_timestamp.is_some() })
+        Some(Self {
+            key,
+            uid: pod.uid()?,
+            node: node.to_owned(),
+            ends: pod.meta().deletion_timestamp.is_some(),
+        })
     }
 }
 
 /// Whether its phase is final.
 pub fn is_finished(pod: &Pod) -> bool {
-    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    let phase = pod
+        .status
+        .as_ref()
+        .and_then(|status| status.phase.as_deref());
     matches!(phase, Some("Succeeded" | "Failed"))
 }
 
 /// The controller that creates the pod again.
 pub fn controller(pod: &impl ResourceExt) -> Option<&OwnerReference> {
-    pod.owner_references().iter().find(|owner| owner.controller == Some(true))
+    pod.owner_references()
+        .iter()
+        .find(|owner| owner.controller == Some(true))
 }
 
 /// The evictions that were not allowed, by the UID of the pod: when, and why.
@@ -107,11 +135,19 @@ impl Refused {
 
     /// The pods whose eviction is requested now.
     pub fn due(&self, pods: &[Leaving], now: Instant) -> Vec<Leaving> {
-        let waits = |pod: &Leaving| self.0.get(&pod.uid).is_some_and(|(at, _)| now.duration_since(*at) < RETRY_DELAY);
-        pods.iter().filter(|pod| !pod.ends && !waits(pod)).cloned().collect()
+        let waits = |pod: &Leaving| {
+            self.0
+                .get(&pod.uid)
+                .is_some_and(|(at, _)| now.duration_since(*at) < RETRY_DELAY)
+        };
+        pods.iter()
+            .filter(|pod| !pod.ends && !waits(pod))
+            .cloned()
+            .collect()
     }
 
-    /// Describes why the pods that are left are still there: `1 pod ends; demo/web-2 waits: The disruption budget web needs ...`.
+    /// Describes why the pods that are left are still there:
+    /// `1 pod ends; demo/web-2 waits: The disruption budget web needs ...`.
     pub fn describe(&self, pods: &[Leaving]) -> String {
         let mut waiting: BTreeMap<&str, Vec<String>> = BTreeMap::new();
         let mut ending = 0;
@@ -130,13 +166,22 @@ impl Refused {
             let verb = if pods.len() == 1 { "waits" } else { "wait" };
             format!("{} {verb}: {why}", named(&pods))
         });
-        ending.into_iter().chain(waiting).collect::<Vec<_>>().join("; ")
+        ending
+            .into_iter()
+            .chain(waiting)
+            .collect::<Vec<_>>()
+            .join("; ")
     }
 }
 
 /// The first few names, and how many more there are.
 pub fn named<S: AsRef<str>>(names: &[S]) -> String {
-    let first = names.iter().take(MAX_PODS_NAMED).map(AsRef::as_ref).collect::<Vec<_>>().join(", ");
+    let first = names
+        .iter()
+        .take(MAX_PODS_NAMED)
+        .map(AsRef::as_ref)
+        .collect::<Vec<_>>()
+        .join(", ");
     match names.len().saturating_sub(MAX_PODS_NAMED) {
         0 => first,
         more => format!("{first} and {more} more"),
@@ -144,14 +189,22 @@ pub fn named<S: AsRef<str>>(names: &[S]) -> String {
 }
 
 #[cfg(test)]
-#[allow(clippy::needless_pass_by_value, reason = "JSON literals are written in place")]
+#[allow(
+    clippy::needless_pass_by_value,
+    reason = "JSON literals are written in place"
+)]
 mod tests {
     use serde_json::{Value, json};
 
     use super::*;
 
     fn leaving(name: &str, ends: bool) -> Leaving {
-        Leaving { key: Key::new("demo", name), uid: name.into(), node: "milan".into(), ends }
+        Leaving {
+            key: Key::new("demo", name),
+            uid: name.into(),
+            node: "milan".into(),
+            ends,
+        }
     }
 
     fn pod(changes: Value) -> Pod {
@@ -171,7 +224,10 @@ mod tests {
     #[test]
     fn pods_that_have_ended_or_belong_to_their_node_stay() {
         let leaves = |changes: Value| Leaving::of(&pod(changes)).is_some();
-        assert!(leaves(json!({})) && leaves(json!({ "metadata.ownerReferences": owned_by("ReplicaSet") })));
+        assert!(
+            leaves(json!({}))
+                && leaves(json!({ "metadata.ownerReferences": owned_by("ReplicaSet") }))
+        );
         assert!(leaves(json!({ "status.phase": "Pending" })));
         for stays in [
             json!({ "metadata.ownerReferences": owned_by("DaemonSet") }),
@@ -186,10 +242,17 @@ mod tests {
     }
 
     #[test]
-    fn an_eviction_that_a_budget_forbids_is_requested_again_later_and_an_ending_pod_is_not_evicted_twice() {
+    fn an_eviction_that_a_budget_forbids_is_requested_again_later_and_an_ending_pod_is_not_evicted_twice()
+     {
         let (mut refused, now) = (Refused::default(), Instant::now());
         let pods = [leaving("a", false), leaving("b", false), leaving("c", true)];
-        let due = |refused: &Refused, now| refused.due(&pods, now).into_iter().map(|pod| pod.uid).collect::<Vec<_>>();
+        let due = |refused: &Refused, now| {
+            refused
+                .due(&pods, now)
+                .into_iter()
+                .map(|pod| pod.uid)
+                .collect::<Vec<_>>()
+        };
         assert_eq!(due(&refused, now), ["a", "b"]);
         refused.note("b", "budget".into(), now);
         assert_eq!(due(&refused, now), ["a"]);
@@ -203,11 +266,25 @@ mod tests {
         for name in ["b", "c", "d"] {
             refused.note(name, why.into(), Instant::now());
         }
-        let pods = [leaving("a", true), leaving("b", false), leaving("c", false), leaving("d", true)];
-        assert_eq!(refused.describe(&pods), format!("2 pods end; demo/b, demo/c wait: {why}"));
+        let pods = [
+            leaving("a", true),
+            leaving("b", false),
+            leaving("c", false),
+            leaving("d", true),
+        ];
+        assert_eq!(
+            refused.describe(&pods),
+            format!("2 pods end; demo/b, demo/c wait: {why}")
+        );
         assert_eq!(refused.describe(&pods[..1]), "1 pod ends");
-        assert_eq!(refused.describe(&pods[1..2]), format!("demo/b waits: {why}"));
-        assert_eq!(named(&["a", "b", "c", "d", "e", "f", "g"]), "a, b, c, d, e and 2 more");
+        assert_eq!(
+            refused.describe(&pods[1..2]),
+            format!("demo/b waits: {why}")
+        );
+        assert_eq!(
+            named(&["a", "b", "c", "d", "e", "f", "g"]),
+            "a, b, c, d, e and 2 more"
+        );
     }
 
     #[test]

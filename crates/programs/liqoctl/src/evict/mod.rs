@@ -1,4 +1,5 @@
-//! Evicts pods as disruption budgets allow, as `kubectl drain` does: for `unoffload`, `unpeer` and `move pods`.
+//! Evicts pods as disruption budgets allow, as `kubectl drain` does: for `unoffload`, `unpeer` and
+//! `move pods`.
 //!
 //! ```text
 //!   pods that should leave ──▶ which eviction is due (decide) ──▶ Eviction API ──▶ accepted: the pod ends
@@ -66,8 +67,13 @@ where
     progress.step(step, empty).await
 }
 
-/// Requests all these evictions, and notes which were not allowed. If some fail, returns the first error.
-async fn request(cluster: &Cluster, pods: Vec<Leaving>, refused: &Mutex<Refused>) -> anyhow::Result<()> {
+/// Requests all these evictions, and notes which were not allowed. If some fail, returns the first
+/// error.
+async fn request(
+    cluster: &Cluster,
+    pods: Vec<Leaving>,
+    refused: &Mutex<Refused>,
+) -> anyhow::Result<()> {
     let requests = pods.into_iter().map(|pod| async move {
         let answer = eviction::evict(&cluster.client, &pod.key, &pod.uid, None).await;
         (pod, answer)
@@ -81,16 +87,25 @@ async fn request(cluster: &Cluster, pods: Vec<Leaving>, refused: &Mutex<Refused>
 }
 
 /// Notes the answer to one request.
-fn note(pod: &Leaving, answer: kube::Result<Outcome>, refused: &Mutex<Refused>) -> anyhow::Result<()> {
+fn note(
+    pod: &Leaving,
+    answer: kube::Result<Outcome>,
+    refused: &Mutex<Refused>,
+) -> anyhow::Result<()> {
     match answer {
         Ok(Outcome::Accepted | Outcome::Gone) => refused.lock().clear(&pod.uid),
         Ok(Outcome::NotAllowed(why)) => refused.lock().note(&pod.uid, why, Instant::now()),
         // The API server answers so if more than one budget selects the pod.
         Err(kube::Error::Api(status)) if status.code == 500 => {
-            refused.lock().note(&pod.uid, status.message.clone(), Instant::now());
+            refused
+                .lock()
+                .note(&pod.uid, status.message.clone(), Instant::now());
         }
         Err(kube::Error::Api(status)) if status.code < 500 => {
-            return Err(give_up(format!("cannot evict pod {}: {}", pod.key, status.message)));
+            return Err(give_up(format!(
+                "cannot evict pod {}: {}",
+                pod.key, status.message
+            )));
         }
         Err(error) => return Err(error).doing(format!("evict pod {}", pod.key)),
     }
@@ -100,27 +115,59 @@ fn note(pod: &Leaving, answer: kube::Result<Outcome>, refused: &Mutex<Refused>) 
 /// All virtual nodes.
 pub async fn virtual_nodes(cluster: &Cluster) -> anyhow::Result<Vec<VirtualNode>> {
     let api: Api<Node> = Api::all(cluster.client.clone());
-    let ours = ListParams::default().labels(&format!("{}={}", labels::TYPE, labels::TYPE_VIRTUAL_NODE));
-    Ok(api.list(&ours).await.doing("list the virtual nodes")?.iter().map(VirtualNode::of).collect())
+    let ours =
+        ListParams::default().labels(&format!("{}={}", labels::TYPE, labels::TYPE_VIRTUAL_NODE));
+    Ok(api
+        .list(&ours)
+        .await
+        .doing("list the virtual nodes")?
+        .iter()
+        .map(VirtualNode::of)
+        .collect())
 }
 
-/// The names of the virtual nodes whose cluster answers. Pods on others do not end before it answers again.
+/// The names of the virtual nodes whose cluster answers. Pods on others do not end before it
+/// answers again.
 ///
-/// A command chooses its nodes once, before it evicts. If it chose again later, a cluster that is silent for some seconds would seem
-/// to have no pods left, and the command would delete them without regard to budgets.
+/// A command chooses its nodes once, before it evicts. If it chose again later, a cluster that is
+/// silent for some seconds would seem to have no pods left, and the command would delete them
+/// without regard to budgets.
 pub async fn answering_nodes(cluster: &Cluster) -> anyhow::Result<BTreeSet<String>> {
     let nodes = virtual_nodes(cluster).await?;
-    Ok(nodes.into_iter().filter(|node| node.answers).map(|node| node.name).collect())
+    Ok(nodes
+        .into_iter()
+        .filter(|node| node.answers)
+        .map(|node| node.name)
+        .collect())
 }
 
 /// The unfinished pods of a namespace, or of all, on a node.
-pub async fn pods_on(cluster: &Cluster, namespace: Option<&str>, node: &str) -> anyhow::Result<Vec<PartialObjectMeta<Pod>>> {
-    unfinished(cluster, namespace, &format!("spec.nodeName={node},{UNFINISHED}"), &format!("of Node {node}")).await
+pub async fn pods_on(
+    cluster: &Cluster,
+    namespace: Option<&str>,
+    node: &str,
+) -> anyhow::Result<Vec<PartialObjectMeta<Pod>>> {
+    unfinished(
+        cluster,
+        namespace,
+        &format!("spec.nodeName={node},{UNFINISHED}"),
+        &format!("of Node {node}"),
+    )
+    .await
 }
 
 /// The unfinished pods of a namespace.
-pub async fn pods_in(cluster: &Cluster, namespace: &str) -> anyhow::Result<Vec<PartialObjectMeta<Pod>>> {
-    unfinished(cluster, Some(namespace), UNFINISHED, &format!("of namespace {namespace}")).await
+pub async fn pods_in(
+    cluster: &Cluster,
+    namespace: &str,
+) -> anyhow::Result<Vec<PartialObjectMeta<Pod>>> {
+    unfinished(
+        cluster,
+        Some(namespace),
+        UNFINISHED,
+        &format!("of namespace {namespace}"),
+    )
+    .await
 }
 
 async fn unfinished(
@@ -130,25 +177,48 @@ async fn unfinished(
     which: &str,
 ) -> anyhow::Result<Vec<PartialObjectMeta<Pod>>> {
     let client = cluster.client.clone();
-    let api: Api<Pod> = namespace.map_or_else(|| Api::all(client.clone()), |name| Api::namespaced(client.clone(), name));
-    Ok(api.list_metadata(&ListParams::default().fields(fields)).await.doing(format!("list the pods {which}"))?.items)
+    let api: Api<Pod> = namespace.map_or_else(
+        || Api::all(client.clone()),
+        |name| Api::namespaced(client.clone(), name),
+    );
+    Ok(api
+        .list_metadata(&ListParams::default().fields(fields))
+        .await
+        .doing(format!("list the pods {which}"))?
+        .items)
 }
 
 /// The pods of a namespace, or of all, that should leave these nodes, see [`that_can_end`].
-pub async fn leaving(cluster: &Cluster, namespace: Option<&str>, nodes: &BTreeSet<String>) -> anyhow::Result<Vec<Leaving>> {
+pub async fn leaving(
+    cluster: &Cluster,
+    namespace: Option<&str>,
+    nodes: &BTreeSet<String>,
+) -> anyhow::Result<Vec<Leaving>> {
     let mut found = Vec::new();
     for node in nodes {
-        found.extend(pods_on(cluster, namespace, node).await?.iter().filter_map(|pod| Leaving::from_node(pod, node)));
+        found.extend(
+            pods_on(cluster, namespace, node)
+                .await?
+                .iter()
+                .filter_map(|pod| Leaving::from_node(pod, node)),
+        );
     }
     that_can_end(cluster, found).await
 }
 
-/// Leaves out pods that are ending at a cluster that does not answer now: they cannot end before it answers again. Those that were not
-/// evicted yet remain, because budgets count for them, too.
-pub async fn that_can_end(cluster: &Cluster, mut pods: Vec<Leaving>) -> anyhow::Result<Vec<Leaving>> {
+/// Leaves out pods that are ending at a cluster that does not answer now: they cannot end before it
+/// answers again. Those that were not evicted yet remain, because budgets count for them, too.
+pub async fn that_can_end(
+    cluster: &Cluster,
+    mut pods: Vec<Leaving>,
+) -> anyhow::Result<Vec<Leaving>> {
     if pods.iter().any(|pod| pod.ends) {
         let nodes = virtual_nodes(cluster).await?;
-        let is_silent = |pod: &Leaving| nodes.iter().any(|node| node.name == pod.node && !node.answers);
+        let is_silent = |pod: &Leaving| {
+            nodes
+                .iter()
+                .any(|node| node.name == pod.node && !node.answers)
+        };
         pods.retain(|pod| !(pod.ends && is_silent(pod)));
     }
     Ok(pods)
@@ -170,10 +240,14 @@ mod tests {
         json!({ "kind": "Status", "status": "Failure", "message": "no", "code": code, "details": { "causes": causes } })
     }
 
-    /// An API server with these pods on node `milan`. It answers evictions with these codes, one after another, and then accepts them.
+    /// An API server with these pods on node `milan`. It answers evictions with these codes, one
+    /// after another, and then accepts them.
     fn server(pods: &[&str], codes: &[u16]) -> (Cluster, Arc<Mutex<Vec<String>>>) {
         let left: BTreeSet<String> = pods.iter().map(|name| (*name).to_owned()).collect();
-        let (evicted, state) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new((left, codes.to_vec()))));
+        let (evicted, state) = (
+            Arc::new(Mutex::new(Vec::new())),
+            Arc::new(Mutex::new((left, codes.to_vec()))),
+        );
         let evicting = evicted.clone();
         let service = tower::service_fn(move |request: Request<Body>| {
             let (evicting, state) = (evicting.clone(), state.clone());
@@ -188,13 +262,24 @@ mod tests {
                         (201, json!({ "kind": "Status", "status": "Success" }))
                     } else {
                         let code = state.1.remove(0);
-                        (code, status(code, "The disruption budget web needs 1 healthy pods and has 1 currently"))
+                        (
+                            code,
+                            status(
+                                code,
+                                "The disruption budget web needs 1 healthy pods and has 1 currently",
+                            ),
+                        )
                     }
                 } else {
                     let accept = request.headers()[http::header::ACCEPT].to_str().unwrap();
                     assert!(accept.contains("PartialObjectMetadataList"), "{accept}");
                     let query = request.uri().query().unwrap_or_default();
-                    assert!(query.contains("milan") && query.contains("phase") && query.contains("Succeeded"), "{query}");
+                    assert!(
+                        query.contains("milan")
+                            && query.contains("phase")
+                            && query.contains("Succeeded"),
+                        "{query}"
+                    );
                     let pod = |name: &String| json!({ "metadata": { "name": name, "namespace": "demo", "uid": name } });
                     let items: Vec<Value> = state.0.iter().map(pod).collect();
                     let list = json!({ "apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList", "metadata": {}, "items": items });
@@ -205,41 +290,71 @@ mod tests {
             }
         });
         let client = Client::new(service, "default");
-        (Cluster { client, access: Access::default(), context: "rome".into(), server: "https://rome".into() }, evicted)
+        (
+            Cluster {
+                client,
+                access: Access::default(),
+                context: "rome".into(),
+                server: "https://rome".into(),
+            },
+            evicted,
+        )
     }
 
     async fn evicted_from_milan(cluster: &Cluster, timeout: Duration) -> anyhow::Result<()> {
         let milan: BTreeSet<String> = ["milan".to_owned()].into();
-        evict(cluster, "Evicting", timeout, &Progress::silent(), || leaving(cluster, Some("demo"), &milan)).await
+        evict(cluster, "Evicting", timeout, &Progress::silent(), || {
+            leaving(cluster, Some("demo"), &milan)
+        })
+        .await
     }
 
     #[tokio::test]
     async fn an_eviction_that_a_budget_forbids_is_repeated_until_it_is_allowed() {
         let (cluster, evicted) = server(&["web"], &[429]);
-        evicted_from_milan(&cluster, Duration::from_secs(30)).await.unwrap();
+        evicted_from_milan(&cluster, Duration::from_secs(30))
+            .await
+            .unwrap();
         assert_eq!(*evicted.lock(), ["web"]);
     }
 
     #[tokio::test]
     async fn after_the_timeout_the_error_names_the_budget_and_the_pod() {
         let (cluster, evicted) = server(&["web"], &[429, 429, 429]);
-        let error = evicted_from_milan(&cluster, Duration::ZERO).await.unwrap_err().to_string();
-        assert!(error.contains("demo/web waits: The disruption budget web needs 1 healthy pods"), "{error}");
+        let error = evicted_from_milan(&cluster, Duration::ZERO)
+            .await
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("demo/web waits: The disruption budget web needs 1 healthy pods"),
+            "{error}"
+        );
         assert!(evicted.lock().is_empty());
     }
 
     #[tokio::test]
     async fn a_user_who_may_not_evict_learns_it_at_once() {
         let (cluster, _) = server(&["web"], &[403; 9]);
-        let error = evicted_from_milan(&cluster, Duration::from_mins(1)).await.unwrap_err().to_string();
+        let error = evicted_from_milan(&cluster, Duration::from_mins(1))
+            .await
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("cannot evict pod demo/web"), "{error}");
     }
 
     #[tokio::test]
     async fn an_eviction_that_fails_does_not_stop_the_others() {
-        let names: Vec<String> = (0..3 * CONCURRENCY).map(|index| format!("web-{index}")).collect();
-        let (cluster, evicted) = server(&names.iter().map(String::as_str).collect::<Vec<_>>(), &[403]);
-        let error = evicted_from_milan(&cluster, Duration::from_mins(1)).await.unwrap_err().to_string();
+        let names: Vec<String> = (0..3 * CONCURRENCY)
+            .map(|index| format!("web-{index}"))
+            .collect();
+        let (cluster, evicted) = server(
+            &names.iter().map(String::as_str).collect::<Vec<_>>(),
+            &[403],
+        );
+        let error = evicted_from_milan(&cluster, Duration::from_mins(1))
+            .await
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("cannot evict pod demo/web-"), "{error}");
         assert_eq!(evicted.lock().len(), names.len() - 1);
     }

@@ -1,6 +1,9 @@
-//! Explains why the containers of a pod are not ready, and what to do: from the status that its kubelet writes. Pure.
+//! Explains why the containers of a pod are not ready, and what to do: from the status that its
+//! kubelet writes. Pure.
 
-use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus, PodStatus};
+use k8s_openapi::api::core::v1::{
+    ContainerState, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus, PodStatus,
+};
 
 /// A container that keeps its pod from being ready.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,16 +17,34 @@ pub(super) struct Trouble {
 /// Reasons of a container that is about to start.
 const STARTING: [&str; 2] = ["ContainerCreating", "PodInitializing"];
 
-/// The first container that is not ready, with its state. `kubectl` is how commands for this pod begin, such as `kubectl -n demo`.
-/// Init containers come first: the others wait for them.
-pub(super) fn trouble(status: &PodStatus, kubectl: &str, pod: &str, is_remote: bool) -> Option<Trouble> {
+/// The first container that is not ready, with its state. `kubectl` is how commands for this pod
+/// begin, such as `kubectl -n demo`. Init containers come first: the others wait for them.
+pub(super) fn trouble(
+    status: &PodStatus,
+    kubectl: &str,
+    pod: &str,
+    is_remote: bool,
+) -> Option<Trouble> {
     let commands = Commands { kubectl, pod };
-    let init = status.init_container_statuses.iter().flatten().filter(|one| !one.ready && !is_sidecar_that_runs(one));
-    let all: Vec<&ContainerStatus> =
-        init.chain(status.container_statuses.iter().flatten().filter(|one| !one.ready && !has_succeeded(one))).collect();
+    let init = status
+        .init_container_statuses
+        .iter()
+        .flatten()
+        .filter(|one| !one.ready && !is_sidecar_that_runs(one));
+    let all: Vec<&ContainerStatus> = init
+        .chain(
+            status
+                .container_statuses
+                .iter()
+                .flatten()
+                .filter(|one| !one.ready && !has_succeeded(one)),
+        )
+        .collect();
     // A container that only waits for another one says nothing.
     let of = |certain: bool| {
-        let mut found = all.iter().filter_map(|one| of_container(one, &commands, is_remote));
+        let mut found = all
+            .iter()
+            .filter_map(|one| of_container(one, &commands, is_remote));
         found.find(|trouble| trouble.may_pass != certain)
     };
     of(true).or_else(|| of(false))
@@ -31,11 +52,18 @@ pub(super) fn trouble(status: &PodStatus, kubectl: &str, pod: &str, is_remote: b
 
 /// An init container that runs on, without a probe that failed.
 fn is_sidecar_that_runs(one: &ContainerStatus) -> bool {
-    one.started == Some(true) && one.state.as_ref().is_some_and(|state| state.running.is_some())
+    one.started == Some(true)
+        && one
+            .state
+            .as_ref()
+            .is_some_and(|state| state.running.is_some())
 }
 
 fn has_succeeded(one: &ContainerStatus) -> bool {
-    one.state.as_ref().and_then(|state| state.terminated.as_ref()).is_some_and(|end| end.exit_code == 0)
+    one.state
+        .as_ref()
+        .and_then(|state| state.terminated.as_ref())
+        .is_some_and(|end| end.exit_code == 0)
 }
 
 struct Commands<'a> {
@@ -45,23 +73,41 @@ struct Commands<'a> {
 
 impl Commands<'_> {
     fn describe(&self) -> String {
-        format!("`{} describe pod {}` shows its events", self.kubectl, self.pod)
+        format!(
+            "`{} describe pod {}` shows its events",
+            self.kubectl, self.pod
+        )
     }
 
     /// The log of the container that ended: the present one, or the one before it.
     fn logs(&self, container: &str, previous: bool) -> String {
         let previous = if previous { " --previous" } else { "" };
-        format!("`{} logs {} -c {container}{previous}` shows what it wrote before it ended", self.kubectl, self.pod)
+        format!(
+            "`{} logs {} -c {container}{previous}` shows what it wrote before it ended",
+            self.kubectl, self.pod
+        )
     }
 }
 
 fn of_container(one: &ContainerStatus, commands: &Commands, is_remote: bool) -> Option<Trouble> {
-    let ContainerState { running, terminated, waiting } = one.state.clone().unwrap_or_default();
-    let last = one.last_state.as_ref().and_then(|state| state.terminated.as_ref());
+    let ContainerState {
+        running,
+        terminated,
+        waiting,
+    } = one.state.clone().unwrap_or_default();
+    let last = one
+        .last_state
+        .as_ref()
+        .and_then(|state| state.terminated.as_ref());
     let past = past(one, last);
     let name = &one.name;
-    let found =
-        |what: String, advice, may_pass| Some(Trouble { what: format!("container {name} {what}{past}"), advice, may_pass });
+    let found = |what: String, advice, may_pass| {
+        Some(Trouble {
+            what: format!("container {name} {what}{past}"),
+            advice,
+            may_pass,
+        })
+    };
     if let Some(waiting) = waiting {
         let reason = waiting.reason.as_deref().unwrap_or("no reason");
         let may_pass = STARTING.contains(&reason);
@@ -72,14 +118,25 @@ fn of_container(one: &ContainerStatus, commands: &Commands, is_remote: bool) -> 
         );
     }
     if let Some(end) = terminated.filter(|end| end.exit_code != 0) {
-        return found(format!("ended: {}", ended(&end)), of_end(&end, name, commands, false), false);
+        return found(
+            format!("ended: {}", ended(&end)),
+            of_end(&end, name, commands, false),
+            false,
+        );
     }
     running?;
     let advice = match last {
         Some(end) => of_end(end, name, commands, true),
-        None => format!("it has just started, or its startup or readiness probe fails: {}", commands.describe()),
+        None => format!(
+            "it has just started, or its startup or readiness probe fails: {}",
+            commands.describe()
+        ),
     };
-    found("runs and is not ready".to_owned(), advice, one.restart_count == 0)
+    found(
+        "runs and is not ready".to_owned(),
+        advice,
+        one.restart_count == 0,
+    )
 }
 
 /// The last end of the container, and the number of its restarts.
@@ -89,27 +146,43 @@ fn past(one: &ContainerStatus, last: Option<&ContainerStateTerminated>) -> Strin
         1 => "; 1 restart".to_owned(),
         number => format!("; {number} restarts"),
     };
-    format!("{}{times}", last.map(|end| format!("; it ended before: {}", ended(end))).unwrap_or_default())
+    format!(
+        "{}{times}",
+        last.map(|end| format!("; it ended before: {}", ended(end)))
+            .unwrap_or_default()
+    )
 }
 
 fn ended(end: &ContainerStateTerminated) -> String {
     let message = end.message.as_deref().filter(|message| !message.is_empty());
     let reason = end.reason.as_deref().unwrap_or("no reason");
-    let message = message.map(|message| format!(", {}", message.trim_end())).unwrap_or_default();
+    let message = message
+        .map(|message| format!(", {}", message.trim_end()))
+        .unwrap_or_default();
     format!("{reason}, exit code {}{message}", end.exit_code)
 }
 
 fn words(waiting: &ContainerStateWaiting, reason: &str) -> String {
-    match waiting.message.as_deref().map(without_pod).filter(|message| !message.is_empty()) {
+    match waiting
+        .message
+        .as_deref()
+        .map(without_pod)
+        .filter(|message| !message.is_empty())
+    {
         Some(message) => format!("{reason}: {message}"),
         None => reason.to_owned(),
     }
 }
 
-/// The message without the kubelet's tail ` pod=NAME_NAMESPACE(UID)`, which names a pod as its own cluster does.
+/// The message without the kubelet's tail ` pod=NAME_NAMESPACE(UID)`, which names a pod as its own
+/// cluster does.
 fn without_pod(message: &str) -> &str {
     match message.rsplit_once(" pod=") {
-        Some((before, tail)) if tail.ends_with(')') && tail.contains('(') && !tail.contains(' ') => before,
+        Some((before, tail))
+            if tail.ends_with(')') && tail.contains('(') && !tail.contains(' ') =>
+        {
+            before
+        }
         _ => message,
     }
 }
@@ -123,17 +196,37 @@ fn of_waiting(
 ) -> String {
     let describe = commands.describe();
     match reason {
-        "ErrImagePull" | "ImagePullBackOff" | "ErrImageNeverPull" | "InvalidImageName" | "RegistryUnavailable" if is_remote => {
-            format!("check the image's name; the provider pulls images itself, so it needs access to the registry: {describe}")
+        "ErrImagePull"
+        | "ImagePullBackOff"
+        | "ErrImageNeverPull"
+        | "InvalidImageName"
+        | "RegistryUnavailable"
+            if is_remote =>
+        {
+            format!(
+                "check the image's name; the provider pulls images itself, so it needs access to the registry: {describe}"
+            )
         }
-        "ErrImagePull" | "ImagePullBackOff" | "ErrImageNeverPull" | "InvalidImageName" | "RegistryUnavailable" => {
-            format!("check the image's name, and that the node has access to the registry: {describe}")
+        "ErrImagePull"
+        | "ImagePullBackOff"
+        | "ErrImageNeverPull"
+        | "InvalidImageName"
+        | "RegistryUnavailable" => {
+            format!(
+                "check the image's name, and that the node has access to the registry: {describe}"
+            )
         }
         "CreateContainerConfigError" if is_remote => {
-            format!("the provider has only those ConfigMaps and Secrets that exist here and are reflected: {describe}")
+            format!(
+                "the provider has only those ConfigMaps and Secrets that exist here and are reflected: {describe}"
+            )
         }
-        "CreateContainerConfigError" => format!("a ConfigMap or Secret that it names is missing: {describe}"),
-        "CreateContainerError" | "RunContainerError" => format!("check its command and its volumes: {describe}"),
+        "CreateContainerConfigError" => {
+            format!("a ConfigMap or Secret that it names is missing: {describe}")
+        }
+        "CreateContainerError" | "RunContainerError" => {
+            format!("check its command and its volumes: {describe}")
+        }
         "ContainerCreating" if is_remote => format!(
             "wait; if it lasts, a volume is missing, such as a ConfigMap or Secret that could not be created there: {describe}"
         ),
@@ -146,11 +239,18 @@ fn of_waiting(
 }
 
 /// Advice about a container that ended; `previous`: another one was started since.
-fn of_end(end: &ContainerStateTerminated, container: &str, commands: &Commands, previous: bool) -> String {
+fn of_end(
+    end: &ContainerStateTerminated,
+    container: &str,
+    commands: &Commands,
+    previous: bool,
+) -> String {
     let (logs, describe) = (commands.logs(container, previous), commands.describe());
     match (end.reason.as_deref(), end.exit_code) {
         (Some("OOMKilled"), _) => {
-            format!("it needs more memory than its limit: raise the limit or, if it has none, the request; {logs}")
+            format!(
+                "it needs more memory than its limit: raise the limit or, if it has none, the request; {logs}"
+            )
         }
         (Some("StartError" | "ContainerCannotRun"), _) | (_, 126 | 127) => {
             format!("its command cannot be started: check `command` and `args`; {describe}")
@@ -160,21 +260,27 @@ fn of_end(end: &ContainerStateTerminated, container: &str, commands: &Commands, 
         ),
         // Killed or asked to end: a probe does that.
         (_, 137 | 143) => {
-            format!("it was ended from outside, mostly because its liveness or startup probe failed: {describe}; {logs}")
+            format!(
+                "it was ended from outside, mostly because its liveness or startup probe failed: {describe}; {logs}"
+            )
         }
         _ => logs,
     }
 }
 
 #[cfg(test)]
-#[allow(clippy::needless_pass_by_value, reason = "JSON literals are written in place")]
+#[allow(
+    clippy::needless_pass_by_value,
+    reason = "JSON literals are written in place"
+)]
 mod tests {
     use serde_json::{Value, json};
 
     use super::*;
 
     fn found(container: Value, is_remote: bool) -> Option<Trouble> {
-        let mut status = json!({ "name": "c", "image": "", "imageID": "", "ready": false, "restartCount": 0 });
+        let mut status =
+            json!({ "name": "c", "image": "", "imageID": "", "ready": false, "restartCount": 0 });
         for (key, value) in container.as_object().unwrap() {
             status[key] = value.clone();
         }
@@ -194,34 +300,79 @@ mod tests {
     fn a_crash_loop_shows_the_last_end_the_restarts_and_where_its_log_is() {
         let message = "back-off 40s restarting failed container=c pod=web_demo-rome-abc(7d8f)";
         let state = waiting("CrashLoopBackOff", message);
-        let crash = found(json!({ "state": state, "lastState": end("Error", 3), "restartCount": 4 }), true).unwrap();
+        let crash = found(
+            json!({ "state": state, "lastState": end("Error", 3), "restartCount": 4 }),
+            true,
+        )
+        .unwrap();
         let what = "container c waits: CrashLoopBackOff: back-off 40s restarting failed container=c; it ended before: Error, exit code 3; 4 restarts";
         assert_eq!((crash.what.as_str(), crash.may_pass), (what, false));
-        assert!(crash.advice.starts_with("`kubectl -n demo logs web -c c --previous`"), "{}", crash.advice);
+        assert!(
+            crash
+                .advice
+                .starts_with("`kubectl -n demo logs web -c c --previous`"),
+            "{}",
+            crash.advice
+        );
         let between = found(json!({ "state": end("Error", 3), "restartCount": 1 }), true).unwrap();
-        assert_eq!(between.what, "container c ended: Error, exit code 3; 1 restart");
-        assert!(between.advice.starts_with("`kubectl -n demo logs web -c c` "), "{}", between.advice);
-        let again = found(json!({ "state": { "running": {} }, "lastState": end("Error", 3), "restartCount": 2 }), true).unwrap();
-        assert_eq!(again.what, "container c runs and is not ready; it ended before: Error, exit code 3; 2 restarts");
+        assert_eq!(
+            between.what,
+            "container c ended: Error, exit code 3; 1 restart"
+        );
+        assert!(
+            between
+                .advice
+                .starts_with("`kubectl -n demo logs web -c c` "),
+            "{}",
+            between.advice
+        );
+        let again = found(
+            json!({ "state": { "running": {} }, "lastState": end("Error", 3), "restartCount": 2 }),
+            true,
+        )
+        .unwrap();
+        assert_eq!(
+            again.what,
+            "container c runs and is not ready; it ended before: Error, exit code 3; 2 restarts"
+        );
         assert!(again.advice.contains("--previous"));
     }
 
     #[test]
     fn each_reason_has_its_own_advice() {
-        let advice = |reason, is_remote| found(json!({ "state": waiting(reason, "m") }), is_remote).unwrap().advice;
+        let advice = |reason, is_remote| {
+            found(json!({ "state": waiting(reason, "m") }), is_remote)
+                .unwrap()
+                .advice
+        };
         assert!(advice("ImagePullBackOff", true).contains("the provider pulls images itself"));
         assert!(!advice("ImagePullBackOff", false).contains("provider"));
         assert!(advice("CreateContainerConfigError", true).contains("reflected"));
         let after = |reason, code| {
             let state = waiting("CrashLoopBackOff", "m");
-            found(json!({ "state": state, "lastState": end(reason, code), "restartCount": 1 }), true).unwrap().advice
+            found(
+                json!({ "state": state, "lastState": end(reason, code), "restartCount": 1 }),
+                true,
+            )
+            .unwrap()
+            .advice
         };
         assert!(after("StartError", 128).contains("`command`"));
         assert!(after("OOMKilled", 137).contains("memory"));
         assert!(after("Error", 137).contains("probe"));
-        assert!(after("Completed", 0).contains("ended by itself") && after("Completed", 0).contains("probe"));
-        for text in [after("Error", 1), after("Error", 137), after("StartError", 128)] {
-            assert!(!text.contains("pulls images") && !text.contains("reflected"), "{text}");
+        assert!(
+            after("Completed", 0).contains("ended by itself")
+                && after("Completed", 0).contains("probe")
+        );
+        for text in [
+            after("Error", 1),
+            after("Error", 137),
+            after("StartError", 128),
+        ] {
+            assert!(
+                !text.contains("pulls images") && !text.contains("reflected"),
+                "{text}"
+            );
         }
     }
 
@@ -230,7 +381,10 @@ mod tests {
         for state in [waiting("ContainerCreating", ""), json!({ "running": {} })] {
             assert!(found(json!({ "state": state }), true).unwrap().may_pass);
         }
-        assert_eq!(found(json!({ "state": { "running": {} }, "ready": true }), true), None);
+        assert_eq!(
+            found(json!({ "state": { "running": {} }, "ready": true }), true),
+            None
+        );
         assert_eq!(found(json!({ "state": end("Completed", 0) }), true), None);
     }
 
@@ -239,10 +393,23 @@ mod tests {
         let one = |name: &str, state: Value| json!({ "name": name, "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": state });
         let found = |init: Value, main: Value| {
             let status = json!({ "initContainerStatuses": [init], "containerStatuses": [main] });
-            trouble(&serde_json::from_value(status).unwrap(), "kubectl", "web", true).unwrap().what
+            trouble(
+                &serde_json::from_value(status).unwrap(),
+                "kubectl",
+                "web",
+                true,
+            )
+            .unwrap()
+            .what
         };
         let waits = || one("main", waiting("PodInitializing", ""));
-        assert_eq!(found(one("setup", end("Error", 1)), waits()), "container setup ended: Error, exit code 1");
-        assert_eq!(found(one("setup", waiting("ErrImagePull", "")), waits()), "container setup waits: ErrImagePull");
+        assert_eq!(
+            found(one("setup", end("Error", 1)), waits()),
+            "container setup ended: Error, exit code 1"
+        );
+        assert_eq!(
+            found(one("setup", waiting("ErrImagePull", "")), waits()),
+            "container setup waits: ErrImagePull"
+        );
     }
 }

@@ -6,8 +6,8 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod, Secret};
 use kube::{Api, Client, ResourceExt as _, api::ListParams};
 use liqo_api::{
-    ClusterId, ForeignCluster, NAMESPACE_OFFLOADING, NamespaceOffloading, PodOffloadingStrategy, RemoteNamespace, ShadowPod,
-    labels, provider_namespace, tenant_namespace,
+    ClusterId, ForeignCluster, NAMESPACE_OFFLOADING, NamespaceOffloading, PodOffloadingStrategy,
+    RemoteNamespace, ShadowPod, labels, provider_namespace, tenant_namespace,
 };
 use liqo_controller_runtime::{
     Tcp,
@@ -53,13 +53,19 @@ pub struct AtProvider {
 impl PodFacts {
     /// Name of the pod's node.
     pub fn node_name(&self) -> Option<&str> {
-        self.pod.spec.as_ref()?.node_name.as_deref().filter(|name| !name.is_empty())
+        self.pod
+            .spec
+            .as_ref()?
+            .node_name
+            .as_deref()
+            .filter(|name| !name.is_empty())
     }
 
     /// The `NamespaceOffloading`, if it lets pods of the namespace run elsewhere.
     pub fn remote_offloading(&self) -> Option<&NamespaceOffloading> {
         let offloading = self.offloading.as_ref().ok()?.as_ref()?;
-        (offloading.spec.pod_offloading_strategy != PodOffloadingStrategy::Local).then_some(offloading)
+        (offloading.spec.pod_offloading_strategy != PodOffloadingStrategy::Local)
+            .then_some(offloading)
     }
 
     /// The cluster behind the pod's node.
@@ -77,15 +83,31 @@ fn provider_of(node: &Node) -> Option<ClusterId> {
     node.labels().get(labels::REMOTE_CLUSTER_ID)?.parse().ok()
 }
 
-fn remote_namespace<'a>(offloading: &'a NamespaceOffloading, provider: &ClusterId) -> Option<&'a RemoteNamespace> {
-    offloading.status.as_ref()?.remote_namespaces.iter().find(|remote| remote.cluster_id == *provider)
+fn remote_namespace<'a>(
+    offloading: &'a NamespaceOffloading,
+    provider: &ClusterId,
+) -> Option<&'a RemoteNamespace> {
+    offloading
+        .status
+        .as_ref()?
+        .remote_namespaces
+        .iter()
+        .find(|remote| remote.cluster_id == *provider)
 }
 
 /// Reads everything about a pod; nothing if there is no such pod.
-pub async fn collect(cluster: &Cluster, own: &ClusterId, namespace: &str, name: &str) -> Read<Option<PodFacts>> {
+pub async fn collect(
+    cluster: &Cluster,
+    own: &ClusterId,
+    namespace: &str,
+    name: &str,
+) -> Read<Option<PodFacts>> {
     let reader = Reader::new(cluster);
-    let Some(pod) = reader.get::<Pod>(namespace, name).await? else { return Ok(None) };
-    let of_virtual_nodes = ListParams::default().labels(&format!("{}={}", labels::TYPE, labels::TYPE_VIRTUAL_NODE));
+    let Some(pod) = reader.get::<Pod>(namespace, name).await? else {
+        return Ok(None);
+    };
+    let of_virtual_nodes =
+        ListParams::default().labels(&format!("{}={}", labels::TYPE, labels::TYPE_VIRTUAL_NODE));
     let all = ListParams::default();
     let (virtual_nodes, peers, offloading) = tokio::join!(
         reader.list::<Node>(&of_virtual_nodes),
@@ -96,53 +118,107 @@ pub async fn collect(cluster: &Cluster, own: &ClusterId, namespace: &str, name: 
         Some(node) if !node.is_empty() => reader.get_cluster_wide::<Node>(node).await,
         _ => Ok(None),
     };
-    let mut facts = PodFacts { pod, node, virtual_nodes, peers, offloading, provider: None, read_at: Timestamp::now() };
+    let mut facts = PodFacts {
+        pod,
+        node,
+        virtual_nodes,
+        peers,
+        offloading,
+        provider: None,
+        read_at: Timestamp::now(),
+    };
     if let Some(provider) = facts.provider_id() {
         facts.provider = Some(at_provider(&reader, own, &provider, &facts).await);
     }
     Ok(Some(facts))
 }
 
-async fn at_provider(reader: &Reader, own: &ClusterId, provider: &ClusterId, facts: &PodFacts) -> AtProvider {
-    let peer = facts.peers.iter().flatten().find(|peer| peer.spec.cluster_id == *provider);
+async fn at_provider(
+    reader: &Reader,
+    own: &ClusterId,
+    provider: &ClusterId,
+    facts: &PodFacts,
+) -> AtProvider {
+    let peer = facts
+        .peers
+        .iter()
+        .flatten()
+        .find(|peer| peer.spec.cluster_id == *provider);
     let there = match client(reader, own, provider, peer).await {
         Ok(client) => Reader::of(client),
-        Err(why) => return AtProvider { shadow_pod: Err(why.clone()), remote_pod: Err(why) },
+        Err(why) => {
+            return AtProvider {
+                shadow_pod: Err(why.clone()),
+                remote_pod: Err(why),
+            };
+        }
     };
     let uid = facts.pod.uid().unwrap_or_default();
     let shadow_pod = async { there.get::<ShadowPod>(&tenant_namespace(own), &uid).await };
     let remote_pod = async {
-        let Some(remote) = facts.remote_namespace(provider) else { return Ok(None) };
+        let Some(remote) = facts.remote_namespace(provider) else {
+            return Ok(None);
+        };
         let api: Api<Pod> = Api::namespaced(there.client(), &remote.namespace);
-        let what = format!("read Pod {}/{} at {}", remote.namespace, facts.pod.name_any(), remote.cluster_name);
+        let what = format!(
+            "read Pod {}/{} at {}",
+            remote.namespace,
+            facts.pod.name_any(),
+            remote.cluster_name
+        );
         let found = there.get_from(&what, api, &facts.pod.name_any()).await?;
         // Another pod may have the name.
         Ok(found.filter(|found| found.labels().get(labels::SHADOW_POD) == Some(&uid)))
     };
     let (shadow_pod, remote_pod) = tokio::join!(shadow_pod, remote_pod);
     let named = refs(&serde_json::to_value(&facts.pod).unwrap_or_default());
-    AtProvider { shadow_pod: in_home_names(shadow_pod, &named), remote_pod: in_home_names(remote_pod, &named) }
+    AtProvider {
+        shadow_pod: in_home_names(shadow_pod, &named),
+        remote_pod: in_home_names(remote_pod, &named),
+    }
 }
 
 /// An object at the provider that shows `ConfigMap`s and Secrets by the names that they have here.
-fn in_home_names<K: Serialize + DeserializeOwned>(object: Read<Option<K>>, named: &References) -> Read<Option<K>> {
+fn in_home_names<K: Serialize + DeserializeOwned>(
+    object: Read<Option<K>>,
+    named: &References,
+) -> Read<Option<K>> {
     let renamed = |object: K| {
         let text = serde_json::to_string(&object).ok();
-        text.and_then(|text| serde_json::from_str(&with_home_names(&text, named)).ok()).unwrap_or(object)
+        text.and_then(|text| serde_json::from_str(&with_home_names(&text, named)).ok())
+            .unwrap_or(object)
     };
     object.map(|object| object.map(renamed))
 }
 
 /// A client for the provider's API server, with this cluster's credential.
-async fn client(reader: &Reader, own: &ClusterId, provider: &ClusterId, peer: Option<&ForeignCluster>) -> Read<Client> {
+async fn client(
+    reader: &Reader,
+    own: &ClusterId,
+    provider: &ClusterId,
+    peer: Option<&ForeignCluster>,
+) -> Read<Client> {
     if peer.is_some_and(|peer| !peer.spec.tunnel.is_empty()) {
-        return Err("this cluster calls the provider through its tunnel, which only the manager can do".to_owned());
+        return Err(
+            "this cluster calls the provider through its tunnel, which only the manager can do"
+                .to_owned(),
+        );
     }
-    let secret = reader.get::<Secret>(&provider_namespace(provider), CREDENTIAL_SECRET).await?;
-    let credential = credential::stored(secret).ok_or("this cluster has no credential for the provider")?;
-    let config = credential.client_config(&tenant_namespace(own)).map_err(|error| error.to_string())?;
-    let (token, limits) = (Token::default(), ProviderLimits::new(provider.clone(), TotalBytes::default()));
-    token.set(&credential.token.0).map_err(|error| error.to_string())?;
+    let secret = reader
+        .get::<Secret>(&provider_namespace(provider), CREDENTIAL_SECRET)
+        .await?;
+    let credential =
+        credential::stored(secret).ok_or("this cluster has no credential for the provider")?;
+    let config = credential
+        .client_config(&tenant_namespace(own))
+        .map_err(|error| error.to_string())?;
+    let (token, limits) = (
+        Token::default(),
+        ProviderLimits::new(provider.clone(), TotalBytes::default()),
+    );
+    token
+        .set(&credential.token.0)
+        .map_err(|error| error.to_string())?;
     let client = transport::client(&Tcp::network(), config, token, Arc::new(limits), None);
     client.map_err(|error| format!("cannot use the credential for the provider: {error}"))
 }
@@ -156,9 +232,16 @@ mod tests {
 
     #[test]
     fn what_a_kubelet_there_says_names_the_objects_of_this_cluster() {
-        let pod = |message: &str| -> Pod { serde_json::from_value(json!({ "status": { "message": message } })).unwrap() };
-        let named = refs(&json!({ "spec": { "volumes": [{ "name": "v", "secret": { "secretName": "login" } }] } }));
-        let said = format!("secret \"{}\" not found", replica_name(Kind::Secret, "login"));
+        let pod = |message: &str| -> Pod {
+            serde_json::from_value(json!({ "status": { "message": message } })).unwrap()
+        };
+        let named = refs(
+            &json!({ "spec": { "volumes": [{ "name": "v", "secret": { "secretName": "login" } }] } }),
+        );
+        let said = format!(
+            "secret \"{}\" not found",
+            replica_name(Kind::Secret, "login")
+        );
         let shown = in_home_names(Ok(Some(pod(&said))), &named);
         assert_eq!(shown, Ok(Some(pod("secret \"login\" not found"))));
     }

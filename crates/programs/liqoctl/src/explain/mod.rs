@@ -1,5 +1,5 @@
-//! `liqoctl explain pod`: follows one pod from this cluster to its provider, and says at which step it waits and what to do. It changes
-//! nothing.
+//! `liqoctl explain pod`: follows one pod from this cluster to its provider, and says at which step
+//! it waits and what to do. It changes nothing.
 //!
 //! ```text
 //!   facts (reads here and at the provider) ──▶ PodFacts ──▶ decide (pure) ──▶ Explanation ──▶ render: a tree
@@ -94,7 +94,11 @@ pub async fn pod(cluster: &Cluster, namespace: &str, name: &str) -> anyhow::Resu
 }
 
 /// Namespace and name of a pod that is given as `NAME` or `NAMESPACE/NAME`.
-pub fn split<'a>(pod: &'a str, namespace: Option<&'a str>, default: &'a str) -> anyhow::Result<(&'a str, &'a str)> {
+pub fn split<'a>(
+    pod: &'a str,
+    namespace: Option<&'a str>,
+    default: &'a str,
+) -> anyhow::Result<(&'a str, &'a str)> {
     match (pod.split_once('/'), namespace) {
         (Some(_), Some(_)) => bail!("the namespace is given twice: in {pod}, and with --namespace"),
         (Some(("", _) | (_, "")), None) => bail!("{pod} is not of the form NAMESPACE/NAME"),
@@ -110,8 +114,14 @@ mod tests {
     #[test]
     fn a_pod_is_named_as_kubectl_users_expect() {
         assert_eq!(split("demo/web", None, "default").unwrap(), ("demo", "web"));
-        assert_eq!(split("web", Some("demo"), "default").unwrap(), ("demo", "web"));
+        assert_eq!(
+            split("web", Some("demo"), "default").unwrap(),
+            ("demo", "web")
+        );
         assert_eq!(split("web", None, "default").unwrap(), ("default", "web"));
-        assert!(split("demo/web", Some("demo"), "default").is_err() && split("/web", None, "default").is_err());
+        assert!(
+            split("demo/web", Some("demo"), "default").is_err()
+                && split("/web", None, "default").is_err()
+        );
     }
 }

@@ -8,18 +8,42 @@ use crate::{
 };
 
 pub fn render(explanation: &Explanation, paint: Paint) -> String {
-    let Explanation { namespace, pod, phase, waits_for, steps } = explanation;
-    let see = waits_for.map(|step| format!(", see {}", paint.unsure(step.as_str()))).unwrap_or_default();
-    let text = format!("{}: {}{see}", paint.strong(&format!("{namespace}/{pod}")), plain(phase));
+    let Explanation {
+        namespace,
+        pod,
+        phase,
+        waits_for,
+        steps,
+    } = explanation;
+    let see = waits_for
+        .map(|step| format!(", see {}", paint.unsure(step.as_str())))
+        .unwrap_or_default();
+    let text = format!(
+        "{}: {}{see}",
+        paint.strong(&format!("{namespace}/{pod}")),
+        plain(phase)
+    );
     let mut out = String::new();
-    Branch { text, children: steps.iter().map(|step| branch(step, paint)).collect() }.draw("", &mut out);
+    Branch {
+        text,
+        children: steps.iter().map(|step| branch(step, paint)).collect(),
+    }
+    .draw("", &mut out);
     out
 }
 
 fn branch(step: &Step, paint: Paint) -> Branch {
-    let advice = step.advice.iter().map(|advice| Branch::leaf(format!("{} {}", paint.faint("→"), plain(advice))));
+    let advice = step
+        .advice
+        .iter()
+        .map(|advice| Branch::leaf(format!("{} {}", paint.faint("→"), plain(advice))));
     Branch {
-        text: format!("{} {}: {}", mark(step.verdict, paint), step.step.as_str(), plain(&step.what)),
+        text: format!(
+            "{} {}: {}",
+            mark(step.verdict, paint),
+            step.step.as_str(),
+            plain(&step.what)
+        ),
         children: advice.collect(),
     }
 }
@@ -43,8 +67,18 @@ mod tests {
             phase: "Pending".into(),
             waits_for: Some(StepName::ShadowPod),
             steps: vec![
-                step(StepName::LocalPod, Verdict::Ok, "Pending, on node milan", None),
-                step(StepName::ShadowPod, Verdict::Fail, "Refused: \u{1b}[2JOfferExceeded: cpu", Some("request less")),
+                step(
+                    StepName::LocalPod,
+                    Verdict::Ok,
+                    "Pending, on node milan",
+                    None,
+                ),
+                step(
+                    StepName::ShadowPod,
+                    Verdict::Fail,
+                    "Refused: \u{1b}[2JOfferExceeded: cpu",
+                    Some("request less"),
+                ),
                 step(StepName::RemotePod, Verdict::Skipped, "there is none", None),
             ],
         };
@@ -57,6 +91,9 @@ demo/web: Pending, see shadow-pod
 ";
         assert_eq!(render(&explanation, Paint::off()), expected);
         let json = serde_json::to_value(&explanation).unwrap();
-        assert_eq!((&json["waitsFor"], &json["steps"][1]["verdict"]), (&"shadow-pod".into(), &"Fail".into()));
+        assert_eq!(
+            (&json["waitsFor"], &json["steps"][1]["verdict"]),
+            (&"shadow-pod".into(), &"Fail".into())
+        );
     }
 }

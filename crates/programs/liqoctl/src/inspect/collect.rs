@@ -18,14 +18,16 @@ use kube::{
     core::{ApiResource, GroupVersionKind},
 };
 use liqo_api::{
-    CLUSTER_CONFIG, ClusterId, ForeignCluster, NAMESPACE_MAP, NamespaceMap, NamespaceOffloading, ResourceList, annotations,
-    consumer_of_tenant_namespace, labels, provider_namespace, requests, tenant_namespace,
+    CLUSTER_CONFIG, ClusterId, ForeignCluster, NAMESPACE_MAP, NamespaceMap, NamespaceOffloading,
+    ResourceList, annotations, consumer_of_tenant_namespace, labels, provider_namespace, requests,
+    tenant_namespace,
 };
 use liqo_offloading_rules::pod::usage::with_default_amounts;
 
 use super::{
     facts::{
-        ApiServer, ClusterComponents, Credential, Facts, LiqoObjects, NodeUsage, PodDiagnostics, Read, Usage, WebhookCertificate,
+        ApiServer, ClusterComponents, Credential, Facts, LiqoObjects, NodeUsage, PodDiagnostics,
+        Read, Usage, WebhookCertificate,
     },
     failed_creations::{is_refusal_by_liqo, last_refusals, time_of},
     reader::{MAX_CONCURRENT, Reader, TIMEOUT},
@@ -57,11 +59,25 @@ pub async fn collect(cluster: &Cluster) -> Read<Facts> {
         reader.rights(),
     );
     let known = || liqo.peers.iter().flatten();
-    let providers = known().filter(|peer| peer.wants_outgoing()).map(|peer| peer.spec.cluster_id.clone());
-    let tenants: Vec<String> =
-        known().filter(|peer| is_tenant(peer)).map(|peer| tenant_namespace(&peer.spec.cluster_id)).collect();
+    let providers = known()
+        .filter(|peer| peer.wants_outgoing())
+        .map(|peer| peer.spec.cluster_id.clone());
+    let tenants: Vec<String> = known()
+        .filter(|peer| is_tenant(peer))
+        .map(|peer| tenant_namespace(&peer.spec.cluster_id))
+        .collect();
     let (failed_creations, created_since) = reader.failed_creations().await;
-    let (nodes, node_leases, namespaces, components, credentials, tenant_leases, announced_domains, local_pods, diagnostics) = tokio::join!(
+    let (
+        nodes,
+        node_leases,
+        namespaces,
+        components,
+        credentials,
+        tenant_leases,
+        announced_domains,
+        local_pods,
+        diagnostics,
+    ) = tokio::join!(
         reader.list(&all),
         reader.list_in("kube-node-lease", &all),
         reader.list(&of_liqo),
@@ -73,7 +89,10 @@ pub async fn collect(cluster: &Cluster) -> Read<Facts> {
         reader.pod_diagnostics(pods.as_deref().unwrap_or_default()),
     );
     Ok(Facts {
-        name: liqo.configuration().map_or_else(|| cluster.context.clone(), |config| config.spec.cluster_name.clone()),
+        name: liqo.configuration().map_or_else(
+            || cluster.context.clone(),
+            |config| config.spec.cluster_name.clone(),
+        ),
         api_server,
         liqo,
         definitions,
@@ -101,21 +120,37 @@ pub async fn collect(cluster: &Cluster) -> Read<Facts> {
 /// Reads the objects that `status` counts besides Liqo's own.
 pub async fn usage(reader: &Reader, objects: &LiqoObjects) -> Read<Usage> {
     let virtual_nodes = objects.virtual_nodes.as_ref().map_err(Clone::clone)?;
-    let names = virtual_nodes.iter().filter_map(|node| node.status.as_ref()?.node_name.as_deref());
+    let names = virtual_nodes
+        .iter()
+        .filter_map(|node| node.status.as_ref()?.node_name.as_deref());
     let nodes = join_all(names.map(|name| reader.node_usage(name))).await;
     let peers = objects.peers.as_ref().map_err(Clone::clone)?;
-    let tenants: Vec<String> = peers.iter().filter_map(|peer| peer.status.as_ref()?.tenant_namespace.clone()).collect();
-    let avoided = objects.manager.as_ref().ok().and_then(Option::as_ref).map(manifests::avoided_nodes).unwrap_or_default();
+    let tenants: Vec<String> = peers
+        .iter()
+        .filter_map(|peer| peer.status.as_ref()?.tenant_namespace.clone())
+        .collect();
+    let avoided = objects
+        .manager
+        .as_ref()
+        .ok()
+        .and_then(Option::as_ref)
+        .map(manifests::avoided_nodes)
+        .unwrap_or_default();
     let all_nodes = reader.list::<Node>(&ListParams::default()).await.ok();
     Ok(Usage {
         nodes_for_manager: all_nodes.map(|nodes| replicas::usable(&nodes, &avoided)),
-        nodes: nodes.into_iter().filter_map(Read::transpose).collect::<Read<_>>()?,
+        nodes: nodes
+            .into_iter()
+            .filter_map(Read::transpose)
+            .collect::<Read<_>>()?,
         shadow_pods: reader.list_in_all(&tenants).await?,
     })
 }
 
 fn is_tenant(peer: &ForeignCluster) -> bool {
-    peer.status.as_ref().is_some_and(|status| status.tenant_namespace.is_some())
+    peer.status
+        .as_ref()
+        .is_some_and(|status| status.tenant_namespace.is_some())
 }
 
 impl Reader {
@@ -131,13 +166,28 @@ impl Reader {
             self.list(&all),
             self.list(&all),
         );
-        LiqoObjects { config, manager, peers, tunnels, offers, virtual_nodes, offloadings }
+        LiqoObjects {
+            config,
+            manager,
+            peers,
+            tunnels,
+            offers,
+            virtual_nodes,
+            offloadings,
+        }
     }
 
-    /// The domains that consumers announce in these tenant namespaces. Reads only the metadata of a map, which may be large.
-    async fn announced_domains(&self, tenants: &[String]) -> Read<BTreeMap<ClusterId, Option<String>>> {
+    /// The domains that consumers announce in these tenant namespaces. Reads only the metadata of a
+    /// map, which may be large.
+    async fn announced_domains(
+        &self,
+        tenants: &[String],
+    ) -> Read<BTreeMap<ClusterId, Option<String>>> {
         let domain = |tenant: &String| {
-            let (api, consumer) = (Api::<NamespaceMap>::namespaced(self.client(), tenant), consumer_of_tenant_namespace(tenant));
+            let (api, consumer) = (
+                Api::<NamespaceMap>::namespaced(self.client(), tenant),
+                consumer_of_tenant_namespace(tenant),
+            );
             let what = format!("read NamespaceMap {tenant}/{NAMESPACE_MAP}");
             async move {
                 let map = self.read(&what, async {
@@ -146,25 +196,54 @@ impl Reader {
                         answer => answer,
                     }
                 });
-                let domain = map.await?.map(|map| map.annotations().get(annotations::CLUSTER_DOMAIN).cloned());
+                let domain = map
+                    .await?
+                    .map(|map| map.annotations().get(annotations::CLUSTER_DOMAIN).cloned());
                 Ok::<_, String>(consumer.zip(domain))
             }
         };
-        let domains: Vec<_> = stream::iter(tenants).map(domain).buffered(MAX_CONCURRENT).try_collect().await?;
+        let domains: Vec<_> = stream::iter(tenants)
+            .map(domain)
+            .buffered(MAX_CONCURRENT)
+            .try_collect()
+            .await?;
         Ok(domains.into_iter().flatten().collect())
     }
 
     /// The Node of a virtual node, and what its unfinished pods use.
     async fn node_usage(&self, name: &str) -> Read<Option<(String, NodeUsage)>> {
-        let Some(node) = self.get_cluster_wide::<Node>(name).await? else { return Ok(None) };
-        let unfinished = format!("spec.nodeName={name},status.phase!=Succeeded,status.phase!=Failed");
+        let Some(node) = self.get_cluster_wide::<Node>(name).await? else {
+            return Ok(None);
+        };
+        let unfinished =
+            format!("spec.nodeName={name},status.phase!=Succeeded,status.phase!=Failed");
         let parameters = ListParams::default().fields(&unfinished);
         let pods: Api<Pod> = Api::all(self.client.clone());
-        let pods = self.read(&format!("list the pods of Node {name}"), pods.list(&parameters)).await?.items;
-        let mut usage = NodeUsage { ready: readiness::node(&node), pods: pods.len(), requests: ResourceList::new() };
-        for Pod { metadata, spec, status } in pods {
-            let charged =
-                |spec| requests::of_bound_pod(metadata.generation, with_default_amounts(spec), &status.unwrap_or_default());
+        let pods = self
+            .read(
+                &format!("list the pods of Node {name}"),
+                pods.list(&parameters),
+            )
+            .await?
+            .items;
+        let mut usage = NodeUsage {
+            ready: readiness::node(&node),
+            pods: pods.len(),
+            requests: ResourceList::new(),
+        };
+        for Pod {
+            metadata,
+            spec,
+            status,
+        } in pods
+        {
+            let charged = |spec| {
+                requests::of_bound_pod(
+                    metadata.generation,
+                    with_default_amounts(spec),
+                    &status.unwrap_or_default(),
+                )
+            };
             usage.requests += &spec.map(charged).unwrap_or_default();
         }
         Ok(Some((name.to_owned(), usage)))
@@ -174,13 +253,24 @@ impl Reader {
         let what = format!("reach {url}");
         let version = self.read(&what, self.client.apiserver_version()).await?;
         // The connection is open now, so this measures the round trip alone.
-        let request = http::Request::get("/version").body(Body::empty()).map_err(|error| error.to_string())?;
+        let request = http::Request::get("/version")
+            .body(Body::empty())
+            .map_err(|error| error.to_string())?;
         let before = Timestamp::now();
         let answer = self.read(&what, self.client.send(request)).await?;
         let took = Timestamp::now().duration_since(before);
-        let date = answer.headers().get(http::header::DATE).and_then(|value| value.to_str().ok());
-        let date = date.and_then(|text| jiff::fmt::rfc2822::parse(text).ok()).map(|date| date.timestamp());
-        let digits: String = version.minor.chars().take_while(char::is_ascii_digit).collect();
+        let date = answer
+            .headers()
+            .get(http::header::DATE)
+            .and_then(|value| value.to_str().ok());
+        let date = date
+            .and_then(|text| jiff::fmt::rfc2822::parse(text).ok())
+            .map(|date| date.timestamp());
+        let digits: String = version
+            .minor
+            .chars()
+            .take_while(char::is_ascii_digit)
+            .collect();
         Ok(ApiServer {
             url: url.to_owned(),
             version: version.git_version,
@@ -193,32 +283,56 @@ impl Reader {
 
     async fn own_pods(&self) -> Read<Vec<Pod>> {
         let all = ListParams::default();
-        let (system, fabric) = tokio::join!(self.list_in(NAMESPACE, &all), self.list_in(FABRIC_NAMESPACE, &all));
+        let (system, fabric) = tokio::join!(
+            self.list_in(NAMESPACE, &all),
+            self.list_in(FABRIC_NAMESPACE, &all)
+        );
         Ok([system?, fabric?].concat())
     }
 
     async fn webhook_certificate(&self) -> Read<Option<WebhookCertificate>> {
         let secret: Option<Secret> = self.get(NAMESPACE, "liqo-webhook").await?;
         let data = secret.and_then(|secret| secret.data).unwrap_or_default();
-        let text = |key: &str| data.get(key).and_then(|bytes| String::from_utf8(bytes.0.clone()).ok());
-        Ok(text("ca.crt").zip(text("tls.crt")).map(|(ca, leaf)| WebhookCertificate { ca, leaf }))
+        let text = |key: &str| {
+            data.get(key)
+                .and_then(|bytes| String::from_utf8(bytes.0.clone()).ok())
+        };
+        Ok(text("ca.crt")
+            .zip(text("tls.crt"))
+            .map(|(ca, leaf)| WebhookCertificate { ca, leaf }))
     }
 
-    /// The roles, admission policies and bindings that `liqoctl install` creates, as the cluster has them.
+    /// The roles, admission policies and bindings that `liqoctl install` creates, as the cluster
+    /// has them.
     async fn rights(&self) -> Read<Vec<DynamicObject>> {
         let wanted = wanted_rights()?;
         let present = stream::iter(wanted).map(|wanted| async move {
             let types = wanted.types.clone().unwrap_or_default();
-            let (group, version) = types.api_version.split_once('/').unwrap_or(("", &types.api_version));
-            let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, &types.kind));
+            let (group, version) = types
+                .api_version
+                .split_once('/')
+                .unwrap_or(("", &types.api_version));
+            let resource =
+                ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, &types.kind));
             let api: Api<DynamicObject> = match wanted.namespace() {
                 Some(namespace) => Api::namespaced_with(self.client.clone(), &namespace, &resource),
                 None => Api::all_with(self.client.clone(), &resource),
             };
-            self.get_from(&format!("read {} {}", types.kind, wanted.name_any()), api, &wanted.name_any()).await
+            self.get_from(
+                &format!("read {} {}", types.kind, wanted.name_any()),
+                api,
+                &wanted.name_any(),
+            )
+            .await
         });
-        let present: Vec<Read<Option<DynamicObject>>> = present.buffered(MAX_CONCURRENT).collect().await;
-        Ok(present.into_iter().collect::<Read<Vec<_>>>()?.into_iter().flatten().collect())
+        let present: Vec<Read<Option<DynamicObject>>> =
+            present.buffered(MAX_CONCURRENT).collect().await;
+        Ok(present
+            .into_iter()
+            .collect::<Read<Vec<_>>>()?
+            .into_iter()
+            .flatten()
+            .collect())
     }
 
     async fn components(&self) -> ClusterComponents {
@@ -231,7 +345,13 @@ impl Reader {
             self.entry("coredns", "Corefile"),
             self.list_in::<EndpointSlice>("kube-system", &of_dns),
         );
-        ClusterComponents { daemon_sets, kube_proxy, cilium_replaces_kube_proxy: cilium, corefile, dns }
+        ClusterComponents {
+            daemon_sets,
+            kube_proxy,
+            cilium_replaces_kube_proxy: cilium,
+            corefile,
+            dns,
+        }
     }
 
     /// One entry of a `ConfigMap` in `kube-system`.
@@ -240,39 +360,79 @@ impl Reader {
         Ok(map.and_then(|map| map.data?.remove(key)))
     }
 
-    async fn credentials(&self, providers: Vec<ClusterId>) -> BTreeMap<ClusterId, Read<Option<Credential>>> {
+    async fn credentials(
+        &self,
+        providers: Vec<ClusterId>,
+    ) -> BTreeMap<ClusterId, Read<Option<Credential>>> {
         let read = |provider: ClusterId| async move {
-            let secret = self.get::<Secret>(&provider_namespace(&provider), "credential").await;
-            (provider, secret.map(|secret| secret.as_ref().and_then(times)))
+            let secret = self
+                .get::<Secret>(&provider_namespace(&provider), "credential")
+                .await;
+            (
+                provider,
+                secret.map(|secret| secret.as_ref().and_then(times)),
+            )
         };
-        stream::iter(providers).map(read).buffered(MAX_CONCURRENT).collect().await
+        stream::iter(providers)
+            .map(read)
+            .buffered(MAX_CONCURRENT)
+            .collect()
+            .await
     }
 
     async fn local_pods(&self, offloadings: &Read<Vec<NamespaceOffloading>>) -> Read<Vec<Pod>> {
         let offloadings = offloadings.as_ref().map_err(Clone::clone)?;
-        let namespaces: BTreeSet<String> = offloadings.iter().filter_map(kube::ResourceExt::namespace).collect();
-        self.list_in_all(&namespaces.into_iter().collect::<Vec<_>>()).await
+        let namespaces: BTreeSet<String> = offloadings
+            .iter()
+            .filter_map(kube::ResourceExt::namespace)
+            .collect();
+        self.list_in_all(&namespaces.into_iter().collect::<Vec<_>>())
+            .await
     }
 
     /// Events about pods that Liqo refused to controllers, and who of these created a pod later.
     async fn failed_creations(&self) -> (Read<Vec<Event>>, BTreeSet<String>) {
-        let failed = self.list::<Event>(&ListParams::default().fields("reason=FailedCreate")).await;
-        let failed = failed.map(|all| all.into_iter().filter(is_refusal_by_liqo).collect::<Vec<_>>());
+        let failed = self
+            .list::<Event>(&ListParams::default().fields("reason=FailedCreate"))
+            .await;
+        let failed = failed.map(|all| {
+            all.into_iter()
+                .filter(is_refusal_by_liqo)
+                .collect::<Vec<_>>()
+        });
         let last = last_refusals(failed.as_deref().unwrap_or_default());
         let created = stream::iter(last).map(|(uid, last)| async move {
             let of_object = format!("reason=SuccessfulCreate,involvedObject.uid={uid}");
-            let created = self.list::<Event>(&ListParams::default().fields(&of_object)).await.unwrap_or_default();
-            created.iter().any(|event| time_of(event) > last).then_some(uid)
+            let created = self
+                .list::<Event>(&ListParams::default().fields(&of_object))
+                .await
+                .unwrap_or_default();
+            created
+                .iter()
+                .any(|event| time_of(event) > last)
+                .then_some(uid)
         });
         let created: Vec<Option<String>> = created.buffered(MAX_CONCURRENT).collect().await;
         (failed, created.into_iter().flatten().collect())
     }
 
     async fn pod_diagnostics(&self, pods: &[Pod]) -> PodDiagnostics {
-        let restarted = pods.iter().filter(|pod| statuses(pod).any(|status| status.restart_count > 0));
-        let last_log_lines = join_all(restarted.take(MAX_PODS_ASKED).map(|pod| self.last_log_line(pod)));
-        let not_ready = pods.iter().filter(|pod| statuses(pod).any(|status| is_running(status) && !status.ready));
-        let not_ready = join_all(not_ready.take(MAX_PODS_ASKED).map(|pod| self.readiness_answer(pod)));
+        let restarted = pods
+            .iter()
+            .filter(|pod| statuses(pod).any(|status| status.restart_count > 0));
+        let last_log_lines = join_all(
+            restarted
+                .take(MAX_PODS_ASKED)
+                .map(|pod| self.last_log_line(pod)),
+        );
+        let not_ready = pods
+            .iter()
+            .filter(|pod| statuses(pod).any(|status| is_running(status) && !status.ready));
+        let not_ready = join_all(
+            not_ready
+                .take(MAX_PODS_ASKED)
+                .map(|pod| self.readiness_answer(pod)),
+        );
         let (last_log_lines, not_ready) = tokio::join!(last_log_lines, not_ready);
         PodDiagnostics {
             last_log_lines: last_log_lines.into_iter().flatten().collect(),
@@ -282,25 +442,60 @@ impl Reader {
 
     /// The last line that the container before the restart wrote.
     async fn last_log_line(&self, pod: &Pod) -> Option<(String, String)> {
-        let parameters = LogParams { previous: true, tail_lines: Some(1), limit_bytes: Some(2000), ..LogParams::default() };
+        let parameters = LogParams {
+            previous: true,
+            tail_lines: Some(1),
+            limit_bytes: Some(2000),
+            ..LogParams::default()
+        };
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace()?);
-        let logs = tokio::time::timeout(TIMEOUT, async { api.logs(&pod.name_any(), &parameters).await }).await.ok()?.ok()?;
+        let logs = tokio::time::timeout(TIMEOUT, async {
+            api.logs(&pod.name_any(), &parameters).await
+        })
+        .await
+        .ok()?
+        .ok()?;
         let line = logs.trim().to_owned();
         (!line.is_empty()).then(|| (full_name(pod), line))
     }
 
-    /// The answer of the pod's readiness endpoint. The request goes through the API server, which must be able to reach the pod.
+    /// The answer of the pod's readiness endpoint. The request goes through the API server, which
+    /// must be able to reach the pod.
     async fn readiness_answer(&self, pod: &Pod) -> Option<(String, String)> {
-        let port = pod.spec.as_ref()?.containers.first()?.readiness_probe.as_ref()?.http_get.as_ref()?.port.clone();
-        let ports = pod.spec.as_ref()?.containers.first()?.ports.iter().flatten();
+        let port = pod
+            .spec
+            .as_ref()?
+            .containers
+            .first()?
+            .readiness_probe
+            .as_ref()?
+            .http_get
+            .as_ref()?
+            .port
+            .clone();
+        let ports = pod
+            .spec
+            .as_ref()?
+            .containers
+            .first()?
+            .ports
+            .iter()
+            .flatten();
         let port = match port {
             IntOrString::Int(number) => number,
-            IntOrString::String(name) => ports.into_iter().find(|port| port.name.as_deref() == Some(&name))?.container_port,
+            IntOrString::String(name) => {
+                ports
+                    .into_iter()
+                    .find(|port| port.name.as_deref() == Some(&name))?
+                    .container_port
+            }
         };
         let (namespace, name) = (pod.namespace()?, pod.name_any());
         let path = format!("/api/v1/namespaces/{namespace}/pods/http:{name}:{port}/proxy/readyz");
         let request = http::Request::get(path).body(Vec::new()).ok()?;
-        let answer = tokio::time::timeout(TIMEOUT, self.client.request_text(request)).await.ok()?;
+        let answer = tokio::time::timeout(TIMEOUT, self.client.request_text(request))
+            .await
+            .ok()?;
         let text = match answer {
             Ok(text) => text,
             // A pod that is not ready answers 503, with the reason in the body.
@@ -312,32 +507,44 @@ impl Reader {
     }
 }
 
-/// The objects that give an installation its rights, or restrict them: roles, admission policies, and their bindings.
+/// The objects that give an installation its rights, or restrict them: roles, admission policies,
+/// and their bindings.
 pub fn wanted_rights() -> Read<Vec<DynamicObject>> {
     let values = Values::resolve(&Settings::default(), &Present::default(), "cluster");
     let objects = manifests::render(&values).map_err(|error| error.to_string())?;
     let is_wanted = |object: &DynamicObject| {
-        manifests::group(object) == "rbac.authorization.k8s.io" || manifests::is_admission_policy(object)
+        manifests::group(object) == "rbac.authorization.k8s.io"
+            || manifests::is_admission_policy(object)
     };
     Ok(objects.into_iter().filter(is_wanted).collect())
 }
 
 /// The statuses of a pod's containers, without init containers.
 pub fn statuses(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
-    pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten())
+    pod.status
+        .iter()
+        .flat_map(|status| status.container_statuses.iter().flatten())
 }
 
 fn is_running(status: &ContainerStatus) -> bool {
-    status.state.as_ref().is_some_and(|state| state.running.is_some())
+    status
+        .state
+        .as_ref()
+        .is_some_and(|state| state.running.is_some())
 }
 
 fn times(secret: &Secret) -> Option<Credential> {
     let data = secret.data.as_ref()?;
     let time = |key: &str| std::str::from_utf8(&data.get(key)?.0).ok()?.parse().ok();
-    Some(Credential { issued_at: time("issued-at")?, expires_at: time("expires-at")? })
+    Some(Credential {
+        issued_at: time("issued-at")?,
+        expires_at: time("expires-at")?,
+    })
 }
 
 /// Whether this pod belongs to the fabric.
 pub fn is_fabric(pod: &Pod) -> bool {
-    pod.labels().get("app.kubernetes.io/name").is_some_and(|name| name == FABRIC)
+    pod.labels()
+        .get("app.kubernetes.io/name")
+        .is_some_and(|name| name == FABRIC)
 }

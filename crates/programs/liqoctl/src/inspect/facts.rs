@@ -18,8 +18,8 @@ use k8s_openapi::{
 };
 use kube::{ResourceExt as _, api::DynamicObject};
 use liqo_api::{
-    ClusterConfig, ClusterId, ForeignCluster, NamespaceOffloading, NetworkSettings, ResourceList, ResourceOffer, ShadowPod,
-    TunnelEndpoint, VirtualNode, labels,
+    ClusterConfig, ClusterId, ForeignCluster, NamespaceOffloading, NetworkSettings, ResourceList,
+    ResourceOffer, ShadowPod, TunnelEndpoint, VirtualNode, labels,
 };
 use liqo_network_model::gateways::{self, GatewayLease, LossRule};
 
@@ -45,7 +45,8 @@ pub struct LiqoObjects {
 pub struct Usage {
     /// The Nodes of virtual nodes, by name. A name without a Node is absent.
     pub nodes: BTreeMap<String, NodeUsage>,
-    /// Number of nodes that can run a replica of the manager; unknown to users who may not list nodes.
+    /// Number of nodes that can run a replica of the manager; unknown to users who may not list
+    /// nodes.
     pub nodes_for_manager: Option<usize>,
     pub shadow_pods: Vec<ShadowPod>,
 }
@@ -81,13 +82,15 @@ pub struct Facts {
     pub slices: Read<Vec<EndpointSlice>>,
     pub webhook: Read<Option<MutatingWebhookConfiguration>>,
     pub webhook_certificate: Read<Option<WebhookCertificate>>,
-    /// The roles, admission policies and bindings in the cluster, of those that `liqoctl install` creates.
+    /// The roles, admission policies and bindings in the cluster, of those that `liqoctl install`
+    /// creates.
     pub rights: Read<Vec<DynamicObject>>,
     pub nodes: Read<Vec<Node>>,
     pub components: ClusterComponents,
     /// Namespaces that Liqo created.
     pub namespaces: Read<Vec<Namespace>>,
-    /// The domain that each consumer announces in its map of namespaces here, if it announces one. Consumers without a map are absent.
+    /// The domain that each consumer announces in its map of namespaces here, if it announces one.
+    /// Consumers without a map are absent.
     pub announced_domains: Read<BTreeMap<ClusterId, Option<String>>>,
     /// The credential for each provider.
     pub credentials: BTreeMap<ClusterId, Read<Option<Credential>>>,
@@ -169,12 +172,20 @@ impl LiqoObjects {
 
     /// The peer with this ID, if it is known; else why that could not be read.
     pub fn peer(&self, id: &ClusterId) -> Result<Option<&ForeignCluster>, &String> {
-        Ok(self.peers.as_ref()?.iter().find(|peer| peer.spec.cluster_id == *id))
+        Ok(self
+            .peers
+            .as_ref()?
+            .iter()
+            .find(|peer| peer.spec.cluster_id == *id))
     }
 
     /// The network towards this peer, if there is one; else why that could not be read.
     pub fn tunnel(&self, id: &ClusterId) -> Result<Option<&TunnelEndpoint>, &String> {
-        Ok(self.tunnels.as_ref()?.iter().find(|tunnel| tunnel.spec.cluster_id == *id))
+        Ok(self
+            .tunnels
+            .as_ref()?
+            .iter()
+            .find(|tunnel| tunnel.spec.cluster_id == *id))
     }
 }
 
@@ -192,8 +203,14 @@ impl Facts {
 
     /// The gateways that hold a Lease, in the order of its number.
     pub fn gateways(&self) -> Vec<Gateway> {
-        let leases = self.leases.iter().flatten().filter(|lease| lease.labels().contains_key(labels::GATEWAY));
-        let mut found: Vec<Gateway> = leases.filter_map(|lease| Gateway::of(lease, self.now())).collect();
+        let leases = self
+            .leases
+            .iter()
+            .flatten()
+            .filter(|lease| lease.labels().contains_key(labels::GATEWAY));
+        let mut found: Vec<Gateway> = leases
+            .filter_map(|lease| Gateway::of(lease, self.now()))
+            .collect();
         found.sort_by_key(|gateway| gateway.number);
         found
     }
@@ -201,7 +218,9 @@ impl Facts {
 
 /// Whether a node represents another cluster.
 pub fn is_virtual(node: &Node) -> bool {
-    node.labels().get(labels::TYPE).is_some_and(|kind| kind == labels::TYPE_VIRTUAL_NODE)
+    node.labels()
+        .get(labels::TYPE)
+        .is_some_and(|kind| kind == labels::TYPE_VIRTUAL_NODE)
 }
 
 /// A gateway that holds a Lease.
@@ -219,13 +238,20 @@ impl Gateway {
     fn of(lease: &Lease, now: Timestamp) -> Option<Self> {
         let silent_for = gateways::since(Heartbeat::of(lease)?.last(), now);
         let lease = GatewayLease::parse(lease)?;
-        let is_alive = !LossRule::by_server_clock(lease.holds_for()).is_lost(silent_for, Duration::ZERO);
-        Some(Self { number: lease.number, node: lease.node?, key: lease.public_key, is_alive })
+        let is_alive =
+            !LossRule::by_server_clock(lease.holds_for()).is_lost(silent_for, Duration::ZERO);
+        Some(Self {
+            number: lease.number,
+            node: lease.node?,
+            key: lease.public_key,
+            is_alive,
+        })
     }
 }
 
-/// The last renewal of a Lease, by two clocks. The holder writes its own time into the Lease, and the API server records when it wrote.
-/// So the two clocks can be compared without asking the holder.
+/// The last renewal of a Lease, by two clocks. The holder writes its own time into the Lease, and
+/// the API server records when it wrote. So the two clocks can be compared without asking the
+/// holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Heartbeat {
     /// By the API server's clock, to the second.
@@ -239,13 +265,22 @@ impl Heartbeat {
     /// Nothing if the Lease was never renewed.
     pub fn of(lease: &Lease) -> Option<Self> {
         let spec = lease.spec.as_ref()?;
-        let written = lease.managed_fields().iter().filter_map(|entry| entry.time.as_ref()).map(|time| time.0).max();
+        let written = lease
+            .managed_fields()
+            .iter()
+            .filter_map(|entry| entry.time.as_ref())
+            .map(|time| time.0)
+            .max();
         let seconds = spec.lease_duration_seconds.unwrap_or(40);
-        Some(Self { written, own: spec.renew_time.as_ref()?.0, duration: SignedDuration::from_secs(seconds.into()) })
+        Some(Self {
+            written,
+            own: spec.renew_time.as_ref()?.0,
+            duration: SignedDuration::from_secs(seconds.into()),
+        })
     }
 
-    /// Whether the holder renewed the Lease in time. Two seconds are added: the API server truncates times to the second, and requests
-    /// take a while.
+    /// Whether the holder renewed the Lease in time. Two seconds are added: the API server
+    /// truncates times to the second, and requests take a while.
     pub fn is_fresh(&self, now: Timestamp) -> bool {
         now.duration_since(self.last()) <= self.duration + SignedDuration::from_secs(2)
     }

@@ -13,7 +13,11 @@ pub fn is_refusal_by_liqo(event: &Event) -> bool {
 
 /// Time of the last occurrence of an event.
 pub fn time_of(event: &Event) -> Option<Timestamp> {
-    let last = event.last_timestamp.as_ref().or(event.first_timestamp.as_ref()).map(|time| time.0);
+    let last = event
+        .last_timestamp
+        .as_ref()
+        .or(event.first_timestamp.as_ref())
+        .map(|time| time.0);
     last.max(event.event_time.as_ref().map(|time| time.0))
 }
 

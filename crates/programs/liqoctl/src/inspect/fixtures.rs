@@ -15,7 +15,9 @@ use liqo_api::{ClusterId, Condition, annotations, gateway_lease, labels, links};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::{ApiServer, ClusterComponents, Credential, Facts, LiqoObjects, PodDiagnostics, wanted_rights};
+use super::{
+    ApiServer, ClusterComponents, Credential, Facts, LiqoObjects, PodDiagnostics, wanted_rights,
+};
 use crate::{
     manifests::{FABRIC, FABRIC_NAMESPACE, INSTALLED_BY, MANAGER},
     version::CLIENT,
@@ -39,7 +41,9 @@ pub fn milan() -> ClusterId {
 
 /// A condition that changed just now.
 pub fn condition(kind: &str, status: &str, reason: &str) -> Condition {
-    of(json!({ "type": kind, "status": status, "reason": reason, "message": "m", "lastTransitionTime": NOW }))
+    of(
+        json!({ "type": kind, "status": status, "reason": reason, "message": "m", "lastTransitionTime": NOW }),
+    )
 }
 
 /// A Lease that its holder renewed `ago` seconds ago; the holder's clock is `ahead` seconds ahead.
@@ -85,7 +89,9 @@ fn manager_pod() -> Pod {
 fn definitions() -> Vec<CustomResourceDefinition> {
     let mut definitions = liqo_api::custom_resource_definitions();
     for definition in &mut definitions {
-        definition.labels_mut().insert(INSTALLED_BY.0.to_owned(), INSTALLED_BY.1.to_owned());
+        definition
+            .labels_mut()
+            .insert(INSTALLED_BY.0.to_owned(), INSTALLED_BY.1.to_owned());
         let established = json!({ "conditions": [{ "type": "Established", "status": "True" }] });
         definition.status = Some(of(established));
     }
@@ -94,14 +100,22 @@ fn definitions() -> Vec<CustomResourceDefinition> {
 
 fn gateway() -> Lease {
     let mut gateway = lease(&gateway_lease(0), "rome-1", 1, 0);
-    gateway.labels_mut().insert(labels::GATEWAY.to_owned(), "true".to_owned());
-    gateway.annotations_mut().insert(annotations::GATEWAY_KEY.to_owned(), "key of rome".to_owned());
+    gateway
+        .labels_mut()
+        .insert(labels::GATEWAY.to_owned(), "true".to_owned());
+    gateway.annotations_mut().insert(
+        annotations::GATEWAY_KEY.to_owned(),
+        "key of rome".to_owned(),
+    );
     gateway
 }
 
 fn liqo_objects() -> LiqoObjects {
-    let conditions: Vec<Condition> =
-        links::BORROWING.iter().chain(&links::NETWORK).map(|kind| condition(kind, "True", "Fine")).collect();
+    let conditions: Vec<Condition> = links::BORROWING
+        .iter()
+        .chain(&links::NETWORK)
+        .map(|kind| condition(kind, "True", "Fine"))
+        .collect();
     LiqoObjects {
         config: Ok(Some(of(json!({
             "metadata": { "name": "liqo" },
@@ -147,7 +161,9 @@ fn components() -> ClusterComponents {
         daemon_sets: Ok(Vec::new()),
         kube_proxy: Ok(None),
         cilium_replaces_kube_proxy: Ok(None),
-        corefile: Ok(Some(".:53 {\n    kubernetes cluster.local in-addr.arpa {\n    }\n}\n".to_owned())),
+        corefile: Ok(Some(
+            ".:53 {\n    kubernetes cluster.local in-addr.arpa {\n    }\n}\n".to_owned(),
+        )),
         dns: Ok(vec![slice("kube-dns", true)]),
     }
 }
@@ -161,7 +177,10 @@ pub fn facts() -> Facts {
 
 fn healthy() -> Facts {
     let now: Timestamp = NOW.parse().unwrap();
-    let credential = Credential { issued_at: now, expires_at: now + SignedDuration::from_hours(1) };
+    let credential = Credential {
+        issued_at: now,
+        expires_at: now + SignedDuration::from_hours(1),
+    };
     Facts {
         name: "rome".to_owned(),
         api_server: ApiServer {
@@ -180,7 +199,9 @@ fn healthy() -> Facts {
         leases: Ok(vec![lease(MANAGER, "manager-1", 1, 0), gateway()]),
         node_leases: Ok(vec![lease("rome-1", "rome-1", 5, 0)]),
         tenant_leases: Ok(Vec::new()),
-        slices: Ok(["liqo-auth", "liqo-webhook", "liqo-dns"].map(|service| slice(service, true)).into()),
+        slices: Ok(["liqo-auth", "liqo-webhook", "liqo-dns"]
+            .map(|service| slice(service, true))
+            .into()),
         webhook: Ok(Some(of(json!({ "metadata": { "name": "liqo" } })))),
         webhook_certificate: Ok(None),
         rights: wanted_rights(),
@@ -213,7 +234,10 @@ pub fn other() -> Facts {
         ];
         let mut text = value.to_string();
         for (one, other) in pairs {
-            text = text.replace(&one, "<>").replace(&other, &one).replace("<>", &other);
+            text = text
+                .replace(&one, "<>")
+                .replace(&other, &one)
+                .replace("<>", &other);
         }
         text
     };
@@ -228,7 +252,11 @@ pub fn other() -> Facts {
     facts.credentials.clear();
     let peer = &mut facts.liqo.peers.as_mut().unwrap()[0];
     peer.spec.outgoing_peering = liqo_api::PeeringIntent::Auto;
-    let lending = links::LENDING.iter().chain(&links::NETWORK).map(|kind| condition(kind, "True", "Fine")).collect();
+    let lending = links::LENDING
+        .iter()
+        .chain(&links::NETWORK)
+        .map(|kind| condition(kind, "True", "Fine"))
+        .collect();
     let status = peer.status.as_mut().unwrap();
     status.conditions = lending;
     status.tenant_namespace = Some(liqo_api::tenant_namespace(&rome()));

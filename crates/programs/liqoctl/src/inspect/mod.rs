@@ -17,7 +17,7 @@ mod reader;
 
 pub use collect::{collect, is_fabric, statuses, usage, wanted_rights};
 pub use facts::{
-    ApiServer, ClusterComponents, Credential, Facts, Gateway, Heartbeat, LiqoObjects, NodeUsage, PodDiagnostics, Read, Usage,
-    WebhookCertificate, is_virtual,
+    ApiServer, ClusterComponents, Credential, Facts, Gateway, Heartbeat, LiqoObjects, NodeUsage,
+    PodDiagnostics, Read, Usage, WebhookCertificate, is_virtual,
 };
 pub use reader::Reader;

@@ -27,7 +27,10 @@ impl Reader {
     }
 
     pub fn of(client: Client) -> Self {
-        Self { client, refused: Mutex::default() }
+        Self {
+            client,
+            refused: Mutex::default(),
+        }
     }
 
     pub fn client(&self) -> Client {
@@ -40,7 +43,11 @@ impl Reader {
     }
 
     /// Waits for an answer, and turns a failure into a text: `cannot {what}: ...`.
-    pub async fn read<T>(&self, what: &str, request: impl Future<Output = kube::Result<T>>) -> Read<T> {
+    pub async fn read<T>(
+        &self,
+        what: &str,
+        request: impl Future<Output = kube::Result<T>>,
+    ) -> Read<T> {
         match tokio::time::timeout(TIMEOUT, request).await {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(error)) => {
@@ -49,7 +56,10 @@ impl Reader {
                 }
                 Err(format!("cannot {what}: {}", explain(error)))
             }
-            Err(_) => Err(format!("cannot {what}: no answer in {} s", TIMEOUT.as_secs())),
+            Err(_) => Err(format!(
+                "cannot {what}: no answer in {} s",
+                TIMEOUT.as_secs()
+            )),
         }
     }
 
@@ -57,15 +67,28 @@ impl Reader {
     where
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
     {
-        self.list_from(&format!("list {}", K::plural(&())), Api::all(self.client.clone()), parameters).await
+        self.list_from(
+            &format!("list {}", K::plural(&())),
+            Api::all(self.client.clone()),
+            parameters,
+        )
+        .await
     }
 
     pub async fn list_in<K>(&self, namespace: &str, parameters: &ListParams) -> Read<Vec<K>>
     where
-        K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope> + Clone + DeserializeOwned + Debug,
+        K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
+            + Clone
+            + DeserializeOwned
+            + Debug,
     {
         let api = Api::namespaced(self.client.clone(), namespace);
-        self.list_from(&format!("list {} in {namespace}", K::plural(&())), api, parameters).await
+        self.list_from(
+            &format!("list {} in {namespace}", K::plural(&())),
+            api,
+            parameters,
+        )
+        .await
     }
 
     async fn list_from<K>(&self, what: &str, api: Api<K>, parameters: &ListParams) -> Read<Vec<K>>
@@ -85,27 +108,47 @@ impl Reader {
 
     pub async fn list_in_all<K>(&self, namespaces: &[String]) -> Read<Vec<K>>
     where
-        K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope> + Clone + DeserializeOwned + Debug,
+        K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
+            + Clone
+            + DeserializeOwned
+            + Debug,
     {
         let everything = ListParams::default();
-        let lists = stream::iter(namespaces).map(|namespace| self.list_in::<K>(namespace, &everything));
+        let lists =
+            stream::iter(namespaces).map(|namespace| self.list_in::<K>(namespace, &everything));
         let lists: Vec<Vec<K>> = lists.buffered(MAX_CONCURRENT).try_collect().await?;
         Ok(lists.into_iter().flatten().collect())
     }
 
     pub async fn get_cluster_wide<K>(&self, name: &str) -> Read<Option<K>>
     where
-        K: Resource<DynamicType = (), Scope = k8s_openapi::ClusterResourceScope> + Clone + DeserializeOwned + Debug,
+        K: Resource<DynamicType = (), Scope = k8s_openapi::ClusterResourceScope>
+            + Clone
+            + DeserializeOwned
+            + Debug,
     {
-        self.get_from(&format!("read {} {name}", K::kind(&())), Api::all(self.client.clone()), name).await
+        self.get_from(
+            &format!("read {} {name}", K::kind(&())),
+            Api::all(self.client.clone()),
+            name,
+        )
+        .await
     }
 
     pub async fn get<K>(&self, namespace: &str, name: &str) -> Read<Option<K>>
     where
-        K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope> + Clone + DeserializeOwned + Debug,
+        K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
+            + Clone
+            + DeserializeOwned
+            + Debug,
     {
         let api = Api::namespaced(self.client.clone(), namespace);
-        self.get_from(&format!("read {} {namespace}/{name}", K::kind(&())), api, name).await
+        self.get_from(
+            &format!("read {} {namespace}/{name}", K::kind(&())),
+            api,
+            name,
+        )
+        .await
     }
 
     pub async fn get_from<K>(&self, what: &str, api: Api<K>, name: &str) -> Read<Option<K>>

@@ -1,4 +1,5 @@
-//! Decides which pods move and whether there is a place for them, and finds the pods that replaced them. Pure.
+//! Decides which pods move and whether there is a place for them, and finds the pods that replaced
+//! them. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +7,9 @@ use anyhow::{bail, ensure};
 use k8s_openapi::api::core::v1::{Pod, PodCondition};
 use kube::{ResourceExt as _, api::DynamicObject};
 use liqo_api::{NamespaceOffloading, PodOffloadingStrategy, ResourceList, short_on_largest_node};
-use liqo_offloading_rules::{namespace::node_selector, node::priced::charged, pod::carry::obstacle::obstacle};
+use liqo_offloading_rules::{
+    namespace::node_selector, node::priced::charged, pod::carry::obstacle::obstacle,
+};
 use serde::Serialize;
 
 use crate::evict::decide::{Leaving, VirtualNode, controller, is_finished};
@@ -104,18 +107,30 @@ pub fn plan(request: &Request, facts: &Facts) -> anyhow::Result<Plan> {
             check_room_elsewhere(request.namespace, facts, from)?;
             from.nodes.clone()
         }
-        (None, None) => bail!("say from where or to where the pods move: --from CLUSTER or --to CLUSTER"),
+        (None, None) => {
+            bail!("say from where or to where the pods move: --from CLUSTER or --to CLUSTER")
+        }
     };
-    if let Some(name) = request.names.iter().find(|name| !facts.pods.iter().any(|pod| pod.name_any() == **name)) {
+    if let Some(name) = request
+        .names
+        .iter()
+        .find(|name| !facts.pods.iter().any(|pod| pod.name_any() == **name))
+    {
         bail!("there is no pod {name} in namespace {}", request.namespace);
     }
     let by_name = !request.names.is_empty();
     let (mut pods, mut staying) = (Vec::new(), Vec::new());
-    for pod in facts.pods.iter().filter(|pod| !by_name || request.names.contains(&pod.name_any())) {
+    for pod in facts
+        .pods
+        .iter()
+        .filter(|pod| !by_name || request.names.contains(&pod.name_any()))
+    {
         let name = pod.name_any();
         match moving(request, pod) {
             Ok(moving) => pods.push(moving),
-            Err(Stays::NotMeant(reason)) if by_name => bail!("pod {name} cannot be moved: {reason}"),
+            Err(Stays::NotMeant(reason)) if by_name => {
+                bail!("pod {name} cannot be moved: {reason}")
+            }
             Err(Stays::NotMeant(_)) => {}
             Err(Stays::Bound(reason)) => staying.push(Staying { pod: name, reason }),
         }
@@ -123,24 +138,37 @@ pub fn plan(request: &Request, facts: &Facts) -> anyhow::Result<Plan> {
     let without_room = without_room(request, facts, &pods);
     pods.retain(|one| !without_room.iter().any(|other| other.pod == one.pod));
     staying.extend(without_room);
-    let lost: Vec<&str> = pods.iter().filter(|one| one.controller.is_none()).map(|one| one.pod.as_str()).collect();
+    let lost: Vec<&str> = pods
+        .iter()
+        .filter(|one| one.controller.is_none())
+        .map(|one| one.pod.as_str())
+        .collect();
     ensure!(
         request.force || lost.is_empty(),
         "no controller creates these pods again: {}. Name the others, or add --force, which ends these, too",
         lost.join(", ")
     );
-    Ok(Plan { namespace: request.namespace.to_owned(), cordoned_nodes, pods, staying })
+    Ok(Plan {
+        namespace: request.namespace.to_owned(),
+        cordoned_nodes,
+        pods,
+        staying,
+    })
 }
 
 fn moving(request: &Request, pod: &Pod) -> Result<Moving, Stays> {
     let not_meant = |reason: &str| Stays::NotMeant(reason.to_owned());
-    let leaving = Leaving::of(pod).ok_or_else(|| not_meant("it has no node, has ended, or belongs to its node"))?;
+    let leaving = Leaving::of(pod)
+        .ok_or_else(|| not_meant("it has no node, has ended, or belongs to its node"))?;
     let node = leaving.node;
     if leaving.ends {
         return Err(not_meant("it is being deleted"));
     }
     if let Some(from) = request.from.filter(|from| !from.nodes.contains(&node)) {
-        return Err(Stays::NotMeant(format!("it is not at {}, but on node {node}", from.name)));
+        return Err(Stays::NotMeant(format!(
+            "it is not at {}, but on node {node}",
+            from.name
+        )));
     }
     if let Some(to) = request.to {
         if to.nodes.contains(&node) {
@@ -156,10 +184,16 @@ fn moving(request: &Request, pod: &Pod) -> Result<Moving, Stays> {
         name: owner.name.clone(),
         uid: owner.uid.clone(),
     };
-    Ok(Moving { pod: leaving.key.name, node, controller: controller(pod).map(owner), uid: leaving.uid })
+    Ok(Moving {
+        pod: leaving.key.name,
+        node,
+        controller: controller(pod).map(owner),
+        uid: leaving.uid,
+    })
 }
 
-/// The pods that would find no room where they may go. Pods that may run in this cluster, too, are left to the scheduler.
+/// The pods that would find no room where they may go. Pods that may run in this cluster, too, are
+/// left to the scheduler.
 fn without_room(request: &Request, facts: &Facts, moving: &[Moving]) -> Vec<Staying> {
     if strategy(facts) != Some(PodOffloadingStrategy::Remote) {
         return Vec::new();
@@ -168,31 +202,55 @@ fn without_room(request: &Request, facts: &Facts, moving: &[Moving]) -> Vec<Stay
         (Some(to), _) => to.nodes.contains(&node.name),
         (None, from) => from.is_none_or(|from| !from.nodes.contains(&node.name)),
     };
-    let open = facts.nodes.iter().filter(is_target).filter(|node| takes_pods(facts, node));
-    let mut targets: Vec<(&VirtualNode, Option<ResourceList>)> =
-        open.map(|node| (node, facts.free.get(&node.name).cloned())).collect();
+    let open = facts
+        .nodes
+        .iter()
+        .filter(is_target)
+        .filter(|node| takes_pods(facts, node));
+    let mut targets: Vec<(&VirtualNode, Option<ResourceList>)> = open
+        .map(|node| (node, facts.free.get(&node.name).cloned()))
+        .collect();
     let mut staying = Vec::new();
     for one in moving {
-        let pod = facts.pods.iter().find(|pod| pod.uid().as_deref() == Some(&one.uid));
-        let Some(amounts) = pod.and_then(|pod| pod.spec.clone()).map(charged) else { continue };
-        let room = |(node, free): &(&VirtualNode, Option<ResourceList>)| room_at(node, free.as_ref(), &amounts);
+        let pod = facts
+            .pods
+            .iter()
+            .find(|pod| pod.uid().as_deref() == Some(&one.uid));
+        let Some(amounts) = pod.and_then(|pod| pod.spec.clone()).map(charged) else {
+            continue;
+        };
+        let room = |(node, free): &(&VirtualNode, Option<ResourceList>)| {
+            room_at(node, free.as_ref(), &amounts)
+        };
         if let Some((_, free)) = targets.iter_mut().find(|target| room(target).is_ok()) {
             *free = free.as_ref().map(|free| free.saturating_sub(&amounts));
         } else {
-            let short: Vec<String> = targets.iter().filter_map(|target| room(target).err()).collect();
-            staying.push(Staying { pod: one.pod.clone(), reason: format!("there is no room for it: {}", short.join("; ")) });
+            let short: Vec<String> = targets
+                .iter()
+                .filter_map(|target| room(target).err())
+                .collect();
+            staying.push(Staying {
+                pod: one.pod.clone(),
+                reason: format!("there is no room for it: {}", short.join("; ")),
+            });
         }
     }
     staying
 }
 
 /// Whether a virtual node has room for these amounts; otherwise what is short.
-fn room_at(node: &VirtualNode, free: Option<&ResourceList>, amounts: &ResourceList) -> Result<(), String> {
+fn room_at(
+    node: &VirtualNode,
+    free: Option<&ResourceList>,
+    amounts: &ResourceList,
+) -> Result<(), String> {
     if let Some(short) = free.and_then(|free| amounts.fits_in(free).err()) {
         let short: Vec<String> = short.iter().map(ToString::to_string).collect();
         return Err(format!("{}: {}", node.name, short.join(", ")));
     }
-    node.largest_pods.may_take(amounts).map_err(|short| format!("{}: {}", node.name, short_on_largest_node(&short)))
+    node.largest_pods
+        .may_take(amounts)
+        .map_err(|short| format!("{}: {}", node.name, short_on_largest_node(&short)))
 }
 
 /// The names of the nodes whose free amounts a plan depends on.
@@ -200,17 +258,25 @@ pub fn target_nodes(request: &Request, nodes: &[VirtualNode]) -> BTreeSet<String
     let leaves = |name: &String| request.from.is_some_and(|from| from.nodes.contains(name));
     match request.to {
         Some(to) => to.nodes.clone(),
-        None => nodes.iter().map(|node| node.name.clone()).filter(|name| !leaves(name)).collect(),
+        None => nodes
+            .iter()
+            .map(|node| node.name.clone())
+            .filter(|name| !leaves(name))
+            .collect(),
     }
 }
 
 fn strategy(facts: &Facts) -> Option<PodOffloadingStrategy> {
-    let offloading = facts.offloading.filter(|offloading| offloading.metadata.deletion_timestamp.is_none())?;
+    let offloading = facts
+        .offloading
+        .filter(|offloading| offloading.metadata.deletion_timestamp.is_none())?;
     Some(offloading.spec.pod_offloading_strategy)
 }
 
 fn is_selected(facts: &Facts, node: &VirtualNode) -> bool {
-    let selector = facts.offloading.and_then(|offloading| offloading.spec.cluster_selector.as_ref());
+    let selector = facts
+        .offloading
+        .and_then(|offloading| offloading.spec.cluster_selector.as_ref());
     node_selector::matches(selector, &node.name, &node.labels)
 }
 
@@ -220,7 +286,10 @@ fn takes_pods(facts: &Facts, node: &VirtualNode) -> bool {
 
 /// Pods that may run only in other clusters need another one.
 fn check_room_elsewhere(namespace: &str, facts: &Facts, from: &Peer) -> anyhow::Result<()> {
-    let has_room = facts.nodes.iter().any(|node| !from.nodes.contains(&node.name) && takes_pods(facts, node));
+    let has_room = facts
+        .nodes
+        .iter()
+        .any(|node| !from.nodes.contains(&node.name) && takes_pods(facts, node));
     ensure!(
         strategy(facts) != Some(PodOffloadingStrategy::Remote) || has_room,
         "the pods of namespace {namespace} run only in other clusters (strategy Remote), and no cluster except {} takes them: peer with another one, or let them run in this cluster: `liqoctl offload namespace {namespace} --pod-offloading-strategy LocalAndRemote`",
@@ -231,18 +300,25 @@ fn check_room_elsewhere(namespace: &str, facts: &Facts, from: &Peer) -> anyhow::
 
 /// The virtual nodes that could take the pods instead of those of this peer.
 fn other_nodes(namespace: &str, facts: &Facts, to: &Peer) -> anyhow::Result<BTreeSet<String>> {
-    let command = format!("`liqoctl offload namespace {namespace} --pod-offloading-strategy Remote`");
+    let command =
+        format!("`liqoctl offload namespace {namespace} --pod-offloading-strategy Remote`");
     match strategy(facts) {
         Some(PodOffloadingStrategy::Remote) => {}
         Some(PodOffloadingStrategy::LocalAndRemote) => bail!(
             "pods of namespace {namespace} may also run in this cluster (strategy LocalAndRemote), and the scheduler chooses: only with strategy Remote can they be moved to a cluster; {command} changes that"
         ),
         Some(PodOffloadingStrategy::Local) => {
-            bail!("the pods of namespace {namespace} run only in this cluster (strategy Local); {command} changes that")
+            bail!(
+                "the pods of namespace {namespace} run only in this cluster (strategy Local); {command} changes that"
+            )
         }
         None => bail!("namespace {namespace} is not offloaded; {command} changes that"),
     }
-    let own: Vec<&VirtualNode> = facts.nodes.iter().filter(|node| to.nodes.contains(&node.name)).collect();
+    let own: Vec<&VirtualNode> = facts
+        .nodes
+        .iter()
+        .filter(|node| to.nodes.contains(&node.name))
+        .collect();
     ensure!(
         own.iter().any(|node| is_selected(facts, node)),
         "the selector of namespace {namespace} does not select {}: see `liqoctl offload namespace --help`",
@@ -253,7 +329,10 @@ fn other_nodes(namespace: &str, facts: &Facts, to: &Peer) -> anyhow::Result<BTre
         "{} takes no new pods now: it does not answer, or its node is cordoned; see `liqoctl status`",
         to.name
     );
-    let others = facts.nodes.iter().filter(|node| !to.nodes.contains(&node.name) && is_selected(facts, node));
+    let others = facts
+        .nodes
+        .iter()
+        .filter(|node| !to.nodes.contains(&node.name) && is_selected(facts, node));
     Ok(others.map(|node| node.name.clone()).collect())
 }
 
@@ -272,7 +351,10 @@ pub struct Moved {
 
 /// Finds the pods that replace those of the plan. `known` are the UIDs of pods that existed before.
 pub fn moved(plan: &Plan, known: &BTreeSet<String>, pods: &[Pod]) -> Vec<Moved> {
-    let is_new = |pod: &&Pod| pod.metadata.deletion_timestamp.is_none() && pod.uid().is_some_and(|uid| !known.contains(&uid));
+    let is_new = |pod: &&Pod| {
+        pod.metadata.deletion_timestamp.is_none()
+            && pod.uid().is_some_and(|uid| !known.contains(&uid))
+    };
     let mut new: Vec<&Pod> = pods.iter().filter(is_new).collect();
     new.sort_by_key(|pod| pod.name_any());
     let replaced = |one: &Moving| {
@@ -280,10 +362,14 @@ pub fn moved(plan: &Plan, known: &BTreeSet<String>, pods: &[Pod]) -> Vec<Moved> 
         let Some(owner) = owner else { return moved };
         // A pod of a StatefulSet is replaced by the one of the same name.
         let replaces = |pod: &&Pod| {
-            controller(*pod).is_some_and(|its| its.uid == owner.uid) && (owner.kind != "StatefulSet" || pod.name_any() == one.pod)
+            controller(*pod).is_some_and(|its| its.uid == owner.uid)
+                && (owner.kind != "StatefulSet" || pod.name_any() == one.pod)
         };
         let Some(index) = new.iter().position(replaces) else {
-            moved.waits = Some(format!("{} {} has not created a pod instead of {} yet", owner.kind, owner.name, one.pod));
+            moved.waits = Some(format!(
+                "{} {} has not created a pod instead of {} yet",
+                owner.kind, owner.name, one.pod
+            ));
             return moved;
         };
         let pod = new.remove(index);
@@ -296,23 +382,40 @@ pub fn moved(plan: &Plan, known: &BTreeSet<String>, pods: &[Pod]) -> Vec<Moved> 
 }
 
 fn of(one: &Moving) -> Moved {
-    Moved { pod: one.pod.clone(), from: one.node.clone(), new_pod: None, to: None, waits: None }
+    Moved {
+        pod: one.pod.clone(),
+        from: one.node.clone(),
+        new_pod: None,
+        to: None,
+        waits: None,
+    }
 }
 
 /// Reason why a new pod is not ready; nothing if it is ready, or has ended already.
 fn waits(pod: &Pod) -> Option<String> {
-    let conditions: &[PodCondition] = pod.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
+    let conditions: &[PodCondition] = pod
+        .status
+        .as_ref()
+        .and_then(|status| status.conditions.as_deref())
+        .unwrap_or_default();
     let find = |kind: &str| conditions.iter().find(|one| one.type_ == kind);
     if is_finished(pod) || find("Ready").is_some_and(|ready| ready.status == "True") {
         return None;
     }
     let name = pod.name_any();
-    let unscheduled = find("PodScheduled").filter(|one| one.status == "False").and_then(|one| one.message.clone());
-    Some(match (pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()), unscheduled) {
-        (Some(node), _) => format!("{name} is not ready on node {node} yet"),
-        (None, Some(why)) => format!("{name} has no node: {why}"),
-        (None, None) => format!("{name} has no node yet"),
-    })
+    let unscheduled = find("PodScheduled")
+        .filter(|one| one.status == "False")
+        .and_then(|one| one.message.clone());
+    Some(
+        match (
+            pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()),
+            unscheduled,
+        ) {
+            (Some(node), _) => format!("{name} is not ready on node {node} yet"),
+            (None, Some(why)) => format!("{name} has no node: {why}"),
+            (None, None) => format!("{name} has no node yet"),
+        },
+    )
 }
 
 /// Number of pods that controllers want, by their UID.
@@ -320,22 +423,41 @@ pub type Wanted = BTreeMap<String, u64>;
 
 /// Number of pods that a controller wants. `found` is the object that has its name now.
 pub fn wanted(owner: &Owner, found: Option<&DynamicObject>) -> u64 {
-    let lives = |one: &&DynamicObject| one.uid().as_ref() == Some(&owner.uid) && one.metadata.deletion_timestamp.is_none();
+    let lives = |one: &&DynamicObject| {
+        one.uid().as_ref() == Some(&owner.uid) && one.metadata.deletion_timestamp.is_none()
+    };
     // The API server writes the default, which is 1.
-    found.filter(lives).map_or(0, |one| one.data.pointer("/spec/replicas").and_then(serde_json::Value::as_u64).unwrap_or(1))
+    found.filter(lives).map_or(0, |one| {
+        one.data
+            .pointer("/spec/replicas")
+            .and_then(serde_json::Value::as_u64)
+            .unwrap_or(1)
+    })
 }
 
 /// The controllers whose new pods are not there or not ready yet.
 pub fn owners_that_wait(plan: &Plan, moved: &[Moved]) -> Vec<Owner> {
-    let waiting = plan.pods.iter().zip(moved).filter(|(_, moved)| moved.waits.is_some());
+    let waiting = plan
+        .pods
+        .iter()
+        .zip(moved)
+        .filter(|(_, moved)| moved.waits.is_some());
     let owners = waiting.filter_map(|(one, _)| one.controller.as_ref());
-    owners.map(|owner| (owner.uid.as_str(), owner)).collect::<BTreeMap<_, _>>().into_values().cloned().collect()
+    owners
+        .map(|owner| (owner.uid.as_str(), owner))
+        .collect::<BTreeMap<_, _>>()
+        .into_values()
+        .cloned()
+        .collect()
 }
 
-/// Clears what pods wait for if their controller need not create them: a Job may count the old pod as failed, and any other controller
-/// may have all the ready pods that it wants, for example because it was scaled down, replaced by a rollout, or deleted.
+/// Clears what pods wait for if their controller need not create them: a Job may count the old pod
+/// as failed, and any other controller may have all the ready pods that it wants, for example
+/// because it was scaled down, replaced by a rollout, or deleted.
 pub fn skip_needless_waits(plan: &Plan, moved: &mut [Moved], wanted: &Wanted, pods: &[Pod]) {
-    let is_ready = |pod: &&Pod| pod.metadata.deletion_timestamp.is_none() && waits(pod).is_none() && !is_finished(pod);
+    let is_ready = |pod: &&Pod| {
+        pod.metadata.deletion_timestamp.is_none() && waits(pod).is_none() && !is_finished(pod)
+    };
     let mut ready: BTreeMap<&str, u64> = BTreeMap::new();
     for owner in pods.iter().filter(is_ready).filter_map(controller) {
         *ready.entry(&owner.uid).or_default() += 1;
@@ -353,12 +475,23 @@ pub fn skip_needless_waits(plan: &Plan, moved: &mut [Moved], wanted: &Wanted, po
 
 /// The reasons to wait for new pods, in one text.
 pub fn missing(moved: &[Moved]) -> Option<String> {
-    let waits: Vec<&str> = moved.iter().filter_map(|one| one.waits.as_deref()).collect();
+    let waits: Vec<&str> = moved
+        .iter()
+        .filter_map(|one| one.waits.as_deref())
+        .collect();
     let more = match waits.len().saturating_sub(MAX_WAITS_NAMED) {
         0 => String::new(),
         more => format!("; and {more} more"),
     };
-    (!waits.is_empty()).then(|| waits.iter().take(MAX_WAITS_NAMED).copied().collect::<Vec<_>>().join("; ") + &more)
+    (!waits.is_empty()).then(|| {
+        waits
+            .iter()
+            .take(MAX_WAITS_NAMED)
+            .copied()
+            .collect::<Vec<_>>()
+            .join("; ")
+            + &more
+    })
 }
 
 #[cfg(test)]

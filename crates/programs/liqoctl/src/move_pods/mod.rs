@@ -1,6 +1,8 @@
-//! `liqoctl move pods`: Kubernetes cannot move a running pod, so this evicts it, and its controller creates another one elsewhere.
+//! `liqoctl move pods`: Kubernetes cannot move a running pod, so this evicts it, and its controller
+//! creates another one elsewhere.
 //!
-//! The user's objects do not change. Where the new pods go follows from which virtual nodes are cordoned for the time of the move.
+//! The user's objects do not change. Where the new pods go follows from which virtual nodes are
+//! cordoned for the time of the move.
 
 pub mod decide;
 
@@ -58,8 +60,14 @@ pub struct Options {
 
 /// Plans a move. Changes nothing.
 pub async fn plan(cluster: &Cluster, options: &Options) -> anyhow::Result<Plan> {
-    let (from, to) = (peer(cluster, options.from.as_deref()).await?, peer(cluster, options.to.as_deref()).await?);
-    let (nodes, pods) = (evict::virtual_nodes(cluster).await?, pods(cluster, options).await?);
+    let (from, to) = (
+        peer(cluster, options.from.as_deref()).await?,
+        peer(cluster, options.to.as_deref()).await?,
+    );
+    let (nodes, pods) = (
+        evict::virtual_nodes(cluster).await?,
+        pods(cluster, options).await?,
+    );
     let offloading = offload::present(cluster, &options.namespace).await?;
     let request = Request {
         namespace: &options.namespace,
@@ -69,7 +77,15 @@ pub async fn plan(cluster: &Cluster, options: &Options) -> anyhow::Result<Plan> 
         force: options.force,
     };
     let free = free(cluster, &nodes, &decide::target_nodes(&request, &nodes)).await?;
-    decide::plan(&request, &Facts { offloading: offloading.as_ref(), nodes: &nodes, pods: &pods, free: &free })
+    decide::plan(
+        &request,
+        &Facts {
+            offloading: offloading.as_ref(),
+            nodes: &nodes,
+            pods: &pods,
+            free: &free,
+        },
+    )
 }
 
 /// Free resources of these virtual nodes. Nodes whose pods the user may not read are missing.
@@ -81,15 +97,26 @@ async fn free(
     let api: Api<Pod> = Api::all(cluster.client.clone());
     let mut all = BTreeMap::new();
     for node in nodes.iter().filter(|node| wanted.contains(&node.name)) {
-        let fields = format!("spec.nodeName={},status.phase!=Succeeded,status.phase!=Failed", node.name);
+        let fields = format!(
+            "spec.nodeName={},status.phase!=Succeeded,status.phase!=Failed",
+            node.name
+        );
         let found = match api.list(&ListParams::default().fields(&fields)).await {
             Err(kube::Error::Api(status)) if status.code == 403 => continue,
             found => found.doing(format!("list the pods of Node {}", node.name))?,
         };
-        let used = found
-            .into_iter()
-            .filter_map(|pod| Some(charged_on_node(pod.metadata.generation, pod.spec?, &pod.status.unwrap_or_default())));
-        all.insert(node.name.clone(), node.allocatable.saturating_sub(&used.fold(ResourceList::new(), |sum, one| sum + &one)));
+        let used = found.into_iter().filter_map(|pod| {
+            Some(charged_on_node(
+                pod.metadata.generation,
+                pod.spec?,
+                &pod.status.unwrap_or_default(),
+            ))
+        });
+        all.insert(
+            node.name.clone(),
+            node.allocatable
+                .saturating_sub(&used.fold(ResourceList::new(), |sum, one| sum + &one)),
+        );
     }
     Ok(all)
 }
@@ -106,26 +133,46 @@ async fn peer(cluster: &Cluster, name: Option<&str>) -> anyhow::Result<Option<Pe
 }
 
 async fn pods(cluster: &Cluster, options: &Options) -> anyhow::Result<Vec<Pod>> {
-    let selected =
-        options.selector.as_deref().map_or_else(ListParams::default, |selector| ListParams::default().labels(selector));
+    let selected = options
+        .selector
+        .as_deref()
+        .map_or_else(ListParams::default, |selector| {
+            ListParams::default().labels(selector)
+        });
     list(cluster, &options.namespace, &selected).await
 }
 
-async fn list(cluster: &Cluster, namespace: &str, parameters: &ListParams) -> anyhow::Result<Vec<Pod>> {
+async fn list(
+    cluster: &Cluster,
+    namespace: &str,
+    parameters: &ListParams,
+) -> anyhow::Result<Vec<Pod>> {
     let api: Api<Pod> = Api::namespaced(cluster.client.clone(), namespace);
-    Ok(api.list(parameters).await.doing(format!("list the pods of namespace {namespace}"))?.items)
+    Ok(api
+        .list(parameters)
+        .await
+        .doing(format!("list the pods of namespace {namespace}"))?
+        .items)
 }
 
-/// Moves the pods, and waits until those that replace them are ready. The virtual nodes that were cordoned for that are uncordoned, even
-/// after a failure or an interruption.
-pub async fn run(cluster: &Cluster, plan: &Plan, timeout: Duration, progress: &Progress) -> anyhow::Result<Vec<Moved>> {
+/// Moves the pods, and waits until those that replace them are ready. The virtual nodes that were
+/// cordoned for that are uncordoned, even after a failure or an interruption.
+pub async fn run(
+    cluster: &Cluster,
+    plan: &Plan,
+    timeout: Duration,
+    progress: &Progress,
+) -> anyhow::Result<Vec<Moved>> {
     // Pods that are created from now on may replace those that move.
     let api: Api<Pod> = Api::namespaced(cluster.client.clone(), &plan.namespace);
     let known = api.list_metadata(&ListParams::default()).await;
     let known = known.doing(format!("list the pods of namespace {}", plan.namespace))?;
     let known = known.iter().filter_map(kube::ResourceExt::uid).collect();
     let moved = Box::pin(async {
-        evict::evict(cluster, "Evicting the pods", timeout, progress, || leaving(cluster, plan)).await?;
+        evict::evict(cluster, "Evicting the pods", timeout, progress, || {
+            leaving(cluster, plan)
+        })
+        .await?;
         let step = "Waiting for the new pods";
         let ready = until_every(
             evict::POLL_INTERVAL,
@@ -135,7 +182,12 @@ pub async fn run(cluster: &Cluster, plan: &Plan, timeout: Duration, progress: &P
             || async {
                 let pods = list(cluster, &plan.namespace, &ListParams::default()).await?;
                 let mut moved = decide::moved(plan, &known, &pods);
-                let wanted = wanted(cluster, &plan.namespace, decide::owners_that_wait(plan, &moved)).await?;
+                let wanted = wanted(
+                    cluster,
+                    &plan.namespace,
+                    decide::owners_that_wait(plan, &moved),
+                )
+                .await?;
                 decide::skip_needless_waits(plan, &mut moved, &wanted, &pods);
                 Ok(decide::missing(&moved).map_or(Poll::Done(moved), Poll::NotYet))
             },
@@ -147,67 +199,130 @@ pub async fn run(cluster: &Cluster, plan: &Plan, timeout: Duration, progress: &P
 
 /// The pods of the plan that have not left yet, see [`evict::that_can_end`].
 async fn leaving(cluster: &Cluster, plan: &Plan) -> anyhow::Result<Vec<Leaving>> {
-    let nodes: HashMap<&str, &str> = plan.pods.iter().map(|one| (one.uid.as_str(), one.node.as_str())).collect();
+    let nodes: HashMap<&str, &str> = plan
+        .pods
+        .iter()
+        .map(|one| (one.uid.as_str(), one.node.as_str()))
+        .collect();
     let pods = evict::pods_in(cluster, &plan.namespace).await?;
-    let planned = pods.iter().filter_map(|pod| Leaving::from_node(pod, nodes.get(pod.metadata.uid.as_deref()?)?));
+    let planned = pods
+        .iter()
+        .filter_map(|pod| Leaving::from_node(pod, nodes.get(pod.metadata.uid.as_deref()?)?));
     evict::that_can_end(cluster, planned.collect()).await
 }
 
-/// Number of pods that each controller wants, by UID. A kind that liqoctl does not know, or that the user may not read, is missing.
+/// Number of pods that each controller wants, by UID. A kind that liqoctl does not know, or that
+/// the user may not read, is missing.
 async fn wanted(cluster: &Cluster, namespace: &str, owners: Vec<Owner>) -> anyhow::Result<Wanted> {
     let requests = owners.into_iter().map(|owner| async move {
         let wanted = wanted_by(cluster, namespace, &owner).await?;
         anyhow::Ok(wanted.map(|wanted| (owner.uid, wanted)))
     });
-    futures::stream::iter(requests).buffer_unordered(CONCURRENCY).try_filter_map(|one| async move { Ok(one) }).try_collect().await
+    futures::stream::iter(requests)
+        .buffer_unordered(CONCURRENCY)
+        .try_filter_map(|one| async move { Ok(one) })
+        .try_collect()
+        .await
 }
 
-async fn wanted_by(cluster: &Cluster, namespace: &str, owner: &Owner) -> anyhow::Result<Option<u64>> {
+async fn wanted_by(
+    cluster: &Cluster,
+    namespace: &str,
+    owner: &Owner,
+) -> anyhow::Result<Option<u64>> {
     let resource = match (owner.api_version.as_str(), owner.kind.as_str()) {
         ("apps/v1", "ReplicaSet") => ApiResource::erase::<ReplicaSet>(&()),
         ("apps/v1", "StatefulSet") => ApiResource::erase::<StatefulSet>(&()),
         ("v1", "ReplicationController") => ApiResource::erase::<ReplicationController>(&()),
         _ => return Ok(None),
     };
-    let api: Api<DynamicObject> = Api::namespaced_with(cluster.client.clone(), namespace, &resource);
+    let api: Api<DynamicObject> =
+        Api::namespaced_with(cluster.client.clone(), namespace, &resource);
     match api.get_opt(&owner.name).await {
         Err(kube::Error::Api(status)) if status.code == 403 => Ok(None),
-        found => Ok(Some(decide::wanted(owner, found.doing(format!("read {} {}", owner.kind, owner.name))?.as_ref()))),
+        found => Ok(Some(decide::wanted(
+            owner,
+            found
+                .doing(format!("read {} {}", owner.kind, owner.name))?
+                .as_ref(),
+        ))),
     }
 }
 
 /// The question to ask first.
 pub fn question(plan: &Plan) -> String {
     let pods: Vec<&str> = plan.pods.iter().map(|one| one.pod.as_str()).collect();
-    let lost: Vec<&str> = plan.pods.iter().filter(|one| one.controller.is_none()).map(|one| one.pod.as_str()).collect();
+    let lost: Vec<&str> = plan
+        .pods
+        .iter()
+        .filter(|one| one.controller.is_none())
+        .map(|one| one.pod.as_str())
+        .collect();
     let nodes: Vec<&String> = plan.cordoned_nodes.iter().collect();
     let staying: Vec<&str> = plan.staying.iter().map(|one| one.pod.as_str()).collect();
-    let what = format!("This evicts pods of namespace {}, as disruption budgets allow: {}.", plan.namespace, named(&pods));
-    let lost = (!lost.is_empty()).then(|| format!("No controller creates these again: {}.", named(&lost)));
-    let cordoned = (!nodes.is_empty())
-        .then(|| format!("Until the new pods are ready, these nodes take no new pods of any namespace: {}.", named(&nodes)));
-    let stay = (!staying.is_empty()).then(|| format!("These stay, `--dry-run` says why: {}.", named(&staying)));
-    [Some(what), stay, lost, cordoned, Some("Continue?".to_owned())].into_iter().flatten().collect::<Vec<_>>().join(" ")
+    let what = format!(
+        "This evicts pods of namespace {}, as disruption budgets allow: {}.",
+        plan.namespace,
+        named(&pods)
+    );
+    let lost =
+        (!lost.is_empty()).then(|| format!("No controller creates these again: {}.", named(&lost)));
+    let cordoned = (!nodes.is_empty()).then(|| {
+        format!(
+            "Until the new pods are ready, these nodes take no new pods of any namespace: {}.",
+            named(&nodes)
+        )
+    });
+    let stay = (!staying.is_empty())
+        .then(|| format!("These stay, `--dry-run` says why: {}.", named(&staying)));
+    [
+        Some(what),
+        stay,
+        lost,
+        cordoned,
+        Some("Continue?".to_owned()),
+    ]
+    .into_iter()
+    .flatten()
+    .collect::<Vec<_>>()
+    .join(" ")
 }
 
 /// The planned move, as text for people.
 pub fn preview(plan: &Plan) -> String {
     let mut lines = Vec::new();
     if plan.pods.is_empty() {
-        lines.push(format!("There is no pod to move in namespace {}.", plan.namespace));
+        lines.push(format!(
+            "There is no pod to move in namespace {}.",
+            plan.namespace
+        ));
     } else {
         let row = |one: &decide::Moving| {
-            let controller = one.controller.as_ref().map(|owner| format!("{}/{}", owner.kind, owner.name));
-            vec![one.pod.clone(), one.node.clone(), controller.unwrap_or_else(|| "-".to_owned())]
+            let controller = one
+                .controller
+                .as_ref()
+                .map(|owner| format!("{}/{}", owner.kind, owner.name));
+            vec![
+                one.pod.clone(),
+                one.node.clone(),
+                controller.unwrap_or_else(|| "-".to_owned()),
+            ]
         };
-        lines.push(output::table(&["POD", "NODE", "CONTROLLER"], plan.pods.iter().map(row)));
+        lines.push(output::table(
+            &["POD", "NODE", "CONTROLLER"],
+            plan.pods.iter().map(row),
+        ));
         let nodes: Vec<&str> = plan.cordoned_nodes.iter().map(String::as_str).collect();
         if !nodes.is_empty() {
             lines.push(format!("Cordoned meanwhile: {}.", nodes.join(", ")));
         }
     }
     if !plan.staying.is_empty() {
-        lines.push(format!("{} of {} pods move.", plan.pods.len(), plan.pods.len() + plan.staying.len()));
+        lines.push(format!(
+            "{} of {} pods move.",
+            plan.pods.len(),
+            plan.pods.len() + plan.staying.len()
+        ));
     }
     lines.extend(staying(plan));
     lines.join("\n")
@@ -215,15 +330,28 @@ pub fn preview(plan: &Plan) -> String {
 
 /// Reasons why pods that were asked for stay.
 fn staying(plan: &Plan) -> impl Iterator<Item = String> {
-    plan.staying.iter().map(|one| format!("Pod {} stays: {}.", one.pod, one.reason))
+    plan.staying
+        .iter()
+        .map(|one| format!("Pod {} stays: {}.", one.pod, one.reason))
 }
 
 /// The result as text for people.
 pub fn table(plan: &Plan, moved: &[Moved]) -> String {
     let or_none = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
-    let row = |one: &Moved| vec![one.pod.clone(), one.from.clone(), or_none(&one.new_pod), or_none(&one.to)];
+    let row = |one: &Moved| {
+        vec![
+            one.pod.clone(),
+            one.from.clone(),
+            or_none(&one.new_pod),
+            or_none(&one.to),
+        ]
+    };
     let table = output::table(&["POD", "FROM", "NEW POD", "TO"], moved.iter().map(row));
-    [table].into_iter().chain(staying(plan)).collect::<Vec<_>>().join("\n")
+    [table]
+        .into_iter()
+        .chain(staying(plan))
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 #[cfg(test)]
@@ -233,15 +361,43 @@ mod tests {
 
     #[test]
     fn a_user_learns_which_pods_stay_before_and_after_the_move() {
-        let web = Moving { pod: "web".into(), node: "turin".into(), controller: None, uid: "w".into() };
-        let bound = Staying { pod: "bound".into(), reason: "volume v is a hostPath".into() };
-        let plan = Plan { namespace: "demo".into(), cordoned_nodes: [].into(), pods: vec![web], staying: vec![bound] };
+        let web = Moving {
+            pod: "web".into(),
+            node: "turin".into(),
+            controller: None,
+            uid: "w".into(),
+        };
+        let bound = Staying {
+            pod: "bound".into(),
+            reason: "volume v is a hostPath".into(),
+        };
+        let plan = Plan {
+            namespace: "demo".into(),
+            cordoned_nodes: [].into(),
+            pods: vec![web],
+            staying: vec![bound],
+        };
         assert!(question(&plan).contains(" These stay, `--dry-run` says why: bound."));
-        let moved = Moved { pod: "web".into(), from: "turin".into(), new_pod: None, to: None, waits: None };
+        let moved = Moved {
+            pod: "web".into(),
+            from: "turin".into(),
+            new_pod: None,
+            to: None,
+            waits: None,
+        };
         let (preview, table) = (preview(&plan), table(&plan, &[moved]));
         for text in [preview, table] {
-            assert!(text.ends_with("\nPod bound stays: volume v is a hostPath."), "{text}");
+            assert!(
+                text.ends_with("\nPod bound stays: volume v is a hostPath."),
+                "{text}"
+            );
         }
-        assert!(!question(&Plan { staying: Vec::new(), ..plan }).contains("stay"));
+        assert!(
+            !question(&Plan {
+                staying: Vec::new(),
+                ..plan
+            })
+            .contains("stay")
+        );
     }
 }

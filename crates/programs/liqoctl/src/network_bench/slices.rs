@@ -1,5 +1,5 @@
-//! Measures how soon a change of a Service is in the local `EndpointSlices`, which Kubernetes writes, and then in those at the peer, which
-//! Liqo writes.
+//! Measures how soon a change of a Service is in the local `EndpointSlices`, which Kubernetes
+//! writes, and then in those at the peer, which Liqo writes.
 
 use std::{
     collections::BTreeMap,
@@ -55,9 +55,14 @@ pub struct Times {
 impl Times {
     fn of(mut all: Vec<f64>) -> Self {
         all.sort_by(f64::total_cmp);
-        let place = |hundredths: usize| all.get((all.len() * hundredths / 100).min(all.len().saturating_sub(1)));
+        let place = |hundredths: usize| {
+            all.get((all.len() * hundredths / 100).min(all.len().saturating_sub(1)))
+        };
         let at = |hundredths| place(hundredths).copied().unwrap_or_default();
-        Self { p50: at(50), p99: at(99) }
+        Self {
+            p50: at(50),
+            p99: at(99),
+        }
     }
 }
 
@@ -80,10 +85,17 @@ pub async fn measure(
     let ports = |number: u16| json!({ "ports": [{ "name": "tcp", "port": 80, "targetPort": FIRST_PORT + number }] });
     let mut service = json!({ "metadata": { "name": NAME }, "spec": ports(0) });
     service["spec"]["selector"] = json!({ "group": group });
-    api.create(&PostParams::default(), &serde_json::from_value(service)?).await.doing(format!("create Service {NAME}"))?;
+    api.create(&PostParams::default(), &serde_json::from_value(service)?)
+        .await
+        .doing(format!("create Service {NAME}"))?;
     let (seen, mut arrivals) = mpsc::unbounded_channel();
-    let watching =
-        async { tokio::try_join!(watch(home, Side::Home, seen.clone()), watch(peer, Side::Peer, seen.clone())).map(drop) };
+    let watching = async {
+        tokio::try_join!(
+            watch(home, Side::Home, seen.clone()),
+            watch(peer, Side::Peer, seen.clone())
+        )
+        .map(drop)
+    };
     let changing = async {
         // Creating everything takes time: it does not count.
         arrival(&mut arrivals, 0).await?;
@@ -96,15 +108,23 @@ pub async fn measure(
             tokio::time::sleep(CHANGE_INTERVAL).await;
             let begun = Instant::now();
             let patch = Patch::Merge(json!({ "spec": ports(number) }));
-            api.patch(NAME, &PatchParams::default(), &patch).await.doing(format!("change Service {NAME}"))?;
+            api.patch(NAME, &PatchParams::default(), &patch)
+                .await
+                .doing(format!("change Service {NAME}"))?;
             let arrived = arrival(&mut arrivals, number).await?;
-            let [home, peer] = [Side::Home, Side::Peer].map(|side| arrived[&side].duration_since(begun).as_secs_f64() * 1e3);
+            let [home, peer] = [Side::Home, Side::Peer]
+                .map(|side| arrived[&side].duration_since(begun).as_secs_f64() * 1e3);
             for (all, time) in all.iter_mut().zip([home, peer, peer - home]) {
                 all.push(time);
             }
         }
         let [home, peer, between] = all.map(Times::of);
-        anyhow::Ok(Changes { count: usize::from(CHANGES), home, peer, between })
+        anyhow::Ok(Changes {
+            count: usize::from(CHANGES),
+            home,
+            peer,
+            between,
+        })
     };
     tokio::select! {
         changes = changing => changes,
@@ -134,7 +154,10 @@ async fn arrival(
              NotReflected",
             TIMEOUT.as_secs()
         ),
-        Err(_) => bail!("a change of Service {NAME} is not in its EndpointSlices after {} s", TIMEOUT.as_secs()),
+        Err(_) => bail!(
+            "a change of Service {NAME} is not in its EndpointSlices after {} s",
+            TIMEOUT.as_secs()
+        ),
     }
 }
 
@@ -157,7 +180,11 @@ async fn watch(
         if slice.endpoints.is_empty() {
             continue;
         }
-        let ports = slice.ports.iter().flatten().filter_map(|port| u16::try_from(port.port?).ok());
+        let ports = slice
+            .ports
+            .iter()
+            .flatten()
+            .filter_map(|port| u16::try_from(port.port?).ok());
         for port in ports {
             // The receiver is gone once the measurement is over.
             let _ = seen.send((side, port, Instant::now()));
@@ -173,18 +200,35 @@ mod tests {
     #[test]
     fn of_a_hundred_times_the_longest_is_the_hundredth() {
         let times = Times::of((1..=100).rev().map(f64::from).collect());
-        assert_eq!(times, Times { p50: 51.0, p99: 100.0 });
+        assert_eq!(
+            times,
+            Times {
+                p50: 51.0,
+                p99: 100.0
+            }
+        );
         assert_eq!(Times::of(Vec::new()), Times { p50: 0.0, p99: 0.0 });
     }
 
     #[tokio::test]
     async fn a_change_has_arrived_when_both_sides_have_it() {
         let (seen, mut arrivals) = mpsc::unbounded_channel();
-        let moments: Vec<Instant> = (0..4).map(|ms| Instant::now() + Duration::from_millis(ms)).collect();
-        for (side, number, moment) in [(Side::Home, 1, 0), (Side::Home, 2, 1), (Side::Peer, 1, 2), (Side::Peer, 2, 3)] {
-            seen.send((side, FIRST_PORT + number, moments[moment])).unwrap();
+        let moments: Vec<Instant> = (0..4)
+            .map(|ms| Instant::now() + Duration::from_millis(ms))
+            .collect();
+        for (side, number, moment) in [
+            (Side::Home, 1, 0),
+            (Side::Home, 2, 1),
+            (Side::Peer, 1, 2),
+            (Side::Peer, 2, 3),
+        ] {
+            seen.send((side, FIRST_PORT + number, moments[moment]))
+                .unwrap();
         }
         let arrived = arrival(&mut arrivals, 2).await.unwrap();
-        assert_eq!(arrived, BTreeMap::from([(Side::Home, moments[1]), (Side::Peer, moments[3])]));
+        assert_eq!(
+            arrived,
+            BTreeMap::from([(Side::Home, moments[1]), (Side::Peer, moments[3])])
+        );
     }
 }

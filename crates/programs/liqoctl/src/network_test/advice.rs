@@ -10,11 +10,19 @@ use super::{
 };
 
 /// Advice for this failure. `passes` returns whether a question got the right answer.
-pub fn advice(scene: &Scene, failure: &Failure, passes: impl Fn(&dyn Fn(&Ask) -> bool) -> bool) -> String {
+pub fn advice(
+    scene: &Scene,
+    failure: &Failure,
+    passes: impl Fn(&dyn Fn(&Ask) -> bool) -> bool,
+) -> String {
     let ask = failure.ask;
     let (from, to) = (ask.path.from.0, ask.path.to.0);
     let is_near = from == to;
-    if let Some(broken) = [from, to].into_iter().filter(|_| !is_near).find_map(|cluster| broken_tunnel(scene, cluster)) {
+    if let Some(broken) = [from, to]
+        .into_iter()
+        .filter(|_| !is_near)
+        .find_map(|cluster| broken_tunnel(scene, cluster))
+    {
         return broken;
     }
     let same_target = |what: fn(&What) -> bool| {
@@ -77,22 +85,45 @@ pub fn advice(scene: &Scene, failure: &Failure, passes: impl Fn(&dyn Fn(&Ask) ->
 
 /// The failure of the tunnel between home and this cluster, with advice; nothing if there is none.
 fn broken_tunnel(scene: &Scene, cluster: usize) -> Option<String> {
-    let Tunnel { works: false, reason, message, .. } = scene.clusters[cluster].tunnel.as_ref()? else { return None };
+    let Tunnel {
+        works: false,
+        reason,
+        message,
+        ..
+    } = scene.clusters[cluster].tunnel.as_ref()?
+    else {
+        return None;
+    };
     let peer = &scene.clusters[cluster].name;
     let next = match TunnelReason::parse(reason) {
-        Some(TunnelReason::NoAnswer) => "let UDP pass between the gateways (port 51840 by default), in at least one direction",
-        Some(TunnelReason::NoEndpoint) => "the peer's gateway has to connect, so it must reach the gateway here over UDP",
-        Some(TunnelReason::NoGateway | TunnelReason::NoGatewayAtPeer) => "see the DaemonSet liqo-fabric in both clusters",
-        Some(TunnelReason::NotPossible) => "set network.reservedCIDRs or network.peerCIDRs so that no prefix is in use twice",
-        Some(TunnelReason::Connecting | TunnelReason::Connected | TunnelReason::ConnectedOverTls) | None => {
-            "wait a minute, and see `liqoctl status`"
+        Some(TunnelReason::NoAnswer) => {
+            "let UDP pass between the gateways (port 51840 by default), in at least one direction"
         }
+        Some(TunnelReason::NoEndpoint) => {
+            "the peer's gateway has to connect, so it must reach the gateway here over UDP"
+        }
+        Some(TunnelReason::NoGateway | TunnelReason::NoGatewayAtPeer) => {
+            "see the DaemonSet liqo-fabric in both clusters"
+        }
+        Some(TunnelReason::NotPossible) => {
+            "set network.reservedCIDRs or network.peerCIDRs so that no prefix is in use twice"
+        }
+        Some(
+            TunnelReason::Connecting | TunnelReason::Connected | TunnelReason::ConnectedOverTls,
+        )
+        | None => "wait a minute, and see `liqoctl status`",
     };
-    Some(format!("the tunnel to {peer} does not work ({reason}: {message}): {next}"))
+    Some(format!(
+        "the tunnel to {peer} does not work ({reason}: {message}): {next}"
+    ))
 }
 
 fn too_long(scene: &Scene, from: usize, to: usize, passes: Option<u16>) -> String {
-    let mtu = [from, to].into_iter().filter_map(|cluster| scene.clusters[cluster].tunnel.as_ref()).map(|tunnel| tunnel.mtu).min();
+    let mtu = [from, to]
+        .into_iter()
+        .filter_map(|cluster| scene.clusters[cluster].tunnel.as_ref())
+        .map(|tunnel| tunnel.mtu)
+        .min();
     let now = mtu.map(|mtu| format!(" (now {mtu})")).unwrap_or_default();
     let value = passes.map_or("LESS".to_owned(), |passes| passes.to_string());
     format!(
@@ -101,26 +132,38 @@ fn too_long(scene: &Scene, from: usize, to: usize, passes: Option<u16>) -> Strin
     )
 }
 
-/// Advice if nobody answers although the tunnels work: other answers show where the packets are lost.
+/// Advice if nobody answers although the tunnels work: other answers show where the packets are
+/// lost.
 fn silence(scene: &Scene, ask: &Ask, passes: &impl Fn(&dyn Fn(&Ask) -> bool) -> bool) -> String {
     let (from, to) = (ask.path.from.0, ask.path.to.0);
     let asker = &scene.probers[ask.asker];
     let place = |cluster: usize| &scene.clusters[cluster].name;
-    if ask.path.to.1 != To::Pod && passes(&|other: &Ask| other.asker == ask.asker && other.path.to == (to, To::Pod)) {
+    if ask.path.to.1 != To::Pod
+        && passes(&|other: &Ask| other.asker == ask.asker && other.path.to == (to, To::Pod))
+    {
         return "the pods answer and their Service does not: check kube-proxy (or what replaces it) on that node, and `kubectl get endpointslices`".to_owned();
     }
     if from == to {
         return "this is within one cluster: check its CNI, and NetworkPolicies".to_owned();
     }
-    let gateways = scene.clusters.iter().find_map(|cluster| cluster.tunnel.as_ref()?.gateway.clone());
+    let gateways = scene
+        .clusters
+        .iter()
+        .find_map(|cluster| cluster.tunnel.as_ref()?.gateway.clone());
     let elsewhere = passes(&|other: &Ask| {
-        scene.probers[other.asker].node != asker.node && other.path.from == ask.path.from && other.path.to == ask.path.to
+        scene.probers[other.asker].node != asker.node
+            && other.path.from == ask.path.from
+            && other.path.to == ask.path.to
     });
     if from == 0
         && elsewhere
-        && let Some(gateways) = gateways.filter(|gateways| gateways.split(", ").all(|gateway| gateway != asker.node))
+        && let Some(gateways) =
+            gateways.filter(|gateways| gateways.split(", ").all(|gateway| gateway != asker.node))
     {
-        return format!("other nodes can connect: let UDP 6472 pass between node {} and the gateways ({gateways})", asker.node);
+        return format!(
+            "other nodes can connect: let UDP 6472 pass between node {} and the gateways ({gateways})",
+            asker.node
+        );
     }
     let home = place(0);
     if from != 0 && to != 0 {
@@ -129,7 +172,11 @@ fn silence(scene: &Scene, ask: &Ask, passes: &impl Fn(&dyn Fn(&Ask) -> bool) -> 
             place(to)
         );
     }
-    let kind = if asker.kind == From::Node { " (nodes are seen as addresses of network.externalCIDRs)" } else { "" };
+    let kind = if asker.kind == From::Node {
+        " (nodes are seen as addresses of network.externalCIDRs)"
+    } else {
+        ""
+    };
     format!(
         "the tunnel works: a NetworkPolicy or a firewall in {} blocks it{kind}, or UDP 6472 between the gateway there and the pod's node is blocked; the counters of `nft list table ip liqo` on both gateways show where packets are dropped",
         place(to)

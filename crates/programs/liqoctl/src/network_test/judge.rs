@@ -41,7 +41,10 @@ pub enum Trouble {
     WrongPod { by: String, on: String },
     /// The answering pod saw another source address than it should.
     #[error("the pod saw the source address {seen} and not {}", list(.expected))]
-    WrongSource { seen: IpAddr, expected: BTreeSet<IpAddr> },
+    WrongSource {
+        seen: IpAddr,
+        expected: BTreeSet<IpAddr>,
+    },
     /// The name resolves to something else.
     #[error("the name has the addresses {} and not {}", list(.found), list(.expected))]
     WrongAddresses {
@@ -60,7 +63,11 @@ pub enum Trouble {
 }
 
 fn list(addresses: &BTreeSet<IpAddr>) -> String {
-    addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+    addresses
+        .iter()
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 /// The result for one path.
@@ -110,20 +117,36 @@ pub fn check(ask: &Ask, outcome: &Outcome) -> Result<Option<f64>, Trouble> {
     match (&ask.expected, finding) {
         (Expected::Answer { pods, sources }, Finding::Answered { by, millis }) => {
             if !pods.contains(&by.pod) {
-                return Err(Trouble::WrongPod { by: by.pod.clone(), on: by.node.clone() });
+                return Err(Trouble::WrongPod {
+                    by: by.pod.clone(),
+                    on: by.node.clone(),
+                });
             }
             let seen = by.source.ip().to_canonical();
             if let Some(expected) = sources.as_ref().filter(|sources| !sources.contains(&seen)) {
-                return Err(Trouble::WrongSource { seen, expected: expected.clone() });
+                return Err(Trouble::WrongSource {
+                    seen,
+                    expected: expected.clone(),
+                });
             }
             Ok((ask.question.what == What::Tcp).then_some(*millis))
         }
         (Expected::Addresses(expected), Finding::Addresses { addresses }) => {
             let found: BTreeSet<IpAddr> = addresses.iter().copied().collect();
-            if found == *expected { Ok(None) } else { Err(Trouble::WrongAddresses { found, expected: expected.clone() }) }
+            if found == *expected {
+                Ok(None)
+            } else {
+                Err(Trouble::WrongAddresses {
+                    found,
+                    expected: expected.clone(),
+                })
+            }
         }
         (Expected::Path, Finding::Passes { largest, vanished }) => match vanished {
-            Some(vanished) => Err(Trouble::Vanish { vanished: *vanished, passes: *largest }),
+            Some(vanished) => Err(Trouble::Vanish {
+                vanished: *vanished,
+                passes: *largest,
+            }),
             None => Ok(None),
         },
         _ => Err(Trouble::Problem(Problem {
@@ -156,10 +179,27 @@ pub fn judge<'a>(plan: &'a Plan, heard: &[Outcome]) -> Judgement<'a> {
     let mut paths: BTreeMap<Path, State> = times
         .into_iter()
         .map(|(path, (asked, failed, all))| {
-            (path, if failed > 0 { State::Bad { failed, asked } } else { State::Good { millis: median(all) } })
+            (
+                path,
+                if failed > 0 {
+                    State::Bad { failed, asked }
+                } else {
+                    State::Good {
+                        millis: median(all),
+                    }
+                },
+            )
         })
         .collect();
-    paths.extend(plan.closed.iter().map(|(path, why)| (*path, State::Closed(why.clone()))));
-    paths.extend(plan.missing.iter().map(|(path, why)| (*path, State::Missing(why.clone()))));
+    paths.extend(
+        plan.closed
+            .iter()
+            .map(|(path, why)| (*path, State::Closed(why.clone()))),
+    );
+    paths.extend(
+        plan.missing
+            .iter()
+            .map(|(path, why)| (*path, State::Missing(why.clone()))),
+    );
     Judgement { paths, failures }
 }

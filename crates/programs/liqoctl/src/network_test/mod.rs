@@ -1,4 +1,5 @@
-//! `liqoctl test network`: pods and nodes of each pair of clusters call each other. Each failure comes with advice.
+//! `liqoctl test network`: pods and nodes of each pair of clusters call each other. Each failure
+//! comes with advice.
 //!
 //! ```text
 //!   stage   creates an offloaded namespace, pods that serve on each node and at each provider, Services, a pod in each node's network
@@ -54,9 +55,14 @@ const ANSWER_TIMEOUTS: [Duration; 2] = [Duration::from_secs(3), Duration::from_s
 const POD_TIMEOUT: Duration = Duration::from_mins(2);
 /// Time that is kept for the work after the questions.
 const RESERVED_TIME: Duration = Duration::from_secs(10);
-/// Delays before failed questions are asked again: new objects take a moment to be known everywhere, and name servers usually
-/// remember for 30 seconds that a name had no address. Together the delays are longer than that.
-const RETRY_DELAYS: [Duration; 3] = [Duration::from_secs(5), Duration::from_secs(10), Duration::from_secs(20)];
+/// Delays before failed questions are asked again: new objects take a moment to be known
+/// everywhere, and name servers usually remember for 30 seconds that a name had no address.
+/// Together the delays are longer than that.
+const RETRY_DELAYS: [Duration; 3] = [
+    Duration::from_secs(5),
+    Duration::from_secs(10),
+    Duration::from_secs(20),
+];
 
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -152,31 +158,59 @@ pub struct ReportedFailure {
 impl TestResult {
     /// An error if something does not work.
     pub fn verdict(&self) -> anyhow::Result<()> {
-        let of_state = |state| self.matrices.iter().flat_map(|matrix| &matrix.paths).filter(|path| path.state == state).count();
+        let of_state = |state| {
+            self.matrices
+                .iter()
+                .flat_map(|matrix| &matrix.paths)
+                .filter(|path| path.state == state)
+                .count()
+        };
         let (failed, good) = (of_state(PathState::Failed), of_state(PathState::Ok));
         let clusters = self.matrices.iter().flat_map(|matrix| &matrix.clusters);
-        let left_out: BTreeSet<(&str, &str)> =
-            clusters.flat_map(|one| one.left_out.iter().map(|left| (one.cluster.as_str(), left.node.as_str()))).collect();
-        let nodes = if left_out.len() == 1 { "1 node".to_owned() } else { format!("{} nodes", left_out.len()) };
+        let left_out: BTreeSet<(&str, &str)> = clusters
+            .flat_map(|one| {
+                one.left_out
+                    .iter()
+                    .map(|left| (one.cluster.as_str(), left.node.as_str()))
+            })
+            .collect();
+        let nodes = if left_out.len() == 1 {
+            "1 node".to_owned()
+        } else {
+            format!("{} nodes", left_out.len())
+        };
         match (failed, left_out.len()) {
             (0, 0) => {}
             (0, _) => bail!("{nodes} could not take part"),
-            (_, 0) => bail!("{failed} of {} paths between clusters do not work as they should", failed + good),
+            (_, 0) => bail!(
+                "{failed} of {} paths between clusters do not work as they should",
+                failed + good
+            ),
             _ => bail!(
                 "{failed} of {} paths between clusters do not work as they should, and {nodes} could not take part",
                 failed + good
             ),
         }
-        ensure!(self.left.is_empty(), "what was created for the test could not be removed");
+        ensure!(
+            self.left.is_empty(),
+            "what was created for the test could not be removed"
+        );
         Ok(())
     }
 }
 
 /// Tests each of these clusters that borrows, with its providers.
-pub async fn run(clusters: &[Cluster], options: &Options, progress: &Progress) -> anyhow::Result<TestResult> {
+pub async fn run(
+    clusters: &[Cluster],
+    options: &Options,
+    progress: &Progress,
+) -> anyhow::Result<TestResult> {
     let members = stage::members(clusters).await?;
     probes::sweep(clusters).await?;
-    let mut found = TestResult { matrices: Vec::new(), left: Vec::new() };
+    let mut found = TestResult {
+        matrices: Vec::new(),
+        left: Vec::new(),
+    };
     for home in 0..members.len() {
         if members[home].virtual_nodes.is_empty() {
             continue;
@@ -187,7 +221,9 @@ pub async fn run(clusters: &[Cluster], options: &Options, progress: &Progress) -
             let setup = stage::set(&members, home, options, &stage, progress).await?;
             let plan = plan(&setup.scene);
             let asking = format!("Asking, from {}", members[home].name);
-            let heard = progress.step(&asking, ask(&setup, &plan, deadline, progress, &asking)).await?;
+            let heard = progress
+                .step(&asking, ask(&setup, &plan, deadline, progress, &asking))
+                .await?;
             anyhow::Ok(matrix(&setup.scene, &plan, &heard))
         });
         let played = Box::pin(playing).await?;
@@ -214,20 +250,30 @@ async fn ask(
 ) -> anyhow::Result<Vec<Outcome>> {
     let mut heard = vec![Outcome::Late; plan.asks.len()];
     for pause in [None].into_iter().chain(RETRY_DELAYS.map(Some)) {
-        let is_open = |number: &usize| pause.is_none() || check(&plan.asks[*number], &heard[*number]).is_err();
+        let is_open = |number: &usize| {
+            pause.is_none() || check(&plan.asks[*number], &heard[*number]).is_err()
+        };
         let mut open: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         for number in (0..plan.asks.len()).filter(is_open) {
-            open.entry(plan.asks[number].asker).or_default().push(number);
+            open.entry(plan.asks[number].asker)
+                .or_default()
+                .push(number);
         }
         if open.is_empty() {
             break;
         }
         let questions: usize = open.values().map(Vec::len).sum();
         match pause {
-            None => progress.message(step, &format!("{questions} questions of {} pods", open.len())),
+            None => progress.message(
+                step,
+                &format!("{questions} questions of {} pods", open.len()),
+            ),
             Some(pause) if Instant::now() + pause >= deadline => break,
             Some(pause) => {
-                progress.message(step, &format!("{questions} questions again in {} s", pause.as_secs()));
+                progress.message(
+                    step,
+                    &format!("{questions} questions again in {} s", pause.as_secs()),
+                );
                 tokio::time::sleep(pause).await;
             }
         }
@@ -235,14 +281,21 @@ async fn ask(
         let asking = open.into_iter().map(|(asker, numbers)| {
             let stuck = &stuck;
             async move {
-                let ask_pod = async |numbers: &[usize], timeout| ask_pod(setup, plan, asker, numbers, timeout, deadline).await;
+                let ask_pod = async |numbers: &[usize], timeout| {
+                    ask_pod(setup, plan, asker, numbers, timeout, deadline).await
+                };
                 ask_one(plan, &numbers, stuck, ask_pod).await
             }
         });
-        let found = stream::iter(asking).buffer_unordered(MAX_ASKING_PODS).collect::<Vec<_>>().await;
+        let found = stream::iter(asking)
+            .buffer_unordered(MAX_ASKING_PODS)
+            .collect::<Vec<_>>()
+            .await;
         for (number, found) in found.into_iter().flatten() {
             // The first outcome says more than that there was no time for a second try.
-            if matches!(found, Outcome::TestResult(_)) || !matches!(heard[number], Outcome::TestResult(_)) {
+            if matches!(found, Outcome::TestResult(_))
+                || !matches!(heard[number], Outcome::TestResult(_))
+            {
                 heard[number] = found;
             }
         }
@@ -250,8 +303,8 @@ async fn ask(
     Ok(heard)
 }
 
-/// Makes one pod ask: first the short questions, then the long ones, one after another. Skips long ones on a path where one is `stuck`:
-/// if large packets are lost, each takes its whole time limit.
+/// Makes one pod ask: first the short questions, then the long ones, one after another. Skips long
+/// ones on a path where one is `stuck`: if large packets are lost, each takes its whole time limit.
 async fn ask_one(
     plan: &Plan,
     numbers: &[usize],
@@ -260,12 +313,20 @@ async fn ask_one(
 ) -> Vec<(usize, Outcome)> {
     let is_long = |number: &usize| matches!(plan.asks[*number].question.what, What::Bulk { .. });
     let (long, short): (Vec<usize>, Vec<usize>) = numbers.iter().copied().partition(is_long);
-    let found = if short.is_empty() { Vec::new() } else { ask_pod(&short, ANSWER_TIMEOUTS[0]).await };
+    let found = if short.is_empty() {
+        Vec::new()
+    } else {
+        ask_pod(&short, ANSWER_TIMEOUTS[0]).await
+    };
     let mut heard: Vec<(usize, Outcome)> = short.into_iter().zip(found).collect();
     for number in long {
         let path = plan.asks[number].path;
         let is_stuck = stuck.lock().contains(&path);
-        let found = if is_stuck { Some(Outcome::Skipped) } else { ask_pod(&[number], ANSWER_TIMEOUTS[1]).await.pop() };
+        let found = if is_stuck {
+            Some(Outcome::Skipped)
+        } else {
+            ask_pod(&[number], ANSWER_TIMEOUTS[1]).await.pop()
+        };
         if matches!(found, Some(Outcome::TestResult(Err(_)))) {
             stuck.lock().insert(path);
         }
@@ -288,13 +349,23 @@ async fn ask_pod(
         return vec![Outcome::Late; numbers.len()];
     }
     let request = Request {
-        questions: numbers.iter().map(|number| plan.asks[*number].question.clone()).collect(),
+        questions: numbers
+            .iter()
+            .map(|number| plan.asks[*number].question.clone())
+            .collect(),
         timeout_millis: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
         at_once: MAX_OPEN_QUESTIONS,
         token: None,
     };
     let location = &setup.locations[asker];
-    let answers = probes::ask(&location.cluster, &location.namespace, &setup.scene.probers[asker].pod, &request, limit).await;
+    let answers = probes::ask(
+        &location.cluster,
+        &location.namespace,
+        &setup.scene.probers[asker].pod,
+        &request,
+        limit,
+    )
+    .await;
     outcomes(numbers.len(), answers)
 }
 
@@ -316,13 +387,21 @@ fn outcomes(questions: usize, answers: Answers) -> Vec<Outcome> {
 
 fn matrix(scene: &Scene, plan: &Plan, heard: &[Outcome]) -> Matrix {
     let judgement = judge(plan, heard);
-    let passes =
-        |is: &dyn Fn(&plan::Ask) -> bool| plan.asks.iter().zip(heard).any(|(ask, heard)| is(ask) && check(ask, heard).is_ok());
+    let passes = |is: &dyn Fn(&plan::Ask) -> bool| {
+        plan.asks
+            .iter()
+            .zip(heard)
+            .any(|(ask, heard)| is(ask) && check(ask, heard).is_ok())
+    };
     let cluster = |number: usize| scene.clusters[number].name.clone();
     let paths = judgement.paths.iter().map(|(path, state)| {
         let (state, millis, message) = match state {
             State::Good { millis } => (PathState::Ok, *millis, None),
-            State::Bad { failed, asked } => (PathState::Failed, None, Some(format!("{failed} of {asked} questions"))),
+            State::Bad { failed, asked } => (
+                PathState::Failed,
+                None,
+                Some(format!("{failed} of {asked} questions")),
+            ),
             State::Missing(why) => (PathState::Failed, None, Some(why.clone())),
             State::Closed(why) => (PathState::Closed, None, Some(why.clone())),
         };
@@ -338,7 +417,11 @@ fn matrix(scene: &Scene, plan: &Plan, heard: &[Outcome]) -> Matrix {
     });
     let from = |asker: usize| {
         let asker = &scene.probers[asker];
-        if asker.kind == From::Node { format!("node {}", asker.node) } else { format!("{} on {}", asker.pod, asker.node) }
+        if asker.kind == From::Node {
+            format!("node {}", asker.node)
+        } else {
+            format!("{} on {}", asker.pod, asker.node)
+        }
     };
     let lost = plan.lost.iter().map(|lost| ReportedFailure {
         path: path_words(scene, lost.path),
@@ -352,12 +435,22 @@ fn matrix(scene: &Scene, plan: &Plan, heard: &[Outcome]) -> Matrix {
         happened: plain(&failure.trouble.to_string()),
         advice: plain(&advice::advice(scene, failure, passes)),
     });
-    Matrix { clusters: participants(scene, plan, heard), paths: paths.collect(), failures: lost.chain(failures).collect() }
+    Matrix {
+        clusters: participants(scene, plan, heard),
+        paths: paths.collect(),
+        failures: lost.chain(failures).collect(),
+    }
 }
 
 fn path_words(scene: &Scene, path: Path) -> String {
     let cluster = |number: usize| &scene.clusters[number].name;
-    format!("{} {} to {} {}", cluster(path.from.0), path.from.1.word(), cluster(path.to.0), path.to.1.word())
+    format!(
+        "{} {} to {} {}",
+        cluster(path.from.0),
+        path.from.1.word(),
+        cluster(path.to.0),
+        path.to.1.word()
+    )
 }
 
 /// The participants. Remote pods report their node themselves.
@@ -369,11 +462,23 @@ fn participants(scene: &Scene, plan: &Plan, heard: &[Outcome]) -> Vec<Participan
         }
     }
     let of = |(number, member): (usize, &scene::Member)| {
-        let pods: Vec<String> = scene.pods(number).map(|prober| prober.pod.clone()).collect();
-        let mut nodes: Vec<String> = pods.iter().filter_map(|pod| ran_on.get(pod.as_str())).map(|&node| plain(node)).collect();
+        let pods: Vec<String> = scene
+            .pods(number)
+            .map(|prober| prober.pod.clone())
+            .collect();
+        let mut nodes: Vec<String> = pods
+            .iter()
+            .filter_map(|pod| ran_on.get(pod.as_str()))
+            .map(|&node| plain(node))
+            .collect();
         nodes.sort();
         nodes.dedup();
-        Participants { cluster: member.name.clone(), nodes, pods, left_out: member.left_out.clone() }
+        Participants {
+            cluster: member.name.clone(),
+            nodes,
+            pods,
+            left_out: member.left_out.clone(),
+        }
     };
     scene.clusters.iter().enumerate().map(of).collect()
 }

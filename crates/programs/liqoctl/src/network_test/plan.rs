@@ -93,10 +93,8 @@ pub struct Untestable {
 const NO_ADDRESS: &str = "a remote pod gets its address here when its provider reports it: see `kubectl describe pod`, `liqoctl status`, and `liqoctl doctor`";
 const OUTSIDE: &str = "a cluster announces only known ranges of pods: set all of them with `liqoctl install --set network.podCIDRs=...` in the \
     cluster of that pod (`liqoctl doctor` there, pod-addresses)";
-const NO_STAND_IN: &str =
-    "nodes are seen as addresses of network.externalCIDRs: `liqoctl doctor` in both clusters (own-ranges, network-agreed)";
-const NO_PORT: &str =
-    "the API server did not assign it: `kubectl describe service`, and the range of node ports of the API server";
+const NO_STAND_IN: &str = "nodes are seen as addresses of network.externalCIDRs: `liqoctl doctor` in both clusters (own-ranges, network-agreed)";
+const NO_PORT: &str = "the API server did not assign it: `kubectl describe service`, and the range of node ports of the API server";
 
 /// Plans all questions of this scene.
 pub fn plan(scene: &Scene) -> Plan {
@@ -105,8 +103,18 @@ pub fn plan(scene: &Scene) -> Plan {
     for (number, asker) in scene.probers.iter().enumerate() {
         for target in clusters.clone() {
             for to in [To::Pod, To::Service, To::NodePort] {
-                let path = Path { from: (asker.cluster, asker.kind), to: (target, to) };
-                let mut questions = Questions { scene, number, asker, target, path, plan: &mut plan };
+                let path = Path {
+                    from: (asker.cluster, asker.kind),
+                    to: (target, to),
+                };
+                let mut questions = Questions {
+                    scene,
+                    number,
+                    asker,
+                    target,
+                    path,
+                    plan: &mut plan,
+                };
                 match questions.obstacle() {
                     Some(Obstacle::Closed(why)) => drop(plan.closed.insert(path, why)),
                     Some(Obstacle::Missing(why)) => drop(plan.missing.insert(path, why)),
@@ -135,7 +143,12 @@ struct Questions<'a> {
 impl Questions<'_> {
     /// Reason why no question can be asked.
     fn obstacle(&self) -> Option<Obstacle> {
-        let Self { scene, asker, target, .. } = self;
+        let Self {
+            scene,
+            asker,
+            target,
+            ..
+        } = self;
         let (from, to) = (&scene.clusters[asker.cluster], &scene.clusters[*target]);
         let home = &scene.clusters[0].name;
         for member in [from, to] {
@@ -159,11 +172,18 @@ impl Questions<'_> {
         }
         let addresses: Vec<IpAddr> = pods.flat_map(|pod| &pod.addresses).copied().collect();
         if addresses.is_empty() {
-            return Some(Obstacle::Missing(format!("the pods in {} have no address at {home}", to.name)));
+            return Some(Obstacle::Missing(format!(
+                "the pods in {} have no address at {home}",
+                to.name
+            )));
         }
         // Home decides whether two providers reach each other, and both have to allow it.
         let is_leaf_to_leaf = asker.cluster != *target && asker.cluster != 0 && *target != 0;
-        if is_leaf_to_leaf && addresses.iter().all(|address| scene.sees(asker).address(*address).is_none()) {
+        if is_leaf_to_leaf
+            && addresses
+                .iter()
+                .all(|address| scene.sees(asker).address(*address).is_none())
+        {
             if from.transit && to.transit {
                 return Some(Obstacle::Missing(format!(
                     "{home} should forward packets between {} and {} (spec.network.transit of its PeeringPolicies), but {} does not see the other's pods: \
@@ -194,23 +214,40 @@ impl Questions<'_> {
     fn add(&mut self, whom: &str, to: &str, what: What, expected: Expected) {
         let how = match &what {
             What::Tcp => "by TCP".to_owned(),
-            What::Udp { bytes } if *bytes > usize::from(MAX_PACKET_LEN) => format!("by UDP with {bytes} bytes, fragmented,"),
+            What::Udp { bytes } if *bytes > usize::from(MAX_PACKET_LEN) => {
+                format!("by UDP with {bytes} bytes, fragmented,")
+            }
             What::Udp { .. } => "by UDP".to_owned(),
             What::Bulk { bytes } => format!("by TCP with {} kB there and back", bytes / 1_000),
             What::Path { .. } => "with packets that may not be fragmented".to_owned(),
             _ => "by name".to_owned(),
         };
         let words = format!("{whom} {how} at {to}");
-        let question = Question { to: to.to_owned(), what };
-        self.plan.asks.push(Ask { asker: self.number, path: self.path, words, question, expected });
+        let question = Question {
+            to: to.to_owned(),
+            what,
+        };
+        self.plan.asks.push(Ask {
+            asker: self.number,
+            path: self.path,
+            words,
+            question,
+            expected,
+        });
     }
 
     fn lose(&mut self, words: String, why: String, advice: &'static str) {
-        self.plan.lost.push(Untestable { asker: self.number, path: self.path, words, why, advice });
+        self.plan.lost.push(Untestable {
+            asker: self.number,
+            path: self.path,
+            words,
+            why,
+            advice,
+        });
     }
 
-    /// The addresses of a pod as another pod or a node sees them, and why others are not visible, with advice. Leaves out an address family
-    /// that the cluster and home do not share.
+    /// The addresses of a pod as another pod or a node sees them, and why others are not visible,
+    /// with advice. Leaves out an address family that the cluster and home do not share.
     fn seen(&self, by: &Prober, pod: &Prober) -> (Vec<IpAddr>, Vec<(String, &'static str)>) {
         let (member, view) = (&self.scene.clusters[by.cluster], self.scene.sees(by));
         let (mut seen, mut unseen) = (Vec::new(), Vec::new());
@@ -218,20 +255,31 @@ impl Questions<'_> {
             match view.address(address) {
                 Some(address) => seen.push(address),
                 None if member.shares(address.is_ipv4()) => unseen.push((
-                    format!("{} has the address {address}, which is in no prefix that {} knows", pod.pod, member.name),
+                    format!(
+                        "{} has the address {address}, which is in no prefix that {} knows",
+                        pod.pod, member.name
+                    ),
                     OUTSIDE,
                 )),
                 None => {}
             }
         }
         if seen.is_empty() && unseen.is_empty() {
-            let known = if pod.addresses.is_empty() { "no address" } else { "no address of a family that both clusters have" };
-            unseen.push((format!("{} has {known} at {}", pod.pod, self.scene.clusters[0].name), NO_ADDRESS));
+            let known = if pod.addresses.is_empty() {
+                "no address"
+            } else {
+                "no address of a family that both clusters have"
+            };
+            unseen.push((
+                format!("{} has {known} at {}", pod.pod, self.scene.clusters[0].name),
+                NO_ADDRESS,
+            ));
         }
         (seen, unseen)
     }
 
-    /// Whether the asker has an address of this family, as far as its addresses are known. Remote nodes have fallback addresses.
+    /// Whether the asker has an address of this family, as far as its addresses are known. Remote
+    /// nodes have fallback addresses.
     fn has_family(&self, of: IpAddr) -> bool {
         let own: BTreeSet<IpAddr> = match self.asker.kind {
             From::Pod => self.asker.addresses.iter().copied().collect(),
@@ -245,32 +293,56 @@ impl Questions<'_> {
     fn views(&self) -> Vec<&'_ Prober> {
         let mut views: Vec<&Prober> = Vec::new();
         for pod in self.scene.pods(self.target) {
-            if views.iter().all(|known| self.scene.sees(known) != self.scene.sees(pod)) {
+            if views
+                .iter()
+                .all(|known| self.scene.sees(known) != self.scene.sees(pod))
+            {
                 views.push(pod);
             }
         }
         views
     }
 
-    /// The source addresses that pods see if the asker calls them by their addresses; nothing if any is right, or if nobody knows. A missing
-    /// address that should be known is an error.
+    /// The source addresses that pods see if the asker calls them by their addresses; nothing if
+    /// any is right, or if nobody knows. A missing address that should be known is an error.
     fn own_address(&mut self) -> Option<BTreeSet<IpAddr>> {
-        if self.views().into_iter().any(|pod| matches!(self.scene.sees(pod), Sees::Nothing(_))) {
+        if self
+            .views()
+            .into_iter()
+            .any(|pod| matches!(self.scene.sees(pod), Sees::Nothing(_)))
+        {
             return None;
         }
         let (known, unknown): (BTreeSet<IpAddr>, Vec<_>) = match self.asker.kind {
             From::Pod => {
-                let all: Vec<_> = self.views().into_iter().map(|pod| self.seen(pod, self.asker)).collect();
+                let all: Vec<_> = self
+                    .views()
+                    .into_iter()
+                    .map(|pod| self.seen(pod, self.asker))
+                    .collect();
                 let (seen, unseen): (Vec<_>, Vec<_>) = all.into_iter().unzip();
-                (seen.into_iter().flatten().collect(), unseen.into_iter().flatten().collect())
+                (
+                    seen.into_iter().flatten().collect(),
+                    unseen.into_iter().flatten().collect(),
+                )
             }
             // Within one cluster it may be any address of the node.
             From::Node if self.is_near() => return None,
             From::Node => {
-                let (from, to) = (&self.scene.clusters[self.asker.cluster].name, &self.scene.clusters[self.target].name);
+                let (from, to) = (
+                    &self.scene.clusters[self.asker.cluster].name,
+                    &self.scene.clusters[self.target].name,
+                );
                 let known = self.stand_ins();
-                let why = (format!("{to} knows no fallback address for the nodes of {from}"), NO_STAND_IN);
-                let unknown = if known.is_empty() { vec![why] } else { Vec::new() };
+                let why = (
+                    format!("{to} knows no fallback address for the nodes of {from}"),
+                    NO_STAND_IN,
+                );
+                let unknown = if known.is_empty() {
+                    vec![why]
+                } else {
+                    Vec::new()
+                };
                 (known, unknown)
             }
         };
@@ -283,11 +355,16 @@ impl Questions<'_> {
     /// The fallback addresses of the asker's node, as the asked pods see them.
     fn stand_ins(&self) -> BTreeSet<IpAddr> {
         let all = &self.scene.clusters[self.asker.cluster].stand_ins;
-        let seen = |pod: &Prober| all.iter().filter_map(|&address| self.scene.sees(pod).address(address)).collect::<Vec<_>>();
+        let seen = |pod: &Prober| {
+            all.iter()
+                .filter_map(|&address| self.scene.sees(pod).address(address))
+                .collect::<Vec<_>>()
+        };
         self.views().into_iter().flat_map(seen).collect()
     }
 
-    /// The same for a call to a Service: the source may be the asker's node. Within one cluster that can be any address.
+    /// The same for a call to a Service: the source may be the asker's node. Within one cluster
+    /// that can be any address.
     fn own_addresses(&mut self) -> Option<BTreeSet<IpAddr>> {
         if self.is_near() {
             return None;
@@ -301,28 +378,62 @@ impl Questions<'_> {
         let (scene, asker) = (self.scene, self.asker);
         let is_first = !self.plan.asks.iter().any(|ask| ask.path == self.path);
         let mut bytes = if is_first { BULK } else { SOME };
-        let others: Vec<&Prober> = scene.pods(self.target).filter(|pod| pod.pod != asker.pod).collect();
-        let sources = if others.is_empty() { None } else { self.own_address() };
+        let others: Vec<&Prober> = scene
+            .pods(self.target)
+            .filter(|pod| pod.pod != asker.pod)
+            .collect();
+        let sources = if others.is_empty() {
+            None
+        } else {
+            self.own_address()
+        };
         for pod in others {
             let (seen, mut unseen) = self.seen(asker, pod);
-            let reached: Vec<IpAddr> = seen.iter().copied().filter(|address| self.has_family(*address)).collect();
+            let reached: Vec<IpAddr> = seen
+                .iter()
+                .copied()
+                .filter(|address| self.has_family(*address))
+                .collect();
             if !seen.is_empty() && reached.is_empty() {
-                let advice = if asker.kind == From::Node { NO_STAND_IN } else { NO_ADDRESS };
-                unseen.push((format!("{} has no address of a family that the asker has", pod.pod), advice));
+                let advice = if asker.kind == From::Node {
+                    NO_STAND_IN
+                } else {
+                    NO_ADDRESS
+                };
+                unseen.push((
+                    format!("{} has no address of a family that the asker has", pod.pod),
+                    advice,
+                ));
             }
             for (why, advice) in unseen {
                 self.lose(format!("{} cannot be asked", pod.pod), why, advice);
             }
             for address in reached {
                 let to = SocketAddr::new(address, PORT).to_string();
-                let expected = Expected::Answer { pods: [pod.pod.clone()].into(), sources: sources.clone() };
-                for what in [What::Tcp, What::Udp { bytes: 0 }, What::Udp { bytes: FRAGMENTED_LEN }] {
+                let expected = Expected::Answer {
+                    pods: [pod.pod.clone()].into(),
+                    sources: sources.clone(),
+                };
+                for what in [
+                    What::Tcp,
+                    What::Udp { bytes: 0 },
+                    What::Udp {
+                        bytes: FRAGMENTED_LEN,
+                    },
+                ] {
                     self.add(&pod.pod, &to, what, expected.clone());
                 }
                 if !self.is_near() {
                     self.add(&pod.pod, &to, What::Bulk { bytes }, expected);
                     bytes = SOME;
-                    self.add(&pod.pod, &to, What::Path { largest: MAX_PACKET_LEN }, Expected::Path);
+                    self.add(
+                        &pod.pod,
+                        &to,
+                        What::Path {
+                            largest: MAX_PACKET_LEN,
+                        },
+                        Expected::Path,
+                    );
                 }
             }
         }
@@ -334,7 +445,10 @@ impl Questions<'_> {
         let namespace = &scene.clusters[self.asker.cluster].namespace;
         let pods: BTreeSet<String> = scene.pods(self.target).map(|pod| pod.pod.clone()).collect();
         let whom = format!("Service {}", service.name);
-        let expected = Expected::Answer { pods, sources: self.own_addresses() };
+        let expected = Expected::Answer {
+            pods,
+            sources: self.own_addresses(),
+        };
         let full = format!("{}.{namespace}.svc:{PORT}", service.name);
         let mut names = vec![full.clone()];
         if self.asker.kind == From::Pod {
@@ -342,32 +456,64 @@ impl Questions<'_> {
         }
         if self.asker.cluster == 0 {
             if service.addresses.is_empty() {
-                self.lose(format!("{whom} cannot be asked by its address"), "it has none".to_owned(), NO_PORT);
+                self.lose(
+                    format!("{whom} cannot be asked by its address"),
+                    "it has none".to_owned(),
+                    NO_PORT,
+                );
             }
-            let own = service.addresses.iter().filter(|address| self.has_family(**address));
+            let own = service
+                .addresses
+                .iter()
+                .filter(|address| self.has_family(**address));
             names.extend(own.map(|address| SocketAddr::new(*address, PORT).to_string()));
         }
         for name in &names {
             self.add(&whom, name, What::Tcp, expected.clone());
         }
         self.add(&whom, &full, What::Udp { bytes: 0 }, expected);
-        let addresses = scene.pods(self.target).flat_map(|pod| scene.in_services(pod, scene.sees(self.asker))).collect();
+        let addresses = scene
+            .pods(self.target)
+            .flat_map(|pod| scene.in_services(pod, scene.sees(self.asker)))
+            .collect();
         let each = format!("{}-each.{namespace}.svc:{PORT}", service.name);
-        self.add(&format!("Service {}-each", service.name), &each, What::Resolve, Expected::Addresses(addresses));
+        self.add(
+            &format!("Service {}-each", service.name),
+            &each,
+            What::Resolve,
+            Expected::Addresses(addresses),
+        );
     }
 
     fn node_port(&mut self) {
         let scene = self.scene;
         let service = &scene.clusters[self.target].service;
         let Some((tcp, udp)) = service.node_ports else {
-            return self.lose(format!("Service {} cannot be asked", service.name), "it has no node ports".to_owned(), NO_PORT);
+            return self.lose(
+                format!("Service {} cannot be asked", service.name),
+                "it has no node ports".to_owned(),
+                NO_PORT,
+            );
         };
         let pods: BTreeSet<String> = scene.pods(self.target).map(|pod| pod.pod.clone()).collect();
-        let expected = Expected::Answer { pods, sources: self.own_addresses() };
+        let expected = Expected::Answer {
+            pods,
+            sources: self.own_addresses(),
+        };
         for (node, address) in &scene.nodes {
             let whom = format!("Service {} on node {node}", service.name);
-            self.add(&whom, &SocketAddr::new(*address, tcp).to_string(), What::Tcp, expected.clone());
-            self.add(&whom, &SocketAddr::new(*address, udp).to_string(), What::Udp { bytes: 0 }, expected.clone());
+            self.add(
+                &whom,
+                &SocketAddr::new(*address, tcp).to_string(),
+                What::Tcp,
+                expected.clone(),
+            );
+            self.add(
+                &whom,
+                &SocketAddr::new(*address, udp).to_string(),
+                What::Udp { bytes: 0 },
+                expected.clone(),
+            );
         }
     }
 }

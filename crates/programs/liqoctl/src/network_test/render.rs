@@ -33,37 +33,85 @@ impl To {
 
 /// All matrices, and advice for failures.
 pub fn render(found: &TestResult, paint: Paint) -> String {
-    let left = found.left.iter().map(|left| format!("{} {left}", paint.bad("LEFT")));
-    found.matrices.iter().map(|matrix| one(matrix, paint)).chain(left).collect::<Vec<_>>().join("\n\n")
+    let left = found
+        .left
+        .iter()
+        .map(|left| format!("{} {left}", paint.bad("LEFT")));
+    found
+        .matrices
+        .iter()
+        .map(|matrix| one(matrix, paint))
+        .chain(left)
+        .collect::<Vec<_>>()
+        .join("\n\n")
 }
 
 fn one(matrix: &Matrix, paint: Paint) -> String {
     let mut blocks = vec![table(matrix, paint)];
     let nodes = matrix.clusters.iter().map(|cluster| {
-        let on = if cluster.nodes.is_empty() { "nowhere".to_owned() } else { cluster.nodes.join(", ") };
+        let on = if cluster.nodes.is_empty() {
+            "nowhere".to_owned()
+        } else {
+            cluster.nodes.join(", ")
+        };
         format!("{} on {on}", cluster.cluster)
     });
-    blocks.push(paint.faint(&format!("Pods ran in {}.", nodes.collect::<Vec<_>>().join("; in "))));
-    let closed: BTreeSet<&str> =
-        matrix.paths.iter().filter(|path| path.state == PathState::Closed).filter_map(|path| path.message.as_deref()).collect();
+    blocks.push(paint.faint(&format!(
+        "Pods ran in {}.",
+        nodes.collect::<Vec<_>>().join("; in ")
+    )));
+    let closed: BTreeSet<&str> = matrix
+        .paths
+        .iter()
+        .filter(|path| path.state == PathState::Closed)
+        .filter_map(|path| path.message.as_deref())
+        .collect();
     blocks.extend(closed.iter().map(|why| paint.faint(&format!("-  {why}."))));
-    let missing = matrix.paths.iter().filter(|path| path.state == PathState::Failed);
+    let missing = matrix
+        .paths
+        .iter()
+        .filter(|path| path.state == PathState::Failed);
     let mut text = blocks.join("\n");
     for path in missing {
-        let title = format!("{} {} to {} {}", path.from_cluster, path.from.word(), path.to_cluster, path.to.word());
-        let failures: Vec<_> = matrix.failures.iter().filter(|failure| failure.path == title).collect();
-        let why = path.message.as_ref().map(|message| format!(": {message}")).unwrap_or_default();
-        let mut lines = vec![format!("\n\n{} {}{why}", paint.bad("FAILED"), paint.strong(&title))];
+        let title = format!(
+            "{} {} to {} {}",
+            path.from_cluster,
+            path.from.word(),
+            path.to_cluster,
+            path.to.word()
+        );
+        let failures: Vec<_> = matrix
+            .failures
+            .iter()
+            .filter(|failure| failure.path == title)
+            .collect();
+        let why = path
+            .message
+            .as_ref()
+            .map(|message| format!(": {message}"))
+            .unwrap_or_default();
+        let mut lines = vec![format!(
+            "\n\n{} {}{why}",
+            paint.bad("FAILED"),
+            paint.strong(&title)
+        )];
         let mut advised = "";
         for failure in failures.iter().take(MAX_SHOWN) {
             lines.push(format!("\n  {}: {}", failure.tried, failure.happened));
             if failure.advice != advised {
-                lines.push(format!("\n    {} {}", paint.unsure("what to do:"), failure.advice));
+                lines.push(format!(
+                    "\n    {} {}",
+                    paint.unsure("what to do:"),
+                    failure.advice
+                ));
                 advised = &failure.advice;
             }
         }
         if failures.len() > MAX_SHOWN {
-            lines.push(format!("\n  and {} more (`-o json` shows all)", failures.len() - MAX_SHOWN));
+            lines.push(format!(
+                "\n  and {} more (`-o json` shows all)",
+                failures.len() - MAX_SHOWN
+            ));
         }
         text += &lines.concat();
     }
@@ -71,7 +119,9 @@ fn one(matrix: &Matrix, paint: Paint) -> String {
         for LeftOut { node, why } in &cluster.left_out {
             let title = paint.strong(&format!("node {node} of {} takes no part", cluster.cluster));
             let (failed, advice) = (paint.bad("FAILED"), paint.unsure("what to do:"));
-            let block = format!("\n\n{failed} {title}: {why}\n    {advice} `liqoctl doctor` in that cluster says more");
+            let block = format!(
+                "\n\n{failed} {title}: {why}\n    {advice} `liqoctl doctor` in that cluster says more"
+            );
             text += &block;
         }
     }
@@ -80,22 +130,42 @@ fn one(matrix: &Matrix, paint: Paint) -> String {
 
 fn table(matrix: &Matrix, paint: Paint) -> String {
     // In the order of the clusters. Paths may be missing: a single pod has no neighbour to ask.
-    let clusters = || matrix.clusters.iter().map(|cluster| cluster.cluster.as_str());
+    let clusters = || {
+        matrix
+            .clusters
+            .iter()
+            .map(|cluster| cluster.cluster.as_str())
+    };
     let rows: Vec<(&str, From)> = clusters()
         .flat_map(|cluster| [From::Pod, From::Node].map(|from| (cluster, from)))
-        .filter(|row| matrix.paths.iter().any(|path| (path.from_cluster.as_str(), path.from) == *row))
+        .filter(|row| {
+            matrix
+                .paths
+                .iter()
+                .any(|path| (path.from_cluster.as_str(), path.from) == *row)
+        })
         .collect();
     let columns: Vec<(&str, To)> = clusters()
         .flat_map(|cluster| [To::Pod, To::Service, To::NodePort].map(|to| (cluster, to)))
-        .filter(|column| matrix.paths.iter().any(|path| (path.to_cluster.as_str(), path.to) == *column))
+        .filter(|column| {
+            matrix
+                .paths
+                .iter()
+                .any(|path| (path.to_cluster.as_str(), path.to) == *column)
+        })
         .collect();
-    let header: Vec<String> = columns.iter().map(|(cluster, to)| format!("{cluster} {}", to.word())).collect();
-    let header: Vec<&str> = std::iter::once("FROM \\ TO").chain(header.iter().map(String::as_str)).collect();
+    let header: Vec<String> = columns
+        .iter()
+        .map(|(cluster, to)| format!("{cluster} {}", to.word()))
+        .collect();
+    let header: Vec<&str> = std::iter::once("FROM \\ TO")
+        .chain(header.iter().map(String::as_str))
+        .collect();
     let cell = |row: (&str, From), column: (&str, To)| {
-        let path = matrix
-            .paths
-            .iter()
-            .find(|path| (path.from_cluster.as_str(), path.from) == row && (path.to_cluster.as_str(), path.to) == column);
+        let path = matrix.paths.iter().find(|path| {
+            (path.from_cluster.as_str(), path.from) == row
+                && (path.to_cluster.as_str(), path.to) == column
+        });
         match path.map(|path| (path.state, path.millis)) {
             Some((PathState::Ok, Some(millis))) => paint.good(&format!("ok {millis:.1} ms")),
             Some((PathState::Ok, None)) => paint.good("ok"),
@@ -105,7 +175,9 @@ fn table(matrix: &Matrix, paint: Paint) -> String {
     };
     let lines = rows.iter().map(|row| {
         let title = format!("{} {}", row.0, row.1.word());
-        std::iter::once(title).chain(columns.iter().map(|column| cell(*row, *column))).collect()
+        std::iter::once(title)
+            .chain(columns.iter().map(|column| cell(*row, *column)))
+            .collect()
     });
     output::table(&header, lines)
 }

@@ -1,4 +1,5 @@
-//! The participants, and how each cluster sees the others. Questions and judgements depend on nothing else.
+//! The participants, and how each cluster sees the others. Questions and judgements depend on
+//! nothing else.
 
 use std::{collections::BTreeSet, net::IpAddr};
 
@@ -42,7 +43,10 @@ impl Member {
     pub fn shares(&self, is_ipv4: bool) -> bool {
         match &self.sees {
             Sees::Itself => true,
-            Sees::By(maps) => maps.exported.pairs().any(|(here, _)| here.0.addr().is_ipv4() == is_ipv4),
+            Sees::By(maps) => maps
+                .exported
+                .pairs()
+                .any(|(here, _)| here.0.addr().is_ipv4() == is_ipv4),
             Sees::Unwanted(_) | Sees::Nothing(_) => false,
         }
     }
@@ -113,25 +117,38 @@ pub struct Prober {
     pub node: String,
     /// A pod's addresses, as home knows them, one of each family that it has.
     pub addresses: Vec<IpAddr>,
-    /// The view of home from the cluster that runs it, if that is a cluster behind its own one: a broker offloads pods on.
+    /// The view of home from the cluster that runs it, if that is a cluster behind its own one: a
+    /// broker offloads pods on.
     pub behind: Option<Sees>,
 }
 
 impl Scene {
     /// The view that a pod or node has of home.
     pub fn sees<'a>(&'a self, prober: &'a Prober) -> &'a Sees {
-        prober.behind.as_ref().unwrap_or(&self.clusters[prober.cluster].sees)
+        prober
+            .behind
+            .as_ref()
+            .unwrap_or(&self.clusters[prober.cluster].sees)
     }
 
     /// The addresses of a pod in the endpoints of its Services, as a cluster sees them.
     pub fn in_services(&self, pod: &Prober, by: &Sees) -> Vec<IpAddr> {
         let service = &self.clusters[pod.cluster].service;
-        let of_service = pod.addresses.iter().filter(|own| service.addresses.iter().any(|one| one.is_ipv4() == own.is_ipv4()));
-        of_service.filter_map(|address| by.address(*address)).collect()
+        let of_service = pod.addresses.iter().filter(|own| {
+            service
+                .addresses
+                .iter()
+                .any(|one| one.is_ipv4() == own.is_ipv4())
+        });
+        of_service
+            .filter_map(|address| by.address(*address))
+            .collect()
     }
 
     /// The pods of a cluster that are asked.
     pub fn pods(&self, cluster: usize) -> impl Iterator<Item = &Prober> {
-        self.probers.iter().filter(move |prober| prober.cluster == cluster && prober.kind == From::Pod)
+        self.probers
+            .iter()
+            .filter(move |prober| prober.cluster == cluster && prober.kind == From::Pod)
     }
 }

@@ -1,4 +1,5 @@
-//! Prepares the test: reads the clusters, creates namespaces, pods and Services, and waits for them.
+//! Prepares the test: reads the clusters, creates namespaces, pods and Services, and waits for
+//! them.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,7 +12,10 @@ use anyhow::Context as _;
 use futures::future::try_join_all;
 use ipnet::IpNet;
 use k8s_openapi::api::{
-    core::v1::{Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod, Service as ServiceObject},
+    core::v1::{
+        Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod,
+        Service as ServiceObject,
+    },
     discovery::v1::EndpointSlice,
 };
 use kube::{
@@ -20,7 +24,8 @@ use kube::{
 };
 use liqo_api::policies::{PolicyPeer, of_peer};
 use liqo_api::{
-    ClusterConfig, ClusterId, ForeignCluster, PeeringIntent, PeeringPolicy, SYSTEM_NAMESPACE, TunnelEndpoint, labels, links,
+    ClusterConfig, ClusterId, ForeignCluster, PeeringIntent, PeeringPolicy, SYSTEM_NAMESPACE,
+    TunnelEndpoint, labels, links,
 };
 use liqo_network_model::{PeerMaps, There, map::fallback, spread::BUCKETS};
 use liqo_network_probe::PORT;
@@ -84,7 +89,9 @@ pub struct ProberLocation {
 pub async fn members(clusters: &[Cluster]) -> anyhow::Result<Vec<KnownCluster>> {
     let mut all: Vec<KnownCluster> = Vec::new();
     for cluster in clusters {
-        let known = known(cluster).await.with_context(|| format!("reading cluster {}", cluster.context))?;
+        let known = known(cluster)
+            .await
+            .with_context(|| format!("reading cluster {}", cluster.context))?;
         if all.iter().all(|other| other.id != known.id) {
             all.push(known);
         }
@@ -96,9 +103,21 @@ async fn known(cluster: &Cluster) -> anyhow::Result<KnownCluster> {
     let installed = cluster.installed().await?;
     let everything = ListParams::default();
     let nodes: Api<Node> = Api::all(cluster.client.clone());
-    let (mut virtual_nodes, mut asleep): (BTreeMap<ClusterId, Vec<String>>, BTreeMap<_, Vec<_>>) = Default::default();
-    for node in nodes.list(&probes::real_virtual_nodes()).await.doing("list the virtual nodes")?.items {
-        let Some(id) = node.labels().get(labels::REMOTE_CLUSTER_ID).and_then(|id| id.parse::<ClusterId>().ok()) else { continue };
+    let (mut virtual_nodes, mut asleep): (BTreeMap<ClusterId, Vec<String>>, BTreeMap<_, Vec<_>>) =
+        Default::default();
+    for node in nodes
+        .list(&probes::real_virtual_nodes())
+        .await
+        .doing("list the virtual nodes")?
+        .items
+    {
+        let Some(id) = node
+            .labels()
+            .get(labels::REMOTE_CLUSTER_ID)
+            .and_then(|id| id.parse::<ClusterId>().ok())
+        else {
+            continue;
+        };
         if readiness::node(&node) {
             virtual_nodes.entry(id).or_default().push(node.name_any());
         } else {
@@ -106,19 +125,38 @@ async fn known(cluster: &Cluster) -> anyhow::Result<KnownCluster> {
         }
     }
     let foreign: Api<ForeignCluster> = Api::all(cluster.client.clone());
-    let foreign = list_or_none(&foreign, &everything).await.doing("list the peers")?;
+    let foreign = list_or_none(&foreign, &everything)
+        .await
+        .doing("list the peers")?;
     let endpoints: Api<TunnelEndpoint> = Api::namespaced(cluster.client.clone(), SYSTEM_NAMESPACE);
-    let endpoints = list_or_none(&endpoints, &everything).await.doing("list the tunnel endpoints")?;
+    let endpoints = list_or_none(&endpoints, &everything)
+        .await
+        .doing("list the tunnel endpoints")?;
     let policies: Api<PeeringPolicy> = Api::all(cluster.client.clone());
-    let policies = list_or_none(&policies, &everything).await.doing("list the policies")?;
+    let policies = list_or_none(&policies, &everything)
+        .await
+        .doing("list the policies")?;
     let policies: Vec<Arc<PeeringPolicy>> = policies.into_iter().map(Arc::new).collect();
     let transits = |peer: &&ForeignCluster| {
-        let held = of_peer(&policies, &PolicyPeer::new(&peer.spec.cluster_id, Some(peer)));
-        held.first().is_some_and(|policy| policy.spec.network.transit)
+        let held = of_peer(
+            &policies,
+            &PolicyPeer::new(&peer.spec.cluster_id, Some(peer)),
+        );
+        held.first()
+            .is_some_and(|policy| policy.spec.network.transit)
     };
-    let transit = foreign.iter().filter(transits).map(|peer| peer.spec.cluster_id.clone()).collect();
-    let status = endpoints.iter().filter_map(|endpoint| endpoint.status.as_ref());
-    let gateways: Vec<String> = status.flat_map(|status| &status.gateways).map(|gateway| gateway.node.clone()).collect();
+    let transit = foreign
+        .iter()
+        .filter(transits)
+        .map(|peer| peer.spec.cluster_id.clone())
+        .collect();
+    let status = endpoints
+        .iter()
+        .filter_map(|endpoint| endpoint.status.as_ref());
+    let gateways: Vec<String> = status
+        .flat_map(|status| &status.gateways)
+        .map(|gateway| gateway.node.clone())
+        .collect();
     let nodes = probes::nodes(cluster, &gateways).await?;
     Ok(KnownCluster {
         cluster: cluster.clone(),
@@ -127,8 +165,14 @@ async fn known(cluster: &Cluster) -> anyhow::Result<KnownCluster> {
         config: installed.config,
         virtual_nodes,
         asleep,
-        foreign: foreign.into_iter().map(|one| (one.spec.cluster_id.clone(), one)).collect(),
-        endpoints: endpoints.into_iter().map(|one| (one.spec.cluster_id.clone(), one)).collect(),
+        foreign: foreign
+            .into_iter()
+            .map(|one| (one.spec.cluster_id.clone(), one))
+            .collect(),
+        endpoints: endpoints
+            .into_iter()
+            .map(|one| (one.spec.cluster_id.clone(), one))
+            .collect(),
         transit,
         nodes: nodes.ready,
         left_out: nodes.left_out,
@@ -137,8 +181,14 @@ async fn known(cluster: &Cluster) -> anyhow::Result<KnownCluster> {
 
 /// The addresses that represent nodes in other clusters.
 fn stand_ins(config: &ClusterConfig) -> BTreeSet<IpAddr> {
-    let external = config.status.iter().filter_map(|status| status.network.as_ref()).flat_map(|network| &network.external);
-    external.flat_map(|prefix| (0..BUCKETS).map(move |low_bits| fallback(prefix, low_bits))).collect()
+    let external = config
+        .status
+        .iter()
+        .filter_map(|status| status.network.as_ref())
+        .flat_map(|network| &network.external);
+    external
+        .flat_map(|prefix| (0..BUCKETS).map(move |low_bits| fallback(prefix, low_bits)))
+        .collect()
 }
 
 /// Prepares the test of one of these clusters.
@@ -154,16 +204,39 @@ pub async fn set(
         Some(image) => image.clone(),
         None => probes::image(&here.cluster).await?,
     };
-    let offloaded = stage.offloaded_namespace(&here.cluster, NAMESPACE, selector(here), PODS_TIMEOUT, progress).await?;
+    let offloaded = stage
+        .offloaded_namespace(
+            &here.cluster,
+            NAMESPACE,
+            selector(here),
+            PODS_TIMEOUT,
+            progress,
+        )
+        .await?;
     let namespace = &offloaded.namespace;
-    let providers: Vec<&ClusterId> =
-        here.virtual_nodes.keys().chain(here.asleep.keys().filter(|id| !here.virtual_nodes.contains_key(*id))).collect();
-    let mut scene = Scene { clusters: vec![own(here, namespace)], ..Scene::default() };
+    let providers: Vec<&ClusterId> = here
+        .virtual_nodes
+        .keys()
+        .chain(
+            here.asleep
+                .keys()
+                .filter(|id| !here.virtual_nodes.contains_key(*id)),
+        )
+        .collect();
+    let mut scene = Scene {
+        clusters: vec![own(here, namespace)],
+        ..Scene::default()
+    };
     for id in &providers {
         let there = all.iter().find(|known| known.id == **id);
         let mut member = provider(here, id, there);
-        let remote = offloaded.remote.iter().find(|remote| remote.cluster == member.name);
-        member.namespace = remote.map(|remote| remote.namespace.clone()).unwrap_or_default();
+        let remote = offloaded
+            .remote
+            .iter()
+            .find(|remote| remote.cluster == member.name);
+        member.namespace = remote
+            .map(|remote| remote.namespace.clone())
+            .unwrap_or_default();
         scene.clusters.push(member);
     }
     for (number, member) in scene.clusters.iter_mut().enumerate() {
@@ -174,40 +247,85 @@ pub async fn set(
     let step = format!("Starting {} pods", wanted.len() + hosts.len());
     let making = async {
         for member in &mut scene.clusters {
-            member.service = service(&here.cluster, namespace, &member.service.name, &families(&here.config, member)).await?;
+            member.service = service(
+                &here.cluster,
+                namespace,
+                &member.service.name,
+                &families(&here.config, member),
+            )
+            .await?;
         }
-        try_join_all(wanted.iter().map(|pod| pods::make(&here.cluster, namespace, pod, &image))).await?;
+        try_join_all(
+            wanted
+                .iter()
+                .map(|pod| pods::make(&here.cluster, namespace, pod, &image)),
+        )
+        .await?;
         let mut apart: BTreeMap<usize, String> = BTreeMap::new();
         for (known, pod) in &hosts {
             let there = &all[*known].cluster;
             if !apart.contains_key(known) {
-                apart.insert(*known, stage.namespace(there, &format!("{NAMESPACE}-nodes"), true).await?);
+                apart.insert(
+                    *known,
+                    stage
+                        .namespace(there, &format!("{NAMESPACE}-nodes"), true)
+                        .await?,
+                );
             }
             pods::make(there, &apart[known], pod, &image).await?;
         }
         let news = |text: &str| progress.message(&step, text);
         for (known, namespace) in &apart {
-            pods::ready(&all[*known].cluster, namespace, PODS_TIMEOUT, news, |_| None).await?;
+            pods::ready(&all[*known].cluster, namespace, PODS_TIMEOUT, news, |_| {
+                None
+            })
+            .await?;
         }
         let found = pods::ready(&here.cluster, namespace, PODS_TIMEOUT, news, |_| None).await?;
         anyhow::Ok((found, apart))
     };
     let (found, apart) = progress.step(&step, making).await?;
     let found = with_addresses(here, namespace, &scene, found, progress).await;
-    let mut setup = Setup { scene, locations: Vec::new() };
+    let mut setup = Setup {
+        scene,
+        locations: Vec::new(),
+    };
     for pod in &wanted {
         let made = found.iter().find(|made| made.name_any() == pod.name);
-        let cluster = setup.scene.clusters.iter().position(|member| member.service.name == pod.group).unwrap_or_default();
+        let cluster = setup
+            .scene
+            .clusters
+            .iter()
+            .position(|member| member.service.name == pod.group)
+            .unwrap_or_default();
         let addresses = made.map(pods::addresses).unwrap_or_default();
-        let provider = cluster.checked_sub(1).and_then(|number| providers.get(number));
+        let provider = cluster
+            .checked_sub(1)
+            .and_then(|number| providers.get(number));
         let behind = provider.and_then(|id| behind(all, here, id, &addresses));
         let (kind, pod, node) = (From::Pod, pod.name.clone(), pod.node.clone());
-        setup.scene.probers.push(Prober { cluster, kind, pod, node, addresses, behind });
-        setup.locations.push(ProberLocation { cluster: here.cluster.clone(), namespace: namespace.clone() });
+        setup.scene.probers.push(Prober {
+            cluster,
+            kind,
+            pod,
+            node,
+            addresses,
+            behind,
+        });
+        setup.locations.push(ProberLocation {
+            cluster: here.cluster.clone(),
+            namespace: namespace.clone(),
+        });
     }
     for (known, pod) in &hosts {
-        let cluster =
-            if *known == home { 0 } else { 1 + providers.iter().position(|id| **id == all[*known].id).unwrap_or_default() };
+        let cluster = if *known == home {
+            0
+        } else {
+            1 + providers
+                .iter()
+                .position(|id| **id == all[*known].id)
+                .unwrap_or_default()
+        };
         setup.scene.probers.push(Prober {
             cluster,
             kind: From::Node,
@@ -216,36 +334,70 @@ pub async fn set(
             addresses: Vec::new(),
             behind: None,
         });
-        setup.locations.push(ProberLocation { cluster: all[*known].cluster.clone(), namespace: apart[known].clone() });
+        setup.locations.push(ProberLocation {
+            cluster: all[*known].cluster.clone(),
+            namespace: apart[known].clone(),
+        });
     }
     let nodes = here.nodes.iter().take(options.nodes.max(1));
-    setup.scene.nodes = nodes.map(|node| (node.name.clone(), node.address)).collect();
+    setup.scene.nodes = nodes
+        .map(|node| (node.name.clone(), node.address))
+        .collect();
     published(all, here, &providers, &setup.scene, progress).await;
     Ok(setup)
 }
 
-/// Waits a little until each cluster with access has all pods of each Service in its `EndpointSlices`.
-async fn published(all: &[KnownCluster], here: &KnownCluster, providers: &[&ClusterId], scene: &Scene, progress: &Progress) {
-    let ids = [&here.id].into_iter().chain(providers.iter().copied()).enumerate();
+/// Waits a little until each cluster with access has all pods of each Service in its
+/// `EndpointSlices`.
+async fn published(
+    all: &[KnownCluster],
+    here: &KnownCluster,
+    providers: &[&ClusterId],
+    scene: &Scene,
+    progress: &Progress,
+) {
+    let ids = [&here.id]
+        .into_iter()
+        .chain(providers.iter().copied())
+        .enumerate();
     let has_namespace = |number: usize| !scene.clusters[number].namespace.is_empty();
-    let known = |id: &ClusterId| all.iter().find(|known| known.id == *id).map(|known| &known.cluster);
-    let locations: Vec<(usize, &Cluster)> =
-        ids.filter(|(number, _)| has_namespace(*number)).filter_map(|(number, id)| Some((number, known(id)?))).collect();
+    let known = |id: &ClusterId| {
+        all.iter()
+            .find(|known| known.id == *id)
+            .map(|known| &known.cluster)
+    };
+    let locations: Vec<(usize, &Cluster)> = ids
+        .filter(|(number, _)| has_namespace(*number))
+        .filter_map(|(number, id)| Some((number, known(id)?)))
+        .collect();
     let step = "Waiting for the EndpointSlices";
     let look = || async {
         for (number, cluster) in &locations {
             let member = &scene.clusters[*number];
-            let api: Api<EndpointSlice> = Api::namespaced(cluster.client.clone(), &member.namespace);
+            let api: Api<EndpointSlice> =
+                Api::namespaced(cluster.client.clone(), &member.namespace);
             // What cannot be read is not waited for.
-            let Ok(slices) = api.list(&ListParams::default()).await else { continue };
+            let Ok(slices) = api.list(&ListParams::default()).await else {
+                continue;
+            };
             if let Some(missing) = unpublished(scene, *number, &slices.items) {
-                return Ok(Poll::NotYet(format!("{} does not know {missing} yet", member.name)));
+                return Ok(Poll::NotYet(format!(
+                    "{} does not know {missing} yet",
+                    member.name
+                )));
             }
         }
         Ok(Poll::Done(()))
     };
     progress.started(step);
-    match until("all pods are in EndpointSlices", SLICES_TIMEOUT, |text| progress.message(step, text), look).await {
+    match until(
+        "all pods are in EndpointSlices",
+        SLICES_TIMEOUT,
+        |text| progress.message(step, text),
+        look,
+    )
+    .await
+    {
         Ok(()) => progress.finished(step),
         // The questions show what is missing.
         Err(_) => progress.failed(step),
@@ -256,24 +408,43 @@ async fn published(all: &[KnownCluster], here: &KnownCluster, providers: &[&Clus
 pub fn unpublished(scene: &Scene, cluster: usize, slices: &[EndpointSlice]) -> Option<String> {
     let mut ready: BTreeSet<(&str, IpAddr)> = BTreeSet::new();
     for slice in slices {
-        let Some(service) = slice.labels().get("kubernetes.io/service-name") else { continue };
-        let those =
-            slice.endpoints.iter().filter(|one| one.conditions.as_ref().is_none_or(|conditions| conditions.ready != Some(false)));
-        let addresses = those.flat_map(|one| &one.addresses).filter_map(|address| address.parse().ok());
+        let Some(service) = slice.labels().get("kubernetes.io/service-name") else {
+            continue;
+        };
+        let those = slice.endpoints.iter().filter(|one| {
+            one.conditions
+                .as_ref()
+                .is_none_or(|conditions| conditions.ready != Some(false))
+        });
+        let addresses = those
+            .flat_map(|one| &one.addresses)
+            .filter_map(|address| address.parse().ok());
         ready.extend(addresses.map(|address| (service.as_str(), address)));
     }
     let seen = |prober| scene.in_services(prober, &scene.clusters[cluster].sees);
-    let mut all = scene.probers.iter().flat_map(|prober| seen(prober).into_iter().map(move |address| (prober, address)));
+    let mut all = scene.probers.iter().flat_map(|prober| {
+        seen(prober)
+            .into_iter()
+            .map(move |address| (prober, address))
+    });
     all.find_map(|(prober, address)| {
         let service = &scene.clusters[prober.cluster].service.name;
         let each = format!("{service}-each");
-        let is_known = [service, &each].iter().all(|name| ready.contains(&(name.as_str(), address)));
+        let is_known = [service, &each]
+            .iter()
+            .all(|name| ready.contains(&(name.as_str(), address)));
         (!is_known).then(|| prober.pod.clone())
     })
 }
 
 /// Waits a little until remote pods have their addresses here; without a network they have none.
-async fn with_addresses(here: &KnownCluster, namespace: &str, scene: &Scene, found: Vec<Pod>, progress: &Progress) -> Vec<Pod> {
+async fn with_addresses(
+    here: &KnownCluster,
+    namespace: &str,
+    scene: &Scene,
+    found: Vec<Pod>,
+    progress: &Progress,
+) -> Vec<Pod> {
     let networked: Vec<&str> = scene
         .clusters
         .iter()
@@ -281,8 +452,13 @@ async fn with_addresses(here: &KnownCluster, namespace: &str, scene: &Scene, fou
         .map(|member| member.service.name.as_str())
         .collect();
     let missing = |pod: &Pod| {
-        let group = pod.labels().get("group").map(String::as_str).unwrap_or_default();
-        (networked.contains(&group) && pods::addresses(pod).is_empty()).then(|| "it has no address here yet".to_owned())
+        let group = pod
+            .labels()
+            .get("group")
+            .map(String::as_str)
+            .unwrap_or_default();
+        (networked.contains(&group) && pods::addresses(pod).is_empty())
+            .then(|| "it has no address here yet".to_owned())
     };
     if found.iter().all(|pod| missing(pod).is_none()) {
         return found;
@@ -306,8 +482,13 @@ fn selector(here: &KnownCluster) -> Option<NodeSelector> {
         operator: "In".to_owned(),
         values: Some(here.virtual_nodes.keys().map(ToString::to_string).collect()),
     };
-    let term = NodeSelectorTerm { match_expressions: Some(vec![expression]), match_fields: None };
-    (!here.asleep.is_empty()).then(|| NodeSelector { node_selector_terms: vec![term] })
+    let term = NodeSelectorTerm {
+        match_expressions: Some(vec![expression]),
+        match_fields: None,
+    };
+    (!here.asleep.is_empty()).then(|| NodeSelector {
+        node_selector_terms: vec![term],
+    })
 }
 
 fn own(here: &KnownCluster, namespace: &str) -> Member {
@@ -328,7 +509,9 @@ fn provider(here: &KnownCluster, id: &ClusterId, there: Option<&KnownCluster>) -
     let name = foreign.map_or_else(|| id.short().to_string(), ForeignCluster::display_name);
     let endpoint = here.endpoints.get(id);
     let sees = match (here.virtual_nodes.contains_key(id), endpoint) {
-        (false, _) => Sees::Nothing(format!("the virtual node of {name} is not ready: see `liqoctl status`")),
+        (false, _) => Sees::Nothing(format!(
+            "the virtual node of {name} is not ready: see `liqoctl status`"
+        )),
         (true, Some(endpoint)) => match PeerMaps::try_from(&endpoint.spec) {
             Ok(maps) => Sees::By(maps),
             Err(error) => Sees::Nothing(format!("the prefixes of {name} are not valid: {error}")),
@@ -338,7 +521,9 @@ fn provider(here: &KnownCluster, id: &ClusterId, there: Option<&KnownCluster>) -
     let stand_ins = match (&sees, there) {
         (Sees::By(maps), Some(there)) => {
             let all = stand_ins(&there.config).into_iter();
-            all.filter_map(|address| maps.imported.here(There(address))).map(|here| here.0).collect()
+            all.filter_map(|address| maps.imported.here(There(address)))
+                .map(|here| here.0)
+                .collect()
         }
         _ => BTreeSet::new(),
     };
@@ -346,35 +531,72 @@ fn provider(here: &KnownCluster, id: &ClusterId, there: Option<&KnownCluster>) -
         let connected = endpoint.connected();
         Tunnel {
             works: connected.is_some_and(|condition| condition.status == "True"),
-            reason: connected.map_or_else(|| "Unknown".to_owned(), |condition| condition.reason.clone()),
-            message: connected
-                .map_or_else(|| "no gateway has reported anything".to_owned(), |condition| condition.message.clone()),
-            gateway: endpoint.status.as_ref().and_then(|status| status.gateway.clone()),
+            reason: connected.map_or_else(
+                || "Unknown".to_owned(),
+                |condition| condition.reason.clone(),
+            ),
+            message: connected.map_or_else(
+                || "no gateway has reported anything".to_owned(),
+                |condition| condition.message.clone(),
+            ),
+            gateway: endpoint
+                .status
+                .as_ref()
+                .and_then(|status| status.gateway.clone()),
             mtu: endpoint.spec.mtu,
         }
     });
-    let mut left_out = there.map(|there| there.left_out.clone()).unwrap_or_default();
+    let mut left_out = there
+        .map(|there| there.left_out.clone())
+        .unwrap_or_default();
     // If all are not Ready, this is why nothing can be asked.
     if here.virtual_nodes.contains_key(id) {
         let asleep = here.asleep.get(id).into_iter().flatten();
-        let why = || format!("it is the virtual node of {name} in {}, and not Ready", here.name);
-        left_out.extend(asleep.map(|node| LeftOut { node: node.clone(), why: why() }));
+        let why = || {
+            format!(
+                "it is the virtual node of {name} in {}, and not Ready",
+                here.name
+            )
+        };
+        left_out.extend(asleep.map(|node| LeftOut {
+            node: node.clone(),
+            why: why(),
+        }));
     }
     let transit = here.transit.contains(id);
-    Member { name, namespace: String::new(), sees, stand_ins, service: Service::default(), transit, left_out, tunnel }
+    Member {
+        name,
+        namespace: String::new(),
+        sees,
+        stand_ins,
+        service: Service::default(),
+        transit,
+        left_out,
+        tunnel,
+    }
 }
 
-/// The view of home from a cluster behind a provider, if a pod with these addresses runs there. Each cluster on the way knows the next
-/// one's view.
-fn behind(all: &[KnownCluster], here: &KnownCluster, provider: &ClusterId, addresses: &[IpAddr]) -> Option<Sees> {
+/// The view of home from a cluster behind a provider, if a pod with these addresses runs there.
+/// Each cluster on the way knows the next one's view.
+fn behind(
+    all: &[KnownCluster],
+    here: &KnownCluster,
+    provider: &ClusterId,
+    addresses: &[IpAddr],
+) -> Option<Sees> {
     let spec = &here.endpoints.get(provider)?.spec;
-    let has = |there: &IpNet| spec.imported.get(there).is_some_and(|here| addresses.iter().any(|address| here.contains(address)));
+    let has = |there: &IpNet| {
+        spec.imported
+            .get(there)
+            .is_some_and(|here| addresses.iter().any(|address| here.contains(address)))
+    };
     let (_, way) = spec.behind.iter().find(|(there, _)| has(there))?;
     let mut maps = PeerMaps::try_from(spec).ok()?;
     let mut at = provider;
     for next in way.iter().rev() {
         let known = all.iter().find(|known| known.id == *at);
-        let step = known.and_then(|known| PeerMaps::try_from(&known.endpoints.get(next)?.spec).ok());
+        let step =
+            known.and_then(|known| PeerMaps::try_from(&known.endpoints.get(next)?.spec).ok());
         let Some(step) = step else {
             return Some(Sees::Nothing(format!(
                 "pods run in cluster {} behind {}, and only the latter knows how that sees {}: give access to it with --remote-kubeconfig",
@@ -396,22 +618,49 @@ fn no_network(home: &str, name: &str, foreign: Option<&ForeignCluster>) -> Sees 
             "the network between {home} and {name} is switched off (spec.network of the ForeignCluster, or its policy)"
         ))
     };
-    let Some(foreign) = foreign.filter(|foreign| foreign.spec.network != PeeringIntent::No) else { return off() };
-    let conditions = foreign.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
-    match conditions.iter().find(|condition| condition.type_ == links::NETWORK_AGREED) {
-        Some(agreed) => Sees::Nothing(format!("{home} and {name} do not agree: {}: {}", agreed.reason, agreed.message)),
+    let Some(foreign) = foreign.filter(|foreign| foreign.spec.network != PeeringIntent::No) else {
+        return off();
+    };
+    let conditions = foreign
+        .status
+        .as_ref()
+        .map(|status| status.conditions.as_slice())
+        .unwrap_or_default();
+    match conditions
+        .iter()
+        .find(|condition| condition.type_ == links::NETWORK_AGREED)
+    {
+        Some(agreed) => Sees::Nothing(format!(
+            "{home} and {name} do not agree: {}: {}",
+            agreed.reason, agreed.message
+        )),
         None => off(),
     }
 }
 
 /// The pods that answer: one on each node of home, some on each virtual one.
-fn wanted(here: &KnownCluster, providers: &[&ClusterId], scene: &Scene, most: usize) -> Vec<pods::Wanted> {
+fn wanted(
+    here: &KnownCluster,
+    providers: &[&ClusterId],
+    scene: &Scene,
+    most: usize,
+) -> Vec<pods::Wanted> {
     let mut all = Vec::new();
     let mut add = |cluster: usize, node: &str, is_virtual: bool| {
         let group = scene.clusters[cluster].service.name.clone();
-        let count = all.iter().filter(|pod: &&pods::Wanted| pod.group == group).count();
+        let count = all
+            .iter()
+            .filter(|pod: &&pods::Wanted| pod.group == group)
+            .count();
         let name = format!("{group}-{count}");
-        all.push(pods::Wanted { name, node: node.to_owned(), is_virtual, host_network: false, role: pods::Role::Serve, group });
+        all.push(pods::Wanted {
+            name,
+            node: node.to_owned(),
+            is_virtual,
+            host_network: false,
+            role: pods::Role::Serve,
+            group,
+        });
     };
     for node in here.nodes.iter().take(most.max(1)) {
         add(0, &node.name, false);
@@ -427,10 +676,21 @@ fn wanted(here: &KnownCluster, providers: &[&ClusterId], scene: &Scene, most: us
 }
 
 /// The pods in the network of nodes, in each cluster with access.
-fn hosts(all: &[KnownCluster], home: usize, providers: &[&ClusterId], scene: &Scene, most: usize) -> Vec<(usize, pods::Wanted)> {
-    let takes_part = |number: usize, known: &KnownCluster| number == home || providers.contains(&&known.id);
+fn hosts(
+    all: &[KnownCluster],
+    home: usize,
+    providers: &[&ClusterId],
+    scene: &Scene,
+    most: usize,
+) -> Vec<(usize, pods::Wanted)> {
+    let takes_part =
+        |number: usize, known: &KnownCluster| number == home || providers.contains(&&known.id);
     let mut wanted = Vec::new();
-    for (number, known) in all.iter().enumerate().filter(|(number, known)| takes_part(*number, known)) {
+    for (number, known) in all
+        .iter()
+        .enumerate()
+        .filter(|(number, known)| takes_part(*number, known))
+    {
         for (place, node) in known.nodes.iter().take(most.max(1)).enumerate() {
             let group = format!("{:.40}-node", known.name);
             let pod = pods::Wanted {
@@ -449,11 +709,20 @@ fn hosts(all: &[KnownCluster], home: usize, providers: &[&ClusterId], scene: &Sc
     wanted
 }
 
-/// The address families for the Services of a cluster's pods: those that home has for Services and shares with the cluster.
+/// The address families for the Services of a cluster's pods: those that home has for Services and
+/// shares with the cluster.
 fn families(config: &ClusterConfig, member: &Member) -> serde_json::Value {
-    let ranges = config.status.iter().filter_map(|status| status.network.as_ref()).flat_map(|network| &network.services);
+    let ranges = config
+        .status
+        .iter()
+        .filter_map(|status| status.network.as_ref())
+        .flat_map(|network| &network.services);
     let own: BTreeSet<bool> = ranges.map(|range| range.addr().is_ipv4()).collect();
-    let wanted: Vec<bool> = own.iter().copied().filter(|is_ipv4| member.shares(*is_ipv4)).collect();
+    let wanted: Vec<bool> = own
+        .iter()
+        .copied()
+        .filter(|is_ipv4| member.shares(*is_ipv4))
+        .collect();
     match wanted.as_slice() {
         [_, _] => json!({ "ipFamilyPolicy": "PreferDualStack" }),
         [one] if own.len() > 1 => json!({ "ipFamilies": [if *one { "IPv4" } else { "IPv6" }] }),
@@ -462,7 +731,12 @@ fn families(config: &ClusterConfig, member: &Member) -> serde_json::Value {
 }
 
 /// Creates a Service with node ports, and a headless one, with these address families.
-async fn service(cluster: &Cluster, namespace: &str, name: &str, families: &serde_json::Value) -> anyhow::Result<Service> {
+async fn service(
+    cluster: &Cluster,
+    namespace: &str,
+    name: &str,
+    families: &serde_json::Value,
+) -> anyhow::Result<Service> {
     let api: Api<ServiceObject> = Api::namespaced(cluster.client.clone(), namespace);
     let port = |protocol: &str| json!({ "name": protocol.to_lowercase(), "port": PORT, "protocol": protocol });
     let object = |name: String, spec: serde_json::Value| {
@@ -474,19 +748,37 @@ async fn service(cluster: &Cluster, namespace: &str, name: &str, families: &serd
         serde_json::from_value::<ServiceObject>(object)
     };
     let selector = json!({ "group": name });
-    let each = object(format!("{name}-each"), json!({ "clusterIP": "None", "selector": selector }))?;
-    api.create(&PostParams::default(), &each).await.doing(format!("create Service {name}-each"))?;
-    let one = object(name.to_owned(), json!({ "type": "NodePort", "selector": selector }))?;
-    let made = api.create(&PostParams::default(), &one).await.doing(format!("create Service {name}"))?;
+    let each = object(
+        format!("{name}-each"),
+        json!({ "clusterIP": "None", "selector": selector }),
+    )?;
+    api.create(&PostParams::default(), &each)
+        .await
+        .doing(format!("create Service {name}-each"))?;
+    let one = object(
+        name.to_owned(),
+        json!({ "type": "NodePort", "selector": selector }),
+    )?;
+    let made = api
+        .create(&PostParams::default(), &one)
+        .await
+        .doing(format!("create Service {name}"))?;
     let spec = made.spec.unwrap_or_default();
     let ports = spec.ports.unwrap_or_default();
     let node_port = |protocol: &str| {
-        let port = ports.iter().find(|port| port.protocol.as_deref() == Some(protocol))?;
+        let port = ports
+            .iter()
+            .find(|port| port.protocol.as_deref() == Some(protocol))?;
         u16::try_from(port.node_port?).ok()
     };
     Ok(Service {
         name: name.to_owned(),
-        addresses: spec.cluster_ips.unwrap_or_default().iter().filter_map(|address| address.parse().ok()).collect(),
+        addresses: spec
+            .cluster_ips
+            .unwrap_or_default()
+            .iter()
+            .filter_map(|address| address.parse().ok())
+            .collect(),
         node_ports: node_port("TCP").zip(node_port("UDP")),
     })
 }

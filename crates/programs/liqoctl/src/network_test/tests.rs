@@ -20,8 +20,8 @@ fn address(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// All clusters have the same ranges. Rome sees milan at 10.65 and turin at 10.66, and is seen at 10.67 by both; where they see each
-/// other through rome, it is at 10.68.
+/// All clusters have the same ranges. Rome sees milan at 10.65 and turin at 10.66, and is seen at
+/// 10.67 by both; where they see each other through rome, it is at 10.68.
 fn maps(imported: &str, other: &str, transit: bool) -> PeerMaps {
     let mut exported = json!({ "10.244.0.0/16": "10.67.0.0/16", "10.70.0.0/24": "10.69.1.0/24" });
     if transit {
@@ -31,7 +31,8 @@ fn maps(imported: &str, other: &str, transit: bool) -> PeerMaps {
         "clusterID": ClusterId::of_public_key(&[1; 32]), "mtu": 1420, "exported": exported,
         "imported": { "10.244.0.0/16": imported, "10.70.0.0/24": imported.replace(".0.0/16", ".0.0/24").replace("10.6", "10.12") },
     });
-    PeerMaps::try_from(&serde_json::from_value::<liqo_api::TunnelEndpointSpec>(spec).unwrap()).unwrap()
+    PeerMaps::try_from(&serde_json::from_value::<liqo_api::TunnelEndpointSpec>(spec).unwrap())
+        .unwrap()
 }
 
 fn member(name: &str, sees: Sees, number: u16) -> Member {
@@ -47,27 +48,61 @@ fn member(name: &str, sees: Sees, number: u16) -> Member {
         addresses: vec![address("10.96.0.7")],
         node_ports: Some((30_000 + number, 31_000 + number)),
     };
-    let stand_ins = (number == 0).then(|| address("10.70.0.1")).into_iter().collect();
+    let stand_ins = (number == 0)
+        .then(|| address("10.70.0.1"))
+        .into_iter()
+        .collect();
     let namespace = format!("test-at-{name}");
-    Member { name: name.into(), namespace, sees, stand_ins, service, transit: false, left_out: Vec::new(), tunnel }
+    Member {
+        name: name.into(),
+        namespace,
+        sees,
+        stand_ins,
+        service,
+        transit: false,
+        left_out: Vec::new(),
+        tunnel,
+    }
 }
 
 fn pod(cluster: usize, pod: &str, node: &str, here: &str) -> Prober {
-    Prober { cluster, kind: From::Pod, pod: pod.into(), node: node.into(), addresses: vec![address(here)], behind: None }
+    Prober {
+        cluster,
+        kind: From::Pod,
+        pod: pod.into(),
+        node: node.into(),
+        addresses: vec![address(here)],
+        behind: None,
+    }
 }
 
 fn scene(transit: bool) -> Scene {
     Scene {
         clusters: vec![
             member("rome", Sees::Itself, 0),
-            member("milan", Sees::By(maps("10.65.0.0/16", "10.66.0.0/16", transit)), 1),
-            member("turin", Sees::By(maps("10.66.0.0/16", "10.65.0.0/16", transit)), 2),
+            member(
+                "milan",
+                Sees::By(maps("10.65.0.0/16", "10.66.0.0/16", transit)),
+                1,
+            ),
+            member(
+                "turin",
+                Sees::By(maps("10.66.0.0/16", "10.65.0.0/16", transit)),
+                2,
+            ),
         ],
         probers: vec![
             pod(0, "r", "rome-1", "10.244.0.5"),
             pod(1, "m", "milan", "10.65.0.9"),
             pod(2, "t", "turin", "10.66.0.9"),
-            Prober { cluster: 0, kind: From::Node, pod: "n".into(), node: "rome-2".into(), addresses: Vec::new(), behind: None },
+            Prober {
+                cluster: 0,
+                kind: From::Node,
+                pod: "n".into(),
+                node: "rome-2".into(),
+                addresses: Vec::new(),
+                behind: None,
+            },
         ],
         nodes: vec![("rome-1".into(), address("172.18.0.2"))],
     }
@@ -77,9 +112,13 @@ fn path(from: (usize, From), to: (usize, To)) -> Path {
     Path { from, to }
 }
 
-/// The questions of an asker to a target: the address, and the source addresses that the target may see.
+/// The questions of an asker to a target: the address, and the source addresses that the target may
+/// see.
 fn asked(plan: &Plan, asker: usize, to: (usize, To)) -> Vec<(String, What, Option<Vec<String>>)> {
-    let asks = plan.asks.iter().filter(|ask| ask.asker == asker && ask.path.to == to);
+    let asks = plan
+        .asks
+        .iter()
+        .filter(|ask| ask.asker == asker && ask.path.to == to);
     asks.map(|ask| {
         let sources = match &ask.expected {
             Expected::Answer { sources, .. } => sources.clone(),
@@ -100,12 +139,35 @@ fn first(plan: &Plan, asker: usize, to: (usize, To)) -> (String, Option<Vec<Stri
 fn each_pod_is_asked_where_the_asker_sees_it_and_sees_the_asker_as_its_cluster_does() {
     let plan = plan(&scene(true));
     let told = |to: &str, source: &str| (format!("{to}:7462"), Some(vec![source.to_owned()]));
-    assert_eq!(first(&plan, 0, (1, To::Pod)), told("10.65.0.9", "10.67.0.5"), "rome to milan");
-    assert_eq!(first(&plan, 1, (0, To::Pod)), told("10.67.0.5", "10.65.0.9"), "milan to rome");
-    assert_eq!(first(&plan, 1, (2, To::Pod)), told("10.68.0.9", "10.68.0.9"), "milan to turin, through rome");
-    assert_eq!(first(&plan, 3, (1, To::Pod)), told("10.65.0.9", "10.69.1.1"), "a node is seen as its fallback address");
-    assert_eq!(first(&plan, 3, (0, To::Pod)), ("10.244.0.5:7462".into(), None), "near, by any of its addresses");
-    assert!(asked(&plan, 0, (0, To::Pod)).is_empty(), "nobody asks itself");
+    assert_eq!(
+        first(&plan, 0, (1, To::Pod)),
+        told("10.65.0.9", "10.67.0.5"),
+        "rome to milan"
+    );
+    assert_eq!(
+        first(&plan, 1, (0, To::Pod)),
+        told("10.67.0.5", "10.65.0.9"),
+        "milan to rome"
+    );
+    assert_eq!(
+        first(&plan, 1, (2, To::Pod)),
+        told("10.68.0.9", "10.68.0.9"),
+        "milan to turin, through rome"
+    );
+    assert_eq!(
+        first(&plan, 3, (1, To::Pod)),
+        told("10.65.0.9", "10.69.1.1"),
+        "a node is seen as its fallback address"
+    );
+    assert_eq!(
+        first(&plan, 3, (0, To::Pod)),
+        ("10.244.0.5:7462".into(), None),
+        "near, by any of its addresses"
+    );
+    assert!(
+        asked(&plan, 0, (0, To::Pod)).is_empty(),
+        "nobody asks itself"
+    );
 }
 
 /// Milan's pod runs at a cluster behind milan, which sees itself at 10.244, and rome at 10.99.
@@ -113,7 +175,10 @@ fn scene_with_a_broker(behind: Sees) -> Scene {
     let mut scene = scene(false);
     scene.clusters.truncate(2);
     scene.probers.retain(|prober| prober.cluster < 2);
-    scene.probers[1] = Prober { behind: Some(behind), ..pod(1, "m", "milan", "10.63.0.9") };
+    scene.probers[1] = Prober {
+        behind: Some(behind),
+        ..pod(1, "m", "milan", "10.63.0.9")
+    };
     scene
 }
 
@@ -121,20 +186,45 @@ fn scene_with_a_broker(behind: Sees) -> Scene {
 fn a_pod_behind_a_broker_sees_home_as_the_cluster_does_that_runs_it() {
     let spec = json!({ "clusterID": ClusterId::of_public_key(&[2; 32]), "mtu": 1420,
         "imported": { "10.244.0.0/16": "10.63.0.0/16" }, "exported": { "10.244.0.0/16": "10.99.0.0/16", "10.70.0.0/24": "10.98.1.0/24" } });
-    let maps = PeerMaps::try_from(&serde_json::from_value::<liqo_api::TunnelEndpointSpec>(spec).unwrap()).unwrap();
+    let maps =
+        PeerMaps::try_from(&serde_json::from_value::<liqo_api::TunnelEndpointSpec>(spec).unwrap())
+            .unwrap();
     let plan = plan(&scene_with_a_broker(Sees::By(maps)));
     let told = |to: &str, source: &str| (format!("{to}:7462"), Some(vec![source.to_owned()]));
-    assert_eq!(first(&plan, 0, (1, To::Pod)), told("10.63.0.9", "10.99.0.5"), "home to the pod");
-    assert_eq!(first(&plan, 1, (0, To::Pod)), told("10.99.0.5", "10.63.0.9"), "the pod to home");
-    assert_eq!(first(&plan, 2, (1, To::Pod)), told("10.63.0.9", "10.98.1.1"), "a node of home to the pod");
-    let names = |ask: &&Ask| ask.asker == 1 && ask.path.to == (0, To::Service) && ask.question.what == What::Resolve;
-    assert_eq!(plan.asks.iter().find(names).unwrap().expected, Expected::Addresses([address("10.99.0.5")].into()));
+    assert_eq!(
+        first(&plan, 0, (1, To::Pod)),
+        told("10.63.0.9", "10.99.0.5"),
+        "home to the pod"
+    );
+    assert_eq!(
+        first(&plan, 1, (0, To::Pod)),
+        told("10.99.0.5", "10.63.0.9"),
+        "the pod to home"
+    );
+    assert_eq!(
+        first(&plan, 2, (1, To::Pod)),
+        told("10.63.0.9", "10.98.1.1"),
+        "a node of home to the pod"
+    );
+    let names = |ask: &&Ask| {
+        ask.asker == 1 && ask.path.to == (0, To::Service) && ask.question.what == What::Resolve
+    };
+    assert_eq!(
+        plan.asks.iter().find(names).unwrap().expected,
+        Expected::Addresses([address("10.99.0.5")].into())
+    );
 }
 
 #[test]
 fn without_access_to_the_broker_a_pod_behind_it_is_asked_and_asks_nobody() {
-    let plan = plan(&scene_with_a_broker(Sees::Nothing("give access to milan".into())));
-    assert_eq!(first(&plan, 0, (1, To::Pod)), ("10.63.0.9:7462".into(), None), "as whom it sees home is not known");
+    let plan = plan(&scene_with_a_broker(Sees::Nothing(
+        "give access to milan".into(),
+    )));
+    assert_eq!(
+        first(&plan, 0, (1, To::Pod)),
+        ("10.63.0.9:7462".into(), None),
+        "as whom it sees home is not known"
+    );
     assert!(asked(&plan, 1, (0, To::Pod)).is_empty());
     assert!(plan.missing[&path((1, From::Pod), (0, To::Pod))].contains("give access to milan"));
 }
@@ -142,11 +232,18 @@ fn without_access_to_the_broker_a_pod_behind_it_is_asked_and_asks_nobody() {
 #[test]
 fn far_away_large_amounts_and_long_packets_are_tried_too() {
     let plan = plan(&scene(true));
-    let is = |what: fn(&What) -> bool, to: usize| asked(&plan, 3, (to, To::Pod)).iter().any(|(_, asked, _)| what(asked));
+    let is = |what: fn(&What) -> bool, to: usize| {
+        asked(&plan, 3, (to, To::Pod))
+            .iter()
+            .any(|(_, asked, _)| what(asked))
+    };
     for (what, near) in [
         ((|what| *what == What::Tcp) as fn(&What) -> bool, true),
         (|what| matches!(what, What::Udp { bytes: 0 }), true),
-        (|what| matches!(what, What::Udp { bytes } if *bytes > 1500), true),
+        (
+            |what| matches!(what, What::Udp { bytes } if *bytes > 1500),
+            true,
+        ),
         (|what| matches!(what, What::Bulk { .. }), false),
         (|what| matches!(what, What::Path { .. }), false),
     ] {
@@ -160,26 +257,68 @@ fn services_are_asked_by_address_where_that_means_something_and_by_their_names()
     let plan = plan(&scene(true));
     let names = |asker: usize, to: usize| {
         let all = asked(&plan, asker, (to, To::Service)).into_iter();
-        all.map(|(to, ..)| to.trim_end_matches(":7462").to_owned()).collect::<BTreeSet<_>>()
+        all.map(|(to, ..)| to.trim_end_matches(":7462").to_owned())
+            .collect::<BTreeSet<_>>()
     };
-    let set = |all: &[&str]| all.iter().map(|&one| one.to_owned()).collect::<BTreeSet<_>>();
-    assert_eq!(names(0, 1), set(&["milan-1.test-at-rome.svc", "milan-1", "10.96.0.7", "milan-1-each.test-at-rome.svc"]));
-    assert_eq!(names(1, 0), set(&["rome-0.test-at-milan.svc", "rome-0", "rome-0-each.test-at-milan.svc"]));
-    assert_eq!(names(3, 1), set(&["milan-1.test-at-rome.svc", "10.96.0.7", "milan-1-each.test-at-rome.svc"]));
-    let each =
-        plan.asks.iter().find(|ask| ask.asker == 1 && ask.path.to == (2, To::Service) && ask.question.what == What::Resolve);
-    assert_eq!(each.unwrap().expected, Expected::Addresses([address("10.68.0.9")].into()));
+    let set = |all: &[&str]| {
+        all.iter()
+            .map(|&one| one.to_owned())
+            .collect::<BTreeSet<_>>()
+    };
+    assert_eq!(
+        names(0, 1),
+        set(&[
+            "milan-1.test-at-rome.svc",
+            "milan-1",
+            "10.96.0.7",
+            "milan-1-each.test-at-rome.svc"
+        ])
+    );
+    assert_eq!(
+        names(1, 0),
+        set(&[
+            "rome-0.test-at-milan.svc",
+            "rome-0",
+            "rome-0-each.test-at-milan.svc"
+        ])
+    );
+    assert_eq!(
+        names(3, 1),
+        set(&[
+            "milan-1.test-at-rome.svc",
+            "10.96.0.7",
+            "milan-1-each.test-at-rome.svc"
+        ])
+    );
+    let each = plan.asks.iter().find(|ask| {
+        ask.asker == 1 && ask.path.to == (2, To::Service) && ask.question.what == What::Resolve
+    });
+    assert_eq!(
+        each.unwrap().expected,
+        Expected::Addresses([address("10.68.0.9")].into())
+    );
 }
 
 #[test]
 fn what_is_not_meant_to_be_there_is_not_asked_and_says_why() {
     let closed = plan(&scene(false));
     let why = &closed.closed[&path((1, From::Pod), (2, To::Pod))];
-    assert!(why.contains("spec.network.transit") && why.contains("between milan and turin"), "{why}");
-    assert!(!plan(&scene(true)).closed.contains_key(&path((1, From::Pod), (2, To::Pod))));
+    assert!(
+        why.contains("spec.network.transit") && why.contains("between milan and turin"),
+        "{why}"
+    );
+    assert!(
+        !plan(&scene(true))
+            .closed
+            .contains_key(&path((1, From::Pod), (2, To::Pod)))
+    );
     // Node ports are home's, for home.
     assert_eq!(first(&closed, 0, (1, To::NodePort)).0, "172.18.0.2:30001");
-    assert!(closed.closed.contains_key(&path((1, From::Pod), (1, To::NodePort))));
+    assert!(
+        closed
+            .closed
+            .contains_key(&path((1, From::Pod), (1, To::NodePort)))
+    );
 
     let mut off = scene(true);
     off.clusters[1].sees = Sees::Unwanted("off".into());
@@ -196,15 +335,24 @@ fn what_should_be_there_and_cannot_be_tried_is_missing() {
     let lost = plan(&broken);
     assert!(lost.missing[&path((0, From::Pod), (1, To::Pod))].contains("no address"));
     broken.clusters[2].sees = Sees::Nothing("refused".into());
-    assert_eq!(plan(&broken).missing[&path((0, From::Pod), (2, To::Service))], "refused");
+    assert_eq!(
+        plan(&broken).missing[&path((0, From::Pod), (2, To::Service))],
+        "refused"
+    );
 
     let mut cut = scene(false);
     let between = path((1, From::Pod), (2, To::Pod));
     cut.clusters[1].transit = true;
-    assert!(plan(&cut).closed.contains_key(&between), "one policy alone lets nobody through");
+    assert!(
+        plan(&cut).closed.contains_key(&between),
+        "one policy alone lets nobody through"
+    );
     cut.clusters[2].transit = true;
     let cut = plan(&cut);
-    assert!(cut.missing[&between].contains("milan does not see the other's pods") && !cut.closed.contains_key(&between));
+    assert!(
+        cut.missing[&between].contains("milan does not see the other's pods")
+            && !cut.closed.contains_key(&between)
+    );
 }
 
 #[test]
@@ -213,13 +361,17 @@ fn what_cannot_be_tried_or_checked_fails_its_way_and_says_why() {
     let mut silent = pod(1, "m2", "milan", "10.65.0.10");
     silent.addresses.clear();
     // Outside of all prefixes that rome announces.
-    scene.probers.extend([silent, pod(0, "r2", "rome-2", "10.99.0.5")]);
+    scene
+        .probers
+        .extend([silent, pod(0, "r2", "rome-2", "10.99.0.5")]);
     scene.clusters[0].stand_ins.clear();
     scene.clusters[2].service.node_ports = None;
     let found = world(&scene, |_| None);
     let told = |path: &str| {
         let of_it = found.failures.iter().filter(|failure| failure.path == path);
-        of_it.map(|failure| format!("{}: {}", failure.tried, failure.happened)).collect::<Vec<_>>()
+        of_it
+            .map(|failure| format!("{}: {}", failure.tried, failure.happened))
+            .collect::<Vec<_>>()
     };
     let outside = "r2 has the address 10.99.0.5, which is in no prefix that milan knows";
     let no_address = "m2 has no address at rome";
@@ -241,88 +393,175 @@ fn what_cannot_be_tried_or_checked_fails_its_way_and_says_why() {
     );
     assert_eq!(
         told("rome node to turin pod"),
-        ["node rome-2: its source address is not known: turin knows no fallback address for the nodes of rome"]
+        [
+            "node rome-2: its source address is not known: turin knows no fallback address for the nodes of rome"
+        ]
     );
     assert!(told("rome pod to turin node port")[0].ends_with("it has no node ports"));
     let state = |from: From, to: (&str, To)| {
         let of_it = |path: &&PathResult| {
-            (path.from_cluster.as_str(), path.from) == ("rome", from) && (path.to_cluster.as_str(), path.to) == to
+            (path.from_cluster.as_str(), path.from) == ("rome", from)
+                && (path.to_cluster.as_str(), path.to) == to
         };
         found.paths.iter().find(of_it).map(|path| path.state)
     };
-    assert_eq!(state(From::Pod, ("milan", To::Pod)), Some(PathState::Failed));
-    assert_eq!(state(From::Node, ("turin", To::Pod)), Some(PathState::Failed));
-    assert_eq!(state(From::Node, ("rome", To::Pod)), Some(PathState::Ok), "near, it may be any of its addresses");
+    assert_eq!(
+        state(From::Pod, ("milan", To::Pod)),
+        Some(PathState::Failed)
+    );
+    assert_eq!(
+        state(From::Node, ("turin", To::Pod)),
+        Some(PathState::Failed)
+    );
+    assert_eq!(
+        state(From::Node, ("rome", To::Pod)),
+        Some(PathState::Ok),
+        "near, it may be any of its addresses"
+    );
 }
 
 #[test]
 fn nodes_that_take_no_part_are_named_and_count() {
     let mut scene = scene(true);
-    scene.clusters[1].left_out = vec![LeftOut { node: "milan-2".into(), why: "liqo-fabric is not ready on it".into() }];
-    let found = TestResult { matrices: vec![world(&scene, |_| None), world(&scene, |_| None)], left: Vec::new() };
-    assert_eq!(found.verdict().unwrap_err().to_string(), "1 node could not take part");
+    scene.clusters[1].left_out = vec![LeftOut {
+        node: "milan-2".into(),
+        why: "liqo-fabric is not ready on it".into(),
+    }];
+    let found = TestResult {
+        matrices: vec![world(&scene, |_| None), world(&scene, |_| None)],
+        left: Vec::new(),
+    };
+    assert_eq!(
+        found.verdict().unwrap_err().to_string(),
+        "1 node could not take part"
+    );
     let text = render(&found, Paint::off());
-    assert!(text.contains("FAILED node milan-2 of milan takes no part: liqo-fabric is not ready on it"), "{text}");
+    assert!(
+        text.contains("FAILED node milan-2 of milan takes no part: liqo-fabric is not ready on it"),
+        "{text}"
+    );
 }
 
 fn answered(pod: &str, source: &str) -> Outcome {
     let source = SocketAddr::new(address(source), 40_000);
-    Outcome::TestResult(Ok(Finding::Answered { by: Identity { pod: pod.into(), node: "x".into(), source }, millis: 1.5 }))
+    Outcome::TestResult(Ok(Finding::Answered {
+        by: Identity {
+            pod: pod.into(),
+            node: "x".into(),
+            source,
+        },
+        millis: 1.5,
+    }))
 }
 
 fn silence(kind: ProblemKind) -> Outcome {
-    Outcome::TestResult(Err(Problem { kind, text: "no answer".into() }))
+    Outcome::TestResult(Err(Problem {
+        kind,
+        text: "no answer".into(),
+    }))
 }
 
 /// The outcomes if everything works.
 fn right(ask: &Ask) -> Outcome {
     match &ask.expected {
         Expected::Answer { pods, sources } => {
-            let source = sources.as_ref().and_then(|all| all.first()).map_or("10.0.0.1".to_owned(), ToString::to_string);
+            let source = sources
+                .as_ref()
+                .and_then(|all| all.first())
+                .map_or("10.0.0.1".to_owned(), ToString::to_string);
             answered(pods.first().unwrap(), &source)
         }
-        Expected::Addresses(addresses) => {
-            Outcome::TestResult(Ok(Finding::Addresses { addresses: addresses.iter().copied().collect() }))
-        }
-        Expected::Path => Outcome::TestResult(Ok(Finding::Passes { largest: 1420, vanished: None })),
+        Expected::Addresses(addresses) => Outcome::TestResult(Ok(Finding::Addresses {
+            addresses: addresses.iter().copied().collect(),
+        })),
+        Expected::Path => Outcome::TestResult(Ok(Finding::Passes {
+            largest: 1420,
+            vanished: None,
+        })),
     }
 }
 
 /// The matrix if these questions have other outcomes.
 fn world(scene: &Scene, wrong: impl Fn(&Ask) -> Option<Outcome>) -> Matrix {
     let plan = plan(scene);
-    let heard: Vec<Outcome> = plan.asks.iter().map(|ask| wrong(ask).unwrap_or_else(|| right(ask))).collect();
+    let heard: Vec<Outcome> = plan
+        .asks
+        .iter()
+        .map(|ask| wrong(ask).unwrap_or_else(|| right(ask)))
+        .collect();
     matrix(scene, &plan, &heard)
 }
 
 #[test]
 fn a_world_in_which_everything_works_passes_and_each_wrong_answer_fails_its_way_alone() {
     let scene = scene(true);
-    let good = TestResult { matrices: vec![world(&scene, |_| None)], left: Vec::new() };
+    let good = TestResult {
+        matrices: vec![world(&scene, |_| None)],
+        left: Vec::new(),
+    };
     assert!(good.verdict().is_ok() && good.matrices[0].failures.is_empty());
-    assert!(TestResult { left: vec!["namespace x".to_owned()], ..good }.verdict().is_err());
-    let is_ours = |ask: &Ask| ask.asker == 0 && ask.path.to == (1, To::Pod) && ask.question.what == What::Tcp;
+    assert!(
+        TestResult {
+            left: vec!["namespace x".to_owned()],
+            ..good
+        }
+        .verdict()
+        .is_err()
+    );
+    let is_ours =
+        |ask: &Ask| ask.asker == 0 && ask.path.to == (1, To::Pod) && ask.question.what == What::Tcp;
     for (wrong, told) in [
-        (answered("t", "10.67.0.5"), "pod t on node x answered instead"),
-        (answered("m", "10.69.1.1"), "saw the source address 10.69.1.1 and not 10.67.0.5"),
+        (
+            answered("t", "10.67.0.5"),
+            "pod t on node x answered instead",
+        ),
+        (
+            answered("m", "10.69.1.1"),
+            "saw the source address 10.69.1.1 and not 10.67.0.5",
+        ),
         (silence(ProblemKind::NoAnswer), "no answer"),
-        (Outcome::NotAsked("no exec".into()), "could not be asked: no exec"),
+        (
+            Outcome::NotAsked("no exec".into()),
+            "could not be asked: no exec",
+        ),
         (Outcome::Late, "no time"),
     ] {
         let matrix = world(&scene, |ask| is_ours(ask).then(|| wrong.clone()));
-        assert!(matrix.failures[0].happened.contains(told), "{:?}", matrix.failures);
-        let failed: Vec<_> = matrix.paths.iter().filter(|path| path.state == PathState::Failed).collect();
+        assert!(
+            matrix.failures[0].happened.contains(told),
+            "{:?}",
+            matrix.failures
+        );
+        let failed: Vec<_> = matrix
+            .paths
+            .iter()
+            .filter(|path| path.state == PathState::Failed)
+            .collect();
         assert_eq!(
-            failed.iter().map(|path| (path.from_cluster.as_str(), path.to_cluster.as_str())).collect::<Vec<_>>(),
+            failed
+                .iter()
+                .map(|path| (path.from_cluster.as_str(), path.to_cluster.as_str()))
+                .collect::<Vec<_>>(),
             [("rome", "milan")]
         );
-        assert!(TestResult { matrices: vec![matrix], left: Vec::new() }.verdict().unwrap_err().to_string().starts_with("1 of "));
+        assert!(
+            TestResult {
+                matrices: vec![matrix],
+                left: Vec::new()
+            }
+            .verdict()
+            .unwrap_err()
+            .to_string()
+            .starts_with("1 of ")
+        );
     }
 }
 
 /// The first advice if these questions of rome's pod to milan's have this outcome.
 fn advised(scene: &Scene, is: impl Fn(&Ask) -> bool, wrong: &Outcome) -> String {
-    let matrix = world(scene, |ask| (ask.path.to.0 == 1 && ask.asker == 0 && is(ask)).then(|| wrong.clone()));
+    let matrix = world(scene, |ask| {
+        (ask.path.to.0 == 1 && ask.asker == 0 && is(ask)).then(|| wrong.clone())
+    });
     matrix.failures[0].advice.clone()
 }
 
@@ -331,30 +570,86 @@ async fn one_large_amount_that_does_not_arrive_is_enough_for_a_way() {
     let mut several = scene(true);
     several.probers.push(pod(1, "m2", "milan", "10.65.0.10"));
     let plan = plan(&several);
-    let bulk_to =
-        |number: &usize| matches!(plan.asks[*number].question.what, What::Bulk { .. }).then(|| plan.asks[*number].path.to.0);
-    let numbers: Vec<usize> = (0..plan.asks.len()).filter(|number| plan.asks[*number].asker == 0).collect();
+    let bulk_to = |number: &usize| {
+        matches!(plan.asks[*number].question.what, What::Bulk { .. })
+            .then(|| plan.asks[*number].path.to.0)
+    };
+    let numbers: Vec<usize> = (0..plan.asks.len())
+        .filter(|number| plan.asks[*number].asker == 0)
+        .collect();
     let tell = async |numbers: &[usize], patience: Duration| {
-        assert!(numbers.iter().all(|number| bulk_to(number).is_some() == (patience == ANSWER_TIMEOUTS[1])));
-        let answer =
-            |number| if bulk_to(number) == Some(1) { silence(ProblemKind::NoAnswer) } else { right(&plan.asks[*number]) };
+        assert!(
+            numbers
+                .iter()
+                .all(|number| bulk_to(number).is_some() == (patience == ANSWER_TIMEOUTS[1]))
+        );
+        let answer = |number| {
+            if bulk_to(number) == Some(1) {
+                silence(ProblemKind::NoAnswer)
+            } else {
+                right(&plan.asks[*number])
+            }
+        };
         numbers.iter().map(answer).collect()
     };
     let heard = ask_one(&plan, &numbers, &Mutex::default(), tell).await;
     assert_eq!(heard.len(), numbers.len());
-    let large = |to| heard.iter().filter(move |(number, _)| bulk_to(number) == Some(to)).map(|(_, heard)| heard);
-    assert_eq!(large(1).collect::<Vec<_>>(), [&silence(ProblemKind::NoAnswer), &Outcome::Skipped]);
-    assert!(large(2).all(|heard| matches!(heard, Outcome::TestResult(Ok(_)))), "that is another path");
+    let large = |to| {
+        heard
+            .iter()
+            .filter(move |(number, _)| bulk_to(number) == Some(to))
+            .map(|(_, heard)| heard)
+    };
+    assert_eq!(
+        large(1).collect::<Vec<_>>(),
+        [&silence(ProblemKind::NoAnswer), &Outcome::Skipped]
+    );
+    assert!(
+        large(2).all(|heard| matches!(heard, Outcome::TestResult(Ok(_)))),
+        "that is another path"
+    );
 }
 
 #[test]
 fn what_came_before_the_time_was_over_counts() {
-    let reports = || vec![Report { question: 1, outcome: Ok(Finding::Passes { largest: 1420, vanished: None }) }];
-    let late = Err(Cut::Late { pod: "p".into(), seconds: 1 });
-    let found = outcomes(3, Answers { reports: reports(), end: late });
-    assert!(matches!(found.as_slice(), [Outcome::Late, Outcome::TestResult(Ok(_)), Outcome::Late]), "{found:?}");
+    let reports = || {
+        vec![Report {
+            question: 1,
+            outcome: Ok(Finding::Passes {
+                largest: 1420,
+                vanished: None,
+            }),
+        }]
+    };
+    let late = Err(Cut::Late {
+        pod: "p".into(),
+        seconds: 1,
+    });
+    let found = outcomes(
+        3,
+        Answers {
+            reports: reports(),
+            end: late,
+        },
+    );
+    assert!(
+        matches!(
+            found.as_slice(),
+            [Outcome::Late, Outcome::TestResult(Ok(_)), Outcome::Late]
+        ),
+        "{found:?}"
+    );
     let broken = Err(Cut::Broken(anyhow::anyhow!("no exec")));
-    assert_eq!(outcomes(1, Answers { reports: Vec::new(), end: broken }), [Outcome::NotAsked("no exec".into())]);
+    assert_eq!(
+        outcomes(
+            1,
+            Answers {
+                reports: Vec::new(),
+                end: broken
+            }
+        ),
+        [Outcome::NotAsked("no exec".into())]
+    );
 }
 
 #[test]
@@ -363,10 +658,34 @@ fn what_to_do_follows_from_what_else_works() {
     let no_answer = silence(ProblemKind::NoAnswer);
     let bulk = |ask: &Ask| matches!(ask.question.what, What::Bulk { .. });
     assert!(advised(&all, bulk, &no_answer).contains("network.mtu=LESS"));
-    let vanish = Outcome::TestResult(Ok(Finding::Passes { largest: 1380, vanished: Some(1420) }));
-    assert!(advised(&all, |ask| matches!(ask.question.what, What::Path { .. }), &vanish).contains("network.mtu=1380"));
-    assert!(advised(&all, |ask| matches!(ask.question.what, What::Udp { bytes: 0 }), &no_answer).contains("UDP does not"));
-    assert!(advised(&all, |ask| matches!(ask.question.what, What::Udp { bytes: 4000 }), &no_answer).contains("fragments"));
+    let vanish = Outcome::TestResult(Ok(Finding::Passes {
+        largest: 1380,
+        vanished: Some(1420),
+    }));
+    assert!(
+        advised(
+            &all,
+            |ask| matches!(ask.question.what, What::Path { .. }),
+            &vanish
+        )
+        .contains("network.mtu=1380")
+    );
+    assert!(
+        advised(
+            &all,
+            |ask| matches!(ask.question.what, What::Udp { bytes: 0 }),
+            &no_answer
+        )
+        .contains("UDP does not")
+    );
+    assert!(
+        advised(
+            &all,
+            |ask| matches!(ask.question.what, What::Udp { bytes: 4000 }),
+            &no_answer
+        )
+        .contains("fragments")
+    );
     assert!(advised(&all, |ask| ask.path.to.1 == To::Service, &no_answer).contains("kube-proxy"));
     assert!(advised(&all, |_| true, &no_answer).contains("the tunnel works"));
     assert!(advised(&all, |_| true, &answered("t", "10.67.0.5")).contains("network.reservedCIDRs"));
@@ -374,19 +693,31 @@ fn what_to_do_follows_from_what_else_works() {
     assert!(advised(&all, names, &silence(ProblemKind::UnknownName)).contains("name server"));
 
     let late = advised(&all, |_| true, &Outcome::Late);
-    assert!(late.contains("--timeout") && !late.contains("exec"), "{late}");
+    assert!(
+        late.contains("--timeout") && !late.contains("exec"),
+        "{late}"
+    );
 
     let mut several = all.clone();
     several.probers.push(pod(0, "r2", "rome-2", "10.244.1.5"));
-    let matrix = world(&several, |ask| (ask.asker == 4 && ask.path.to.0 == 1).then(|| no_answer.clone()));
+    let matrix = world(&several, |ask| {
+        (ask.asker == 4 && ask.path.to.0 == 1).then(|| no_answer.clone())
+    });
     assert!(
-        matrix.failures[0].advice.contains("UDP 6472 pass between node rome-2 and the gateways (rome-1)"),
+        matrix.failures[0]
+            .advice
+            .contains("UDP 6472 pass between node rome-2 and the gateways (rome-1)"),
         "{:?}",
         matrix.failures[0]
     );
 
     let mut cut = all.clone();
-    let tunnel = Tunnel { works: false, reason: "NoAnswer".into(), message: "for 9 s".into(), ..Tunnel::default() };
+    let tunnel = Tunnel {
+        works: false,
+        reason: "NoAnswer".into(),
+        message: "for 9 s".into(),
+        ..Tunnel::default()
+    };
     cut.clusters[1].tunnel = Some(tunnel);
     let told = advised(&cut, |_| true, &no_answer);
     assert!(told.contains("51840") && told.contains("for 9 s"), "{told}");
@@ -402,16 +733,50 @@ fn the_matrix_is_a_table_with_what_failed_and_what_is_closed_below() {
         left: vec!["namespace x of rome stays: why".to_owned()],
     };
     let text = render(&found, Paint::off());
-    let lines: Vec<Vec<&str>> =
-        text.lines().take(5).map(|line| line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect()).collect();
-    assert_eq!(lines[0][..4], ["FROM \\ TO", "rome pod", "rome service", "rome node port"]);
+    let lines: Vec<Vec<&str>> = text
+        .lines()
+        .take(5)
+        .map(|line| {
+            line.split("  ")
+                .map(str::trim)
+                .filter(|cell| !cell.is_empty())
+                .collect()
+        })
+        .collect();
+    assert_eq!(
+        lines[0][..4],
+        ["FROM \\ TO", "rome pod", "rome service", "rome node port"]
+    );
     // Rome's only pod has no other pod in rome to ask.
     assert_eq!(lines[1][..3], ["rome pod", "-", "ok 1.5 ms"]);
-    assert_eq!(lines[3], ["milan pod", "ok 1.5 ms", "ok 1.5 ms", "-", "-", "ok 1.5 ms", "-", "-", "-", "-"]);
+    assert_eq!(
+        lines[3],
+        [
+            "milan pod",
+            "ok 1.5 ms",
+            "ok 1.5 ms",
+            "-",
+            "-",
+            "ok 1.5 ms",
+            "-",
+            "-",
+            "-",
+            "-"
+        ]
+    );
     assert_eq!(lines[2][7], "FAILED");
-    assert!(text.contains("FAILED rome node to turin pod: 5 of 5 questions"), "{text}");
-    assert!(text.ends_with("LEFT namespace x of rome stays: why"), "{text}");
-    assert!(text.contains("what to do:") && text.contains("-  rome does not forward packets between"), "{text}");
+    assert!(
+        text.contains("FAILED rome node to turin pod: 5 of 5 questions"),
+        "{text}"
+    );
+    assert!(
+        text.ends_with("LEFT namespace x of rome stays: why"),
+        "{text}"
+    );
+    assert!(
+        text.contains("what to do:") && text.contains("-  rome does not forward packets between"),
+        "{text}"
+    );
     let json: Value = serde_json::to_value(&found).unwrap();
     assert_eq!(json["matrices"][0]["paths"][0]["from"], "pod");
 }
@@ -425,42 +790,80 @@ fn each_family_that_two_clusters_share_is_asked() {
         "exported": { "10.244.0.0/16": "10.67.0.0/16", "fd00:10::/48": "fd67::/48", "fd70::/120": "fd69::/120", "10.70.0.0/24": "10.69.1.0/24" },
         "imported": { "10.244.0.0/16": "10.65.0.0/16", "fd00:10::/48": "fd65::/48" },
     });
-    let maps = PeerMaps::try_from(&serde_json::from_value::<liqo_api::TunnelEndpointSpec>(spec).unwrap()).unwrap();
+    let maps =
+        PeerMaps::try_from(&serde_json::from_value::<liqo_api::TunnelEndpointSpec>(spec).unwrap())
+            .unwrap();
     scene.clusters[1].sees = Sees::By(maps);
     scene.probers[0].addresses.push(address("fd00:10::5"));
     scene.probers[1].addresses.push(address("fd65::9"));
     for number in [0, 1] {
-        scene.clusters[number].service.addresses.push(address("fd00:96::7"));
+        scene.clusters[number]
+            .service
+            .addresses
+            .push(address("fd00:96::7"));
     }
     scene.clusters[0].stand_ins.insert(address("fd70::1"));
     let found = plan(&scene);
     let by_tcp = |asker: usize, to: (usize, To)| {
-        let all = asked(&found, asker, to).into_iter().filter(|(_, what, _)| *what == What::Tcp);
-        all.map(|(to, _, sources)| (to, sources.unwrap_or_default().join(" "))).collect::<Vec<_>>()
+        let all = asked(&found, asker, to)
+            .into_iter()
+            .filter(|(_, what, _)| *what == What::Tcp);
+        all.map(|(to, _, sources)| (to, sources.unwrap_or_default().join(" ")))
+            .collect::<Vec<_>>()
     };
     let told = |to: &str, sources: &str| (to.to_owned(), sources.to_owned());
     let (own, node) = ("10.67.0.5 fd67::5", "10.69.1.1 fd69::1");
-    assert_eq!(by_tcp(0, (1, To::Pod)), [told("10.65.0.9:7462", own), told("[fd65::9]:7462", own)]);
-    assert_eq!(by_tcp(3, (1, To::Pod)), [told("10.65.0.9:7462", node), told("[fd65::9]:7462", node)]);
-    assert_eq!(by_tcp(0, (2, To::Pod)), [told("10.66.0.9:7462", "10.67.0.5")], "turin is not known by IPv6");
-    assert_eq!(by_tcp(2, (0, To::Pod)), [told("10.67.0.5:7462", "10.66.0.9")]);
-    assert!(by_tcp(3, (0, To::Service)).iter().any(|(to, _)| to == "[fd00:96::7]:7462"));
-    let each =
-        found.asks.iter().find(|ask| ask.asker == 1 && ask.path.to == (0, To::Service) && ask.question.what == What::Resolve);
-    assert_eq!(each.unwrap().expected, Expected::Addresses(["10.67.0.5", "fd67::5"].map(address).into()));
+    assert_eq!(
+        by_tcp(0, (1, To::Pod)),
+        [told("10.65.0.9:7462", own), told("[fd65::9]:7462", own)]
+    );
+    assert_eq!(
+        by_tcp(3, (1, To::Pod)),
+        [told("10.65.0.9:7462", node), told("[fd65::9]:7462", node)]
+    );
+    assert_eq!(
+        by_tcp(0, (2, To::Pod)),
+        [told("10.66.0.9:7462", "10.67.0.5")],
+        "turin is not known by IPv6"
+    );
+    assert_eq!(
+        by_tcp(2, (0, To::Pod)),
+        [told("10.67.0.5:7462", "10.66.0.9")]
+    );
+    assert!(
+        by_tcp(3, (0, To::Service))
+            .iter()
+            .any(|(to, _)| to == "[fd00:96::7]:7462")
+    );
+    let each = found.asks.iter().find(|ask| {
+        ask.asker == 1 && ask.path.to == (0, To::Service) && ask.question.what == What::Resolve
+    });
+    assert_eq!(
+        each.unwrap().expected,
+        Expected::Addresses(["10.67.0.5", "fd67::5"].map(address).into())
+    );
     assert!(found.lost.is_empty(), "{:?}", found.lost);
 
     // If Services have one family, their endpoints have that one.
     let mut single = scene.clone();
     single.clusters[0].service.addresses.truncate(1);
-    assert_eq!(single.in_services(&single.probers[0], &single.clusters[1].sees), [address("10.67.0.5")]);
+    assert_eq!(
+        single.in_services(&single.probers[0], &single.clusters[1].sees),
+        [address("10.67.0.5")]
+    );
 
     // A shared address that is not seen is reported, and the rest is asked.
     scene.probers[0].addresses[1] = address("fd00:99::5");
     let Plan { asks, lost, .. } = plan(&scene);
-    assert!(asks.iter().any(|ask| ask.asker == 1 && ask.question.to == "10.67.0.5:7462"));
     assert!(
-        lost.iter().any(|lost| lost.asker == 1 && lost.why.contains("fd00:99::5, which is in no prefix that milan knows")),
+        asks.iter()
+            .any(|ask| ask.asker == 1 && ask.question.to == "10.67.0.5:7462")
+    );
+    assert!(
+        lost.iter().any(|lost| lost.asker == 1
+            && lost
+                .why
+                .contains("fd00:99::5, which is in no prefix that milan knows")),
         "{lost:?}"
     );
 }
@@ -472,16 +875,34 @@ fn a_cluster_in_whose_endpoint_slices_a_pod_is_missing_is_waited_for() {
         let slice = |service: String, address: &str, ready: bool| {
             let endpoints = json!([{ "addresses": [address], "conditions": { "ready": ready } }]);
             let metadata = json!({ "labels": { "kubernetes.io/service-name": service } });
-            serde_json::from_value(json!({ "metadata": metadata, "addressType": "IPv4", "endpoints": endpoints })).unwrap()
+            serde_json::from_value(
+                json!({ "metadata": metadata, "addressType": "IPv4", "endpoints": endpoints }),
+            )
+            .unwrap()
         };
         let of = |service: &str, address: &str, ready: bool| {
-            [slice(service.to_owned(), address, true), slice(format!("{service}-each"), address, ready)]
+            [
+                slice(service.to_owned(), address, true),
+                slice(format!("{service}-each"), address, ready),
+            ]
         };
         [of("rome-0", of_rome, true), of("milan-1", of_milan, ready)].concat()
     };
     // Milan sees itself as it is, home by its translated addresses, and nobody else.
-    assert_eq!(stage::unpublished(&scene, 1, &slices("10.67.0.5", "10.244.0.9", true)), None);
-    assert_eq!(stage::unpublished(&scene, 1, &slices("10.244.0.5", "10.244.0.9", true)).as_deref(), Some("r"));
-    assert_eq!(stage::unpublished(&scene, 1, &slices("10.67.0.5", "10.244.0.9", false)).as_deref(), Some("m"));
-    assert_eq!(stage::unpublished(&scene, 0, &slices("10.244.0.5", "10.65.0.9", true)).as_deref(), Some("t"));
+    assert_eq!(
+        stage::unpublished(&scene, 1, &slices("10.67.0.5", "10.244.0.9", true)),
+        None
+    );
+    assert_eq!(
+        stage::unpublished(&scene, 1, &slices("10.244.0.5", "10.244.0.9", true)).as_deref(),
+        Some("r")
+    );
+    assert_eq!(
+        stage::unpublished(&scene, 1, &slices("10.67.0.5", "10.244.0.9", false)).as_deref(),
+        Some("m")
+    );
+    assert_eq!(
+        stage::unpublished(&scene, 0, &slices("10.244.0.5", "10.65.0.9", true)).as_deref(),
+        Some("t")
+    );
 }

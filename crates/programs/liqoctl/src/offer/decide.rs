@@ -39,7 +39,11 @@ pub enum Unclear {
 }
 
 pub fn phase(offer: &ResourceOffer) -> OfferPhase {
-    offer.status.as_ref().map(|status| status.phase).unwrap_or_default()
+    offer
+        .status
+        .as_ref()
+        .map(|status| status.phase)
+        .unwrap_or_default()
 }
 
 /// The pool that the user means: the named one, or the only one that waits for a decision.
@@ -49,28 +53,47 @@ fn choose(peer: &str, offers: &[ResourceOffer], pool: Option<&str>) -> Result<St
         return Err(Unclear::NoOffer { peer });
     }
     let names = |chosen: &[&ResourceOffer]| {
-        let mut names: Vec<String> =
-            chosen.iter().map(|offer| format!("{} ({:?})", plain(&offer.name_any()), phase(offer))).collect();
+        let mut names: Vec<String> = chosen
+            .iter()
+            .map(|offer| format!("{} ({:?})", plain(&offer.name_any()), phase(offer)))
+            .collect();
         names.sort();
         names.join(", ")
     };
     let there = || {
         let all: Vec<&ResourceOffer> = offers.iter().collect();
-        format!("{} {}", if all.len() == 1 { "is" } else { "are" }, names(&all))
+        format!(
+            "{} {}",
+            if all.len() == 1 { "is" } else { "are" },
+            names(&all)
+        )
     };
     if let Some(pool) = pool {
         let found = offers.iter().any(|offer| offer.name_any() == pool);
         return if found {
             Ok(pool.to_owned())
         } else {
-            Err(Unclear::UnknownPool { peer, pool: pool.to_owned(), pools: there() })
+            Err(Unclear::UnknownPool {
+                peer,
+                pool: pool.to_owned(),
+                pools: there(),
+            })
         };
     }
-    let waiting: Vec<&ResourceOffer> = offers.iter().filter(|offer| phase(offer) == OfferPhase::ManualActionRequired).collect();
+    let waiting: Vec<&ResourceOffer> = offers
+        .iter()
+        .filter(|offer| phase(offer) == OfferPhase::ManualActionRequired)
+        .collect();
     match waiting.as_slice() {
         [one] => Ok(one.name_any()),
-        [] => Err(Unclear::NoneWaits { peer, pools: there() }),
-        several => Err(Unclear::SeveralWait { peer, pools: names(several) }),
+        [] => Err(Unclear::NoneWaits {
+            peer,
+            pools: there(),
+        }),
+        several => Err(Unclear::SeveralWait {
+            peer,
+            pools: names(several),
+        }),
     }
 }
 
@@ -83,9 +106,14 @@ pub enum Accepted {
     Terms,
 }
 
-/// Finds what the user accepts. If no offer waits, other terms of a contract may: then the user need not name a pool. `terms_wait`: whether
-/// there are terms that this cluster has not signed.
-pub fn to_accept(peer: &str, offers: &[ResourceOffer], pool: Option<&str>, terms_wait: bool) -> Result<Accepted, Unclear> {
+/// Finds what the user accepts. If no offer waits, other terms of a contract may: then the user
+/// need not name a pool. `terms_wait`: whether there are terms that this cluster has not signed.
+pub fn to_accept(
+    peer: &str,
+    offers: &[ResourceOffer],
+    pool: Option<&str>,
+    terms_wait: bool,
+) -> Result<Accepted, Unclear> {
     match choose(peer, offers, pool) {
         Err(Unclear::NoneWaits { .. }) if terms_wait => Ok(Accepted::Terms),
         chosen => chosen.map(Accepted::Pool),
@@ -97,9 +125,22 @@ pub fn forgettable(foreign: &ForeignCluster, pool: &str) -> Result<(), Unclear> 
     if foreign.spec.offers.contains_key(pool) {
         return Ok(());
     }
-    let decided: Vec<String> = foreign.spec.offers.iter().map(|(pool, decision)| format!("{decision:?} {pool}")).collect();
-    let decided = if decided.is_empty() { "there are none".to_owned() } else { format!("only {}", decided.join(", ")) };
-    Err(Unclear::NotDecided { peer: foreign.name_any(), pool: pool.to_owned(), decided })
+    let decided: Vec<String> = foreign
+        .spec
+        .offers
+        .iter()
+        .map(|(pool, decision)| format!("{decision:?} {pool}"))
+        .collect();
+    let decided = if decided.is_empty() {
+        "there are none".to_owned()
+    } else {
+        format!("only {}", decided.join(", "))
+    };
+    Err(Unclear::NotDecided {
+        peer: foreign.name_any(),
+        pool: pool.to_owned(),
+        decided,
+    })
 }
 
 /// The text while the state may be from before the decision.
@@ -123,26 +164,46 @@ pub fn progress(
     offer: Option<&ResourceOffer>,
     node: Option<&VirtualNode>,
 ) -> Progress {
-    let reachable = foreign.condition(links::PEER_REACHABLE).filter(|condition| condition.status != "True");
+    let reachable = foreign
+        .condition(links::PEER_REACHABLE)
+        .filter(|condition| condition.status != "True");
     let unreachable = reachable.is_some();
     let not_yet = match reachable {
-        Some(condition) => format!("the controllers wait for the peer: {}", plain(&condition.message)),
+        Some(condition) => format!(
+            "the controllers wait for the peer: {}",
+            plain(&condition.message)
+        ),
         None => NOT_PROCESSED.to_owned(),
     };
-    let message = offer.and_then(|offer| offer.status.as_ref()?.message.as_deref()).map(plain).unwrap_or_default();
+    let message = offer
+        .and_then(|offer| offer.status.as_ref()?.message.as_deref())
+        .map(plain)
+        .unwrap_or_default();
     let node_name = || node.and_then(|node| node.status.as_ref()?.node_name.clone());
     match (decision, offer.map(phase)) {
         // The state is from before the peer became silent.
-        (OfferDecision::Accept, Some(OfferPhase::Refused)) if unreachable => Progress::Waiting(not_yet),
-        (OfferDecision::Accept, None) => Progress::Against("the peer withdrew the offer".to_owned()),
+        (OfferDecision::Accept, Some(OfferPhase::Refused)) if unreachable => {
+            Progress::Waiting(not_yet)
+        }
+        (OfferDecision::Accept, None) => {
+            Progress::Against("the peer withdrew the offer".to_owned())
+        }
         (OfferDecision::Accept, Some(OfferPhase::Accepted)) => match node_name() {
             Some(name) => Progress::Done(Some(name)),
             None => Progress::Waiting("the virtual node does not exist yet".to_owned()),
         },
         // It is empty or costs too much, and the controllers accept it as soon as that changes.
-        (OfferDecision::Accept, Some(OfferPhase::Pending)) if !unreachable && !message.is_empty() => Progress::Waiting(message),
-        (OfferDecision::Accept, Some(OfferPhase::Refused)) => Progress::Against(format!("it stays refused: {message}")),
-        (OfferDecision::Refuse, None | Some(OfferPhase::Refused)) if node.is_none() => Progress::Done(None),
+        (OfferDecision::Accept, Some(OfferPhase::Pending))
+            if !unreachable && !message.is_empty() =>
+        {
+            Progress::Waiting(message)
+        }
+        (OfferDecision::Accept, Some(OfferPhase::Refused)) => {
+            Progress::Against(format!("it stays refused: {message}"))
+        }
+        (OfferDecision::Refuse, None | Some(OfferPhase::Refused)) if node.is_none() => {
+            Progress::Done(None)
+        }
         (OfferDecision::Refuse, None | Some(OfferPhase::Refused)) => {
             Progress::Waiting("its pods are ending, then its virtual node is removed".to_owned())
         }
@@ -166,7 +227,10 @@ mod tests {
         .unwrap()
     }
 
-    #[expect(clippy::needless_pass_by_value, reason = "JSON literals are written in place")]
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "JSON literals are written in place"
+    )]
     fn milan(offers: Value, reachable: &str) -> ForeignCluster {
         from_value(json!({
             "metadata": { "name": "milan" },
@@ -180,39 +244,80 @@ mod tests {
     #[test]
     fn changed_terms_of_an_accepted_offer_need_no_name_of_a_pool() {
         let accepted = [offer("bulk", "Accepted")];
-        assert_eq!(to_accept("milan", &accepted, None, true), Ok(Accepted::Terms));
-        assert_eq!(to_accept("milan", &accepted, Some("bulk"), true), Ok(Accepted::Pool("bulk".to_owned())));
-        assert!(matches!(to_accept("milan", &accepted, None, false), Err(Unclear::NoneWaits { .. })));
+        assert_eq!(
+            to_accept("milan", &accepted, None, true),
+            Ok(Accepted::Terms)
+        );
+        assert_eq!(
+            to_accept("milan", &accepted, Some("bulk"), true),
+            Ok(Accepted::Pool("bulk".to_owned()))
+        );
+        assert!(matches!(
+            to_accept("milan", &accepted, None, false),
+            Err(Unclear::NoneWaits { .. })
+        ));
         let new = [offer("bulk", "ManualActionRequired")];
-        assert_eq!(to_accept("milan", &new, None, true), Ok(Accepted::Pool("bulk".to_owned())));
-        assert!(matches!(to_accept("milan", &[], None, true), Err(Unclear::NoOffer { .. })));
+        assert_eq!(
+            to_accept("milan", &new, None, true),
+            Ok(Accepted::Pool("bulk".to_owned()))
+        );
+        assert!(matches!(
+            to_accept("milan", &[], None, true),
+            Err(Unclear::NoOffer { .. })
+        ));
     }
 
     #[test]
     fn a_pool_need_not_be_named_when_exactly_one_waits() {
-        let offers = [offer("bulk", "Accepted"), offer("gold", "ManualActionRequired")];
+        let offers = [
+            offer("bulk", "Accepted"),
+            offer("gold", "ManualActionRequired"),
+        ];
         assert_eq!(choose("milan", &offers, None).unwrap(), "gold");
         assert_eq!(choose("milan", &offers, Some("bulk")).unwrap(), "bulk");
-        let error = |offers: &[ResourceOffer], pool| choose("milan", offers, pool).unwrap_err().to_string();
+        let error =
+            |offers: &[ResourceOffer], pool| choose("milan", offers, pool).unwrap_err().to_string();
         assert_eq!(
             error(&offers, Some("silver")),
             "milan offers no pool silver: there are bulk (Accepted), gold (ManualActionRequired)"
         );
-        assert_eq!(error(&offers[..1], None), "no offer of milan waits for a decision: name a pool; there is bulk (Accepted)");
-        let both = [offer("bulk", "ManualActionRequired"), offer("gold", "ManualActionRequired")];
+        assert_eq!(
+            error(&offers[..1], None),
+            "no offer of milan waits for a decision: name a pool; there is bulk (Accepted)"
+        );
+        let both = [
+            offer("bulk", "ManualActionRequired"),
+            offer("gold", "ManualActionRequired"),
+        ];
         assert_eq!(
             error(&both, None),
             "several offers of milan wait for a decision: name one of bulk (ManualActionRequired), gold (ManualActionRequired)"
         );
-        assert_eq!(error(&[], Some("gold")), "milan offers nothing now: `liqoctl status` shows why");
+        assert_eq!(
+            error(&[], Some("gold")),
+            "milan offers nothing now: `liqoctl status` shows why"
+        );
     }
 
     #[test]
     fn only_what_was_decided_can_be_forgotten() {
-        assert_eq!(forgettable(&milan(json!({ "gold": "Refuse" }), "True"), "gold"), Ok(()));
-        let error = |offers| forgettable(&milan(offers, "True"), "bulk").unwrap_err().to_string();
-        assert_eq!(error(json!({ "gold": "Refuse" })), "there is no decision on pool bulk of milan: only Refuse gold");
-        assert_eq!(error(json!({})), "there is no decision on pool bulk of milan: there are none");
+        assert_eq!(
+            forgettable(&milan(json!({ "gold": "Refuse" }), "True"), "gold"),
+            Ok(())
+        );
+        let error = |offers| {
+            forgettable(&milan(offers, "True"), "bulk")
+                .unwrap_err()
+                .to_string()
+        };
+        assert_eq!(
+            error(json!({ "gold": "Refuse" })),
+            "there is no decision on pool bulk of milan: only Refuse gold"
+        );
+        assert_eq!(
+            error(json!({})),
+            "there is no decision on pool bulk of milan: there are none"
+        );
     }
 
     #[test]
@@ -227,26 +332,61 @@ mod tests {
         };
         let of = |phase: Option<&str>, node: Option<VirtualNode>, reachable: &str| {
             let offer = phase.map(|phase| offer("gold", phase));
-            progress(OfferDecision::Accept, &milan(json!({}), reachable), offer.as_ref(), node.as_ref())
+            progress(
+                OfferDecision::Accept,
+                &milan(json!({}), reachable),
+                offer.as_ref(),
+                node.as_ref(),
+            )
         };
-        assert_eq!(of(Some("Accepted"), Some(node(Some("milan-gold"))), "True"), Progress::Done(Some("milan-gold".into())));
-        assert!(matches!(of(Some("Accepted"), Some(node(None)), "True"), Progress::Waiting(_)));
-        assert!(matches!(of(Some("Accepted"), None, "True"), Progress::Waiting(_)));
+        assert_eq!(
+            of(Some("Accepted"), Some(node(Some("milan-gold"))), "True"),
+            Progress::Done(Some("milan-gold".into()))
+        );
+        assert!(matches!(
+            of(Some("Accepted"), Some(node(None)), "True"),
+            Progress::Waiting(_)
+        ));
+        assert!(matches!(
+            of(Some("Accepted"), None, "True"),
+            Progress::Waiting(_)
+        ));
         assert!(
             matches!(of(Some("ManualActionRequired"), None, "True"), Progress::Waiting(text) if text.contains("not processed"))
         );
-        assert!(matches!(of(Some("ManualActionRequired"), None, "False"), Progress::Waiting(text) if text.contains("50 s")));
-        assert_eq!(of(Some("Pending"), None, "True"), Progress::Waiting("the policy says so".to_owned()));
-        assert!(matches!(of(Some("Pending"), None, "False"), Progress::Waiting(text) if text.contains("50 s")));
-        assert_eq!(of(Some("Refused"), None, "True"), Progress::Against("it stays refused: the policy says so".to_owned()));
+        assert!(
+            matches!(of(Some("ManualActionRequired"), None, "False"), Progress::Waiting(text) if text.contains("50 s"))
+        );
+        assert_eq!(
+            of(Some("Pending"), None, "True"),
+            Progress::Waiting("the policy says so".to_owned())
+        );
+        assert!(
+            matches!(of(Some("Pending"), None, "False"), Progress::Waiting(text) if text.contains("50 s"))
+        );
+        assert_eq!(
+            of(Some("Refused"), None, "True"),
+            Progress::Against("it stays refused: the policy says so".to_owned())
+        );
         assert!(matches!(of(None, None, "True"), Progress::Against(_)));
         let refused = |phase: Option<&str>, node: Option<VirtualNode>| {
             let offer = phase.map(|phase| offer("gold", phase));
-            progress(OfferDecision::Refuse, &milan(json!({}), "True"), offer.as_ref(), node.as_ref())
+            progress(
+                OfferDecision::Refuse,
+                &milan(json!({}), "True"),
+                offer.as_ref(),
+                node.as_ref(),
+            )
         };
         assert_eq!(refused(Some("Refused"), None), Progress::Done(None));
         assert_eq!(refused(None, None), Progress::Done(None));
-        assert!(matches!(refused(Some("Refused"), Some(node(Some("milan-gold")))), Progress::Waiting(_)));
-        assert!(matches!(refused(Some("Accepted"), Some(node(Some("milan-gold")))), Progress::Waiting(_)));
+        assert!(matches!(
+            refused(Some("Refused"), Some(node(Some("milan-gold")))),
+            Progress::Waiting(_)
+        ));
+        assert!(matches!(
+            refused(Some("Accepted"), Some(node(Some("milan-gold")))),
+            Progress::Waiting(_)
+        ));
     }
 }

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use kube::{Api, ResourceExt as _, api::ListParams};
 use liqo_api::{
-    ClusterId, ForeignCluster, LargestPods, Money, NO_NEW_PODS, OfferDecision, OfferPhase, PriceList, ResourceList,
-    ResourceOffer, provider_namespace, tenant_namespace,
+    ClusterId, ForeignCluster, LargestPods, Money, NO_NEW_PODS, OfferDecision, OfferPhase,
+    PriceList, ResourceList, ResourceOffer, provider_namespace, tenant_namespace,
 };
 use liqo_quantity::per_hour;
 use serde::Serialize;
@@ -39,7 +39,8 @@ pub struct Shown {
     /// Free resources of the provider's nodes with the most room; nothing if they are not known.
     #[serde(skip_serializing_if = "LargestPods::is_empty")]
     pub largest_pods: LargestPods,
-    /// Number of clusters that the resources come through, including the provider; nothing if the pool is not offered now.
+    /// Number of clusters that the resources come through, including the provider; nothing if the
+    /// pool is not offered now.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hops: Option<u8>,
     /// IDs of the clusters that they come from or through, the provider first.
@@ -80,14 +81,25 @@ pub struct Shown {
 }
 
 /// The offers of all peers, or of one.
-pub async fn list(cluster: &Cluster, of: Option<&ForeignCluster>, which: Which) -> anyhow::Result<Vec<Shown>> {
+pub async fn list(
+    cluster: &Cluster,
+    of: Option<&ForeignCluster>,
+    which: Which,
+) -> anyhow::Result<Vec<Shown>> {
     let everything = ListParams::default();
     let clusters: Api<ForeignCluster> = Api::all(cluster.client.clone());
     let offers: Api<ResourceOffer> = Api::all(cluster.client.clone());
-    let known = list_or_none(&clusters, &everything).await.doing("list the peers")?;
-    let offers = list_or_none(&offers, &everything).await.doing("list the offers")?;
+    let known = list_or_none(&clusters, &everything)
+        .await
+        .doing("list the peers")?;
+    let offers = list_or_none(&offers, &everything)
+        .await
+        .doing("list the offers")?;
     let shown = rows(&known, offers, which);
-    Ok(shown.into_iter().filter(|row| of.is_none_or(|of| of.spec.cluster_id == row.cluster_id)).collect())
+    Ok(shown
+        .into_iter()
+        .filter(|row| of.is_none_or(|of| of.spec.cluster_id == row.cluster_id))
+        .collect())
 }
 
 /// The peer whose namespace this is.
@@ -105,18 +117,32 @@ fn rows(known: &[ForeignCluster], offers: Vec<ResourceOffer>, which: Which) -> V
     let mut rows = Vec::new();
     let mut offered: BTreeSet<(ClusterId, String)> = BTreeSet::new();
     for offer in offers {
-        let Some(id) = peer_of(&offer.namespace().unwrap_or_default(), which) else { continue };
+        let Some(id) = peer_of(&offer.namespace().unwrap_or_default(), which) else {
+            continue;
+        };
         let (pool, phase) = (offer.name_any(), phase(&offer));
-        let decided = foreign(&id).and_then(|foreign| foreign.spec.offers.get(&pool)).filter(|_| which == Which::Received);
+        let decided = foreign(&id)
+            .and_then(|foreign| foreign.spec.offers.get(&pool))
+            .filter(|_| which == Which::Received);
         offered.insert((id.clone(), pool.clone()));
         rows.push(Shown {
             peer: foreign(&id).map_or_else(|| id.to_string(), kube::ResourceExt::name_any),
             cluster_id: id,
             pool,
-            price_per_hour: offer.spec.prices.as_ref().map(|prices| per_hour(&prices.rates, &offer.spec.resource_quota.hard)),
+            price_per_hour: offer
+                .spec
+                .prices
+                .as_ref()
+                .map(|prices| per_hour(&prices.rates, &offer.spec.resource_quota.hard)),
             prices: offer.spec.prices,
             hops: Some(offer.spec.hops),
-            behind: offer.spec.path.iter().skip(1).map(|id| peer_name(known, id)).collect(),
+            behind: offer
+                .spec
+                .path
+                .iter()
+                .skip(1)
+                .map(|id| peer_name(known, id))
+                .collect(),
             path: offer.spec.path,
             resources: offer.spec.resource_quota.hard,
             largest_pods: offer.spec.largest_pods,
@@ -124,7 +150,10 @@ fn rows(known: &[ForeignCluster], offers: Vec<ResourceOffer>, which: Which) -> V
             message: offer.status.and_then(|status| status.message),
             decision: decided.copied(),
             notice_seconds: offer.spec.notice_seconds,
-            withdrawal_timestamp: offer.spec.withdrawal_timestamp.map(|time| time.0.to_string()),
+            withdrawal_timestamp: offer
+                .spec
+                .withdrawal_timestamp
+                .map(|time| time.0.to_string()),
             reclaim_timestamp: offer.spec.reclaim_timestamp.map(|time| time.0.to_string()),
             reclaim_to: offer.spec.reclaim_to,
             drain_timestamp: offer.spec.drain_timestamp.map(|time| time.0.to_string()),
@@ -134,7 +163,11 @@ fn rows(known: &[ForeignCluster], offers: Vec<ResourceOffer>, which: Which) -> V
         .iter()
         .filter(|_| which == Which::Received)
         .flat_map(|foreign| {
-            foreign.spec.offers.iter().map(move |(pool, decision)| ((foreign.name_any(), pool), (foreign, decision)))
+            foreign
+                .spec
+                .offers
+                .iter()
+                .map(move |(pool, decision)| ((foreign.name_any(), pool), (foreign, decision)))
         })
         .collect();
     for ((peer, pool), (foreign, decision)) in decisions {
@@ -182,61 +215,118 @@ pub fn table(shown: &[Shown], of: Option<&str>, which: Which) -> String {
         };
     }
     let row = |one: &Shown| {
-        let phase = one.phase.map_or_else(|| "not offered".to_owned(), |phase| format!("{phase:?}"));
+        let phase = one
+            .phase
+            .map_or_else(|| "not offered".to_owned(), |phase| format!("{phase:?}"));
         let mut row = vec![plain(&one.peer), plain(&one.pool), phase];
         if which == Which::Received {
-            row.push(one.decision.map_or_else(|| "-".to_owned(), |decision| format!("{decision:?}")));
+            row.push(
+                one.decision
+                    .map_or_else(|| "-".to_owned(), |decision| format!("{decision:?}")),
+            );
         }
         row.push(plain(&one.resources.rounded()));
         row.push(hops(one));
         row.push(price(one));
-        let rates = one.prices.as_ref().filter(|_| of.is_some()).map(|prices| format!("per hour and unit: {}", prices.rates));
-        let notes: Vec<String> = rates.as_deref().map(plain).into_iter().chain(notes(one, which)).collect();
-        row.push(if notes.is_empty() { "-".to_owned() } else { notes.join("; ") });
+        let rates = one
+            .prices
+            .as_ref()
+            .filter(|_| of.is_some())
+            .map(|prices| format!("per hour and unit: {}", prices.rates));
+        let notes: Vec<String> = rates
+            .as_deref()
+            .map(plain)
+            .into_iter()
+            .chain(notes(one, which))
+            .collect();
+        row.push(if notes.is_empty() {
+            "-".to_owned()
+        } else {
+            notes.join("; ")
+        });
         row
     };
     match which {
-        Which::Received => {
-            output::table(&["PEER", "POOL", "PHASE", "DECIDED", "AMOUNTS", "HOPS", "PRICE", "NOTES"], shown.iter().map(row))
-        }
-        Which::Made => output::table(&["PEER", "POOL", "PHASE", "AMOUNTS", "HOPS", "PRICE", "NOTES"], shown.iter().map(row)),
+        Which::Received => output::table(
+            &[
+                "PEER", "POOL", "PHASE", "DECIDED", "AMOUNTS", "HOPS", "PRICE", "NOTES",
+            ],
+            shown.iter().map(row),
+        ),
+        Which::Made => output::table(
+            &["PEER", "POOL", "PHASE", "AMOUNTS", "HOPS", "PRICE", "NOTES"],
+            shown.iter().map(row),
+        ),
     }
 }
 
-/// The number of clusters that the offer comes through, and those behind the provider: `2 via turin`.
+/// The number of clusters that the offer comes through, and those behind the provider:
+/// `2 via turin`.
 fn hops(one: &Shown) -> String {
-    let Some(hops) = one.hops else { return "-".to_owned() };
-    if one.behind.is_empty() { hops.to_string() } else { format!("{hops} via {}", via(&one.behind)) }
+    let Some(hops) = one.hops else {
+        return "-".to_owned();
+    };
+    if one.behind.is_empty() {
+        hops.to_string()
+    } else {
+        format!("{hops} via {}", via(&one.behind))
+    }
 }
 
 /// The price of the whole offer for one hour, or `-`.
 fn price(one: &Shown) -> String {
     let price = one.prices.as_ref().zip(one.price_per_hour);
-    price.map_or_else(|| "-".to_owned(), |(prices, all)| plain(&format!("{all} {}/h", prices.currency)))
+    price.map_or_else(
+        || "-".to_owned(),
+        |(prices, all)| plain(&format!("{all} {}/h", prices.currency)),
+    )
 }
 
 fn notes(one: &Shown, which: Which) -> Vec<String> {
     let mut notes = Vec::new();
     match (one.phase, which) {
         (Some(OfferPhase::ManualActionRequired), Which::Received) => {
-            notes.push(format!("you have to decide: `liqoctl offer accept {} {}`", one.peer, one.pool));
+            notes.push(format!(
+                "you have to decide: `liqoctl offer accept {} {}`",
+                one.peer, one.pool
+            ));
         }
-        (Some(OfferPhase::ManualActionRequired), Which::Made) => notes.push("the consumer has to decide".to_owned()),
-        (Some(OfferPhase::Accepted), _) if one.resources.is_zero() => notes.push("nothing is offered now".to_owned()),
+        (Some(OfferPhase::ManualActionRequired), Which::Made) => {
+            notes.push("the consumer has to decide".to_owned());
+        }
+        (Some(OfferPhase::Accepted), _) if one.resources.is_zero() => {
+            notes.push("nothing is offered now".to_owned());
+        }
         (Some(OfferPhase::Accepted), _) => {
-            let closed = one.message.as_deref().filter(|message| message.starts_with(NO_NEW_PODS));
+            let closed = one
+                .message
+                .as_deref()
+                .filter(|message| message.starts_with(NO_NEW_PODS));
             notes.extend(closed.map(plain));
         }
         _ => notes.extend(one.message.as_deref().map(plain)),
     }
     notes.extend(largest_pod(one));
-    notes.extend(one.withdrawal_timestamp.as_ref().map(|at| format!("withdrawn, ends at {at}")));
-    notes.extend(one.reclaim_timestamp.as_ref().map(|at| match &one.reclaim_to {
-        Some(to) => format!("from {at} on, it is {}, and the provider ends pods beyond that", plain(&to.rounded())),
-        None => format!("from {at} on, the provider ends pods beyond the offer"),
-    }));
     notes.extend(
-        one.drain_timestamp.as_ref().map(|at| format!("from {at} on, the provider ends pods on former nodes of the pool")),
+        one.withdrawal_timestamp
+            .as_ref()
+            .map(|at| format!("withdrawn, ends at {at}")),
+    );
+    notes.extend(
+        one.reclaim_timestamp
+            .as_ref()
+            .map(|at| match &one.reclaim_to {
+                Some(to) => format!(
+                    "from {at} on, it is {}, and the provider ends pods beyond that",
+                    plain(&to.rounded())
+                ),
+                None => format!("from {at} on, the provider ends pods beyond the offer"),
+            }),
+    );
+    notes.extend(
+        one.drain_timestamp
+            .as_ref()
+            .map(|at| format!("from {at} on, the provider ends pods on former nodes of the pool")),
     );
     notes
 }
@@ -244,9 +334,18 @@ fn notes(one: &Shown, which: Which) -> Vec<String> {
 /// The largest pods that find a node now: cpu, memory and extended resources, each node once.
 fn largest_pod(one: &Shown) -> Option<String> {
     let is_shown = |name: &str| ["cpu", "memory"].contains(&name) || name.contains('/');
-    let shown = one.largest_pods.iter().map(|node| node.iter().filter(|(name, _)| is_shown(name)).collect::<ResourceList>());
+    let shown = one.largest_pods.iter().map(|node| {
+        node.iter()
+            .filter(|(name, _)| is_shown(name))
+            .collect::<ResourceList>()
+    });
     let nodes: BTreeSet<String> = shown.map(|node| plain(&node.rounded())).collect();
-    (!nodes.is_empty()).then(|| format!("largest pod now: {}", nodes.into_iter().collect::<Vec<_>>().join(", or ")))
+    (!nodes.is_empty()).then(|| {
+        format!(
+            "largest pod now: {}",
+            nodes.into_iter().collect::<Vec<_>>().join(", or ")
+        )
+    })
 }
 
 #[cfg(test)]
@@ -259,17 +358,31 @@ mod tests {
         ClusterId::of_public_key(&[seed; 32])
     }
 
-    #[expect(clippy::needless_pass_by_value, reason = "JSON literals are written in place")]
-    fn offer(namespace: String, pool: &str, phase: &str, message: Option<&str>, more: Value) -> ResourceOffer {
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "JSON literals are written in place"
+    )]
+    fn offer(
+        namespace: String,
+        pool: &str,
+        phase: &str,
+        message: Option<&str>,
+        more: Value,
+    ) -> ResourceOffer {
         let mut spec = json!({ "clusterID": id(2), "pool": pool, "resourceQuota": { "hard": { "cpu": "2", "memory": "4Gi" } } });
-        spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        spec.as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
         from_value(json!({
             "metadata": { "name": pool, "namespace": namespace }, "spec": spec, "status": { "phase": phase, "message": message },
         }))
         .unwrap()
     }
 
-    #[expect(clippy::needless_pass_by_value, reason = "JSON literals are written in place")]
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "JSON literals are written in place"
+    )]
     fn foreign(name: &str, seed: u8, offers: Value) -> ForeignCluster {
         from_value(json!({ "metadata": { "name": name }, "spec": { "clusterID": id(seed), "offers": offers } })).unwrap()
     }
@@ -277,7 +390,13 @@ mod tests {
     fn everything() -> Vec<ResourceOffer> {
         let milan = provider_namespace(&id(2));
         vec![
-            offer(milan.clone(), "gold", "ManualActionRequired", Some("decide"), json!({})),
+            offer(
+                milan.clone(),
+                "gold",
+                "ManualActionRequired",
+                Some("decide"),
+                json!({}),
+            ),
             offer(
                 milan.clone(),
                 "bulk",
@@ -286,15 +405,42 @@ mod tests {
                 json!({ "withdrawalTimestamp": "2026-01-01T00:05:00Z", "hops": 2, "path": [id(2), id(3)],
                     "prices": { "currency": "EUR", "rates": { "cpu": "0.04", "memory": "0.005" } } }),
             ),
-            offer(milan, "old", "Refused", Some("it was\n refused by hand"), json!({})),
-            offer(tenant_namespace(&id(3)), "default", "Accepted", None, json!({ "reclaimTimestamp": "2026-01-01T00:05:00Z" })),
-            offer(tenant_namespace(&id(4)), "default", "ManualActionRequired", Some("decide"), json!({})),
-            offer("liqo-provider-of-nobody".into(), "default", "Accepted", None, json!({})),
+            offer(
+                milan,
+                "old",
+                "Refused",
+                Some("it was\n refused by hand"),
+                json!({}),
+            ),
+            offer(
+                tenant_namespace(&id(3)),
+                "default",
+                "Accepted",
+                None,
+                json!({ "reclaimTimestamp": "2026-01-01T00:05:00Z" }),
+            ),
+            offer(
+                tenant_namespace(&id(4)),
+                "default",
+                "ManualActionRequired",
+                Some("decide"),
+                json!({}),
+            ),
+            offer(
+                "liqo-provider-of-nobody".into(),
+                "default",
+                "Accepted",
+                None,
+                json!({}),
+            ),
         ]
     }
 
     fn known() -> Vec<ForeignCluster> {
-        vec![foreign("turin", 3, json!({})), foreign("milan", 2, json!({ "old": "Refuse", "silver": "Accept" }))]
+        vec![
+            foreign("turin", 3, json!({})),
+            foreign("milan", 2, json!({ "old": "Refuse", "silver": "Accept" })),
+        ]
     }
 
     #[test]
@@ -314,40 +460,98 @@ milan   dry      Accepted               -         cpu=0               1         
 milan   gold     ManualActionRequired   -         cpu=2, memory=4Gi   1             -           you have to decide: `liqoctl offer accept milan gold`
 milan   old      Refused                Refuse    cpu=2, memory=4Gi   1             -           it was refused by hand
 milan   silver   not offered            Accept    nothing             -             -           -";
-        assert_eq!(table(&rows(&known(), offers, Which::Received), None, Which::Received), expected);
+        assert_eq!(
+            table(
+                &rows(&known(), offers, Which::Received),
+                None,
+                Which::Received
+            ),
+            expected
+        );
     }
 
     #[test]
     fn an_offer_tells_which_pods_find_a_node() {
         let said = json!([{ "cpu": "1719m", "memory": "2Gi", "pods": "1" }, { "cpu": "1", "memory": "3Gi", "pods": "1" }]);
-        let milan = offer(provider_namespace(&id(2)), "default", "Accepted", None, json!({ "largestPods": said }));
-        let text = table(&rows(&known(), vec![milan], Which::Received), None, Which::Received);
-        assert!(text.contains("largest pod now: cpu=1, memory=3Gi, or cpu=1719m, memory=2Gi"), "{text}");
+        let milan = offer(
+            provider_namespace(&id(2)),
+            "default",
+            "Accepted",
+            None,
+            json!({ "largestPods": said }),
+        );
+        let text = table(
+            &rows(&known(), vec![milan], Which::Received),
+            None,
+            Which::Received,
+        );
+        assert!(
+            text.contains("largest pod now: cpu=1, memory=3Gi, or cpu=1719m, memory=2Gi"),
+            "{text}"
+        );
     }
 
     #[test]
     fn many_clusters_behind_an_offer_are_counted_and_not_named() {
         let path: Vec<ClusterId> = (2..=9).map(id).collect();
-        let milan = offer(provider_namespace(&id(2)), "far", "Accepted", None, json!({ "hops": 3, "path": path }));
+        let milan = offer(
+            provider_namespace(&id(2)),
+            "far",
+            "Accepted",
+            None,
+            json!({ "hops": 3, "path": path }),
+        );
         let row = rows(&known(), vec![milan], Which::Received).remove(0);
-        assert!(hops(&row).starts_with("3 via turin, ") && hops(&row).ends_with(" and 2 more"), "{}", hops(&row));
+        assert!(
+            hops(&row).starts_with("3 via turin, ") && hops(&row).ends_with(" and 2 more"),
+            "{}",
+            hops(&row)
+        );
     }
 
     #[test]
     fn the_rates_of_one_peer_are_among_the_notes() {
-        let text = table(&rows(&known(), everything(), Which::Received), Some("milan"), Which::Received);
-        assert!(text.contains("per hour and unit: cpu=0.04, memory=0.005; no new pods: too dear"), "{text}");
+        let text = table(
+            &rows(&known(), everything(), Which::Received),
+            Some("milan"),
+            Which::Received,
+        );
+        assert!(
+            text.contains("per hour and unit: cpu=0.04, memory=0.005; no new pods: too dear"),
+            "{text}"
+        );
     }
 
     #[test]
     fn made_offers_tell_what_the_consumers_say() {
         let stranger = id(4);
-        let text = table(&rows(&known(), everything(), Which::Made), None, Which::Made);
-        let lines: Vec<Vec<&str>> =
-            text.lines().map(|line| line.split("   ").map(str::trim).filter(|cell| !cell.is_empty()).collect()).collect();
-        assert_eq!(lines[0], ["PEER", "POOL", "PHASE", "AMOUNTS", "HOPS", "PRICE", "NOTES"]);
-        let of_stranger =
-            [stranger.as_str(), "default", "ManualActionRequired", "cpu=2, memory=4Gi", "1", "-", "the consumer has to decide"];
+        let text = table(
+            &rows(&known(), everything(), Which::Made),
+            None,
+            Which::Made,
+        );
+        let lines: Vec<Vec<&str>> = text
+            .lines()
+            .map(|line| {
+                line.split("   ")
+                    .map(str::trim)
+                    .filter(|cell| !cell.is_empty())
+                    .collect()
+            })
+            .collect();
+        assert_eq!(
+            lines[0],
+            ["PEER", "POOL", "PHASE", "AMOUNTS", "HOPS", "PRICE", "NOTES"]
+        );
+        let of_stranger = [
+            stranger.as_str(),
+            "default",
+            "ManualActionRequired",
+            "cpu=2, memory=4Gi",
+            "1",
+            "-",
+            "the consumer has to decide",
+        ];
         let of_turin = [
             "turin",
             "default",
@@ -366,18 +570,33 @@ milan   silver   not offered            Accept    nothing             -         
     fn programs_get_a_list() {
         let json = serde_json::to_value(rows(&known(), everything(), Which::Received)).unwrap();
         assert_eq!(json[0]["withdrawalTimestamp"], "2026-01-01T00:05:00Z");
-        assert_eq!((&json[0]["pricePerHour"], &json[0]["prices"]["rates"]["cpu"]), (&json!("0.1"), &json!("0.04")));
-        assert_eq!((&json[0]["hops"], &json[0]["path"]), (&json!(2), &json!([id(2), id(3)])));
-        assert_eq!((&json[0]["behind"], json[1].get("behind")), (&json!(["turin"]), None));
+        assert_eq!(
+            (&json[0]["pricePerHour"], &json[0]["prices"]["rates"]["cpu"]),
+            (&json!("0.1"), &json!("0.04"))
+        );
+        assert_eq!(
+            (&json[0]["hops"], &json[0]["path"]),
+            (&json!(2), &json!([id(2), id(3)]))
+        );
+        assert_eq!(
+            (&json[0]["behind"], json[1].get("behind")),
+            (&json!(["turin"]), None)
+        );
         assert_eq!(json[1]["phase"], "ManualActionRequired");
-        assert_eq!((&json[3]["decision"], json[3].get("phase")), (&json!("Accept"), None));
+        assert_eq!(
+            (&json[3]["decision"], json[3].get("phase")),
+            (&json!("Accept"), None)
+        );
     }
 
     #[test]
     fn where_nothing_is_offered_the_next_step_is_told() {
         assert!(table(&[], None, Which::Received).contains("`liqoctl peer`"));
         assert!(table(&[], None, Which::Made).contains("`liqoctl policy list`"));
-        assert_eq!(table(&[], Some("rome"), Which::Received), "rome offers nothing: `liqoctl status` shows why.");
+        assert_eq!(
+            table(&[], Some("rome"), Which::Received),
+            "rome offers nothing: `liqoctl status` shows why."
+        );
         assert!(table(&[], Some("rome"), Which::Made).contains("`liqoctl policy explain rome`"));
     }
 }

@@ -1,7 +1,8 @@
-//! `liqoctl offer`: shows what peers offer and what this cluster offers, and records the user's decisions.
+//! `liqoctl offer`: shows what peers offer and what this cluster offers, and records the user's
+//! decisions.
 //!
-//! A decision goes into `spec.offers` of the `ForeignCluster`, by pool. The controllers judge the offer again, and
-//! this module shows the result.
+//! A decision goes into `spec.offers` of the `ForeignCluster`, by pool. The controllers judge the
+//! offer again, and this module shows the result.
 
 mod decide;
 mod list;
@@ -56,34 +57,70 @@ pub struct Decided {
 }
 
 /// The offers that were received from a peer.
-pub async fn received(cluster: &Cluster, foreign: &ForeignCluster) -> anyhow::Result<Vec<ResourceOffer>> {
-    let api: Api<ResourceOffer> = Api::namespaced(cluster.client.clone(), &provider_namespace(&foreign.spec.cluster_id));
+pub async fn received(
+    cluster: &Cluster,
+    foreign: &ForeignCluster,
+) -> anyhow::Result<Vec<ResourceOffer>> {
+    let api: Api<ResourceOffer> = Api::namespaced(
+        cluster.client.clone(),
+        &provider_namespace(&foreign.spec.cluster_id),
+    );
     let offers = list_or_none(&api, &ListParams::default()).await;
     offers.doing(format!("list the offers of {}", foreign.name_any()))
 }
 
 /// The unfinished pods that run on the Node of a pool: they end when it is refused.
-pub async fn pods_on(cluster: &Cluster, foreign: &ForeignCluster, pool: &str) -> anyhow::Result<Vec<String>> {
-    let Some(node) = virtual_node(cluster, foreign, pool).await?.and_then(|node| node.status?.node_name) else {
+pub async fn pods_on(
+    cluster: &Cluster,
+    foreign: &ForeignCluster,
+    pool: &str,
+) -> anyhow::Result<Vec<String>> {
+    let Some(node) = virtual_node(cluster, foreign, pool)
+        .await?
+        .and_then(|node| node.status?.node_name)
+    else {
         return Ok(Vec::new());
     };
     let api: Api<Pod> = Api::all(cluster.client.clone());
-    let on_it = ListParams::default().fields(&format!("spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed"));
-    let pods = api.list_metadata(&on_it).await.doing(format!("list the pods of Node {node}"))?;
+    let on_it = ListParams::default().fields(&format!(
+        "spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed"
+    ));
+    let pods = api
+        .list_metadata(&on_it)
+        .await
+        .doing(format!("list the pods of Node {node}"))?;
     Ok(pods.items.iter().map(full_name).collect())
 }
 
 /// The question to ask before refusing an offer that is in use.
 pub fn question(peer: &str, pool: &str, lost: &[String]) -> String {
     let more = lost.len().saturating_sub(MAX_PODS_NAMED);
-    let named = lost.iter().take(MAX_PODS_NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
-    let lost = if more == 0 { named } else { format!("{named} and {more} more") };
+    let named = lost
+        .iter()
+        .take(MAX_PODS_NAMED)
+        .map(String::as_str)
+        .collect::<Vec<_>>()
+        .join(", ");
+    let lost = if more == 0 {
+        named
+    } else {
+        format!("{named} and {more} more")
+    };
     format!("This ends the pods that run on pool {pool} of {peer}: {lost}. Continue?")
 }
 
-async fn virtual_node(cluster: &Cluster, foreign: &ForeignCluster, pool: &str) -> anyhow::Result<Option<VirtualNode>> {
-    let api: Api<VirtualNode> = Api::namespaced(cluster.client.clone(), &provider_namespace(&foreign.spec.cluster_id));
-    api.get_opt(pool).await.doing(format!("read the virtual node of pool {pool}"))
+async fn virtual_node(
+    cluster: &Cluster,
+    foreign: &ForeignCluster,
+    pool: &str,
+) -> anyhow::Result<Option<VirtualNode>> {
+    let api: Api<VirtualNode> = Api::namespaced(
+        cluster.client.clone(),
+        &provider_namespace(&foreign.spec.cluster_id),
+    );
+    api.get_opt(pool)
+        .await
+        .doing(format!("read the virtual node of pool {pool}"))
 }
 
 /// Records a decision and waits until the controllers carried it out.
@@ -112,7 +149,10 @@ pub async fn decide(
         timeout,
         |text| progress.message(&step, text),
         || async {
-            let foreign = clusters.get(&name).await.doing(format!("read ForeignCluster {name}"))?;
+            let foreign = clusters
+                .get(&name)
+                .await
+                .doing(format!("read ForeignCluster {name}"))?;
             let offers = received(cluster, &foreign).await?;
             let offer = offers.iter().find(|offer| offer.name_any() == pool);
             let node = virtual_node(cluster, &foreign, pool).await?;
@@ -127,7 +167,11 @@ pub async fn decide(
                     against.set(Some(since));
                     // The text is not shown earlier, because it may be older than the decision.
                     let not_yet = || Poll::NotYet(decide::NOT_PROCESSED.to_owned());
-                    if since.elapsed() >= ANSWER_DELAY { Err(give_up(text)) } else { Ok(not_yet()) }
+                    if since.elapsed() >= ANSWER_DELAY {
+                        Err(give_up(text))
+                    } else {
+                        Ok(not_yet())
+                    }
                 }
             }
         },
@@ -140,21 +184,42 @@ pub async fn decide(
 /// Removes a decision, so that the policy decides again.
 pub async fn forget(cluster: &Cluster, foreign: &ForeignCluster, pool: &str) -> anyhow::Result<()> {
     decide::forgettable(foreign, pool)?;
-    write(cluster, &foreign.name_any(), &BTreeMap::from([(pool, None)])).await
+    write(
+        cluster,
+        &foreign.name_any(),
+        &BTreeMap::from([(pool, None)]),
+    )
+    .await
 }
 
-async fn write(cluster: &Cluster, name: &str, offers: &BTreeMap<&str, Option<OfferDecision>>) -> anyhow::Result<()> {
+async fn write(
+    cluster: &Cluster,
+    name: &str,
+    offers: &BTreeMap<&str, Option<OfferDecision>>,
+) -> anyhow::Result<()> {
     let api: Api<ForeignCluster> = Api::all(cluster.client.clone());
     let change = json!({ "spec": { "offers": offers } });
-    let written = api.patch(name, &PatchParams::default(), &Patch::Merge(&change)).await;
-    written.doing(format!("write the decision into ForeignCluster {name}")).map(drop)
+    let written = api
+        .patch(name, &PatchParams::default(), &Patch::Merge(&change))
+        .await;
+    written
+        .doing(format!("write the decision into ForeignCluster {name}"))
+        .map(drop)
 }
 
 /// The result as text for people.
 pub fn outcome(decided: &Decided) -> String {
-    let Decided { peer, pool, decision, node, lost_pods } = decided;
+    let Decided {
+        peer,
+        pool,
+        decision,
+        node,
+        lost_pods,
+    } = decided;
     match (decision, node) {
-        (OfferDecision::Accept, Some(node)) => format!("Pool {pool} of {peer} is accepted: it is Node {node} here."),
+        (OfferDecision::Accept, Some(node)) => {
+            format!("Pool {pool} of {peer} is accepted: it is Node {node} here.")
+        }
         (OfferDecision::Accept, None) => format!("Pool {pool} of {peer} is accepted."),
         (OfferDecision::Refuse, _) => {
             let lost = match lost_pods.len() {
@@ -162,7 +227,9 @@ pub fn outcome(decided: &Decided) -> String {
                 1 => " One pod ended.".to_owned(),
                 more => format!(" {more} pods ended."),
             };
-            format!("Pool {pool} of {peer} is refused.{lost} `liqoctl offer forget {peer} {pool}` lets the policy decide again.")
+            format!(
+                "Pool {pool} of {peer} is refused.{lost} `liqoctl offer forget {peer} {pool}` lets the policy decide again."
+            )
         }
     }
 }

@@ -15,7 +15,10 @@ fn milan() -> ClusterId {
     ClusterId::of_public_key(&[2; 32])
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "JSON literals are written in place")]
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "JSON literals are written in place"
+)]
 fn foreign(offers: Value) -> Value {
     json!({
         "apiVersion": "discovery.liqo.io/v1alpha1", "kind": "ForeignCluster", "metadata": { "name": "milan" },
@@ -23,8 +26,11 @@ fn foreign(offers: Value) -> Value {
     })
 }
 
-/// An API server that answers with `answer`, which gets the number of earlier requests of the same kind.
-fn cluster(answer: impl Fn(&Method, &str, usize) -> Option<Value> + Send + Sync + 'static) -> (Cluster, Seen) {
+/// An API server that answers with `answer`, which gets the number of earlier requests of the same
+/// kind.
+fn cluster(
+    answer: impl Fn(&Method, &str, usize) -> Option<Value> + Send + Sync + 'static,
+) -> (Cluster, Seen) {
     let (seen, answer) = (Seen::default(), Arc::new(answer));
     let log = seen.clone();
     let service = tower::service_fn(move |request: Request<Body>| {
@@ -35,7 +41,10 @@ fn cluster(answer: impl Fn(&Method, &str, usize) -> Option<Value> + Send + Sync 
             let body = serde_json::from_slice(&body).unwrap_or_default();
             let path = parts.uri.to_string();
             let mut log = log.lock().unwrap();
-            let before = log.iter().filter(|(method, other, _)| (method, other) == (&parts.method, &path)).count();
+            let before = log
+                .iter()
+                .filter(|(method, other, _)| (method, other) == (&parts.method, &path))
+                .count();
             log.push((parts.method.clone(), path.clone(), body));
             let (code, value) = match answer(&parts.method, &path, before) {
                 Some(value) => (200, value),
@@ -49,7 +58,15 @@ fn cluster(answer: impl Fn(&Method, &str, usize) -> Option<Value> + Send + Sync 
         }
     });
     let client = Client::new(service, "default");
-    (Cluster { client, access: Access::default(), context: "rome".into(), server: "https://rome".into() }, seen)
+    (
+        Cluster {
+            client,
+            access: Access::default(),
+            context: "rome".into(),
+            server: "https://rome".into(),
+        },
+        seen,
+    )
 }
 
 /// An API server where the second request shows this offer of pool gold, whose Node is milan-gold.
@@ -60,7 +77,11 @@ fn with_offer(then: &'static str, node: bool) -> (Cluster, Seen) {
         match name {
             "milan" => Some(foreign(json!({}))),
             "resourceoffers" => {
-                let phase = if before == 0 { "ManualActionRequired" } else { then };
+                let phase = if before == 0 {
+                    "ManualActionRequired"
+                } else {
+                    then
+                };
                 let offer = json!({ "metadata": { "name": "gold" }, "status": { "phase": phase },
                     "spec": { "clusterID": milan(), "pool": "gold", "resourceQuota": { "hard": { "cpu": "2" } } } });
                 Some(
@@ -71,10 +92,10 @@ fn with_offer(then: &'static str, node: bool) -> (Cluster, Seen) {
                 json!({ "apiVersion": "virtualkubelet.liqo.io/v1alpha1", "kind": "VirtualNode", "metadata": { "name": "gold" },
                 "spec": { "clusterID": milan(), "clusterName": "milan", "pool": "gold", "resources": {} }, "status": { "nodeName": "milan-gold" } }),
             ),
-            "pods" => {
-                Some(json!({ "apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList", "metadata": {}, "items": [
-                { "apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": { "name": "web-1", "namespace": "demo" } }] }))
-            }
+            "pods" => Some(
+                json!({ "apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList", "metadata": {}, "items": [
+                { "apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": { "name": "web-1", "namespace": "demo" } }] }),
+            ),
             _ => None,
         }
     })
@@ -82,7 +103,10 @@ fn with_offer(then: &'static str, node: bool) -> (Cluster, Seen) {
 
 fn written(seen: &Seen) -> Vec<(String, Value)> {
     let seen = seen.lock().unwrap();
-    seen.iter().filter(|(method, _, _)| *method != Method::GET).map(|(_, path, body)| (path.clone(), body.clone())).collect()
+    seen.iter()
+        .filter(|(method, _, _)| *method != Method::GET)
+        .map(|(_, path, body)| (path.clone(), body.clone()))
+        .collect()
 }
 
 const PATH: &str = "/apis/discovery.liqo.io/v1alpha1/foreignclusters/milan?";
@@ -92,35 +116,85 @@ async fn a_decision_is_written_and_followed_until_it_was_taken_up() {
     let (cluster, seen) = with_offer("Accepted", true);
     let milan: ForeignCluster = from_value(foreign(json!({}))).unwrap();
     let progress = Progress::silent();
-    let node = decide(&cluster, &milan, "gold", OfferDecision::Accept, Duration::from_secs(20), &progress).await.unwrap();
+    let node = decide(
+        &cluster,
+        &milan,
+        "gold",
+        OfferDecision::Accept,
+        Duration::from_secs(20),
+        &progress,
+    )
+    .await
+    .unwrap();
     assert_eq!(node.as_deref(), Some("milan-gold"));
-    assert_eq!(written(&seen), [(PATH.to_owned(), json!({ "spec": { "offers": { "gold": "Accept" } } }))]);
+    assert_eq!(
+        written(&seen),
+        [(
+            PATH.to_owned(),
+            json!({ "spec": { "offers": { "gold": "Accept" } } })
+        )]
+    );
 
     let (cluster, seen) = with_offer("Refused", false);
-    let node = decide(&cluster, &milan, "gold", OfferDecision::Refuse, Duration::from_secs(20), &progress).await.unwrap();
+    let node = decide(
+        &cluster,
+        &milan,
+        "gold",
+        OfferDecision::Refuse,
+        Duration::from_secs(20),
+        &progress,
+    )
+    .await
+    .unwrap();
     assert_eq!(node, None);
-    assert_eq!(written(&seen), [(PATH.to_owned(), json!({ "spec": { "offers": { "gold": "Refuse" } } }))]);
+    assert_eq!(
+        written(&seen),
+        [(
+            PATH.to_owned(),
+            json!({ "spec": { "offers": { "gold": "Refuse" } } })
+        )]
+    );
 }
 
 #[tokio::test]
 async fn a_decision_that_is_not_taken_up_in_time_says_how_to_take_it_back() {
     let (cluster, _) = with_offer("ManualActionRequired", false);
     let milan: ForeignCluster = from_value(foreign(json!({}))).unwrap();
-    let decided = decide(&cluster, &milan, "gold", OfferDecision::Accept, Duration::ZERO, &Progress::silent()).await;
+    let decided = decide(
+        &cluster,
+        &milan,
+        "gold",
+        OfferDecision::Accept,
+        Duration::ZERO,
+        &Progress::silent(),
+    )
+    .await;
     let error = decided.unwrap_err().to_string();
-    assert!(error.contains("pool gold of milan is accepted: the controllers have not processed"), "{error}");
-    assert!(error.ends_with("`liqoctl offer forget milan gold` undoes it"), "{error}");
+    assert!(
+        error.contains("pool gold of milan is accepted: the controllers have not processed"),
+        "{error}"
+    );
+    assert!(
+        error.ends_with("`liqoctl offer forget milan gold` undoes it"),
+        "{error}"
+    );
 }
 
 #[tokio::test]
 async fn the_pods_that_a_refusal_ends_are_those_on_the_node_of_the_pool() {
     let milan: ForeignCluster = from_value(foreign(json!({}))).unwrap();
     let (cluster, seen) = with_offer("Accepted", true);
-    assert_eq!(pods_on(&cluster, &milan, "gold").await.unwrap(), ["demo/web-1"]);
+    assert_eq!(
+        pods_on(&cluster, &milan, "gold").await.unwrap(),
+        ["demo/web-1"]
+    );
     let asked = seen.lock().unwrap().last().unwrap().1.clone();
     assert!(asked.contains("spec.nodeName%3Dmilan-gold"), "{asked}");
     let (without_node, _) = with_offer("Accepted", false);
-    assert_eq!(pods_on(&without_node, &milan, "gold").await.unwrap(), Vec::<String>::new());
+    assert_eq!(
+        pods_on(&without_node, &milan, "gold").await.unwrap(),
+        Vec::<String>::new()
+    );
 }
 
 #[tokio::test]
@@ -128,8 +202,20 @@ async fn only_a_decision_that_stands_is_forgotten() {
     let decided: ForeignCluster = from_value(foreign(json!({ "gold": "Refuse" }))).unwrap();
     let (cluster, seen) = with_offer("Refused", false);
     forget(&cluster, &decided, "gold").await.unwrap();
-    assert_eq!(written(&seen), [(PATH.to_owned(), json!({ "spec": { "offers": { "gold": null } } }))]);
-    assert!(forget(&cluster, &decided, "bulk").await.unwrap_err().to_string().contains("only Refuse gold"));
+    assert_eq!(
+        written(&seen),
+        [(
+            PATH.to_owned(),
+            json!({ "spec": { "offers": { "gold": null } } })
+        )]
+    );
+    assert!(
+        forget(&cluster, &decided, "bulk")
+            .await
+            .unwrap_err()
+            .to_string()
+            .contains("only Refuse gold")
+    );
     assert_eq!(written(&seen).len(), 1);
 }
 
@@ -142,15 +228,25 @@ fn the_outcome_names_the_node_or_what_was_lost() {
         node: Some("milan-gold".into()),
         lost_pods: Vec::new(),
     };
-    assert_eq!(outcome(&accepted), "Pool gold of milan is accepted: it is Node milan-gold here.");
+    assert_eq!(
+        outcome(&accepted),
+        "Pool gold of milan is accepted: it is Node milan-gold here."
+    );
     let lost_pods = vec!["demo/web-1".to_owned(), "demo/web-2".to_owned()];
     assert_eq!(
         question("milan", "gold", &lost_pods),
         "This ends the pods that run on pool gold of milan: demo/web-1, demo/web-2. Continue?"
     );
-    let many: Vec<String> = (1..=12).map(|number| format!("demo/web-{number}")).collect();
+    let many: Vec<String> = (1..=12)
+        .map(|number| format!("demo/web-{number}"))
+        .collect();
     assert!(question("milan", "gold", &many).ends_with("demo/web-10 and 2 more. Continue?"));
-    let refused = Decided { decision: OfferDecision::Refuse, node: None, lost_pods, ..accepted };
+    let refused = Decided {
+        decision: OfferDecision::Refuse,
+        node: None,
+        lost_pods,
+        ..accepted
+    };
     assert_eq!(
         outcome(&refused),
         "Pool gold of milan is refused. 2 pods ended. `liqoctl offer forget milan gold` lets the policy decide again."

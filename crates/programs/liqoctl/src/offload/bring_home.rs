@@ -19,33 +19,57 @@ use crate::{
     wait::{Poll, until},
 };
 
-/// Evicts the pods of a namespace that run in other clusters; new ones run in this cluster. Pods at a cluster that does not answer
-/// stay: they are deleted when the offloading ends.
-pub async fn bring_home(cluster: &Cluster, namespace: &str, timeout: Duration, progress: &Progress) -> anyhow::Result<()> {
+/// Evicts the pods of a namespace that run in other clusters; new ones run in this cluster. Pods at
+/// a cluster that does not answer stay: they are deleted when the offloading ends.
+pub async fn bring_home(
+    cluster: &Cluster,
+    namespace: &str,
+    timeout: Duration,
+    progress: &Progress,
+) -> anyhow::Result<()> {
     let nodes = evict::answering_nodes(cluster).await?;
     let leaving = || evict::leaving(cluster, Some(namespace), &nodes);
-    let Some(offloading) = present(cluster, namespace).await? else { return Ok(()) };
+    let Some(offloading) = present(cluster, namespace).await? else {
+        return Ok(());
+    };
     if offloading.metadata.deletion_timestamp.is_some() || leaving().await?.is_empty() {
         return Ok(());
     }
     let strategy = offloading.spec.pod_offloading_strategy;
     // If this fails, nothing has changed.
-    let generation = if strategy == PodOffloadingStrategy::Local { None } else { keep_new_pods_here(cluster, namespace).await? };
+    let generation = if strategy == PodOffloadingStrategy::Local {
+        None
+    } else {
+        keep_new_pods_here(cluster, namespace).await?
+    };
     let step = format!("Bringing the pods of namespace {namespace} home");
     let brought = async {
         wait_until_known(cluster, namespace, generation, timeout, progress).await?;
         evict::evict(cluster, &step, timeout, progress, leaving).await
     };
-    brought.await.map_err(|error| anyhow!("{error:#}. {}", unfinished(namespace, strategy)))
+    brought
+        .await
+        .map_err(|error| anyhow!("{error:#}. {}", unfinished(namespace, strategy)))
 }
 
-/// Changes the strategy, so that pods that replace evicted ones stay in this cluster. Returns the generation of the change.
+/// Changes the strategy, so that pods that replace evicted ones stay in this cluster. Returns the
+/// generation of the change.
 async fn keep_new_pods_here(cluster: &Cluster, namespace: &str) -> anyhow::Result<Option<i64>> {
     let api: Api<NamespaceOffloading> = Api::namespaced(cluster.client.clone(), namespace);
-    let parameters = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+    let parameters = PatchParams {
+        field_manager: Some(FIELD_MANAGER.to_owned()),
+        ..PatchParams::default()
+    };
     let change = json!({ "spec": { "podOffloadingStrategy": PodOffloadingStrategy::Local } });
-    let changed = api.patch(NAMESPACE_OFFLOADING, &parameters, &Patch::Merge(&change)).await;
-    Ok(changed.doing(format!("change the NamespaceOffloading of namespace {namespace}"))?.metadata.generation)
+    let changed = api
+        .patch(NAMESPACE_OFFLOADING, &parameters, &Patch::Merge(&change))
+        .await;
+    Ok(changed
+        .doing(format!(
+            "change the NamespaceOffloading of namespace {namespace}"
+        ))?
+        .metadata
+        .generation)
 }
 
 /// Waits until the controllers know this generation, if there is one.
@@ -66,9 +90,16 @@ async fn wait_until_known(
         timeout,
         |text| progress.message(&step, text),
         || async {
-            let live = api.get(NAMESPACE_OFFLOADING).await.doing("read the NamespaceOffloading")?;
+            let live = api
+                .get(NAMESPACE_OFFLOADING)
+                .await
+                .doing("read the NamespaceOffloading")?;
             let known = is_known(&live, generation);
-            Ok(if known { Poll::Done(()) } else { Poll::NotYet(NOT_REPORTED.to_owned()) })
+            Ok(if known {
+                Poll::Done(())
+            } else {
+                Poll::NotYet(NOT_REPORTED.to_owned())
+            })
         },
     );
     progress.step(&step, known).await
@@ -76,15 +107,22 @@ async fn wait_until_known(
 
 /// Whether the controllers reported on this generation.
 fn is_known(offloading: &NamespaceOffloading, generation: Option<i64>) -> bool {
-    let conditions = offloading.status.iter().flat_map(|status| &status.conditions);
-    conditions.into_iter().any(|condition| condition.observed_generation >= generation)
+    let conditions = offloading
+        .status
+        .iter()
+        .flat_map(|status| &status.conditions);
+    conditions
+        .into_iter()
+        .any(|condition| condition.observed_generation >= generation)
 }
 
 /// The state after a failure, and the next step for the user.
 fn unfinished(namespace: &str, before: PodOffloadingStrategy) -> String {
     let back = match before {
         PodOffloadingStrategy::Local => String::new(),
-        before => format!(". `liqoctl offload namespace {namespace} --pod-offloading-strategy {before:?}` takes it back"),
+        before => format!(
+            ". `liqoctl offload namespace {namespace} --pod-offloading-strategy {before:?}` takes it back"
+        ),
     };
     format!(
         "Namespace {namespace} is still offloaded, but its new pods run in this cluster. Run the command again, or with --now, which deletes the remaining pods at once{back}"
@@ -103,27 +141,53 @@ mod tests {
     /// A cluster with a pod of namespace `demo` on node `milan`. It refuses all changes.
     fn refusing() -> Cluster {
         let service = tower::service_fn(|request: Request<Body>| async move {
-            let list = |item: Value| (200, json!({ "apiVersion": "v1", "kind": "List", "metadata": {}, "items": [item] }));
-            let (code, answer) = match (request.method(), request.uri().path().rsplit('/').next().unwrap_or_default()) {
+            let list = |item: Value| {
+                (
+                    200,
+                    json!({ "apiVersion": "v1", "kind": "List", "metadata": {}, "items": [item] }),
+                )
+            };
+            let (code, answer) = match (
+                request.method(),
+                request.uri().path().rsplit('/').next().unwrap_or_default(),
+            ) {
                 (&Method::GET, "nodes") => list(json!({ "metadata": { "name": "milan" } })),
-                (&Method::GET, "pods") => list(json!({ "metadata": { "name": "web", "namespace": "demo", "uid": "w" } })),
+                (&Method::GET, "pods") => {
+                    list(json!({ "metadata": { "name": "web", "namespace": "demo", "uid": "w" } }))
+                }
                 (&Method::GET, NAMESPACE_OFFLOADING) => {
                     let spec = json!({ "podOffloadingStrategy": "Remote" });
-                    (200, json!({ "metadata": { "name": NAMESPACE_OFFLOADING, "namespace": "demo" }, "spec": spec }))
+                    (
+                        200,
+                        json!({ "metadata": { "name": NAMESPACE_OFFLOADING, "namespace": "demo" }, "spec": spec }),
+                    )
                 }
-                _ => (403, json!({ "kind": "Status", "status": "Failure", "message": "no", "code": 403 })),
+                _ => (
+                    403,
+                    json!({ "kind": "Status", "status": "Failure", "message": "no", "code": 403 }),
+                ),
             };
             let body = Body::from(serde_json::to_vec(&answer).unwrap());
             Ok::<_, kube::Error>(Response::builder().status(code).body(body).unwrap())
         });
         let client = Client::new(service, "default");
-        Cluster { client, access: Access::default(), context: "rome".into(), server: "https://rome".into() }
+        Cluster {
+            client,
+            access: Access::default(),
+            context: "rome".into(),
+            server: "https://rome".into(),
+        }
     }
 
     #[tokio::test]
     async fn a_change_that_is_refused_leaves_nothing_to_take_back() {
-        let error = bring_home(&refusing(), "demo", Duration::ZERO, &Progress::silent()).await.unwrap_err();
-        assert_eq!(format!("{error:#}"), "cannot change the NamespaceOffloading of namespace demo: no");
+        let error = bring_home(&refusing(), "demo", Duration::ZERO, &Progress::silent())
+            .await
+            .unwrap_err();
+        assert_eq!(
+            format!("{error:#}"),
+            "cannot change the NamespaceOffloading of namespace demo: no"
+        );
     }
 
     #[test]
@@ -142,8 +206,14 @@ mod tests {
     #[test]
     fn a_failure_says_what_is_left_and_how_to_take_it_back() {
         let text = unfinished("demo", PodOffloadingStrategy::Remote);
-        assert!(text.contains("still offloaded") && text.contains("--now"), "{text}");
-        assert!(text.contains("`liqoctl offload namespace demo --pod-offloading-strategy Remote`"), "{text}");
+        assert!(
+            text.contains("still offloaded") && text.contains("--now"),
+            "{text}"
+        );
+        assert!(
+            text.contains("`liqoctl offload namespace demo --pod-offloading-strategy Remote`"),
+            "{text}"
+        );
         assert!(!unfinished("demo", PodOffloadingStrategy::Local).contains("takes it back"));
     }
 }

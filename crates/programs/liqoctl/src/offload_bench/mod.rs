@@ -1,18 +1,22 @@
-//! `liqoctl bench offload`: a Deployment through the virtual node, compared with the same Deployment directly at the provider.
+//! `liqoctl bench offload`: a Deployment through the virtual node, compared with the same
+//! Deployment directly at the provider.
 //!
-//! All pods run on fake nodes, which make them Ready at once, so the figures show only the cost of Kubernetes and Liqo. Both ways
-//! alternate, so that they meet the same load of the machine; the median of the rounds counts.
+//! All pods run on fake nodes, which make them Ready at once, so the figures show only the cost of
+//! Kubernetes and Liqo. Both ways alternate, so that they meet the same load of the machine; the
+//! median of the rounds counts.
 //!
 //! ```text
 //!   offloaded   Deployment at home ──▶ pods on the virtual node ──▶ shadow pods ──▶ pods on fake nodes of the provider
 //!   plain                                  the same Deployment at the provider ──▶ pods on fake nodes of the provider
 //! ```
 //!
-//! `setup` checks the prerequisites and creates the namespaces, `workload` creates and deletes pods and takes the time, `usage` reads
-//! `/proc`, `writes` counts in audit logs, `report` computes medians and prints the table. Processes and audit logs are known only if the
-//! clusters belong to a playground on this machine.
+//! `setup` checks the prerequisites and creates the namespaces, `workload` creates and deletes pods
+//! and takes the time, `usage` reads `/proc`, `writes` counts in audit logs, `report` computes
+//! medians and prints the table. Processes and audit logs are known only if the clusters belong to
+//! a playground on this machine.
 //!
-//! If a contract is in force, what it costs is in all figures, and its own writes are also listed apart.
+//! If a contract is in force, what it costs is in all figures, and its own writes are also listed
+//! apart.
 
 mod report;
 mod setup;
@@ -35,7 +39,8 @@ pub use report::{Measured, table};
 use report::{Round, SINGLE_PODS};
 use setup::{Scene, Side};
 
-/// Time after the last pod is Ready in which controllers finish their writes, before the counters are read.
+/// Time after the last pod is Ready in which controllers finish their writes, before the counters
+/// are read.
 const SETTLE: Duration = Duration::from_secs(3);
 
 #[derive(Clone, Debug)]
@@ -59,21 +64,46 @@ pub async fn run(
     options: &Options,
     progress: &Progress,
 ) -> anyhow::Result<Measured> {
-    let Some((home, others)) = clusters.split_first() else { bail!("no cluster was named") };
+    let Some((home, others)) = clusters.split_first() else {
+        bail!("no cluster was named")
+    };
     let own = home.installed().await?;
-    let foreign = probes::choose_peer(home, others, options.provider.as_deref(), "liqoctl bench offload --provider").await?;
-    let machines = playground.map(Playground::clusters).transpose()?.unwrap_or_default();
+    let foreign = probes::choose_peer(
+        home,
+        others,
+        options.provider.as_deref(),
+        "liqoctl bench offload --provider",
+    )
+    .await?;
+    let machines = playground
+        .map(Playground::clusters)
+        .transpose()?
+        .unwrap_or_default();
     let prepared = setup::check(home, others, &foreign, options.pods).await?;
     probes::sweep(&[home.clone(), prepared.provider.clone()]).await?;
     let stage = Stage::new(options.timeout, false);
     let measuring = async {
-        let scene = setup::create((home, &own.id), &foreign, prepared, &machines, &stage, &options.namespace, progress).await?;
+        let scene = setup::create(
+            (home, &own.id),
+            &foreign,
+            prepared,
+            &machines,
+            &stage,
+            &options.namespace,
+            progress,
+        )
+        .await?;
         let single = single_pods(&scene, progress).await?;
         let rounds = rounds(&scene, options, progress).await?;
         let mut measured = report::measured(&single, &rounds, options.pods, options.rounds);
         measured.report.notes = scene.notes;
         let (home, provider) = (own.config.spec.cluster_name.clone(), foreign.display_name());
-        anyhow::Ok(Measured { home, provider, limits: scene.limits, ..measured })
+        anyhow::Ok(Measured {
+            home,
+            provider,
+            limits: scene.limits,
+            ..measured
+        })
     };
     let mut played = Box::pin(stage.play(options.timeout, progress, measuring)).await?;
     played.found.report.left = played.left;
@@ -99,14 +129,24 @@ async fn single_pods(scene: &Scene, progress: &Progress) -> anyhow::Result<[Vec<
 }
 
 /// All rounds: offloaded and plain.
-async fn rounds(scene: &Scene, options: &Options, progress: &Progress) -> anyhow::Result<[Vec<Round>; 2]> {
+async fn rounds(
+    scene: &Scene,
+    options: &Options,
+    progress: &Progress,
+) -> anyhow::Result<[Vec<Round>; 2]> {
     let step = format!("Measuring {} pods", options.pods);
     let measuring = async {
         let mut all = [Vec::new(), Vec::new()];
         for number in 1..=options.rounds {
             for (side, rounds) in [&scene.offloaded, &scene.plain].into_iter().zip(&mut all) {
                 let news = |text: &str| {
-                    progress.message(&step, &format!("round {number} of {}, {}: {text}", options.rounds, side.title));
+                    progress.message(
+                        &step,
+                        &format!(
+                            "round {number} of {}, {}: {text}",
+                            options.rounds, side.title
+                        ),
+                    );
                 };
                 rounds.push(round(scene, side, options.pods, news).await?);
             }
@@ -117,7 +157,12 @@ async fn rounds(scene: &Scene, options: &Options, progress: &Progress) -> anyhow
 }
 
 /// Creates the Deployment, lets everything settle, deletes it again.
-async fn round(scene: &Scene, side: &Side, pods: u32, news: impl Fn(&str)) -> anyhow::Result<Round> {
+async fn round(
+    scene: &Scene,
+    side: &Side,
+    pods: u32,
+    news: impl Fn(&str),
+) -> anyhow::Result<Round> {
     let targets = usage::targets(&scene.machines);
     let before = scene.audit_positions()?;
     let creating = async {
@@ -138,5 +183,11 @@ async fn round(scene: &Scene, side: &Side, pods: u32, news: impl Fn(&str)) -> an
         Some(before) => writes::count(&scene.writes_since(before)?, &scene.home).for_contracts(),
         None => BTreeMap::new(),
     };
-    Ok(Round { ready: ready.as_secs_f64(), gone: gone.map(|time| time.as_secs_f64()), writes, for_contracts, usage })
+    Ok(Round {
+        ready: ready.as_secs_f64(),
+        gone: gone.map(|time| time.as_secs_f64()),
+        writes,
+        for_contracts,
+        usage,
+    })
 }

@@ -37,7 +37,8 @@ pub struct Measured {
     /// Liqo's own writes while the offloaded pods were created.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub writes: Vec<WritesPerPod>,
-    /// Liqo's own writes for contracts, usage records and receipts, until the pods were deleted; in all rounds together.
+    /// Liqo's own writes for contracts, usage records and receipts, until the pods were deleted; in
+    /// all rounds together.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub contract_writes: Vec<ContractWrites>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -98,10 +99,19 @@ pub(super) struct Round {
 }
 
 /// Computes all figures from the single pods, in milliseconds, and the rounds: offloaded and plain.
-pub(super) fn measured(single: &[Vec<f64>; 2], results: &[Vec<Round>; 2], pods: u32, rounds: u16) -> Measured {
+pub(super) fn measured(
+    single: &[Vec<f64>; 2],
+    results: &[Vec<Round>; 2],
+    pods: u32,
+    rounds: u16,
+) -> Measured {
     Measured {
         pods,
-        report: Report { rounds, figures: figures(single, results, pods), ..Report::default() },
+        report: Report {
+            rounds,
+            figures: figures(single, results, pods),
+            ..Report::default()
+        },
         writes: own_writes(&results[0], pods),
         contract_writes: contract_writes(results, pods),
         processes: processes(results),
@@ -113,14 +123,24 @@ fn figures(single: &[Vec<f64>; 2], rounds: &[Vec<Round>; 2], pods: u32) -> Vec<F
     let each = f64::from(pods.max(1));
     let [offloaded, plain] = rounds;
     let compare = |what: String, unit, values: [Option<f64>; 2]| {
-        values.iter().all(Option::is_some).then(|| Figure::new(what, unit, OFFLOADED, values, NEGLIGIBLE))
+        values
+            .iter()
+            .all(Option::is_some)
+            .then(|| Figure::new(what, unit, OFFLOADED, values, NEGLIGIBLE))
     };
     let of_rounds = |what: String, unit, of: &dyn Fn(&Round) -> Option<f64>| {
-        compare(what, unit, [offloaded, plain].map(|rounds| median(rounds.iter().filter_map(of))))
+        compare(
+            what,
+            unit,
+            [offloaded, plain].map(|rounds| median(rounds.iter().filter_map(of))),
+        )
     };
     let cpu = |is_counted: fn(&str) -> bool| {
         move |round: &Round| {
-            let counted = round.usage.iter().filter(|usage| is_counted(&usage.program));
+            let counted = round
+                .usage
+                .iter()
+                .filter(|usage| is_counted(&usage.program));
             (!round.usage.is_empty()).then(|| counted.map(|usage| usage.cpu_seconds).sum())
         }
     };
@@ -130,36 +150,68 @@ fn figures(single: &[Vec<f64>; 2], rounds: &[Vec<Round>; 2], pods: u32) -> Vec<F
             "ms",
             [&single[0], &single[1]].map(|times| median(times.iter().copied())),
         ),
-        of_rounds(format!("{pods} pods Ready"), "s", &|round| Some(round.ready)),
-        of_rounds(format!("{pods} pods deleted, gone where created"), "s", &|round| Some(round.gone.here)),
-        of_rounds(format!("{pods} pods deleted, gone at the provider"), "s", &|round| Some(round.gone.at_provider)),
-        of_rounds("writes a pod, both API servers, all clients".to_owned(), "", &|round| {
-            Some(as_number(round.writes.as_ref()?.all) / each)
+        of_rounds(format!("{pods} pods Ready"), "s", &|round| {
+            Some(round.ready)
         }),
+        of_rounds(
+            format!("{pods} pods deleted, gone where created"),
+            "s",
+            &|round| Some(round.gone.here),
+        ),
+        of_rounds(
+            format!("{pods} pods deleted, gone at the provider"),
+            "s",
+            &|round| Some(round.gone.at_provider),
+        ),
+        of_rounds(
+            "writes a pod, both API servers, all clients".to_owned(),
+            "",
+            &|round| Some(as_number(round.writes.as_ref()?.all) / each),
+        ),
         of_rounds("writes a pod, Liqo's own".to_owned(), "", &|round| {
             Some(as_number(round.writes.as_ref()?.own.values().sum()) / each)
         }),
-        of_rounds("CPU of both API servers".to_owned(), "s", &cpu(|program| program == API_SERVER)),
-        of_rounds("CPU of Liqo, both sides".to_owned(), "s", &cpu(|program| program != API_SERVER)),
+        of_rounds(
+            "CPU of both API servers".to_owned(),
+            "s",
+            &cpu(|program| program == API_SERVER),
+        ),
+        of_rounds(
+            "CPU of Liqo, both sides".to_owned(),
+            "s",
+            &cpu(|program| program != API_SERVER),
+        ),
     ];
     all.into_iter().flatten().collect()
 }
 
-#[allow(clippy::cast_precision_loss, reason = "counts of writes are far below 2^52")]
+#[allow(
+    clippy::cast_precision_loss,
+    reason = "counts of writes are far below 2^52"
+)]
 fn as_number(count: u64) -> f64 {
     count as f64
 }
 
 fn own_writes(offloaded: &[Round], pods: u32) -> Vec<WritesPerPod> {
     let mut counts: BTreeMap<&WriteKind, Vec<f64>> = BTreeMap::new();
-    let audited: Vec<&Writes> = offloaded.iter().filter_map(|round| round.writes.as_ref()).collect();
+    let audited: Vec<&Writes> = offloaded
+        .iter()
+        .filter_map(|round| round.writes.as_ref())
+        .collect();
     for (kind, count) in audited.iter().flat_map(|writes| &writes.own) {
-        counts.entry(kind).or_default().push(as_number(*count) / f64::from(pods.max(1)));
+        counts
+            .entry(kind)
+            .or_default()
+            .push(as_number(*count) / f64::from(pods.max(1)));
     }
     let per_pod = |(kind, mut counts): (&WriteKind, Vec<f64>)| {
         // A round without this kind of write counts as zero.
         counts.resize(audited.len(), 0.0);
-        Some(WritesPerPod { kind: kind.clone(), per_pod: median(counts)? })
+        Some(WritesPerPod {
+            kind: kind.clone(),
+            per_pod: median(counts)?,
+        })
     };
     counts.into_iter().filter_map(per_pod).collect()
 }
@@ -167,20 +219,33 @@ fn own_writes(offloaded: &[Round], pods: u32) -> Vec<WritesPerPod> {
 /// Per pod that was offloaded.
 fn contract_writes(rounds: &[Vec<Round>; 2], pods: u32) -> Vec<ContractWrites> {
     let mut numbers: BTreeMap<&WriteKind, u64> = BTreeMap::new();
-    for (kind, number) in rounds.iter().flatten().flat_map(|round| &round.for_contracts) {
+    for (kind, number) in rounds
+        .iter()
+        .flatten()
+        .flat_map(|round| &round.for_contracts)
+    {
         *numbers.entry(kind).or_default() += number;
     }
-    let all_pods: f64 = rounds[0].iter().map(|_| f64::from(pods)).sum::<f64>().max(1.0);
+    let all_pods: f64 = rounds[0]
+        .iter()
+        .map(|_| f64::from(pods))
+        .sum::<f64>()
+        .max(1.0);
     let per_pod = |number: u64| as_number(number) / all_pods;
     let writes = |(kind, number): (&WriteKind, u64)| ContractWrites {
         number,
-        writes: WritesPerPod { kind: kind.clone(), per_pod: per_pod(number) },
+        writes: WritesPerPod {
+            kind: kind.clone(),
+            per_pod: per_pod(number),
+        },
     };
     numbers.into_iter().map(writes).collect()
 }
 
 fn processes(rounds: &[Vec<Round>; 2]) -> Vec<ProcessUsage> {
-    let Some(first) = rounds[0].first() else { return Vec::new() };
+    let Some(first) = rounds[0].first() else {
+        return Vec::new();
+    };
     let mut names: Vec<(&str, &str)> = Vec::new();
     for usage in &first.usage {
         let name = (usage.cluster.as_str(), usage.program.as_str());
@@ -193,8 +258,9 @@ fn processes(rounds: &[Vec<Round>; 2]) -> Vec<ProcessUsage> {
             // A program that runs on several nodes has several processes.
             let sum = |of: fn(&Usage) -> f64| {
                 median(rounds.iter().map(|round| {
-                    let same =
-                        round.usage.iter().filter(|usage| (usage.cluster.as_str(), usage.program.as_str()) == (cluster, program));
+                    let same = round.usage.iter().filter(|usage| {
+                        (usage.cluster.as_str(), usage.program.as_str()) == (cluster, program)
+                    });
                     same.map(of).sum()
                 }))
                 .unwrap_or_default()
@@ -205,7 +271,12 @@ fn processes(rounds: &[Vec<Round>; 2]) -> Vec<ProcessUsage> {
                 peak_anonymous: sum(|usage| usage.anonymous) / 1024.0,
             }
         });
-        ProcessUsage { cluster: cluster.to_owned(), program: program.to_owned(), offloaded, plain }
+        ProcessUsage {
+            cluster: cluster.to_owned(),
+            program: program.to_owned(),
+            offloaded,
+            plain,
+        }
     };
     names.into_iter().map(usage).collect()
 }
@@ -222,7 +293,12 @@ pub fn table(measured: &Measured, paint: Paint) -> String {
     )];
     let cells = |kind: &WriteKind| {
         let location = format!("{:?}", kind.location).to_lowercase();
-        vec![kind.agent.title().to_owned(), location, kind.resource.clone(), kind.verb.clone()]
+        vec![
+            kind.agent.title().to_owned(),
+            location,
+            kind.resource.clone(),
+            kind.verb.clone(),
+        ]
     };
     if !measured.writes.is_empty() {
         let row = |writes: &WritesPerPod| {
@@ -230,16 +306,33 @@ pub fn table(measured: &Measured, paint: Paint) -> String {
             [cells(&writes.kind), vec![per_pod]].concat()
         };
         // Writes that happen less than once in a hundred pods do not belong to the pods.
-        let rows = measured.writes.iter().filter(|writes| writes.per_pod >= 0.005).map(row);
-        blocks.push(output::table(&["LIQO'S OWN WRITES", "TO", "RESOURCE", "VERB", "A POD"], rows));
+        let rows = measured
+            .writes
+            .iter()
+            .filter(|writes| writes.per_pod >= 0.005)
+            .map(row);
+        blocks.push(output::table(
+            &["LIQO'S OWN WRITES", "TO", "RESOURCE", "VERB", "A POD"],
+            rows,
+        ));
     }
     if !measured.contract_writes.is_empty() {
         let row = |one: &ContractWrites| {
             let numbers = vec![one.number.to_string(), format!("{:.4}", one.writes.per_pod)];
             [cells(&one.writes.kind), numbers].concat()
         };
-        let header = ["WRITES FOR CONTRACTS", "TO", "RESOURCE", "VERB", "ALL ROUNDS", "A POD"];
-        blocks.push(output::table(&header, measured.contract_writes.iter().map(row)));
+        let header = [
+            "WRITES FOR CONTRACTS",
+            "TO",
+            "RESOURCE",
+            "VERB",
+            "ALL ROUNDS",
+            "A POD",
+        ];
+        blocks.push(output::table(
+            &header,
+            measured.contract_writes.iter().map(row),
+        ));
     }
     if !measured.processes.is_empty() {
         let row = |process: &ProcessUsage| {
@@ -248,11 +341,20 @@ pub fn table(measured: &Measured, paint: Paint) -> String {
                 format!("{} of {}", process.program, process.cluster),
                 format!("{:.2} s", offloaded.cpu_seconds),
                 format!("{:.2} s", plain.cpu_seconds),
-                format!("{:.0} ({:.0})", offloaded.peak_resident, offloaded.peak_anonymous),
+                format!(
+                    "{:.0} ({:.0})",
+                    offloaded.peak_resident, offloaded.peak_anonymous
+                ),
                 format!("{:.0} ({:.0})", plain.peak_resident, plain.peak_anonymous),
             ]
         };
-        let header = ["PROCESS", "CPU OFFLOADED", "CPU PLAIN", "PEAK RSS (ANONYMOUS) MiB OFFLOADED", "PLAIN"];
+        let header = [
+            "PROCESS",
+            "CPU OFFLOADED",
+            "CPU PLAIN",
+            "PEAK RSS (ANONYMOUS) MiB OFFLOADED",
+            "PLAIN",
+        ];
         blocks.push(output::table(&header, measured.processes.iter().map(row)));
     }
     blocks.extend((!measured.limits.is_empty()).then(|| limits(&measured.limits)));
@@ -261,10 +363,20 @@ pub fn table(measured: &Measured, paint: Paint) -> String {
 }
 
 fn limits(limits: &[ClientLimits]) -> String {
-    let show = |limit: Option<u32>| limit.map_or_else(|| "default".to_owned(), |limit| limit.to_string());
-    let row =
-        |limits: &ClientLimits| vec![limits.component.clone(), limits.cluster.clone(), show(limits.qps), show(limits.burst)];
-    output::table(&["CLIENT LIMITS", "CLUSTER", "REQUESTS A SECOND", "BURST"], limits.iter().map(row))
+    let show =
+        |limit: Option<u32>| limit.map_or_else(|| "default".to_owned(), |limit| limit.to_string());
+    let row = |limits: &ClientLimits| {
+        vec![
+            limits.component.clone(),
+            limits.cluster.clone(),
+            show(limits.qps),
+            show(limits.burst),
+        ]
+    };
+    output::table(
+        &["CLIENT LIMITS", "CLUSTER", "REQUESTS A SECOND", "BURST"],
+        limits.iter().map(row),
+    )
 }
 
 #[cfg(test)]
@@ -273,11 +385,26 @@ mod tests {
     use crate::offload_bench::writes::{Agent, Location};
 
     fn usage(cluster: &str, program: &str, cpu_seconds: f64) -> Usage {
-        Usage { cluster: cluster.into(), program: program.into(), cpu_seconds, resident: 2048.0, anonymous: 1024.0 }
+        Usage {
+            cluster: cluster.into(),
+            program: program.into(),
+            cpu_seconds,
+            resident: 2048.0,
+            anonymous: 1024.0,
+        }
     }
 
     fn round(ready: f64, writes: Option<Writes>, usage: Vec<Usage>) -> Round {
-        Round { ready, gone: Gone { here: 2.0, at_provider: 3.0 }, writes, for_contracts: BTreeMap::new(), usage }
+        Round {
+            ready,
+            gone: Gone {
+                here: 2.0,
+                at_provider: 3.0,
+            },
+            writes,
+            for_contracts: BTreeMap::new(),
+            usage,
+        }
     }
 
     fn writes(all: u64, own: u64) -> Writes {
@@ -287,19 +414,48 @@ mod tests {
             resource: "shadowpods".into(),
             verb: "create".into(),
         };
-        Writes { all, own: if own > 0 { [(kind, own)].into() } else { BTreeMap::new() } }
+        Writes {
+            all,
+            own: if own > 0 {
+                [(kind, own)].into()
+            } else {
+                BTreeMap::new()
+            },
+        }
     }
 
     #[test]
     fn medians_of_both_ways_are_compared() {
         let offloaded = [9.0, 4.0, 6.0].map(|ready| {
-            round(ready, Some(writes(1200, 300)), vec![usage("rome", API_SERVER, 4.0), usage("rome", "liqo-fabric", 1.0)])
+            round(
+                ready,
+                Some(writes(1200, 300)),
+                vec![
+                    usage("rome", API_SERVER, 4.0),
+                    usage("rome", "liqo-fabric", 1.0),
+                ],
+            )
         });
-        let plain = [2.0, 2.0, 9.0].map(|ready| round(ready, Some(writes(400, 0)), vec![usage("rome", API_SERVER, 1.0)]));
-        let measured = measured(&[vec![30.0, 10.0, 20.0], vec![5.0]], &[offloaded.into(), plain.into()], 100, 3);
+        let plain = [2.0, 2.0, 9.0].map(|ready| {
+            round(
+                ready,
+                Some(writes(400, 0)),
+                vec![usage("rome", API_SERVER, 1.0)],
+            )
+        });
+        let measured = measured(
+            &[vec![30.0, 10.0, 20.0], vec![5.0]],
+            &[offloaded.into(), plain.into()],
+            100,
+            3,
+        );
         let figure = |number: usize| {
             let figure: &Figure = &measured.report.figures[number];
-            (figure.values[OFFLOADED], figure.values["plain"], figure.ratio)
+            (
+                figure.values[OFFLOADED],
+                figure.values["plain"],
+                figure.ratio,
+            )
         };
         assert_eq!(figure(0), (20.0, 5.0, Some(4.0)));
         assert_eq!(figure(1), (6.0, 2.0, Some(3.0)));
@@ -307,9 +463,18 @@ mod tests {
         assert_eq!(figure(5), (3.0, 0.0, None));
         assert_eq!((figure(6), figure(7).0), ((4.0, 1.0, Some(4.0)), 1.0));
         let text = table(&measured, Paint::off());
-        assert!(text.contains("100 pods Ready") && text.contains("6.00 s") && text.contains("3.00"), "{text}");
-        assert!(text.contains("manager at home     provider   shadowpods   create   3.00"), "{text}");
-        assert!(text.contains("kube-apiserver of rome   4.00 s          1.00 s      2 (1)"), "{text}");
+        assert!(
+            text.contains("100 pods Ready") && text.contains("6.00 s") && text.contains("3.00"),
+            "{text}"
+        );
+        assert!(
+            text.contains("manager at home     provider   shadowpods   create   3.00"),
+            "{text}"
+        );
+        assert!(
+            text.contains("kube-apiserver of rome   4.00 s          1.00 s      2 (1)"),
+            "{text}"
+        );
     }
 
     #[test]
@@ -319,7 +484,10 @@ mod tests {
         assert_eq!(measured.report.figures.len(), 4);
         assert!(measured.writes.is_empty() && measured.processes.is_empty());
         let text = table(&measured, Paint::off());
-        assert!(!text.contains("WRITES") && text.contains("there: 1 round.\n"), "{text}");
+        assert!(
+            !text.contains("WRITES") && text.contains("there: 1 round.\n"),
+            "{text}"
+        );
     }
 
     #[test]
@@ -330,10 +498,23 @@ mod tests {
             resource: "usagerecords".into(),
             verb: "create".into(),
         };
-        let with = |number| Round { for_contracts: BTreeMap::from([(kind.clone(), number)]), ..round(1.0, None, vec![]) };
-        let measured = measured(&[vec![1.0], vec![1.0]], &[vec![with(3), with(5)], vec![with(2), with(0)]], 100, 2);
+        let with = |number| Round {
+            for_contracts: BTreeMap::from([(kind.clone(), number)]),
+            ..round(1.0, None, vec![])
+        };
+        let measured = measured(
+            &[vec![1.0], vec![1.0]],
+            &[vec![with(3), with(5)], vec![with(2), with(0)]],
+            100,
+            2,
+        );
         let text = table(&measured, Paint::off());
-        assert!(text.contains("manager at the provider   provider   usagerecords   create   10           0.0500"), "{text}");
+        assert!(
+            text.contains(
+                "manager at the provider   provider   usagerecords   create   10           0.0500"
+            ),
+            "{text}"
+        );
     }
 
     #[test]

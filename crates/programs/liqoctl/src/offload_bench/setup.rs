@@ -5,7 +5,10 @@ use std::{collections::BTreeMap, time::Duration};
 use anyhow::{Context as _, bail, ensure};
 use k8s_openapi::api::core::v1::{Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm};
 use kube::{Api, ResourceExt as _, api::ListParams};
-use liqo_api::{ClusterId, Contract, ContractPhase, ForeignCluster, PodOffloadingStrategy, labels, provider_namespace};
+use liqo_api::{
+    ClusterId, Contract, ContractPhase, ForeignCluster, PodOffloadingStrategy, labels,
+    provider_namespace,
+};
 use liqo_playground::{FAKE_NODE, NODE_KIND_LABEL, Write};
 use liqo_quantity::Quantity;
 use serde::Serialize;
@@ -69,7 +72,12 @@ pub(super) struct Prepared {
 }
 
 /// Finds the provider and the virtual node, or says what is missing.
-pub(super) async fn check(home: &Cluster, others: &[Cluster], foreign: &ForeignCluster, pods: u32) -> anyhow::Result<Prepared> {
+pub(super) async fn check(
+    home: &Cluster,
+    others: &[Cluster],
+    foreign: &ForeignCluster,
+    pods: u32,
+) -> anyhow::Result<Prepared> {
     let name = foreign.display_name();
     let mut provider = None;
     for other in others {
@@ -86,10 +94,16 @@ pub(super) async fn check(home: &Cluster, others: &[Cluster], foreign: &ForeignC
             "{name} has no node with the label {NODE_KIND_LABEL}={FAKE_NODE}: `cargo playground up --fake-nodes 20` creates some"
         )
     })?;
-    ensure!(room >= pods, "the fake nodes of {name} have room for {room} pods: use fewer with --pods, or add fake nodes");
+    ensure!(
+        room >= pods,
+        "the fake nodes of {name} have room for {room} pods: use fewer with --pods, or add fake nodes"
+    );
     let selector = BTreeMap::from([
         (labels::TYPE, labels::TYPE_VIRTUAL_NODE.to_owned()),
-        (labels::REMOTE_CLUSTER_ID, foreign.spec.cluster_id.to_string()),
+        (
+            labels::REMOTE_CLUSTER_ID,
+            foreign.spec.cluster_id.to_string(),
+        ),
         (labels::POOL, FAKE_NODE.to_owned()),
     ]);
     let room = allocatable_pods(home, &selector).await?.with_context(|| {
@@ -98,23 +112,53 @@ pub(super) async fn check(home: &Cluster, others: &[Cluster], foreign: &ForeignC
              granularity.label: {NODE_KIND_LABEL} in {name}'s PeeringPolicy. `cargo playground up --fake-nodes 20` sets that"
         )
     })?;
-    ensure!(room >= pods, "{name} lends {room} pods on fake nodes: use fewer with --pods, or add fake nodes");
+    ensure!(
+        room >= pods,
+        "{name} lends {room} pods on fake nodes: use fewer with --pods, or add fake nodes"
+    );
     Ok(Prepared { provider, selector })
 }
 
-/// Maximum number of pods on the nodes with these labels together; nothing if there are no such nodes.
-async fn allocatable_pods(cluster: &Cluster, selector: &BTreeMap<&'static str, String>) -> anyhow::Result<Option<u32>> {
-    let text: Vec<String> = selector.iter().map(|(key, value)| format!("{key}={value}")).collect();
+/// Maximum number of pods on the nodes with these labels together; nothing if there are no such
+/// nodes.
+async fn allocatable_pods(
+    cluster: &Cluster,
+    selector: &BTreeMap<&'static str, String>,
+) -> anyhow::Result<Option<u32>> {
+    let text: Vec<String> = selector
+        .iter()
+        .map(|(key, value)| format!("{key}={value}"))
+        .collect();
     let api: Api<Node> = Api::all(cluster.client.clone());
-    let nodes = api.list(&ListParams::default().labels(&text.join(","))).await.doing("list the nodes")?.items;
-    let allocatable = nodes.iter().filter_map(|node| node.status.as_ref()?.allocatable.as_ref()?.get("pods"));
-    let pods = allocatable.filter_map(|pods| pods.0.parse::<Quantity>().ok()?.to_string().parse::<u32>().ok()).sum();
+    let nodes = api
+        .list(&ListParams::default().labels(&text.join(",")))
+        .await
+        .doing("list the nodes")?
+        .items;
+    let allocatable = nodes
+        .iter()
+        .filter_map(|node| node.status.as_ref()?.allocatable.as_ref()?.get("pods"));
+    let pods = allocatable
+        .filter_map(|pods| {
+            pods.0
+                .parse::<Quantity>()
+                .ok()?
+                .to_string()
+                .parse::<u32>()
+                .ok()
+        })
+        .sum();
     Ok((!nodes.is_empty()).then_some(pods))
 }
 
 /// The cluster of the playground that has this API server.
-fn machine<'a>(machines: &'a [liqo_playground::Cluster], cluster: &Cluster) -> Option<&'a liqo_playground::Cluster> {
-    machines.iter().find(|machine| machine.api_url() == cluster.server.trim_end_matches('/'))
+fn machine<'a>(
+    machines: &'a [liqo_playground::Cluster],
+    cluster: &Cluster,
+) -> Option<&'a liqo_playground::Cluster> {
+    machines
+        .iter()
+        .find(|machine| machine.api_url() == cluster.server.trim_end_matches('/'))
 }
 
 /// Creates the namespaces, and offloads one of them.
@@ -137,12 +181,24 @@ pub(super) async fn create(
         ..offload::Options::default()
     };
     let offloaded = offload::offload(home, &namespace, &offloading, progress).await?;
-    let Some(remote) = offloaded.remote.into_iter().find(|remote| remote.cluster == name) else {
-        bail!("namespace {namespace} was not created at {name}: see `kubectl -n {namespace} describe namespaceoffloading`");
+    let Some(remote) = offloaded
+        .remote
+        .into_iter()
+        .find(|remote| remote.cluster == name)
+    else {
+        bail!(
+            "namespace {namespace} was not created at {name}: see `kubectl -n {namespace} describe namespaceoffloading`"
+        );
     };
-    let plain = stage.namespace(&provider, &format!("{prefix}-plain"), false).await?;
+    let plain = stage
+        .namespace(&provider, &format!("{prefix}-plain"), false)
+        .await?;
     let placement = |labels: Value| json!({ "nodeSelector": labels });
-    let machines: Vec<_> = [home, &provider].into_iter().filter_map(|cluster| machine(machines, cluster)).cloned().collect();
+    let machines: Vec<_> = [home, &provider]
+        .into_iter()
+        .filter_map(|cluster| machine(machines, cluster))
+        .cloned()
+        .collect();
     let mut notes = vec![version::measured_builds(&[home, &provider]).await?];
     notes.extend(contract_in_force(home, &foreign.spec.cluster_id).await?);
     if machines.is_empty() {
@@ -176,12 +232,21 @@ pub(super) async fn create(
 /// The contract under which the pods will run, in words.
 async fn contract_in_force(home: &Cluster, provider: &ClusterId) -> anyhow::Result<Option<String>> {
     let api: Api<Contract> = Api::namespaced(home.client.clone(), &provider_namespace(provider));
-    let contracts = list_or_none(&api, &ListParams::default()).await.doing("list the contracts")?;
-    let in_force =
-        contracts.into_iter().find(|contract| contract.status.as_ref().is_some_and(|one| one.phase == ContractPhase::InForce));
+    let contracts = list_or_none(&api, &ListParams::default())
+        .await
+        .doing("list the contracts")?;
+    let in_force = contracts.into_iter().find(|contract| {
+        contract
+            .status
+            .as_ref()
+            .is_some_and(|one| one.phase == ContractPhase::InForce)
+    });
     Ok(in_force.map(|contract| {
         let (name, terms) = (contract.name_any(), &contract.spec.terms);
-        format!("under {name}, version {}, with periods of {} s", terms.version, terms.metering_period_seconds)
+        format!(
+            "under {name}, version {}, with periods of {} s",
+            terms.version, terms.metering_period_seconds
+        )
     }))
 }
 
@@ -191,9 +256,13 @@ fn node_selector(labels: &BTreeMap<&'static str, String>) -> NodeSelector {
         operator: "In".to_owned(),
         values: Some(vec![value.clone()]),
     };
-    let term =
-        NodeSelectorTerm { match_expressions: Some(labels.iter().map(requirement).collect()), ..NodeSelectorTerm::default() };
-    NodeSelector { node_selector_terms: vec![term] }
+    let term = NodeSelectorTerm {
+        match_expressions: Some(labels.iter().map(requirement).collect()),
+        ..NodeSelectorTerm::default()
+    };
+    NodeSelector {
+        node_selector_terms: vec![term],
+    }
 }
 
 fn client_limits(machine: &liqo_playground::Cluster) -> Vec<ClientLimits> {
@@ -211,21 +280,37 @@ fn client_limits(machine: &liqo_playground::Cluster) -> Vec<ClientLimits> {
 }
 
 fn flag(arguments: &[String], name: &str) -> Option<u32> {
-    arguments.iter().find_map(|argument| argument.strip_prefix(name)?.strip_prefix('=')?.parse().ok())
+    arguments
+        .iter()
+        .find_map(|argument| argument.strip_prefix(name)?.strip_prefix('=')?.parse().ok())
 }
 
 impl Scene {
     /// Lengths of the audit logs now; nothing outside of a playground.
     pub fn audit_positions(&self) -> anyhow::Result<Option<Vec<u64>>> {
-        let positions = self.machines.iter().map(liqo_playground::Cluster::audit_position).collect::<Result<Vec<_>, _>>()?;
+        let positions = self
+            .machines
+            .iter()
+            .map(liqo_playground::Cluster::audit_position)
+            .collect::<Result<Vec<_>, _>>()?;
         Ok((!positions.is_empty()).then_some(positions))
     }
 
     /// The writes in both clusters since these positions.
     pub fn writes_since(&self, positions: &[u64]) -> anyhow::Result<Vec<(Location, Write)>> {
         let mut all = Vec::new();
-        for ((machine, position), location) in self.machines.iter().zip(positions).zip([Location::Home, Location::Provider]) {
-            all.extend(machine.writes_since(*position)?.into_iter().map(|write| (location, write)));
+        for ((machine, position), location) in self
+            .machines
+            .iter()
+            .zip(positions)
+            .zip([Location::Home, Location::Provider])
+        {
+            all.extend(
+                machine
+                    .writes_since(*position)?
+                    .into_iter()
+                    .map(|write| (location, write)),
+            );
         }
         Ok(all)
     }
@@ -237,7 +322,18 @@ mod tests {
 
     #[test]
     fn a_limit_is_read_from_the_command_line() {
-        let arguments = ["kube-scheduler", "--kube-api-qps=1000", "--kube-api-burst=x"].map(str::to_owned);
-        assert_eq!((flag(&arguments, "--kube-api-qps"), flag(&arguments, "--kube-api-burst")), (Some(1000), None));
+        let arguments = [
+            "kube-scheduler",
+            "--kube-api-qps=1000",
+            "--kube-api-burst=x",
+        ]
+        .map(str::to_owned);
+        assert_eq!(
+            (
+                flag(&arguments, "--kube-api-qps"),
+                flag(&arguments, "--kube-api-burst")
+            ),
+            (Some(1000), None)
+        );
     }
 }

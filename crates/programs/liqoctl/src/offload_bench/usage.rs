@@ -8,7 +8,8 @@ use crate::manifests::{FABRIC, MANAGER};
 
 /// Time between two samples of the memory.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
-/// The unit of CPU times in `/proc/PID/stat` is 1/100 s on every architecture that the playground runs on.
+/// The unit of CPU times in `/proc/PID/stat` is 1/100 s on every architecture that the playground
+/// runs on.
 const TICKS_PER_SECOND: f64 = 100.0;
 pub(super) const API_SERVER: &str = "kube-apiserver";
 
@@ -36,16 +37,25 @@ pub(super) struct Usage {
 pub(super) fn targets(machines: &[liqo_playground::Cluster]) -> Vec<Target> {
     let of_machine = |machine: &liqo_playground::Cluster| {
         let processes = machine.processes().into_iter();
-        let observed = processes.filter(|process| [MANAGER, FABRIC, API_SERVER].contains(&process.program.as_str()));
+        let observed = processes
+            .filter(|process| [MANAGER, FABRIC, API_SERVER].contains(&process.program.as_str()));
         observed
-            .map(|process| Target { cluster: machine.name().to_owned(), program: process.program, pid: process.pid })
+            .map(|process| Target {
+                cluster: machine.name().to_owned(),
+                program: process.program,
+                pid: process.pid,
+            })
             .collect::<Vec<_>>()
     };
     machines.iter().flat_map(of_machine).collect()
 }
 
-/// Does something, and observes the processes as long as it takes. A process that ends meanwhile is left out.
-pub(super) async fn observe<T>(targets: &[Target], work: impl Future<Output = T>) -> (T, Vec<Usage>) {
+/// Does something, and observes the processes as long as it takes. A process that ends meanwhile is
+/// left out.
+pub(super) async fn observe<T>(
+    targets: &[Target],
+    work: impl Future<Output = T>,
+) -> (T, Vec<Usage>) {
     let before: Vec<_> = targets.iter().map(|target| cpu(target.pid)).collect();
     let mut peaks = vec![Memory::default(); targets.len()];
     let mut work = Box::pin(work);
@@ -67,7 +77,15 @@ pub(super) async fn observe<T>(targets: &[Target], work: impl Future<Output = T>
             anonymous: peak.anonymous,
         })
     };
-    (done, targets.iter().zip(&before).zip(&peaks).filter_map(usage).collect())
+    (
+        done,
+        targets
+            .iter()
+            .zip(&before)
+            .zip(&peaks)
+            .filter_map(usage)
+            .collect(),
+    )
 }
 
 /// Memory of a process in KiB.
@@ -79,7 +97,10 @@ struct Memory {
 
 impl Memory {
     fn max(self, other: Self) -> Self {
-        Self { resident: self.resident.max(other.resident), anonymous: self.anonymous.max(other.anonymous) }
+        Self {
+            resident: self.resident.max(other.resident),
+            anonymous: self.anonymous.max(other.anonymous),
+        }
     }
 }
 
@@ -100,10 +121,15 @@ fn cpu_seconds(stat: &str) -> Option<f64> {
 
 fn memory_of(status: &str) -> Option<Memory> {
     let kibibytes = |name: &str| {
-        let value = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+        let value = status
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
         value.trim().strip_suffix(" kB")?.trim().parse::<f64>().ok()
     };
-    Some(Memory { resident: kibibytes("VmRSS")?, anonymous: kibibytes("RssAnon")? })
+    Some(Memory {
+        resident: kibibytes("VmRSS")?,
+        anonymous: kibibytes("RssAnon")?,
+    })
 }
 
 #[cfg(test)]
@@ -112,7 +138,8 @@ mod tests {
 
     #[test]
     fn cpu_time_is_user_and_system_time() {
-        let stat = "42 (a ) name) S 1 42 42 0 -1 4194560 1000 0 3 0 150 50 7 8 20 0 9 0 100 1000 200";
+        let stat =
+            "42 (a ) name) S 1 42 42 0 -1 4194560 1000 0 3 0 150 50 7 8 20 0 9 0 100 1000 200";
         assert_eq!(cpu_seconds(stat), Some(2.0));
         assert_eq!(cpu_seconds("42 (cut"), None);
     }
@@ -120,16 +147,29 @@ mod tests {
     #[test]
     fn memory_is_resident_and_anonymous() {
         let status = "Name:\tx\nVmHWM:\t  900 kB\nVmRSS:\t  700 kB\nRssAnon:\t  300 kB\nRssFile:\t  400 kB\n";
-        assert_eq!(memory_of(status), Some(Memory { resident: 700.0, anonymous: 300.0 }));
+        assert_eq!(
+            memory_of(status),
+            Some(Memory {
+                resident: 700.0,
+                anonymous: 300.0
+            })
+        );
         assert_eq!(memory_of("Name:\tkthreadd\n"), None);
     }
 
     #[tokio::test]
     async fn a_process_is_observed_and_one_that_is_gone_is_left_out() {
-        let target = |pid| Target { cluster: "rome".to_owned(), program: "test".to_owned(), pid };
+        let target = |pid| Target {
+            cluster: "rome".to_owned(),
+            program: "test".to_owned(),
+            pid,
+        };
         let own = i32::try_from(std::process::id()).unwrap();
         let (done, usage) = observe(&[target(own), target(i32::MAX)], async { 7 }).await;
         assert_eq!((done, usage.len()), (7, 1));
-        assert!(usage[0].resident >= usage[0].anonymous && usage[0].anonymous > 0.0, "{usage:?}");
+        assert!(
+            usage[0].resident >= usage[0].anonymous && usage[0].anonymous > 0.0,
+            "{usage:?}"
+        );
     }
 }

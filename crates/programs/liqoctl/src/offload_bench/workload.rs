@@ -41,7 +41,11 @@ fn pod_spec(side: &Side) -> Value {
 }
 
 /// Creates the Deployment; returns the time until all its pods are Ready.
-pub(super) async fn create(side: &Side, pods: u32, news: &impl Fn(&str)) -> anyhow::Result<Duration> {
+pub(super) async fn create(
+    side: &Side,
+    pods: u32,
+    news: &impl Fn(&str),
+) -> anyhow::Result<Duration> {
     let labels = json!({ "app": NAME });
     let deployment: Deployment = serde_json::from_value(json!({
         "metadata": { "name": NAME },
@@ -53,10 +57,20 @@ pub(super) async fn create(side: &Side, pods: u32, news: &impl Fn(&str)) -> anyh
     }))?;
     let api: Api<Deployment> = Api::namespaced(side.cluster.client.clone(), &side.namespace);
     let begin = Instant::now();
-    api.create(&PostParams::default(), &deployment).await.doing(format!("create Deployment {NAME}"))?;
+    api.create(&PostParams::default(), &deployment)
+        .await
+        .doing(format!("create Deployment {NAME}"))?;
     loop {
-        let status = api.get(NAME).await.doing(format!("read Deployment {NAME}"))?.status.unwrap_or_default();
-        let ready = status.ready_replicas.and_then(|ready| u32::try_from(ready).ok()).unwrap_or_default();
+        let status = api
+            .get(NAME)
+            .await
+            .doing(format!("read Deployment {NAME}"))?
+            .status
+            .unwrap_or_default();
+        let ready = status
+            .ready_replicas
+            .and_then(|ready| u32::try_from(ready).ok())
+            .unwrap_or_default();
         if ready >= pods {
             return Ok(begin.elapsed());
         }
@@ -82,7 +96,10 @@ pub(super) struct Gone<T> {
 
 impl<T> Gone<T> {
     pub fn map<U>(self, change: impl Fn(T) -> U) -> Gone<U> {
-        Gone { here: change(self.here), at_provider: change(self.at_provider) }
+        Gone {
+            here: change(self.here),
+            at_provider: change(self.at_provider),
+        }
     }
 }
 
@@ -90,12 +107,17 @@ impl<T> Gone<T> {
 pub(super) async fn delete(side: &Side, news: &impl Fn(&str)) -> anyhow::Result<Gone<Duration>> {
     let api: Api<Deployment> = Api::namespaced(side.cluster.client.clone(), &side.namespace);
     let begin = Instant::now();
-    api.delete(NAME, &DeleteParams::background()).await.doing(format!("delete Deployment {NAME}"))?;
+    api.delete(NAME, &DeleteParams::background())
+        .await
+        .doing(format!("delete Deployment {NAME}"))?;
     news("deleting");
     let here = gone(&side.cluster, &side.namespace, begin);
     let Some((provider, namespace)) = &side.remote else {
         let here = here.await?;
-        return Ok(Gone { here, at_provider: here });
+        return Ok(Gone {
+            here,
+            at_provider: here,
+        });
     };
     let (here, at_provider) = tokio::try_join!(here, gone(provider, namespace, begin))?;
     Ok(Gone { here, at_provider })
@@ -105,41 +127,61 @@ pub(super) async fn delete(side: &Side, news: &impl Fn(&str)) -> anyhow::Result<
 async fn gone(cluster: &Cluster, namespace: &str, begin: Instant) -> anyhow::Result<Duration> {
     let api: Api<Pod> = Api::namespaced(cluster.client.clone(), namespace);
     let one = ListParams::default().limit(1);
-    while !api.list_metadata(&one).await.doing(format!("list the pods of namespace {namespace}"))?.items.is_empty() {
+    while !api
+        .list_metadata(&one)
+        .await
+        .doing(format!("list the pods of namespace {namespace}"))?
+        .items
+        .is_empty()
+    {
         tokio::time::sleep(POLL_INTERVAL).await;
     }
     Ok(begin.elapsed())
 }
 
-/// Creates one pod, and deletes it again; returns the time from the request until a watch showed it as Ready.
+/// Creates one pod, and deletes it again; returns the time from the request until a watch showed it
+/// as Ready.
 pub(super) async fn single_pod(side: &Side, number: usize) -> anyhow::Result<Duration> {
     let name = format!("single-{number}");
-    let measured = tokio::time::timeout(SINGLE_POD_TIMEOUT, Box::pin(watched_pod(side, &name))).await;
+    let measured =
+        tokio::time::timeout(SINGLE_POD_TIMEOUT, Box::pin(watched_pod(side, &name))).await;
     measured.with_context(|| {
-        format!("pod {name} of namespace {} was not Ready and gone after {} s", side.namespace, SINGLE_POD_TIMEOUT.as_secs())
+        format!(
+            "pod {name} of namespace {} was not Ready and gone after {} s",
+            side.namespace,
+            SINGLE_POD_TIMEOUT.as_secs()
+        )
     })?
 }
 
 async fn watched_pod(side: &Side, name: &str) -> anyhow::Result<Duration> {
-    let pod: Pod = serde_json::from_value(json!({ "metadata": { "name": name }, "spec": pod_spec(side) }))?;
+    let pod: Pod =
+        serde_json::from_value(json!({ "metadata": { "name": name }, "spec": pod_spec(side) }))?;
     let api: Api<Pod> = Api::namespaced(side.cluster.client.clone(), &side.namespace);
     let doing = || format!("watch pod {name}");
     let only_this = WatchParams::default().fields(&format!("metadata.name={name}"));
     let mut events = Box::pin(api.watch(&only_this, "0").await.doing(doing())?);
     let begin = Instant::now();
-    api.create(&PostParams::default(), &pod).await.doing(format!("create pod {name}"))?;
+    api.create(&PostParams::default(), &pod)
+        .await
+        .doing(format!("create pod {name}"))?;
     let mut ready = None;
     while let Some(event) = events.try_next().await.doing(doing())? {
         match event {
-            WatchEvent::Added(pod) | WatchEvent::Modified(pod) if ready.is_none() && readiness::pod(&pod) => {
+            WatchEvent::Added(pod) | WatchEvent::Modified(pod)
+                if ready.is_none() && readiness::pod(&pod) =>
+            {
                 ready = Some(begin.elapsed());
-                api.delete(name, &DeleteParams::default()).await.doing(format!("delete pod {name}"))?;
+                api.delete(name, &DeleteParams::default())
+                    .await
+                    .doing(format!("delete pod {name}"))?;
             }
             WatchEvent::Deleted(_) => {
                 if let Some((provider, namespace)) = &side.remote {
                     gone(provider, namespace, begin).await?;
                 }
-                return ready.with_context(|| format!("somebody deleted pod {name} before it was Ready"));
+                return ready
+                    .with_context(|| format!("somebody deleted pod {name} before it was Ready"));
             }
             WatchEvent::Error(status) => return Err(kube::Error::Api(status)).doing(doing()),
             _ => {}

@@ -8,7 +8,8 @@ use serde::Serialize;
 
 use crate::manifests::MANAGER;
 
-/// Resources that do not belong to the cost of a pod: heartbeats, and queries that are sent as writes.
+/// Resources that do not belong to the cost of a pod: heartbeats, and queries that are sent as
+/// writes.
 const NOT_COUNTED: [&str; 3] = ["leases", "tokenreviews", "subjectaccessreviews"];
 
 /// Resources that only contracts and metering need.
@@ -44,14 +45,20 @@ impl Agent {
 
     /// The agent behind a user of an API server; nothing for everybody who is not part of Liqo.
     fn of(user: &str, location: Location, home: &ClusterId) -> Option<Self> {
-        let (namespace, account) = user.strip_prefix("system:serviceaccount:")?.split_once(':')?;
+        let (namespace, account) = user
+            .strip_prefix("system:serviceaccount:")?
+            .split_once(':')?;
         match (namespace, location) {
             (FABRIC_NAMESPACE, Location::Home) => Some(Self::FabricAtHome),
             (FABRIC_NAMESPACE, Location::Provider) => Some(Self::FabricAtProvider),
             (SYSTEM_NAMESPACE, Location::Home) if account == MANAGER => Some(Self::ManagerAtHome),
-            (SYSTEM_NAMESPACE, Location::Provider) if account == MANAGER => Some(Self::ManagerAtProvider),
+            (SYSTEM_NAMESPACE, Location::Provider) if account == MANAGER => {
+                Some(Self::ManagerAtProvider)
+            }
             // The account that home's manager uses at the provider.
-            (SYSTEM_NAMESPACE, Location::Provider) if account == consumer_service_account(home) => Some(Self::ManagerAtHome),
+            (SYSTEM_NAMESPACE, Location::Provider) if account == consumer_service_account(home) => {
+                Some(Self::ManagerAtHome)
+            }
             _ => None,
         }
     }
@@ -80,22 +87,37 @@ pub(super) struct Writes {
 impl Writes {
     /// Liqo's own writes for contracts.
     pub fn for_contracts(self) -> BTreeMap<WriteKind, u64> {
-        let is_counted = |kind: &WriteKind| FOR_CONTRACTS.contains(&kind.resource.split('/').next().unwrap_or_default());
-        self.own.into_iter().filter(|(kind, _)| is_counted(kind)).collect()
+        let is_counted = |kind: &WriteKind| {
+            FOR_CONTRACTS.contains(&kind.resource.split('/').next().unwrap_or_default())
+        };
+        self.own
+            .into_iter()
+            .filter(|(kind, _)| is_counted(kind))
+            .collect()
     }
 }
 
 /// Counts the writes of both clusters, rejected ones included.
 pub(super) fn count(writes: &[(Location, Write)], home: &ClusterId) -> Writes {
     let mut counted = Writes::default();
-    for (location, write) in writes.iter().filter(|(_, write)| !NOT_COUNTED.contains(&write.resource.as_str())) {
+    for (location, write) in writes
+        .iter()
+        .filter(|(_, write)| !NOT_COUNTED.contains(&write.resource.as_str()))
+    {
         counted.all += 1;
-        let Some(agent) = Agent::of(&write.user, *location, home) else { continue };
+        let Some(agent) = Agent::of(&write.user, *location, home) else {
+            continue;
+        };
         let resource = match write.subresource.as_str() {
             "" => write.resource.clone(),
             subresource => format!("{}/{subresource}", write.resource),
         };
-        let kind = WriteKind { agent, location: *location, resource, verb: write.verb.clone() };
+        let kind = WriteKind {
+            agent,
+            location: *location,
+            resource,
+            verb: write.verb.clone(),
+        };
         *counted.own.entry(kind).or_insert(0) += 1;
     }
     counted
@@ -107,7 +129,10 @@ mod tests {
 
     #[test]
     fn writes_are_counted_by_agent_cluster_and_resource() {
-        let (home, other) = (ClusterId::of_public_key(&[1; 32]), ClusterId::of_public_key(&[2; 32]));
+        let (home, other) = (
+            ClusterId::of_public_key(&[1; 32]),
+            ClusterId::of_public_key(&[2; 32]),
+        );
         let write = |location, user: &str, verb: &str, resource: &str, subresource: &str| {
             let write = Write {
                 user: user.to_owned(),
@@ -119,19 +144,43 @@ mod tests {
             (location, write)
         };
         let manager = "system:serviceaccount:liqo:liqo-controller-manager";
-        let consumer = format!("system:serviceaccount:liqo:{}", consumer_service_account(&home));
-        let stranger = format!("system:serviceaccount:liqo:{}", consumer_service_account(&other));
+        let consumer = format!(
+            "system:serviceaccount:liqo:{}",
+            consumer_service_account(&home)
+        );
+        let stranger = format!(
+            "system:serviceaccount:liqo:{}",
+            consumer_service_account(&other)
+        );
         let found = count(
             &[
                 write(Location::Home, manager, "update", "pods", "status"),
                 write(Location::Home, manager, "update", "pods", "status"),
                 write(Location::Home, manager, "update", "leases", ""),
-                write(Location::Home, "system:kube-scheduler", "create", "pods", "binding"),
+                write(
+                    Location::Home,
+                    "system:kube-scheduler",
+                    "create",
+                    "pods",
+                    "binding",
+                ),
                 write(Location::Provider, manager, "create", "pods", ""),
                 write(Location::Provider, &consumer, "create", "shadowpods", ""),
                 write(Location::Provider, &stranger, "create", "shadowpods", ""),
-                write(Location::Provider, "system:serviceaccount:kube-system:replicaset-controller", "create", "pods", ""),
-                write(Location::Provider, "system:serviceaccount:liqo-fabric:liqo-fabric", "patch", "tunnelendpoints", "status"),
+                write(
+                    Location::Provider,
+                    "system:serviceaccount:kube-system:replicaset-controller",
+                    "create",
+                    "pods",
+                    "",
+                ),
+                write(
+                    Location::Provider,
+                    "system:serviceaccount:liqo-fabric:liqo-fabric",
+                    "patch",
+                    "tunnelendpoints",
+                    "status",
+                ),
             ],
             &home,
         );
@@ -139,7 +188,15 @@ mod tests {
         let shown: Vec<String> = found
             .own
             .iter()
-            .map(|(kind, number)| format!("{} {:?} {} {} {number}", kind.agent.title(), kind.location, kind.verb, kind.resource))
+            .map(|(kind, number)| {
+                format!(
+                    "{} {:?} {} {} {number}",
+                    kind.agent.title(),
+                    kind.location,
+                    kind.verb,
+                    kind.resource
+                )
+            })
             .collect();
         assert_eq!(
             shown,
@@ -159,10 +216,28 @@ mod tests {
         let write = |resource: &str, subresource: &str| {
             let user = "system:serviceaccount:liqo:liqo-controller-manager".to_owned();
             let (resource, subresource) = (resource.to_owned(), subresource.to_owned());
-            (Location::Provider, Write { user, verb: "create".to_owned(), resource, subresource, ..Write::default() })
+            (
+                Location::Provider,
+                Write {
+                    user,
+                    verb: "create".to_owned(),
+                    resource,
+                    subresource,
+                    ..Write::default()
+                },
+            )
         };
-        let all = [write("usagerecords", ""), write("receipts", "status"), write("pods", ""), write("contracts", "")];
-        let found: Vec<String> = count(&all, &home).for_contracts().into_keys().map(|kind| kind.resource).collect();
+        let all = [
+            write("usagerecords", ""),
+            write("receipts", "status"),
+            write("pods", ""),
+            write("contracts", ""),
+        ];
+        let found: Vec<String> = count(&all, &home)
+            .for_contracts()
+            .into_keys()
+            .map(|kind| kind.resource)
+            .collect();
         assert_eq!(found, ["contracts", "receipts/status", "usagerecords"]);
     }
 }

@@ -7,7 +7,10 @@ use std::{
 };
 
 use kube::{Api, api::ListParams};
-use liqo_api::{AuthenticatedReason, ClusterId, ForeignCluster, TunnelEndpoint, VirtualNode, links, provider_namespace};
+use liqo_api::{
+    AuthenticatedReason, ClusterId, ForeignCluster, TunnelEndpoint, VirtualNode, links,
+    provider_namespace,
+};
 
 use super::{PeeredNetwork, PeeredNode, Target};
 use crate::{
@@ -30,8 +33,13 @@ const FINAL_REASONS: [AuthenticatedReason; 5] = [
 /// The links of the consumer's side, in order.
 const LINKS: &[&str] = &links::BORROWING;
 /// The links of a peering for the network alone.
-const LINKS_OF_NETWORK: &[&str] =
-    &[links::IDENTITY_VERIFIED, links::AUTHENTICATED, links::PEER_REACHABLE, links::NETWORK_AGREED, links::TUNNEL_CONNECTED];
+const LINKS_OF_NETWORK: &[&str] = &[
+    links::IDENTITY_VERIFIED,
+    links::AUTHENTICATED,
+    links::PEER_REACHABLE,
+    links::NETWORK_AGREED,
+    links::TUNNEL_CONNECTED,
+];
 
 /// The meaning of a link, for people.
 pub fn link_title(link: &str) -> &str {
@@ -59,7 +67,11 @@ pub async fn nodes_are_ready(
     let what = format!("the virtual node of {name} is Ready");
     watch_links(cluster, name, LINKS, &what, timeout, progress, || async {
         let nodes = nodes(cluster, &target.cluster_id).await?;
-        Ok(if nodes.is_empty() { Poll::NotYet("the virtual node does not exist yet".to_owned()) } else { Poll::Done(nodes) })
+        Ok(if nodes.is_empty() {
+            Poll::NotYet("the virtual node does not exist yet".to_owned())
+        } else {
+            Poll::Done(nodes)
+        })
     })
     .await
 }
@@ -73,37 +85,77 @@ pub async fn network_is_ready(
     progress: &Progress,
 ) -> anyhow::Result<PeeredNetwork> {
     let what = format!("pods of {name} can be reached");
-    let nodes: Api<VirtualNode> = Api::namespaced(cluster.client.clone(), &provider_namespace(&target.cluster_id));
+    let nodes: Api<VirtualNode> = Api::namespaced(
+        cluster.client.clone(),
+        &provider_namespace(&target.cluster_id),
+    );
     let endpoints: Api<TunnelEndpoint> = Api::namespaced(cluster.client.clone(), NAMESPACE);
-    watch_links(cluster, name, LINKS_OF_NETWORK, &what, timeout, progress, || async {
-        if !list_or_none(&nodes, &ListParams::default()).await.doing("list the virtual nodes")?.is_empty() {
-            return Ok(Poll::NotYet("this cluster is giving back what it borrowed".to_owned()));
-        }
-        let found = endpoints.get_opt(target.cluster_id.as_str()).await.doing("read the TunnelEndpoint of the peer")?;
-        Ok(match found.map(|found| found.spec) {
-            Some(spec) => Poll::Done(PeeredNetwork { prefixes: spec.imported, reach: spec.reach }),
-            None => Poll::NotYet("there is no TunnelEndpoint yet".to_owned()),
-        })
-    })
+    watch_links(
+        cluster,
+        name,
+        LINKS_OF_NETWORK,
+        &what,
+        timeout,
+        progress,
+        || async {
+            if !list_or_none(&nodes, &ListParams::default())
+                .await
+                .doing("list the virtual nodes")?
+                .is_empty()
+            {
+                return Ok(Poll::NotYet(
+                    "this cluster is giving back what it borrowed".to_owned(),
+                ));
+            }
+            let found = endpoints
+                .get_opt(target.cluster_id.as_str())
+                .await
+                .doing("read the TunnelEndpoint of the peer")?;
+            Ok(match found.map(|found| found.spec) {
+                Some(spec) => Poll::Done(PeeredNetwork {
+                    prefixes: spec.imported,
+                    reach: spec.reach,
+                }),
+                None => Poll::NotYet("there is no TunnelEndpoint yet".to_owned()),
+            })
+        },
+    )
     .await
 }
 
 /// Time limit until the peer says whether each of its nodes is a pool. Earlier versions never do.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Reason why not each node of the peer is a pool of its own, although this cluster requests that; nothing if each is.
+/// Reason why not each node of the peer is a pool of its own, although this cluster requests that;
+/// nothing if each is.
 pub async fn other_pools(cluster: &Cluster, name: &str, progress: &Progress) -> Option<String> {
     let api: Api<ForeignCluster> = Api::all(cluster.client.clone());
     let step = "The peer says which pools it offers";
     let answer = || async {
-        let foreign = api.get(name).await.doing(format!("read ForeignCluster {name}"))?;
+        let foreign = api
+            .get(name)
+            .await
+            .doing(format!("read ForeignCluster {name}"))?;
         Ok(match foreign.condition(links::POOL_FOR_EACH_NODE) {
             None => Poll::NotYet("it has not answered yet".to_owned()),
-            Some(condition) => Poll::Done((condition.status != "True").then(|| condition.message.clone())),
+            Some(condition) => {
+                Poll::Done((condition.status != "True").then(|| condition.message.clone()))
+            }
         })
     };
-    let answered = until(step, ANSWER_TIMEOUT, |text| progress.message(step, text), answer).await;
-    answered.unwrap_or_else(|_| Some("the peer has not answered; earlier versions of Liqo do not know this request".to_owned()))
+    let answered = until(
+        step,
+        ANSWER_TIMEOUT,
+        |text| progress.message(step, text),
+        answer,
+    )
+    .await;
+    answered.unwrap_or_else(|_| {
+        Some(
+            "the peer has not answered; earlier versions of Liqo do not know this request"
+                .to_owned(),
+        )
+    })
 }
 
 /// Shows the links one after the other until all work, then polls `end` until it is done.
@@ -124,14 +176,22 @@ where
     // The number of links that are done; nothing before the first look.
     let shown: Cell<Option<usize>> = Cell::new(None);
     let refused_since: Cell<Option<Instant>> = Cell::new(None);
-    let current = || shown.get().and_then(|done| links.get(done)).map(|link| link_title(link));
+    let current = || {
+        shown
+            .get()
+            .and_then(|done| links.get(done))
+            .map(|link| link_title(link))
+    };
     let news = |text: &str| {
         if let Some(title) = current() {
             progress.message(title, text);
         }
     };
     let outcome = until(what, timeout, news, || async {
-        let foreign = api.get(name).await.doing(format!("read ForeignCluster {name}"))?;
+        let foreign = api
+            .get(name)
+            .await
+            .doing(format!("read ForeignCluster {name}"))?;
         let found = link_progress(&foreign, links);
         for done in steps(shown.get(), found.working) {
             if let Some(title) = current() {
@@ -163,8 +223,8 @@ where
     outcome
 }
 
-/// The numbers of done links to show, one after the other. Links that worked at the first look, as in an older peering, are no steps of
-/// this command.
+/// The numbers of done links to show, one after the other. Links that worked at the first look, as
+/// in an older peering, are no steps of this command.
 fn steps(shown: Option<usize>, working: usize) -> RangeInclusive<usize> {
     shown.map_or(working, |shown| shown + 1)..=working
 }
@@ -181,20 +241,30 @@ struct LinkProgress {
 }
 
 fn link_progress(foreign: &ForeignCluster, links: &[&str]) -> LinkProgress {
-    let holds = |link: &&&str| foreign.condition(link).is_some_and(|condition| condition.status == "True");
+    let holds = |link: &&&str| {
+        foreign
+            .condition(link)
+            .is_some_and(|condition| condition.status == "True")
+    };
     let working = links.iter().take_while(holds).count();
     match links.get(working).and_then(|link| foreign.condition(link)) {
-        None => LinkProgress { working, missing: silence(links.get(working).copied()), refused: false },
+        None => LinkProgress {
+            working,
+            missing: silence(links.get(working).copied()),
+            refused: false,
+        },
         Some(condition) => LinkProgress {
             working,
             missing: format!("{}: {}", condition.reason, condition.message),
             refused: condition.status == "False"
-                && AuthenticatedReason::parse(&condition.reason).is_some_and(|reason| FINAL_REASONS.contains(&reason)),
+                && AuthenticatedReason::parse(&condition.reason)
+                    .is_some_and(|reason| FINAL_REASONS.contains(&reason)),
         },
     }
 }
 
-/// The text for a link without a condition. If nobody wants a network, its link never gets a condition.
+/// The text for a link without a condition. If nobody wants a network, its link never gets a
+/// condition.
 fn silence(link: Option<&str>) -> String {
     match link {
         Some(links::NETWORK_AGREED) => {
@@ -205,9 +275,18 @@ fn silence(link: Option<&str>) -> String {
 }
 
 async fn nodes(cluster: &Cluster, provider: &ClusterId) -> anyhow::Result<Vec<PeeredNode>> {
-    let api: Api<VirtualNode> = Api::namespaced(cluster.client.clone(), &provider_namespace(provider));
-    let list = api.list(&ListParams::default()).await.doing("list the virtual nodes")?;
-    let shown = |node: VirtualNode| Some(PeeredNode { name: node.status?.node_name?, resources: node.spec.resources });
+    let api: Api<VirtualNode> =
+        Api::namespaced(cluster.client.clone(), &provider_namespace(provider));
+    let list = api
+        .list(&ListParams::default())
+        .await
+        .doing("list the virtual nodes")?;
+    let shown = |node: VirtualNode| {
+        Some(PeeredNode {
+            name: node.status?.node_name?,
+            resources: node.spec.resources,
+        })
+    };
     Ok(list.items.into_iter().filter_map(shown).collect())
 }
 
@@ -245,10 +324,23 @@ mod tests {
             condition(links::PEER_REACHABLE, "True", "Answers"),
         ]);
         let refused = link_progress(&foreign(&conditions), LINKS);
-        assert_eq!(refused, LinkProgress { working: 1, missing: "TokenInvalid: m".into(), refused: true });
-        let all: Vec<_> = LINKS.iter().map(|link| condition(link, "True", "Fine")).collect();
+        assert_eq!(
+            refused,
+            LinkProgress {
+                working: 1,
+                missing: "TokenInvalid: m".into(),
+                refused: true
+            }
+        );
+        let all: Vec<_> = LINKS
+            .iter()
+            .map(|link| condition(link, "True", "Fine"))
+            .collect();
         assert_eq!(link_progress(&foreign(&json!(all)), LINKS).working, 6);
         let agreed = link_progress(&foreign(&json!(all)), LINKS_OF_NETWORK);
-        assert!(agreed.working == 3 && agreed.missing.contains("network.enabled"), "{agreed:?}");
+        assert!(
+            agreed.working == 3 && agreed.missing.contains("network.enabled"),
+            "{agreed:?}"
+        );
     }
 }

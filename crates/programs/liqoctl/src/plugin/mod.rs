@@ -1,4 +1,5 @@
-//! `liqoctl plugin new`: creates the code of a resource plugin that already builds, answers and can be deployed.
+//! `liqoctl plugin new`: creates the code of a resource plugin that already builds, answers and can
+//! be deployed.
 
 use std::{
     fs, io,
@@ -18,10 +19,22 @@ const MAIN: &str = include_str!("../../../../resource-plugin/examples/one_gpu_fo
 /// The manifests of a plugin that needs no rights.
 const DEPLOYED_AS: &str = "fixed-resources";
 const DEPLOY: [(&str, &str); 4] = [
-    ("deploy/account.yaml", include_str!("../../../../../deploy/fixed-resources/account.yaml")),
-    ("deploy/deployment.yaml", include_str!("../../../../../deploy/fixed-resources/deployment.yaml")),
-    ("deploy/service.yaml", include_str!("../../../../../deploy/fixed-resources/service.yaml")),
-    ("deploy/networkpolicy.yaml", include_str!("../../../../../deploy/fixed-resources/networkpolicy.yaml")),
+    (
+        "deploy/account.yaml",
+        include_str!("../../../../../deploy/fixed-resources/account.yaml"),
+    ),
+    (
+        "deploy/deployment.yaml",
+        include_str!("../../../../../deploy/fixed-resources/deployment.yaml"),
+    ),
+    (
+        "deploy/service.yaml",
+        include_str!("../../../../../deploy/fixed-resources/service.yaml"),
+    ),
+    (
+        "deploy/networkpolicy.yaml",
+        include_str!("../../../../../deploy/fixed-resources/networkpolicy.yaml"),
+    ),
 ];
 
 /// The plugin to create, and its location.
@@ -31,7 +44,8 @@ pub struct Options {
     pub name: String,
     /// The parent of its folder.
     pub directory: PathBuf,
-    /// The tree of Liqo that contains the SDK, or the SDK itself; by default the tree around `directory`.
+    /// The tree of Liqo that contains the SDK, or the SDK itself; by default the tree around
+    /// `directory`.
     pub sdk: Option<PathBuf>,
 }
 
@@ -66,11 +80,18 @@ pub enum PluginError {
 
 /// Creates the folder and its files. Never touches existing files.
 pub fn create(options: &Options) -> Result<Created, PluginError> {
-    let Options { name, directory, sdk } = options;
+    let Options {
+        name,
+        directory,
+        sdk,
+    } = options;
     if !is_name(name) {
         return Err(PluginError::Name(name.clone()));
     }
-    let parent = fs::canonicalize(directory).map_err(|source| PluginError::Write { path: directory.clone(), source })?;
+    let parent = fs::canonicalize(directory).map_err(|source| PluginError::Write {
+        path: directory.clone(),
+        source,
+    })?;
     let sdk = find_sdk(&parent, sdk.as_deref())?;
     // crates/resource-plugin, two steps below the root.
     let liqo = sdk.ancestors().nth(2).unwrap_or(&sdk).to_owned();
@@ -82,15 +103,26 @@ pub fn create(options: &Options) -> Result<Created, PluginError> {
     let (files, image_command) = files(name, &sdk, &liqo, member);
     for (file, text) in &files {
         let path = folder.join(file);
-        let written = fs::create_dir_all(path.parent().unwrap_or(&folder)).and_then(|()| fs::write(&path, text));
+        let written = fs::create_dir_all(path.parent().unwrap_or(&folder))
+            .and_then(|()| fs::write(&path, text));
         written.map_err(|source| PluginError::Write { path, source })?;
     }
-    Ok(Created { name: name.clone(), directory: folder, files: files.into_iter().map(|(file, _)| file).collect(), image_command })
+    Ok(Created {
+        name: name.clone(),
+        directory: folder,
+        files: files.into_iter().map(|(file, _)| file).collect(),
+        image_command,
+    })
 }
 
 /// The next steps for the user.
 pub fn table(created: &Created) -> String {
-    let Created { name, directory, files, image_command } = created;
+    let Created {
+        name,
+        directory,
+        files,
+        image_command,
+    } = created;
     format!(
         "Plugin {name} is in {}: {}.\nsrc/main.rs computes its answer. Next:\n  cargo run -- --address 127.0.0.1\n  {image_command}\n  \
          kubectl apply -f ./deploy -n liqo",
@@ -99,14 +131,19 @@ pub fn table(created: &Created) -> String {
     )
 }
 
-/// Path and content of each file, and the command that builds the image. A member of Liqo's own workspace shares the lock
-/// file, the build folder and the Dockerfile.
+/// Path and content of each file, and the command that builds the image. A member of Liqo's own
+/// workspace shares the lock file, the build folder and the Dockerfile.
 fn files(name: &str, sdk: &Path, liqo: &Path, member: bool) -> (Vec<(String, String)>, String) {
     let (sdk, image_command) = if member {
-        let command = format!("(cd ../.. && docker build --build-arg PLUGIN={name} --tag localhost/liqo/{name}:0.1.0 .)");
+        let command = format!(
+            "(cd ../.. && docker build --build-arg PLUGIN={name} --tag localhost/liqo/{name}:0.1.0 .)"
+        );
         ("../../crates/resource-plugin".to_owned(), command)
     } else {
-        let command = format!("docker build --build-context liqo={} --tag localhost/liqo/{name}:0.1.0 .", liqo.display());
+        let command = format!(
+            "docker build --build-context liqo={} --tag localhost/liqo/{name}:0.1.0 .",
+            liqo.display()
+        );
         (sdk.display().to_string(), command)
     };
     let fill = |template: &str| {
@@ -116,7 +153,11 @@ fn files(name: &str, sdk: &Path, liqo: &Path, member: bool) -> (Vec<(String, Str
             .replace("{liqo}", &liqo.display().to_string())
             .replace("{image_command}", &image_command)
     };
-    let alone = if member { "" } else { "\n# Not a member of a workspace in a parent folder.\n[workspace]\n" };
+    let alone = if member {
+        ""
+    } else {
+        "\n# Not a member of a workspace in a parent folder.\n[workspace]\n"
+    };
     let mut files = vec![
         ("Cargo.toml".to_owned(), fill(CARGO) + alone),
         ("src/main.rs".to_owned(), MAIN.to_owned()),
@@ -127,41 +168,68 @@ fn files(name: &str, sdk: &Path, liqo: &Path, member: bool) -> (Vec<(String, Str
         files.push((".dockerignore".to_owned(), "/target\n/.git\n".to_owned()));
         files.push(("Dockerfile".to_owned(), fill(DOCKERFILE)));
     }
-    files.extend(DEPLOY.iter().map(|(file, text)| ((*file).to_owned(), deployed_as(text, name))));
+    files.extend(
+        DEPLOY
+            .iter()
+            .map(|(file, text)| ((*file).to_owned(), deployed_as(text, name))),
+    );
     (files, image_command)
 }
 
 /// The manifest of another plugin: without the arguments that only the first one knows.
 fn deployed_as(text: &str, name: &str) -> String {
-    let own = ["--resource=", "# What each peer is offered", "# docker build"];
-    let kept = text.lines().filter(|line| !own.iter().any(|own| line.contains(own)));
-    kept.map(|line| line.replace(DEPLOYED_AS, name) + "\n").collect()
+    let own = [
+        "--resource=",
+        "# What each peer is offered",
+        "# docker build",
+    ];
+    let kept = text
+        .lines()
+        .filter(|line| !own.iter().any(|own| line.contains(own)));
+    kept.map(|line| line.replace(DEPLOYED_AS, name) + "\n")
+        .collect()
 }
 
 fn find_sdk(parent: &Path, said: Option<&Path>) -> Result<PathBuf, PluginError> {
     let is_sdk = |folder: &PathBuf| {
-        fs::read_to_string(folder.join("Cargo.toml")).is_ok_and(|text| text.contains("name = \"liqo-resource-plugin\""))
+        fs::read_to_string(folder.join("Cargo.toml"))
+            .is_ok_and(|text| text.contains("name = \"liqo-resource-plugin\""))
     };
     let below = |tree: &Path| tree.join("crates/resource-plugin");
     let found = if let Some(said) = said {
-        [said.to_owned(), below(said)].into_iter().find(is_sdk).ok_or_else(|| PluginError::NoSdk(said.to_owned()))?
+        [said.to_owned(), below(said)]
+            .into_iter()
+            .find(is_sdk)
+            .ok_or_else(|| PluginError::NoSdk(said.to_owned()))?
     } else {
-        parent.ancestors().map(below).find(is_sdk).ok_or_else(|| PluginError::NotInTree(parent.to_owned()))?
+        parent
+            .ancestors()
+            .map(below)
+            .find(is_sdk)
+            .ok_or_else(|| PluginError::NotInTree(parent.to_owned()))?
     };
-    fs::canonicalize(&found).map_err(|source| PluginError::Write { path: found, source })
+    fs::canonicalize(&found).map_err(|source| PluginError::Write {
+        path: found,
+        source,
+    })
 }
 
 fn is_name(name: &str) -> bool {
     let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     name.len() <= MAX_NAME_LEN
-        && name.bytes().next().is_some_and(|byte| byte.is_ascii_lowercase())
+        && name
+            .bytes()
+            .next()
+            .is_some_and(|byte| byte.is_ascii_lowercase())
         && name.bytes().last().is_some_and(inner)
         && name.bytes().all(|byte| inner(byte) || byte == b'-')
 }
 
 #[cfg(test)]
 mod tests {
-    use k8s_openapi::api::{apps::v1::Deployment, core::v1 as core, networking::v1::NetworkPolicy, rbac::v1 as rbac};
+    use k8s_openapi::api::{
+        apps::v1::Deployment, core::v1 as core, networking::v1::NetworkPolicy, rbac::v1 as rbac,
+    };
     use serde::de::DeserializeOwned;
     use serde_json::Value;
 
@@ -177,14 +245,22 @@ mod tests {
         assert_eq!(again, *document, "a field that Kubernetes does not know");
     }
 
-    /// Manifests that `kubectl apply -n liqo` takes, in a namespace that enforces the Pod Security standard `restricted`.
+    /// Manifests that `kubectl apply -n liqo` takes, in a namespace that enforces the Pod Security
+    /// standard `restricted`.
     fn check(plugin: &str, texts: &[String]) {
-        let documents: Vec<Value> = texts.iter().flat_map(|text| serde_saphyr::from_multiple::<Value>(text).unwrap()).collect();
+        let documents: Vec<Value> = texts
+            .iter()
+            .flat_map(|text| serde_saphyr::from_multiple::<Value>(text).unwrap())
+            .collect();
         let name = format!("liqo-{plugin}-plugin");
         let mut kinds = Vec::new();
         for document in &documents {
             assert_eq!(document["metadata"]["name"], *name);
-            assert_eq!(document["metadata"].get("namespace"), None, "{plugin}: the namespace is for -n to say");
+            assert_eq!(
+                document["metadata"].get("namespace"),
+                None,
+                "{plugin}: the namespace is for -n to say"
+            );
             match document["kind"].as_str().unwrap() {
                 "Deployment" => understood::<Deployment>(document),
                 "Service" => understood::<core::Service>(document),
@@ -197,9 +273,18 @@ mod tests {
             kinds.push(document["kind"].as_str().unwrap());
         }
         for needed in ["Deployment", "Service", "ServiceAccount", "NetworkPolicy"] {
-            assert_eq!(kinds.iter().filter(|kind| **kind == needed).count(), 1, "{plugin}: {needed}");
+            assert_eq!(
+                kinds.iter().filter(|kind| **kind == needed).count(),
+                1,
+                "{plugin}: {needed}"
+            );
         }
-        let of = |kind: &str| documents.iter().find(|document| document["kind"] == kind).unwrap();
+        let of = |kind: &str| {
+            documents
+                .iter()
+                .find(|document| document["kind"] == kind)
+                .unwrap()
+        };
         let (deployment, service) = (of("Deployment"), of("Service"));
         let labels = &deployment["spec"]["template"]["metadata"]["labels"];
         for selector in [
@@ -207,27 +292,50 @@ mod tests {
             &service["spec"]["selector"],
             &of("NetworkPolicy")["spec"]["podSelector"]["matchLabels"],
         ] {
-            assert_eq!(selector["app.kubernetes.io/name"], labels["app.kubernetes.io/name"], "{plugin}");
+            assert_eq!(
+                selector["app.kubernetes.io/name"], labels["app.kubernetes.io/name"],
+                "{plugin}"
+            );
         }
         assert_eq!(service["spec"]["ports"][0]["port"], 6001);
         let pod = &deployment["spec"]["template"]["spec"];
         assert_eq!(pod["serviceAccountName"], *name);
         assert_eq!(pod["securityContext"]["runAsNonRoot"], true);
-        assert_eq!(pod["securityContext"]["seccompProfile"]["type"], "RuntimeDefault");
+        assert_eq!(
+            pod["securityContext"]["seccompProfile"]["type"],
+            "RuntimeDefault"
+        );
         let container = &pod["containers"][0];
-        assert_eq!(container["image"], *format!("localhost/liqo/{plugin}:0.1.0"));
+        assert_eq!(
+            container["image"],
+            *format!("localhost/liqo/{plugin}:0.1.0")
+        );
         let security = &container["securityContext"];
         assert_eq!(security["allowPrivilegeEscalation"], false);
         assert_eq!(security["readOnlyRootFilesystem"], true);
         assert_eq!(security["capabilities"]["drop"][0], "ALL");
-        assert_eq!(container["readinessProbe"]["grpc"]["service"], "resource_reader");
-        assert_eq!(container["livenessProbe"]["grpc"]["port"], container["ports"][0]["containerPort"]);
-        assert!(container["resources"]["requests"].is_object() && container["resources"]["limits"]["memory"].is_string());
+        assert_eq!(
+            container["readinessProbe"]["grpc"]["service"],
+            "resource_reader"
+        );
+        assert_eq!(
+            container["livenessProbe"]["grpc"]["port"],
+            container["ports"][0]["containerPort"]
+        );
+        assert!(
+            container["resources"]["requests"].is_object()
+                && container["resources"]["limits"]["memory"].is_string()
+        );
     }
 
     fn deployed(plugin: &str) -> Vec<String> {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../deploy").join(plugin);
-        fs::read_dir(folder).unwrap().map(|entry| fs::read_to_string(entry.unwrap().path()).unwrap()).collect()
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("../../../deploy")
+            .join(plugin);
+        fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| fs::read_to_string(entry.unwrap().path()).unwrap())
+            .collect()
     }
 
     #[test]
@@ -235,36 +343,82 @@ mod tests {
         for plugin in ["fixed-resources", "node-labels-resources"] {
             check(plugin, &deployed(plugin));
         }
-        let (files, _) = files("my-plugin", Path::new("/liqo/crates/resource-plugin"), Path::new("/liqo"), false);
-        let manifests: Vec<String> =
-            files.into_iter().filter(|(file, _)| file.starts_with("deploy/")).map(|(_, text)| text).collect();
+        let (files, _) = files(
+            "my-plugin",
+            Path::new("/liqo/crates/resource-plugin"),
+            Path::new("/liqo"),
+            false,
+        );
+        let manifests: Vec<String> = files
+            .into_iter()
+            .filter(|(file, _)| file.starts_with("deploy/"))
+            .map(|(_, text)| text)
+            .collect();
         check("my-plugin", &manifests);
-        assert!(!manifests.concat().contains("--resource"), "arguments of another plugin");
+        assert!(
+            !manifests.concat().contains("--resource"),
+            "arguments of another plugin"
+        );
     }
 
     #[test]
     fn the_rights_of_the_node_labels_plugin_are_the_least() {
         let texts = deployed("node-labels-resources").join("---\n");
         let roles: Vec<Value> = serde_saphyr::from_multiple::<Value>(&texts).unwrap();
-        let role = roles.iter().find(|document| document["kind"] == "ClusterRole").unwrap();
+        let role = roles
+            .iter()
+            .find(|document| document["kind"] == "ClusterRole")
+            .unwrap();
         let expected = serde_json::json!([{ "apiGroups": [""], "resources": ["nodes", "pods", "namespaces"], "verbs": ["get", "list", "watch"] }]);
         assert_eq!(role["rules"], expected);
     }
 
     #[test]
     fn names_that_fit_nowhere_are_refused() {
-        for name in ["", "A", "1a", "-a", "a-", "a_b", "a.b", "a/b", "..", "ä", &"a".repeat(51)] {
-            let options = Options { name: name.to_owned(), directory: ".".into(), sdk: None };
-            assert!(matches!(create(&options), Err(PluginError::Name(_))), "{name:?}");
+        for name in [
+            "",
+            "A",
+            "1a",
+            "-a",
+            "a-",
+            "a_b",
+            "a.b",
+            "a/b",
+            "..",
+            "ä",
+            &"a".repeat(51),
+        ] {
+            let options = Options {
+                name: name.to_owned(),
+                directory: ".".into(),
+                sdk: None,
+            };
+            assert!(
+                matches!(create(&options), Err(PluginError::Name(_))),
+                "{name:?}"
+            );
         }
         assert!(is_name("gpu-share2"));
     }
 
     #[test]
     fn a_plugin_in_the_tree_of_liqo_belongs_to_its_workspace() {
-        let (files, command) = files("mine", Path::new("/liqo/crates/resource-plugin"), Path::new("/liqo"), true);
-        let cargo = &files.iter().find(|(file, _)| file == "Cargo.toml").unwrap().1;
-        assert!(cargo.contains("path = \"../../crates/resource-plugin\"") && !cargo.contains("[workspace]"), "{cargo}");
+        let (files, command) = files(
+            "mine",
+            Path::new("/liqo/crates/resource-plugin"),
+            Path::new("/liqo"),
+            true,
+        );
+        let cargo = &files
+            .iter()
+            .find(|(file, _)| file == "Cargo.toml")
+            .unwrap()
+            .1;
+        assert!(
+            cargo.contains("path = \"../../crates/resource-plugin\"")
+                && !cargo.contains("[workspace]"),
+            "{cargo}"
+        );
         assert!(command.contains("--build-arg PLUGIN=mine"));
         assert!(files.iter().all(|(file, _)| file != "Dockerfile"));
     }

@@ -7,8 +7,8 @@ use kube::ResourceExt as _;
 use liqo_api::policies::{PolicyPeer, selects};
 use liqo_api::selectors::label_selector;
 use liqo_api::{
-    Approval, ClusterId, ForeignCluster, OfferPhase, PeerSelector, PeeringIntent, PeeringPolicy, PriceList, ResourceList,
-    ResourceOffer, ResourceOfferSpec, labels, links, provider_namespace,
+    Approval, ClusterId, ForeignCluster, OfferPhase, PeerSelector, PeeringIntent, PeeringPolicy,
+    PriceList, ResourceList, ResourceOffer, ResourceOfferSpec, labels, links, provider_namespace,
 };
 use liqo_sharing::decide::{
     lists::Lists,
@@ -45,25 +45,68 @@ pub struct Unknown {
 }
 
 /// The peer with this name or ID; `labels` replace its labels of the same key.
-pub fn whom(known: &[ForeignCluster], wanted: &str, tried: Option<&BTreeMap<String, String>>) -> Result<Whom, Unknown> {
-    // An ID never counts as a name: a peer chooses its own name, and could choose another cluster's ID.
-    let by_name = || known.iter().find(|foreign| foreign.name_any() == wanted).map(|foreign| foreign.spec.cluster_id.clone());
+pub fn whom(
+    known: &[ForeignCluster],
+    wanted: &str,
+    tried: Option<&BTreeMap<String, String>>,
+) -> Result<Whom, Unknown> {
+    // An ID never counts as a name: a peer chooses its own name, and could choose another cluster's
+    // ID.
+    let by_name = || {
+        known
+            .iter()
+            .find(|foreign| foreign.name_any() == wanted)
+            .map(|foreign| foreign.spec.cluster_id.clone())
+    };
     let found = wanted.parse::<ClusterId>().ok().or_else(by_name);
     // If there are several objects for one peer, the oldest counts.
-    let age = |foreign: &&ForeignCluster| (foreign.metadata.creation_timestamp.clone(), foreign.name_any());
-    let foreign = found.and_then(|id| known.iter().filter(|foreign| foreign.spec.cluster_id == id).min_by_key(age));
+    let age = |foreign: &&ForeignCluster| {
+        (
+            foreign.metadata.creation_timestamp.clone(),
+            foreign.name_any(),
+        )
+    };
+    let foreign = found.and_then(|id| {
+        known
+            .iter()
+            .filter(|foreign| foreign.spec.cluster_id == id)
+            .min_by_key(age)
+    });
     let mut whom = match (foreign, wanted.parse::<ClusterId>()) {
-        (Some(foreign), _) => Whom { peer: PolicyPeer::new(&foreign.spec.cluster_id, Some(foreign)), has_id: true, known: true },
-        (None, Ok(id)) => Whom { peer: PolicyPeer::new(&id, None), has_id: true, known: false },
+        (Some(foreign), _) => Whom {
+            peer: PolicyPeer::new(&foreign.spec.cluster_id, Some(foreign)),
+            has_id: true,
+            known: true,
+        },
+        (None, Ok(id)) => Whom {
+            peer: PolicyPeer::new(&id, None),
+            has_id: true,
+            known: false,
+        },
         (None, Err(_)) if tried.is_some() => {
             let id = ClusterId::of_public_key(&[0; 32]);
-            let peer = PolicyPeer { id, name: Some(wanted.to_owned()), labels: BTreeMap::new() };
-            Whom { peer, has_id: false, known: false }
+            let peer = PolicyPeer {
+                id,
+                name: Some(wanted.to_owned()),
+                labels: BTreeMap::new(),
+            };
+            Whom {
+                peer,
+                has_id: false,
+                known: false,
+            }
         }
         (None, Err(_)) => {
             let names: Vec<_> = known.iter().map(kube::ResourceExt::name_any).collect();
-            let there = if names.is_empty() { "this cluster has no peers".to_owned() } else { output::there_are(&names) };
-            return Err(Unknown { name: wanted.to_owned(), there });
+            let there = if names.is_empty() {
+                "this cluster has no peers".to_owned()
+            } else {
+                output::there_are(&names)
+            };
+            return Err(Unknown {
+                name: wanted.to_owned(),
+                there,
+            });
         }
     };
     whom.peer.labels.extend(tried.cloned().unwrap_or_default());
@@ -192,15 +235,24 @@ pub fn explain(
     today: Timestamp,
     now: Instant,
 ) -> Explanation {
-    let foreign = lists.foreign_clusters.iter().find(|foreign| whom.known && foreign.metadata.name == whom.peer.name).cloned();
+    let foreign = lists
+        .foreign_clusters
+        .iter()
+        .find(|foreign| whom.known && foreign.metadata.name == whom.peer.name)
+        .cloned();
     let policies = in_order(lists.policies.clone());
-    let mut considered: Vec<Considered> = policies.iter().map(|policy| consider(policy, whom)).collect();
+    let mut considered: Vec<Considered> = policies
+        .iter()
+        .map(|policy| consider(policy, whom))
+        .collect();
     let holding = considered.iter().position(|policy| policy.selects);
     if let Some(at) = holding {
         considered[at].holds = true;
     }
     let policy = holding.map(|at| &policies[at]);
-    let received = foreign.as_ref().and_then(|foreign| received(&lists.offers, foreign));
+    let received = foreign
+        .as_ref()
+        .and_then(|foreign| received(&lists.offers, foreign));
     let snapshot = Snapshot::from_lists(own, cluster_labels, lists, today);
     Explanation {
         peer: whom.peer.name.clone(),
@@ -210,9 +262,20 @@ pub fn explain(
         came_by_itself: whom.peer.was_made_by_liqo(),
         labels: whom.peer.labels.clone(),
         policies: considered,
-        says: policy.map(|policy| words::of_policy(&policy.spec)).unwrap_or_default(),
-        notes: notes(foreign.as_ref(), policy.map(|policy| policy.spec.provide.approval)),
-        offer: outcome(snapshot, whom, policy.map(AsRef::as_ref), foreign.as_ref(), now),
+        says: policy
+            .map(|policy| words::of_policy(&policy.spec))
+            .unwrap_or_default(),
+        notes: notes(
+            foreign.as_ref(),
+            policy.map(|policy| policy.spec.provide.approval),
+        ),
+        offer: outcome(
+            snapshot,
+            whom,
+            policy.map(AsRef::as_ref),
+            foreign.as_ref(),
+            now,
+        ),
         received,
     }
 }
@@ -223,39 +286,83 @@ fn received(offers: &[ResourceOffer], foreign: &ForeignCluster) -> Option<Receiv
         name: offer.name_any(),
         resources: offer.spec.resource_quota.hard.clone(),
         prices: offer.spec.prices.clone(),
-        phase: offer.status.as_ref().map(|status| status.phase).unwrap_or_default(),
+        phase: offer
+            .status
+            .as_ref()
+            .map(|status| status.phase)
+            .unwrap_or_default(),
     };
-    let pools: Vec<_> = offers.iter().filter(|offer| offer.namespace().as_ref() == Some(&ours)).map(pool).collect();
+    let pools: Vec<_> = offers
+        .iter()
+        .filter(|offer| offer.namespace().as_ref() == Some(&ours))
+        .map(pool)
+        .collect();
     let accepted = foreign.condition(links::OFFER_ACCEPTED);
     let not_accepted = accepted.filter(|condition| condition.status != "True");
-    let message = not_accepted.map(|condition| format!("{}: {}", condition.reason, condition.message));
+    let message =
+        not_accepted.map(|condition| format!("{}: {}", condition.reason, condition.message));
     (accepted.is_some() || !pools.is_empty()).then_some(Received { pools, message })
 }
 
 fn discovered_by(peer: &PolicyPeer) -> String {
     let found = peer.labels.get(labels::DISCOVERED_BY).map(String::as_str);
-    found.filter(|way| matches!(*way, "LAN" | "DNS")).unwrap_or("Manual").to_owned()
+    found
+        .filter(|way| matches!(*way, "LAN" | "DNS"))
+        .unwrap_or("Manual")
+        .to_owned()
 }
 
 fn consider(policy: &PeeringPolicy, whom: &Whom) -> Considered {
     let misfits = misfits(policy, whom);
-    Considered { name: policy.name_any(), priority: policy.spec.priority, selects: misfits.is_empty(), holds: false, misfits }
+    Considered {
+        name: policy.name_any(),
+        priority: policy.spec.priority,
+        selects: misfits.is_empty(),
+        holds: false,
+        misfits,
+    }
 }
 
-/// The fields that the peer does not match. Each is tested alone; together they are equivalent to the whole selector.
+/// The fields that the peer does not match. Each is tested alone; together they are equivalent to
+/// the whole selector.
 fn misfits(policy: &PeeringPolicy, whom: &Whom) -> Vec<words::Sentence> {
     let peer = &whom.peer;
-    let PeerSelector { cluster_ids, names, selector, discovered_by: ways } = policy.spec.peers.clone();
+    let PeerSelector {
+        cluster_ids,
+        names,
+        selector,
+        discovered_by: ways,
+    } = policy.spec.peers.clone();
     let misfit = |field: &str, alone: &PeerSelector, why: String| {
-        (!selects(alone, peer)).then(|| words::Sentence { field: field.to_owned(), text: why })
+        (!selects(alone, peer)).then(|| words::Sentence {
+            field: field.to_owned(),
+            text: why,
+        })
     };
-    let described = selector.as_ref().map(|selector| match label_selector(selector) {
-        None => "is not valid, so it selects nobody".to_owned(),
-        Some(_) if peer.labels.is_empty() => format!("wants {}; the peer has no labels", words::selector(selector)),
-        Some(_) => format!("wants {}; the peer has {}", words::selector(selector), pairs(&peer.labels)),
-    });
+    let described = selector
+        .as_ref()
+        .map(|selector| match label_selector(selector) {
+            None => "is not valid, so it selects nobody".to_owned(),
+            Some(_) if peer.labels.is_empty() => format!(
+                "wants {}; the peer has no labels",
+                words::selector(selector)
+            ),
+            Some(_) => format!(
+                "wants {}; the peer has {}",
+                words::selector(selector),
+                pairs(&peer.labels)
+            ),
+        });
     let ids: Vec<&str> = cluster_ids.iter().map(ClusterId::as_str).collect();
-    let ids = format!("lists {}; the peer's ID is {}", ids.join(", "), if whom.has_id { peer.id.as_str() } else { "not known" });
+    let ids = format!(
+        "lists {}; the peer's ID is {}",
+        ids.join(", "),
+        if whom.has_id {
+            peer.id.as_str()
+        } else {
+            "not known"
+        }
+    );
     let named = match &peer.name {
         Some(name) if peer.was_made_by_liqo() => format!(
             "lists {}; the peer chose the name {name} itself: give its clusterID, or take over the record with `kubectl label foreigncluster {name} {}-`",
@@ -263,44 +370,94 @@ fn misfits(policy: &PeeringPolicy, whom: &Whom) -> Vec<words::Sentence> {
             labels::MANAGED
         ),
         Some(name) => format!("lists {}; the peer is called {name}", names.join(", ")),
-        None => format!("lists {}; the peer has no ForeignCluster, so it has no name", names.join(", ")),
+        None => format!(
+            "lists {}; the peer has no ForeignCluster, so it has no name",
+            names.join(", ")
+        ),
     };
     let found: Vec<String> = ways.iter().map(|way| format!("{way:?}")).collect();
-    let found = format!("lists {}; the peer was found {}", found.join(", "), discovered_by(peer));
+    let found = format!(
+        "lists {}; the peer was found {}",
+        found.join(", "),
+        discovered_by(peer)
+    );
     let everybody = PeerSelector::default;
     let leaving = policy.metadata.deletion_timestamp.is_some();
-    let leaving =
-        leaving.then(|| words::Sentence { field: "metadata".to_owned(), text: "the policy is being deleted".to_owned() });
+    let leaving = leaving.then(|| words::Sentence {
+        field: "metadata".to_owned(),
+        text: "the policy is being deleted".to_owned(),
+    });
     let misfits = [
         leaving,
-        misfit("peers.clusterIDs", &PeerSelector { cluster_ids, ..everybody() }, ids),
-        misfit("peers.names", &PeerSelector { names, ..everybody() }, named),
-        misfit("peers.selector", &PeerSelector { selector, ..everybody() }, described.unwrap_or_default()),
-        misfit("peers.discoveredBy", &PeerSelector { discovered_by: ways, ..everybody() }, found),
+        misfit(
+            "peers.clusterIDs",
+            &PeerSelector {
+                cluster_ids,
+                ..everybody()
+            },
+            ids,
+        ),
+        misfit(
+            "peers.names",
+            &PeerSelector {
+                names,
+                ..everybody()
+            },
+            named,
+        ),
+        misfit(
+            "peers.selector",
+            &PeerSelector {
+                selector,
+                ..everybody()
+            },
+            described.unwrap_or_default(),
+        ),
+        misfit(
+            "peers.discoveredBy",
+            &PeerSelector {
+                discovered_by: ways,
+                ..everybody()
+            },
+            found,
+        ),
     ];
     misfits.into_iter().flatten().collect()
 }
 
 /// `a=b, c=d`.
 pub fn pairs(labels: &BTreeMap<String, String>) -> String {
-    labels.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(", ")
+    labels
+        .iter()
+        .map(|(key, value)| format!("{key}={value}"))
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 /// The inputs of the decision besides the policy.
 fn notes(foreign: Option<&ForeignCluster>, approval: Option<Approval>) -> Vec<String> {
     let mut notes = Vec::new();
-    let incoming = foreign.map(|foreign| foreign.spec.incoming_peering).unwrap_or_default();
+    let incoming = foreign
+        .map(|foreign| foreign.spec.incoming_peering)
+        .unwrap_or_default();
     match (incoming, approval) {
         (PeeringIntent::No, _) => {
             notes.push("incomingPeering of its ForeignCluster is No: it may not borrow, whatever the policy says".to_owned());
         }
         (PeeringIntent::Auto, Some(Approval::Manual)) => {
-            notes.push("it may not borrow until somebody approves it: `liqoctl approve PEER`".to_owned());
+            notes.push(
+                "it may not borrow until somebody approves it: `liqoctl approve PEER`".to_owned(),
+            );
         }
         _ => {}
     }
     if let Some(foreign) = foreign.filter(|foreign| !foreign.spec.offers.is_empty()) {
-        let decided: Vec<String> = foreign.spec.offers.iter().map(|(pool, decision)| format!("{decision:?} {pool}")).collect();
+        let decided: Vec<String> = foreign
+            .spec
+            .offers
+            .iter()
+            .map(|(pool, decision)| format!("{decision:?} {pool}"))
+            .collect();
         notes.push(format!(
             "manual decisions on its offers: {} (`liqoctl offer list {}`)",
             decided.join(", "),
@@ -319,34 +476,80 @@ fn outcome(
 ) -> Outcome {
     let consumer = &whom.peer.id;
     let request = snapshot.request_of(consumer);
-    let (asks, asked) = (request.is_some(), request.and_then(|request| request.as_ref().ok().cloned()));
-    let (asks_for_nodes, standing) = (snapshot.asks_for_nodes(consumer), snapshot.offers_of(consumer));
+    let (asks, asked) = (
+        request.is_some(),
+        request.and_then(|request| request.as_ref().ok().cloned()),
+    );
+    let (asks_for_nodes, standing) = (
+        snapshot.asks_for_nodes(consumer),
+        snapshot.offers_of(consumer),
+    );
     if policy.is_some_and(|policy| policy.spec.provide.source.plugin.is_some()) {
-        let message = match foreign.and_then(|foreign| foreign.condition(links::RESOURCES_OFFERED)) {
+        let message = match foreign.and_then(|foreign| foreign.condition(links::RESOURCES_OFFERED))
+        {
             Some(condition) => format!("{}: {}", condition.reason, condition.message),
-            None => "Liqo has not asked the plugin about this peer, because the peer requests nothing".to_owned(),
+            None => {
+                "Liqo has not asked the plugin about this peer, because the peer requests nothing"
+                    .to_owned()
+            }
         };
         let pools = pools(&standing, &standing);
-        return Outcome { computed: false, asks, asked, asks_for_nodes, pools, message, other_pools: None };
+        return Outcome {
+            computed: false,
+            asks,
+            asked,
+            asks_for_nodes,
+            pools,
+            message,
+            other_pools: None,
+        };
     }
     let snapshot = snapshot.if_it_requested(whom.peer.clone());
     let plan: Plan = decide(&snapshot, now);
     let after = snapshot.offers_after(&plan, consumer);
-    let message = plan.peer_conditions.get(consumer).map(|link| format!("{}: {}", link.reason, link.message)).unwrap_or_default();
-    let answer = plan.pool_for_each_node(consumer).filter(|answer| asks_for_nodes && answer.status != Some(true));
+    let message = plan
+        .peer_conditions
+        .get(consumer)
+        .map(|link| format!("{}: {}", link.reason, link.message))
+        .unwrap_or_default();
+    let answer = plan
+        .pool_for_each_node(consumer)
+        .filter(|answer| asks_for_nodes && answer.status != Some(true));
     let other_pools = answer.map(|answer| format!("{}: {}", answer.reason, answer.message));
-    Outcome { computed: true, asks, asked, asks_for_nodes, pools: pools(&after, &standing), message, other_pools }
+    Outcome {
+        computed: true,
+        asks,
+        asked,
+        asks_for_nodes,
+        pools: pools(&after, &standing),
+        message,
+        other_pools,
+    }
 }
 
-fn pools(offers: &BTreeMap<String, ResourceOfferSpec>, standing: &BTreeMap<String, ResourceOfferSpec>) -> Vec<Pool> {
+fn pools(
+    offers: &BTreeMap<String, ResourceOfferSpec>,
+    standing: &BTreeMap<String, ResourceOfferSpec>,
+) -> Vec<Pool> {
     let pool = |(name, offer): (&String, &ResourceOfferSpec)| Pool {
         name: name.clone(),
         resources: offer.resource_quota.hard.clone(),
-        standing: standing.get(name).map(|offer| offer.resource_quota.hard.clone()),
+        standing: standing
+            .get(name)
+            .map(|offer| offer.resource_quota.hard.clone()),
         prices: offer.prices.clone(),
-        withdrawal_timestamp: offer.withdrawal_timestamp.as_ref().map(|time| time.0.to_string()),
-        reclaim_timestamp: offer.reclaim_timestamp.as_ref().map(|time| time.0.to_string()),
-        drain_timestamp: offer.drain_timestamp.as_ref().map(|time| time.0.to_string()),
+        withdrawal_timestamp: offer
+            .withdrawal_timestamp
+            .as_ref()
+            .map(|time| time.0.to_string()),
+        reclaim_timestamp: offer
+            .reclaim_timestamp
+            .as_ref()
+            .map(|time| time.0.to_string()),
+        drain_timestamp: offer
+            .drain_timestamp
+            .as_ref()
+            .map(|time| time.0.to_string()),
     };
     offers.iter().map(pool).collect()
 }

@@ -1,7 +1,8 @@
-//! `liqoctl policy`: shows the policies, the peers that each applies to, and the results for one peer.
+//! `liqoctl policy`: shows the policies, the peers that each applies to, and the results for one
+//! peer.
 //!
-//! To compute an offer, this module builds the controllers' own snapshot from the lists of the API server, and calls their own
-//! decision.
+//! To compute an offer, this module builds the controllers' own snapshot from the lists of the API
+//! server, and calls their own decision.
 
 mod contract_words;
 mod explain;
@@ -19,7 +20,10 @@ use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use kube::{Api, ResourceExt as _, api::ListParams, core::DeserializeGuard};
 use liqo_api::isolation::Lending;
 use liqo_api::policies::{PolicyPeer, of_peer};
-use liqo_api::{Accept, Contract, ForeignCluster, HONOURED, PeeringPolicy, ResourceOffer, ResourceRequest, labels};
+use liqo_api::{
+    Accept, Contract, ForeignCluster, HONOURED, PeeringPolicy, ResourceOffer, ResourceRequest,
+    labels,
+};
 use liqo_sharing::decide::{lists::Lists, snapshot::Mode};
 use serde::Serialize;
 
@@ -52,7 +56,8 @@ pub struct Shown {
     pub shares: String,
     /// Who decides on offers.
     pub accept: Accept,
-    /// `yes`, or why the provider cannot keep its promises now; nothing if the provider has not reported it.
+    /// `yes`, or why the provider cannot keep its promises now; nothing if the provider has not
+    /// reported it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub honoured: Option<String>,
 }
@@ -62,8 +67,12 @@ pub async fn list(cluster: &Cluster) -> anyhow::Result<Vec<Shown>> {
     let policies: Api<PeeringPolicy> = Api::all(cluster.client.clone());
     let foreign: Api<ForeignCluster> = Api::all(cluster.client.clone());
     let everything = ListParams::default();
-    let policies = list_or_none(&policies, &everything).await.doing("list the policies")?;
-    let foreign = list_or_none(&foreign, &everything).await.doing("list the peers")?;
+    let policies = list_or_none(&policies, &everything)
+        .await
+        .doing("list the policies")?;
+    let foreign = list_or_none(&foreign, &everything)
+        .await
+        .doing("list the peers")?;
     Ok(rows(policies, &foreign))
 }
 
@@ -71,17 +80,27 @@ fn rows(policies: Vec<PeeringPolicy>, foreign: &[ForeignCluster]) -> Vec<Shown> 
     let policies = in_order(policies);
     let mut rows: Vec<Shown> = policies.iter().map(|policy| shown(policy)).collect();
     for peer in foreign {
-        let selecting = of_peer(&policies, &PolicyPeer::new(&peer.spec.cluster_id, Some(peer)));
+        let selecting = of_peer(
+            &policies,
+            &PolicyPeer::new(&peer.spec.cluster_id, Some(peer)),
+        );
         for (place, policy) in selecting.into_iter().enumerate() {
-            let row = rows.iter_mut().find(|row| Some(&row.name) == policy.metadata.name.as_ref());
+            let row = rows
+                .iter_mut()
+                .find(|row| Some(&row.name) == policy.metadata.name.as_ref());
             let Some(row) = row else { continue };
-            if place == 0 { row.holds_for.push(peer.name_any()) } else { row.also_selects.push(peer.name_any()) }
+            if place == 0 {
+                row.holds_for.push(peer.name_any());
+            } else {
+                row.also_selects.push(peer.name_any());
+            }
         }
     }
     rows
 }
 
-/// The policies in the order in which Liqo tries them: by priority, the highest first, then by name.
+/// The policies in the order in which Liqo tries them: by priority, the highest first, then by
+/// name.
 fn in_order(policies: Vec<PeeringPolicy>) -> Vec<Arc<PeeringPolicy>> {
     let mut policies: Vec<Arc<PeeringPolicy>> = policies.into_iter().map(Arc::new).collect();
     policies.sort_by_key(|policy| (Reverse(policy.spec.priority), policy.name_any()));
@@ -90,7 +109,9 @@ fn in_order(policies: Vec<PeeringPolicy>) -> Vec<Arc<PeeringPolicy>> {
 
 fn shown(policy: &PeeringPolicy) -> Shown {
     let conditions = policy.status.iter().flat_map(|status| &status.conditions);
-    let honoured = conditions.into_iter().find(|condition| condition.type_ == HONOURED);
+    let honoured = conditions
+        .into_iter()
+        .find(|condition| condition.type_ == HONOURED);
     Shown {
         name: policy.name_any(),
         priority: policy.spec.priority,
@@ -100,7 +121,13 @@ fn shown(policy: &PeeringPolicy) -> Shown {
         source: words::source_in_short(&policy.spec.provide.source),
         shares: words::shares(&policy.spec.provide),
         accept: policy.spec.consume.accept,
-        honoured: honoured.map(|honoured| if honoured.status == "True" { "yes".to_owned() } else { honoured.reason.clone() }),
+        honoured: honoured.map(|honoured| {
+            if honoured.status == "True" {
+                "yes".to_owned()
+            } else {
+                honoured.reason.clone()
+            }
+        }),
     }
 }
 
@@ -113,7 +140,11 @@ pub fn table(shown: &[Shown]) -> String {
     let names = |names: &[String]| match names.len() {
         0 => "-".to_owned(),
         1..=MAX_PEERS_NAMED => names.join(", "),
-        many => format!("{} and {} more", names[..MAX_PEERS_NAMED].join(", "), many - MAX_PEERS_NAMED),
+        many => format!(
+            "{} and {} more",
+            names[..MAX_PEERS_NAMED].join(", "),
+            many - MAX_PEERS_NAMED
+        ),
     };
     let row = |one: &Shown| {
         vec![
@@ -128,7 +159,17 @@ pub fn table(shown: &[Shown]) -> String {
             one.honoured.clone().unwrap_or_else(|| "-".to_owned()),
         ]
     };
-    let header = ["NAME", "PRIORITY", "SELECTS", "APPLIES TO", "ALSO SELECTS", "SOURCE", "SHARES", "ACCEPT", "HONOURED"];
+    let header = [
+        "NAME",
+        "PRIORITY",
+        "SELECTS",
+        "APPLIES TO",
+        "ALSO SELECTS",
+        "SOURCE",
+        "SHARES",
+        "ACCEPT",
+        "HONOURED",
+    ];
     output::table(&header, shown.iter().map(row))
 }
 

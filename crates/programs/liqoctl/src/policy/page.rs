@@ -5,21 +5,41 @@ use liqo_api::{PeeringPolicy, PoolBy};
 use serde_json::{Map, Value};
 
 const PAGES: [&str; 3] = [
-    include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/policies.md")),
-    include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/prices.md")),
-    include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/broker.md")),
+    include_str!(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../../docs/policies.md"
+    )),
+    include_str!(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../../docs/prices.md"
+    )),
+    include_str!(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../../docs/broker.md"
+    )),
 ];
 
 /// The documents in all YAML blocks of a page.
 fn documents(page: &str) -> Vec<Value> {
-    let blocks = page.split("```yaml\n").skip(1).map(|rest| rest.split("\n```").next().unwrap());
-    blocks.flat_map(|block| block.split("\n---\n")).map(|document| serde_saphyr::from_str(document).unwrap()).collect()
+    let blocks = page
+        .split("```yaml\n")
+        .skip(1)
+        .map(|rest| rest.split("\n```").next().unwrap());
+    blocks
+        .flat_map(|block| block.split("\n---\n"))
+        .map(|document| serde_saphyr::from_str(document).unwrap())
+        .collect()
 }
 
-/// The API server's errors for a value: unknown fields, wrong types, values that the schema does not allow.
+/// The API server's errors for a value: unknown fields, wrong types, values that the schema does
+/// not allow.
 fn faults(value: &Value, schema: &Value, path: &str) -> Vec<String> {
     if schema["x-kubernetes-int-or-string"] == true {
-        return if value.is_string() || value.is_i64() { Vec::new() } else { vec![format!("{path}: neither number nor text")] };
+        return if value.is_string() || value.is_i64() {
+            Vec::new()
+        } else {
+            vec![format!("{path}: neither number nor text")]
+        };
     }
     let is_of_type = match schema["type"].as_str() {
         Some("object") => value.is_object(),
@@ -33,18 +53,26 @@ fn faults(value: &Value, schema: &Value, path: &str) -> Vec<String> {
         return vec![format!("{path}: {value} is no {}", schema["type"])];
     }
     let mut found = Vec::new();
-    if schema["enum"].as_array().is_some_and(|allowed| !allowed.contains(value)) {
+    if schema["enum"]
+        .as_array()
+        .is_some_and(|allowed| !allowed.contains(value))
+    {
         found.push(format!("{path}: {value} is none of {}", schema["enum"]));
     }
     let number = value.as_f64().unwrap_or_default();
-    if schema["minimum"].as_f64().is_some_and(|least| number < least)
+    if schema["minimum"]
+        .as_f64()
+        .is_some_and(|least| number < least)
         || schema["maximum"].as_f64().is_some_and(|most| number > most)
     {
         found.push(format!("{path}: {value} is out of bounds"));
     }
     for (key, inner) in value.as_object().into_iter().flatten() {
         let path = format!("{path}.{key}");
-        match schema["properties"].get(key).or_else(|| schema.get("additionalProperties")) {
+        match schema["properties"]
+            .get(key)
+            .or_else(|| schema.get("additionalProperties"))
+        {
             Some(schema) => found.extend(faults(inner, schema, &path)),
             None => found.push(format!("{path}: there is no such field")),
         }
@@ -63,20 +91,46 @@ fn schema() -> Value {
 #[test]
 fn every_policy_on_the_page_can_be_applied() {
     // A list of arguments is no policy.
-    let documents: Vec<Value> = PAGES.into_iter().flat_map(documents).filter(Value::is_object).collect();
+    let documents: Vec<Value> = PAGES
+        .into_iter()
+        .flat_map(documents)
+        .filter(Value::is_object)
+        .collect();
     assert!(documents.len() >= 11, "{}", documents.len());
     for document in documents {
         let name = document["metadata"]["name"].as_str().unwrap().to_owned();
-        assert_eq!((&document["apiVersion"], &document["kind"]), (&"sharing.liqo.io/v1alpha1".into(), &"PeeringPolicy".into()));
-        assert_eq!(faults(&document["spec"], &schema(), "spec"), Vec::<String>::new(), "{name}");
+        assert_eq!(
+            (&document["apiVersion"], &document["kind"]),
+            (&"sharing.liqo.io/v1alpha1".into(), &"PeeringPolicy".into())
+        );
+        assert_eq!(
+            faults(&document["spec"], &schema(), "spec"),
+            Vec::<String>::new(),
+            "{name}"
+        );
         let policy: PeeringPolicy = serde_json::from_value(document).unwrap();
         // The rules of the definition that span several fields.
         let provide = policy.spec.provide;
         let source = provide.source;
-        let given = [source.fixed.is_some(), source.nodes.is_some(), source.plugin.is_some(), source.offers.is_some()];
-        assert!(given.into_iter().filter(|given| *given).count() <= 1, "{name}");
-        assert_eq!(provide.granularity.by == PoolBy::NodeLabel, provide.granularity.label.is_some(), "{name}");
-        assert!(!(provide.granularity.by == PoolBy::Node && provide.granularity.peers_may_choose), "{name}");
+        let given = [
+            source.fixed.is_some(),
+            source.nodes.is_some(),
+            source.plugin.is_some(),
+            source.offers.is_some(),
+        ];
+        assert!(
+            given.into_iter().filter(|given| *given).count() <= 1,
+            "{name}"
+        );
+        assert_eq!(
+            provide.granularity.by == PoolBy::NodeLabel,
+            provide.granularity.label.is_some(),
+            "{name}"
+        );
+        assert!(
+            !(provide.granularity.by == PoolBy::Node && provide.granularity.peers_may_choose),
+            "{name}"
+        );
     }
 }
 
@@ -95,17 +149,35 @@ fn the_pages_name_every_field_of_a_policy() {
     let mut found = Vec::new();
     names(&schema(), &mut found);
     assert!(found.len() > 30, "{found:?}");
-    let words: Vec<&str> = PAGES.into_iter().flat_map(|page| page.split(|c: char| !c.is_alphanumeric())).collect();
-    let missing: Vec<&String> = found.iter().filter(|name| !words.contains(&name.as_str())).collect();
+    let words: Vec<&str> = PAGES
+        .into_iter()
+        .flat_map(|page| page.split(|c: char| !c.is_alphanumeric()))
+        .collect();
+    let missing: Vec<&String> = found
+        .iter()
+        .filter(|name| !words.contains(&name.as_str()))
+        .collect();
     assert!(missing.is_empty(), "{missing:?}");
 }
 
 #[test]
 fn a_mistake_on_the_page_would_be_found() {
-    let of = |spec: &str| faults(&serde_saphyr::from_str::<Value>(spec).unwrap(), &schema(), "spec");
+    let of = |spec: &str| {
+        faults(
+            &serde_saphyr::from_str::<Value>(spec).unwrap(),
+            &schema(),
+            "spec",
+        )
+    };
     assert_eq!(of("provide: {percentage: 40}"), Vec::<String>::new());
-    assert_eq!(of("provide: {percent: 40}"), ["spec.provide.percent: there is no such field"]);
-    assert_eq!(of("provide: {percentage: 101}"), ["spec.provide.percentage: 101 is out of bounds"]);
+    assert_eq!(
+        of("provide: {percent: 40}"),
+        ["spec.provide.percent: there is no such field"]
+    );
+    assert_eq!(
+        of("provide: {percentage: 101}"),
+        ["spec.provide.percentage: 101 is out of bounds"]
+    );
     assert_eq!(of("peers: {names: rome}").len(), 1);
     assert_eq!(of("peers: {discoveredBy: [Radio]}").len(), 1);
     assert_eq!(of("provide: {caps: {cpu: [1]}}").len(), 1);

@@ -11,21 +11,38 @@ pub fn of_policy(prices: &PricePolicy, has_plugin: bool) -> Vec<(&'static str, S
         all[0].1.push_str(", unless the plugin says what they cost");
     }
     for (pool, rates) in &prices.pools {
-        all.push(("provide.prices.pools", format!("in pool {pool}, {}", each(rates, currency))));
+        all.push((
+            "provide.prices.pools",
+            format!("in pool {pool}, {}", each(rates, currency)),
+        ));
     }
     for entry in &prices.schedule {
-        all.push(("provide.prices.schedule", scheduled(entry, prices.utc_offset_minutes)));
+        all.push((
+            "provide.prices.schedule",
+            scheduled(entry, prices.utc_offset_minutes),
+        ));
     }
     let mut steps: Vec<_> = prices.utilization.iter().collect();
     steps.sort_by_key(|step| step.above);
     for step in steps {
-        let text = format!("{} percent of that while more than {} percent of a pool is in use", step.percentage, step.above);
+        let text = format!(
+            "{} percent of that while more than {} percent of a pool is in use",
+            step.percentage, step.above
+        );
         all.push(("provide.prices.utilization", text));
     }
-    let names = prices.rates.names().chain(prices.pools.values().flat_map(Rates::names));
-    let unknown: Vec<&str> = names.filter(|name| ResourceArgument::new(name, "0").is_err()).collect();
+    let names = prices
+        .rates
+        .names()
+        .chain(prices.pools.values().flat_map(Rates::names));
+    let unknown: Vec<&str> = names
+        .filter(|name| ResourceArgument::new(name, "0").is_err())
+        .collect();
     if !unknown.is_empty() {
-        all.push(("provide.prices.rates", format!("no pod can request {}: is it misspelt?", unknown.join(", "))));
+        all.push((
+            "provide.prices.rates",
+            format!("no pod can request {}: is it misspelt?", unknown.join(", ")),
+        ));
     }
     all
 }
@@ -33,10 +50,21 @@ pub fn of_policy(prices: &PricePolicy, has_plugin: bool) -> Vec<(&'static str, S
 /// The highest prices that are accepted.
 pub fn of_limits(limits: &PriceList) -> String {
     if limits.rates.is_empty() {
-        return format!("only prices in {} are accepted; other offers wait", limits.currency);
+        return format!(
+            "only prices in {} are accepted; other offers wait",
+            limits.currency
+        );
     }
-    let each: Vec<String> = limits.rates.iter().map(|(name, rate)| format!("{rate} for {}", unit(name))).collect();
-    format!("at most {} ({} per hour) is accepted; other offers wait", each.join(", "), limits.currency)
+    let each: Vec<String> = limits
+        .rates
+        .iter()
+        .map(|(name, rate)| format!("{rate} for {}", unit(name)))
+        .collect();
+    format!(
+        "at most {} ({} per hour) is accepted; other offers wait",
+        each.join(", "),
+        limits.currency
+    )
 }
 
 /// The amount that may be spent.
@@ -57,8 +85,15 @@ pub fn of_budget(budget: &Budget) -> String {
 
 /// `a core of cpu costs 0.04 EUR per hour`.
 fn each(rates: &Rates, currency: &str) -> String {
-    let each: Vec<String> = rates.iter().map(|(name, rate)| format!("{} costs {rate} {currency} per hour", unit(name))).collect();
-    if each.is_empty() { "nothing costs anything".to_owned() } else { each.join(", ") }
+    let each: Vec<String> = rates
+        .iter()
+        .map(|(name, rate)| format!("{} costs {rate} {currency} per hour", unit(name)))
+        .collect();
+    if each.is_empty() {
+        "nothing costs anything".to_owned()
+    } else {
+        each.join(", ")
+    }
 }
 
 fn unit(name: &str) -> String {
@@ -67,11 +102,26 @@ fn unit(name: &str) -> String {
 
 fn scheduled(entry: &ScheduleEntry, offset: i16) -> String {
     let days: Vec<String> = entry.days.iter().map(|day| format!("{day:?}")).collect();
-    let days = if days.is_empty() { "every day".to_owned() } else { format!("on {}", days.join(", ")) };
-    let next_day = if entry.to <= entry.from { " of the next day" } else { "" };
+    let days = if days.is_empty() {
+        "every day".to_owned()
+    } else {
+        format!("on {}", days.join(", "))
+    };
+    let next_day = if entry.to <= entry.from {
+        " of the next day"
+    } else {
+        ""
+    };
     let (sign, minutes) = (if offset < 0 { '-' } else { '+' }, offset.unsigned_abs());
-    let zone = if offset == 0 { "UTC".to_owned() } else { format!("UTC{sign}{:02}:{:02}", minutes / 60, minutes % 60) };
-    format!("{} percent of that {days} from {} to {}{next_day} ({zone})", entry.percentage, entry.from, entry.to)
+    let zone = if offset == 0 {
+        "UTC".to_owned()
+    } else {
+        format!("UTC{sign}{:02}:{:02}", minutes / 60, minutes % 60)
+    };
+    format!(
+        "{} percent of that {days} from {} to {}{next_day} ({zone})",
+        entry.percentage, entry.from, entry.to
+    )
 }
 
 #[cfg(test)]
@@ -94,7 +144,10 @@ mod tests {
             "utilization": [{ "above": 80, "percentage": 200 }, { "above": 50, "percentage": 150 }],
         }))
         .unwrap();
-        let texts: Vec<String> = of_policy(&prices, true).into_iter().map(|(_, text)| text).collect();
+        let texts: Vec<String> = of_policy(&prices, true)
+            .into_iter()
+            .map(|(_, text)| text)
+            .collect();
         assert_eq!(
             texts,
             [
@@ -111,11 +164,15 @@ mod tests {
 
     #[test]
     fn limits_are_said_with_their_units() {
-        let limits = |rates| of_limits(&from_value(json!({ "currency": "EUR", "rates": rates })).unwrap());
+        let limits =
+            |rates| of_limits(&from_value(json!({ "currency": "EUR", "rates": rates })).unwrap());
         assert_eq!(
             limits(json!({ "cpu": "0.05", "memory": "0.01" })),
             "at most 0.05 for a core of cpu, 0.01 for a GiB of memory (EUR per hour) is accepted; other offers wait"
         );
-        assert_eq!(limits(json!({})), "only prices in EUR are accepted; other offers wait");
+        assert_eq!(
+            limits(json!({})),
+            "only prices in EUR are accepted; other offers wait"
+        );
     }
 }

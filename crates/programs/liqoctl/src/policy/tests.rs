@@ -1,7 +1,9 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use liqo_api::{ClusterId, RESOURCE_REQUEST, isolation::Lending, provider_namespace, tenant_namespace};
+use liqo_api::{
+    ClusterId, RESOURCE_REQUEST, isolation::Lending, provider_namespace, tenant_namespace,
+};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, from_value, json};
 use tokio::time::Instant;
@@ -46,9 +48,13 @@ fn milan() -> Lists {
             { "metadata": { "name": "a" }, "status": { "allocatable": { "cpu": "10", "nvidia.com/gpu": "1" }, "conditions": [{ "type": "Ready", "status": "True" }] } },
         ])),
         pods: Vec::new(),
-        namespaces: objects(json!([{ "metadata": { "name": rome, "uid": "u", "labels": labels } }])),
-        requests: objects(json!([{ "apiVersion": "discovery.liqo.io/v1alpha1", "kind": "ResourceRequest",
-            "metadata": { "name": RESOURCE_REQUEST, "namespace": rome }, "spec": { "resources": { "cpu": "2" } } }])),
+        namespaces: objects(
+            json!([{ "metadata": { "name": rome, "uid": "u", "labels": labels } }]),
+        ),
+        requests: objects(
+            json!([{ "apiVersion": "discovery.liqo.io/v1alpha1", "kind": "ResourceRequest",
+            "metadata": { "name": RESOURCE_REQUEST, "namespace": rome }, "spec": { "resources": { "cpu": "2" } } }]),
+        ),
         contracts: Vec::new(),
         offers: Vec::new(),
         lending: Lending::Isolated,
@@ -57,9 +63,21 @@ fn milan() -> Lists {
 }
 
 fn explained(lists: Lists, wanted: &str, tried: Option<&[(&str, &str)]>) -> Explanation {
-    let tried = tried.map(|pairs| pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect());
+    let tried = tried.map(|pairs| {
+        pairs
+            .iter()
+            .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+            .collect()
+    });
     let whom = whom(&lists.foreign_clusters, wanted, tried.as_ref()).unwrap();
-    explain(id(9), BTreeMap::new(), lists, &whom, Timestamp::UNIX_EPOCH, Instant::now())
+    explain(
+        id(9),
+        BTreeMap::new(),
+        lists,
+        &whom,
+        Timestamp::UNIX_EPOCH,
+        Instant::now(),
+    )
 }
 
 fn shown(wanted: &str, tried: Option<&[(&str, &str)]>) -> String {
@@ -73,7 +91,11 @@ NAME       PRIORITY   SELECTS                      APPLIES TO   ALSO SELECTS   S
 gpus       20         name rome                    rome         -              fixed       cpu=3, nvidia.com/gpu=1           Manual      Overused
 partners   10         tier=partner, found Manual   turin        rome           all nodes   40 %, at most nvidia.com/gpu=0    Automatic   yes
 default    0          everybody                    -            rome, turin    all nodes   0 %                               Never       -";
-    let Lists { policies, foreign_clusters, .. } = milan();
+    let Lists {
+        policies,
+        foreign_clusters,
+        ..
+    } = milan();
     // Columns are as wide as their contents.
     let squeezed = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     let text = table(&rows(policies, &foreign_clusters));
@@ -131,28 +153,69 @@ fn a_peer_that_does_not_ask_is_shown_what_it_would_get_and_why_it_may_not() {
         text.contains("✗ gpus (priority 20): does not select the peer\n      peers.names: lists rome; the peer is called turin"),
         "{text}"
     );
-    assert!(text.contains("Note: incomingPeering of its ForeignCluster is No"), "{text}");
-    assert!(text.contains("if it requested everything\n  pool default: cpu=4, nvidia.com/gpu=0\n"), "{text}");
+    assert!(
+        text.contains("Note: incomingPeering of its ForeignCluster is No"),
+        "{text}"
+    );
+    assert!(
+        text.contains("if it requested everything\n  pool default: cpu=4, nvidia.com/gpu=0\n"),
+        "{text}"
+    );
 }
 
 #[test]
 fn a_peer_that_is_not_known_is_explained_by_its_id_or_by_labels() {
     let by_id = explained(milan(), id(7).as_str(), None);
-    assert_eq!((by_id.known, by_id.cluster_id.as_ref()), (false, Some(&id(7))));
-    let names: Vec<&str> = by_id.policies.iter().filter(|policy| policy.selects).map(|policy| policy.name.as_str()).collect();
+    assert_eq!(
+        (by_id.known, by_id.cluster_id.as_ref()),
+        (false, Some(&id(7)))
+    );
+    let names: Vec<&str> = by_id
+        .policies
+        .iter()
+        .filter(|policy| policy.selects)
+        .map(|policy| policy.name.as_str())
+        .collect();
     assert_eq!(names, ["default"]);
-    assert!(by_id.policies[0].misfits[0].text.contains("no ForeignCluster"), "{:?}", by_id.policies[0]);
+    assert!(
+        by_id.policies[0].misfits[0]
+            .text
+            .contains("no ForeignCluster"),
+        "{:?}",
+        by_id.policies[0]
+    );
     assert_eq!(by_id.offer.pools, []);
-    assert!(by_id.offer.message.contains("0 percent"), "{}", by_id.offer.message);
+    assert!(
+        by_id.offer.message.contains("0 percent"),
+        "{}",
+        by_id.offer.message
+    );
 
     let by_labels = explained(milan(), "genoa", Some(&[("tier", "partner")]));
-    assert_eq!((by_labels.known, by_labels.cluster_id.as_ref()), (false, None));
-    assert_eq!(by_labels.offer.pools[0].resources.get("cpu").to_string(), "4");
+    assert_eq!(
+        (by_labels.known, by_labels.cluster_id.as_ref()),
+        (false, None)
+    );
+    assert_eq!(
+        by_labels.offer.pools[0].resources.get("cpu").to_string(),
+        "4"
+    );
     let none = explained(milan(), "genoa", Some(&[]));
-    assert!(none.policies[1].misfits.iter().any(|misfit| misfit.text.contains("the peer has no labels")));
+    assert!(
+        none.policies[1]
+            .misfits
+            .iter()
+            .any(|misfit| misfit.text.contains("the peer has no labels"))
+    );
 
-    let error = whom(&milan().foreign_clusters, "genoa", None).unwrap_err().to_string();
-    assert!(error.starts_with("there is no peer genoa: there are rome, turin.") && error.contains("--labels"), "{error}");
+    let error = whom(&milan().foreign_clusters, "genoa", None)
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.starts_with("there is no peer genoa: there are rome, turin.")
+            && error.contains("--labels"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -165,8 +228,16 @@ fn a_peer_that_calls_itself_by_the_id_of_another_is_not_explained_for_it() {
 
 #[test]
 fn labels_that_are_tried_stand_beside_those_that_are_there() {
-    let tried = explained(milan(), "turin", Some(&[("tier", "other"), ("liqo.io/discovered-by", "LAN")]));
-    let fields: Vec<&str> = tried.policies[1].misfits.iter().map(|misfit| misfit.field.as_str()).collect();
+    let tried = explained(
+        milan(),
+        "turin",
+        Some(&[("tier", "other"), ("liqo.io/discovered-by", "LAN")]),
+    );
+    let fields: Vec<&str> = tried.policies[1]
+        .misfits
+        .iter()
+        .map(|misfit| misfit.field.as_str())
+        .collect();
     assert_eq!(fields, ["peers.selector", "peers.discoveredBy"]);
     assert_eq!(tried.discovered_by, "LAN");
     assert!(tried.policies[2].holds);
@@ -174,7 +245,14 @@ fn labels_that_are_tried_stand_beside_those_that_are_there() {
 
 #[test]
 fn without_a_policy_nothing_is_shared_and_that_is_said() {
-    let explanation = explained(Lists { policies: Vec::new(), ..milan() }, "rome", None);
+    let explanation = explained(
+        Lists {
+            policies: Vec::new(),
+            ..milan()
+        },
+        "rome",
+        None,
+    );
     let text = render(&explanation, Paint::off());
     assert!(text.contains("No policy selects this peer"), "{text}");
     assert!(text.contains("  nothing\n  NoPolicy: "), "{text}");
@@ -187,9 +265,15 @@ fn what_a_plugin_says_is_not_guessed() {
         { "metadata": { "name": "default" }, "spec": { "provide": { "source": { "plugin": { "address": "broker:6001" } } } } },
     ]));
     let never_asked = explained(milan_with(&lists), "turin", None);
-    assert!(!never_asked.offer.computed && never_asked.offer.message.contains("has not asked"), "{:?}", never_asked.offer);
-    lists.offers = objects(json!([{ "metadata": { "name": "gold", "namespace": tenant_namespace(&id(1)) },
-        "spec": { "clusterID": id(9), "pool": "gold", "resourceQuota": { "hard": { "cpu": "7" } }, "reclaimTimestamp": "2026-01-01T00:05:00Z" } }]));
+    assert!(
+        !never_asked.offer.computed && never_asked.offer.message.contains("has not asked"),
+        "{:?}",
+        never_asked.offer
+    );
+    lists.offers = objects(
+        json!([{ "metadata": { "name": "gold", "namespace": tenant_namespace(&id(1)) },
+        "spec": { "clusterID": id(9), "pool": "gold", "resourceQuota": { "hard": { "cpu": "7" } }, "reclaimTimestamp": "2026-01-01T00:05:00Z" } }]),
+    );
     let mut rome = serde_json::to_value(&lists.foreign_clusters[0]).unwrap();
     rome["status"] = json!({ "conditions": [{ "type": "ResourcesOffered", "status": "False", "reason": "PluginFailed",
         "message": "policy default: no answer", "lastTransitionTime": "2026-01-01T00:00:00Z" }] });
@@ -200,42 +284,66 @@ The last offer to it; liqoctl cannot ask the plugin
   pool gold: cpu=7; from 2026-01-01T00:05:00Z on, this cluster ends pods beyond the offer
   PluginFailed: policy default: no answer";
     assert!(text.ends_with(expected), "{text}");
-    assert!(text.contains("what the resource plugin at broker:6001 says (P3, in plain text)"), "{text}");
+    assert!(
+        text.contains("what the resource plugin at broker:6001 says (P3, in plain text)"),
+        "{text}"
+    );
 }
 
 /// The usual lists with the policies of others.
 fn milan_with(others: &Lists) -> Lists {
-    Lists { policies: others.policies.clone(), ..milan() }
+    Lists {
+        policies: others.policies.clone(),
+        ..milan()
+    }
 }
 
 #[test]
 fn an_offer_that_changes_shows_both_amounts() {
     let mut lists = milan();
-    lists.offers = objects(json!([{ "metadata": { "name": "default", "namespace": tenant_namespace(&id(1)) },
-        "spec": { "clusterID": id(9), "pool": "default", "resourceQuota": { "hard": { "cpu": "1" } } } }]));
+    lists.offers = objects(
+        json!([{ "metadata": { "name": "default", "namespace": tenant_namespace(&id(1)) },
+        "spec": { "clusterID": id(9), "pool": "default", "resourceQuota": { "hard": { "cpu": "1" } } } }]),
+    );
     let text = render(&explained(lists, "rome", None), Paint::off());
-    assert!(text.contains("pool default: cpu=2, nvidia.com/gpu=1 (now cpu=1)"), "{text}");
+    assert!(
+        text.contains("pool default: cpu=2, nvidia.com/gpu=1 (now cpu=1)"),
+        "{text}"
+    );
 }
 
 #[test]
 fn a_request_that_cannot_be_read_is_said() {
     let mut lists = milan();
-    lists.requests = objects(json!([{ "apiVersion": "discovery.liqo.io/v1alpha1", "kind": "ResourceRequest",
-        "metadata": { "name": RESOURCE_REQUEST, "namespace": tenant_namespace(&id(1)) }, "spec": { "resources": { "cpu": "1e99999999999999999999" } } }]));
+    lists.requests = objects(
+        json!([{ "apiVersion": "discovery.liqo.io/v1alpha1", "kind": "ResourceRequest",
+        "metadata": { "name": RESOURCE_REQUEST, "namespace": tenant_namespace(&id(1)) }, "spec": { "resources": { "cpu": "1e99999999999999999999" } } }]),
+    );
     let text = render(&explained(lists, "rome", None), Paint::off());
-    assert!(text.contains("The offer to it now; its request cannot be parsed\n  nothing\n  Unreadable: "), "{text}");
+    assert!(
+        text.contains(
+            "The offer to it now; its request cannot be parsed\n  nothing\n  Unreadable: "
+        ),
+        "{text}"
+    );
 }
 
 #[test]
 fn a_peer_that_asks_for_a_pool_for_each_node_is_shown_what_it_gets() {
     let mut lists = milan();
-    lists.requests = objects(json!([{ "apiVersion": "discovery.liqo.io/v1alpha1", "kind": "ResourceRequest",
-        "metadata": { "name": RESOURCE_REQUEST, "namespace": tenant_namespace(&id(1)) }, "spec": { "granularity": "Node" } }]));
+    lists.requests = objects(
+        json!([{ "apiVersion": "discovery.liqo.io/v1alpha1", "kind": "ResourceRequest",
+        "metadata": { "name": RESOURCE_REQUEST, "namespace": tenant_namespace(&id(1)) }, "spec": { "granularity": "Node" } }]),
+    );
     let shown = |lists: Lists| render(&explained(lists, "rome", None), Paint::off());
     let with = |may_choose: bool, lists: &Lists| {
         let mut policies = milan().policies;
         policies[2].spec.provide.granularity.peers_may_choose = may_choose;
-        Lists { policies, requests: lists.requests.clone(), ..milan() }
+        Lists {
+            policies,
+            requests: lists.requests.clone(),
+            ..milan()
+        }
     };
     let refused = shown(with(false, &lists));
     let title = "The offer to it now; it requests everything, with one pool for each node\n  pool default: ";
@@ -247,7 +355,10 @@ fn a_peer_that_asks_for_a_pool_for_each_node_is_shown_what_it_gets() {
         "{refused}"
     );
     let granted = shown(with(true, &lists));
-    assert!(granted.contains("with one pool for each node\n  pool a: cpu=3, nvidia.com/gpu=1"), "{granted}");
+    assert!(
+        granted.contains("with one pool for each node\n  pool a: cpu=3, nvidia.com/gpu=1"),
+        "{granted}"
+    );
     assert!(!granted.contains("NotAllowed"), "{granted}");
 }
 
@@ -276,7 +387,10 @@ fn every_field_of_a_policy_has_words() {
         "consume": { "accept": "Automatic", "maxResources": { "cpu": "8" } },
     }))
     .unwrap();
-    let text: Vec<String> = words::of_policy(&spec).into_iter().map(|one| format!("{}: {}", one.field, one.text)).collect();
+    let text: Vec<String> = words::of_policy(&spec)
+        .into_iter()
+        .map(|one| format!("{}: {}", one.field, one.text))
+        .collect();
     let expected = [
         "provide.source: what is free on the local nodes with pool=lend, or with gpu",
         "provide.percentage: 90 percent of that, for all peers of this policy together",
@@ -344,12 +458,21 @@ fn what_the_peer_offers_here_is_told_and_that_nobody_called_it() {
         json!({ "metadata": { "name": "gold", "namespace": namespace }, "status": { "phase": "ManualActionRequired" },
             "spec": { "clusterID": id(1), "pool": "gold", "resourceQuota": { "hard": { "cpu": cpu } } } })
     };
-    lists.offers = objects(json!([offer(provider_namespace(&id(1)), "3"), offer(provider_namespace(&id(2)), "4")]));
+    lists.offers = objects(json!([
+        offer(provider_namespace(&id(1)), "3"),
+        offer(provider_namespace(&id(2)), "4")
+    ]));
     let text = render(&explained(lists, "rome", None), Paint::off());
-    assert!(text.contains("it registered itself") && !text.contains("found: Manual"), "{text}");
+    assert!(
+        text.contains("it registered itself") && !text.contains("found: Manual"),
+        "{text}"
+    );
     let end = "Its offer to this cluster\n  pool gold: cpu=3 (ManualActionRequired)\n  ManualActionRequired: you decide";
     assert!(text.ends_with(end), "{text}");
-    assert!(!shown("rome", None).contains("Its offer to this cluster"), "nothing is asked of rome there");
+    assert!(
+        !shown("rome", None).contains("Its offer to this cluster"),
+        "nothing is asked of rome there"
+    );
 }
 
 #[test]
@@ -359,7 +482,10 @@ fn a_broker_is_described() {
         "consume": { "maxHops": 2 },
     }));
     let spec: liqo_api::PeeringPolicySpec = spec.unwrap();
-    let text: Vec<String> = words::of_policy(&spec).into_iter().map(|one| format!("{}: {}", one.field, one.text)).collect();
+    let text: Vec<String> = words::of_policy(&spec)
+        .into_iter()
+        .map(|one| format!("{}: {}", one.field, one.text))
+        .collect();
     for expected in [
         "provide.source: what is free on the virtual nodes, which other clusters offer, and on all local nodes",
         "provide.source.offers.margin: costs what its providers ask, in EUR, and 10 percent more, and cpu=0.01",
@@ -367,5 +493,8 @@ fn a_broker_is_described() {
     ] {
         assert!(text.iter().any(|line| line == expected), "{text:?}");
     }
-    assert_eq!(words::source_in_short(&spec.provide.source), "offers, all nodes");
+    assert_eq!(
+        words::source_in_short(&spec.provide.source),
+        "offers, all nodes"
+    );
 }

@@ -3,8 +3,8 @@
 use k8s_openapi::{api::core::v1::Toleration, apimachinery::pkg::apis::meta::v1::LabelSelector};
 use liqo_api::selectors::label_selector;
 use liqo_api::{
-    Accept, Approval, Charge, Consume, Hardening, Margin, PeerSelector, PeeringPolicySpec, PluginOvercommit, PodSecurity, PoolBy,
-    Provide, Source, Usage,
+    Accept, Approval, Charge, Consume, Hardening, Margin, PeerSelector, PeeringPolicySpec,
+    PluginOvercommit, PodSecurity, PoolBy, Provide, Source, Usage,
 };
 use serde::Serialize;
 
@@ -19,7 +19,10 @@ pub struct Sentence {
 }
 
 fn sentence(field: &str, text: impl Into<String>) -> Sentence {
-    Sentence { field: field.to_owned(), text: text.into() }
+    Sentence {
+        field: field.to_owned(),
+        text: text.into(),
+    }
 }
 
 /// Describes all rules of a policy.
@@ -35,24 +38,43 @@ pub fn of_policy(spec: &PeeringPolicySpec) -> Vec<Sentence> {
 fn of_amounts(provide: &Provide) -> Vec<Sentence> {
     let source = &provide.source;
     let mut all = vec![sentence("provide.source", self::source(source))];
-    let prices = provide.prices.as_ref().map(|prices| price_words::of_policy(prices, source.plugin.is_some()));
+    let prices = provide
+        .prices
+        .as_ref()
+        .map(|prices| price_words::of_policy(prices, source.plugin.is_some()));
     if source.plugin.is_none() && source.fixed.is_none() {
         all.push(sentence(
             "provide.percentage",
             match provide.percentage {
                 0 => "0 percent of that: nothing new is offered".to_owned(),
-                percentage => format!("{percentage} percent of that, for all peers of this policy together"),
+                percentage => {
+                    format!("{percentage} percent of that, for all peers of this policy together")
+                }
             },
         ));
     }
     if !provide.caps.is_empty() {
         all.push(sentence(
             "provide.caps",
-            format!("at most {} for each peer; resources that are not named are not capped", provide.caps),
+            format!(
+                "at most {} for each peer; resources that are not named are not capped",
+                provide.caps
+            ),
         ));
     }
-    all.extend(source.offers.as_ref().and_then(|offers| offers.margin.as_ref()).map(margin));
-    all.extend(prices.into_iter().flatten().map(|(field, text)| sentence(field, text)));
+    all.extend(
+        source
+            .offers
+            .as_ref()
+            .and_then(|offers| offers.margin.as_ref())
+            .map(margin),
+    );
+    all.extend(
+        prices
+            .into_iter()
+            .flatten()
+            .map(|(field, text)| sentence(field, text)),
+    );
     let contract = provide.contract.iter().flat_map(contract_words::of_provide);
     all.extend(contract.map(|(field, text)| sentence(field, text)));
     if source.plugin.is_some() {
@@ -61,11 +83,17 @@ fn of_amounts(provide: &Provide) -> Vec<Sentence> {
     if provide.weight != 1 {
         all.push(sentence(
             "provide.weight",
-            format!("when amounts are divided, a peer of this policy counts {} times", provide.weight),
+            format!(
+                "when amounts are divided, a peer of this policy counts {} times",
+                provide.weight
+            ),
         ));
     }
     if provide.overcommit_percentage != 100 {
-        let text = format!("offers promise {} percent of that, which is more than exists", provide.overcommit_percentage);
+        let text = format!(
+            "offers promise {} percent of that, which is more than exists",
+            provide.overcommit_percentage
+        );
         all.push(sentence("provide.overcommitPercentage", text));
     }
     let granularity = &provide.granularity;
@@ -90,35 +118,55 @@ fn of_amounts(provide: &Provide) -> Vec<Sentence> {
 
 /// The margin that is added to the prices of providers.
 fn margin(margin: &Margin) -> Sentence {
-    let fixed = if margin.fixed.is_empty() { String::new() } else { format!(", and {}", margin.fixed) };
-    let text = format!("costs what its providers ask, in {}, and {} percent more{fixed}", margin.currency, margin.percent);
+    let fixed = if margin.fixed.is_empty() {
+        String::new()
+    } else {
+        format!(", and {}", margin.fixed)
+    };
+    let text = format!(
+        "costs what its providers ask, in {}, and {} percent more{fixed}",
+        margin.currency, margin.percent
+    );
     sentence("provide.source.offers.margin", text)
 }
 
 /// The source of the amounts.
 pub fn source(source: &Source) -> String {
     if let Some(offers) = &source.offers {
-        let own = if offers.own_nodes { ", and on all local nodes" } else { "" };
+        let own = if offers.own_nodes {
+            ", and on all local nodes"
+        } else {
+            ""
+        };
         return format!("what is free on the virtual nodes, which other clusters offer{own}");
     }
     if let Some(plugin) = &source.plugin {
-        let tls = plugin
-            .tls
-            .as_ref()
-            .map_or_else(|| "in plain text".to_owned(), |tls| format!("by TLS with Secret {}", tls.secret_name));
+        let tls = plugin.tls.as_ref().map_or_else(
+            || "in plain text".to_owned(),
+            |tls| format!("by TLS with Secret {}", tls.secret_name),
+        );
         let beyond = match plugin.overcommit {
             PluginOvercommit::Warn => "",
             PluginOvercommit::Cut => ", as far as the nodes have it",
             PluginOvercommit::Allow => ", also beyond what the nodes have",
         };
-        return format!("what the resource plugin at {} says ({:?}, {tls}){beyond}", plugin.address, plugin.generation);
+        return format!(
+            "what the resource plugin at {} says ({:?}, {tls}){beyond}",
+            plugin.address, plugin.generation
+        );
     }
     if let Some(fixed) = &source.fixed {
-        return format!("{} for each peer, as far as that much is free", fixed.resources);
+        return format!(
+            "{} for each peer, as far as that much is free",
+            fixed.resources
+        );
     }
     if let Some(nodes) = &source.nodes {
         let selectors: Vec<String> = nodes.selectors.iter().map(selector).collect();
-        return format!("what is free on the local nodes with {}", selectors.join(", or with "));
+        return format!(
+            "what is free on the local nodes with {}",
+            selectors.join(", or with ")
+        );
     }
     "what is free on all local nodes".to_owned()
 }
@@ -127,20 +175,28 @@ pub fn source(source: &Source) -> String {
 fn of_rules(provide: &Provide) -> Vec<Sentence> {
     let threshold = match provide.threshold() {
         0 => "an offer is rewritten whenever an amount differs".to_owned(),
-        percent => format!("an offer is rewritten when an amount is off by more than {percent} percent"),
+        percent => {
+            format!("an offer is rewritten when an amount is off by more than {percent} percent")
+        }
     };
     let notice = match provide.notice_seconds {
         0 => "resources are taken back at once, and their pods end".to_owned(),
-        seconds => format!("a notice precedes the end of pods by {seconds} s when resources are taken back"),
+        seconds => format!(
+            "a notice precedes the end of pods by {seconds} s when resources are taken back"
+        ),
     };
     let approval = match provide.approval {
         Approval::Automatic if provide.token_required => "a cluster with a valid token may borrow",
         Approval::Automatic => "every cluster that the policy selects may borrow, without a token",
         Approval::Manual => "a person has to approve each peer: `liqoctl approve PEER`",
     };
-    let absence = provide.absence_seconds.map(|seconds| format!("pods of a peer that is silent for {seconds} s end"));
-    let mut sentences =
-        vec![sentence("provide.offerUpdateThresholdPercentage", threshold), sentence("provide.noticeSeconds", notice)];
+    let absence = provide
+        .absence_seconds
+        .map(|seconds| format!("pods of a peer that is silent for {seconds} s end"));
+    let mut sentences = vec![
+        sentence("provide.offerUpdateThresholdPercentage", threshold),
+        sentence("provide.noticeSeconds", notice),
+    ];
     sentences.extend(absence.map(|text| sentence("provide.absenceSeconds", text)));
     sentences.push(sentence("provide.approval", approval));
     sentences
@@ -150,12 +206,30 @@ fn of_rules(provide: &Provide) -> Vec<Sentence> {
 fn of_numbers(usage: &Usage) -> Vec<Sentence> {
     let default = Usage::default();
     let all: [(&str, &str, u32, u32); 3] = [
-        ("maxNamespaces", "namespaces", usage.max_namespaces.into(), default.max_namespaces.into()),
-        ("maxServices", "Services", usage.max_services.into(), default.max_services.into()),
-        ("maxEndpoints", "endpoints, each counted for every port,", usage.max_endpoints, default.max_endpoints),
+        (
+            "maxNamespaces",
+            "namespaces",
+            usage.max_namespaces.into(),
+            default.max_namespaces.into(),
+        ),
+        (
+            "maxServices",
+            "Services",
+            usage.max_services.into(),
+            default.max_services.into(),
+        ),
+        (
+            "maxEndpoints",
+            "endpoints, each counted for every port,",
+            usage.max_endpoints,
+            default.max_endpoints,
+        ),
     ];
     let mut sentences = Vec::new();
-    for (field, what, number, _) in all.into_iter().filter(|(_, _, number, default)| number != default) {
+    for (field, what, number, _) in all
+        .into_iter()
+        .filter(|(_, _, number, default)| number != default)
+    {
         let text = format!("maximum number of {what} for each peer: {number}");
         sentences.push(sentence(&format!("provide.usage.{field}"), text));
     }
@@ -174,15 +248,43 @@ fn of_usage(usage: &Usage) -> Vec<Sentence> {
             all.push(sentence(field, format!("{what} {}", names.join(", "))));
         }
     };
-    names("provide.usage.storageClasses", "they may use the storage classes", &usage.storage_classes);
+    names(
+        "provide.usage.storageClasses",
+        "they may use the storage classes",
+        &usage.storage_classes,
+    );
     let classes = |all: &[String]| -> Vec<String> {
-        all.iter().map(|class| if class.is_empty() { "(the default of the cluster)".to_owned() } else { class.clone() }).collect()
+        all.iter()
+            .map(|class| {
+                if class.is_empty() {
+                    "(the default of the cluster)".to_owned()
+                } else {
+                    class.clone()
+                }
+            })
+            .collect()
     };
-    names("provide.usage.ingressClasses", "their Ingresses may have the classes", &classes(&usage.ingress_classes));
-    let hosts = if usage.ingress_hosts.is_empty() { vec!["no host".to_owned()] } else { usage.ingress_hosts.clone() };
+    names(
+        "provide.usage.ingressClasses",
+        "their Ingresses may have the classes",
+        &classes(&usage.ingress_classes),
+    );
+    let hosts = if usage.ingress_hosts.is_empty() {
+        vec!["no host".to_owned()]
+    } else {
+        usage.ingress_hosts.clone()
+    };
     if !usage.ingress_classes.is_empty() {
-        names("provide.usage.ingressHosts", "their Ingresses may claim", &hosts);
-        names("provide.usage.ingressAnnotations", "their Ingresses keep the annotations", &usage.ingress_annotations);
+        names(
+            "provide.usage.ingressHosts",
+            "their Ingresses may claim",
+            &hosts,
+        );
+        names(
+            "provide.usage.ingressAnnotations",
+            "their Ingresses keep the annotations",
+            &usage.ingress_annotations,
+        );
     }
     names(
         "provide.usage.loadBalancerClasses",
@@ -196,26 +298,57 @@ fn of_usage(usage: &Usage) -> Vec<Sentence> {
             &[usage.max_load_balancers.to_string()],
         );
     }
-    names("provide.usage.allowedIngressSources", "their pods are also reachable from", &usage.allowed_ingress_sources);
-    names("provide.usage.runtimeClassName", "they get the RuntimeClass", usage.runtime_class_name.as_slice());
-    names("provide.usage.priorityClassName", "they get the PriorityClass", usage.priority_class_name.as_slice());
+    names(
+        "provide.usage.allowedIngressSources",
+        "their pods are also reachable from",
+        &usage.allowed_ingress_sources,
+    );
+    names(
+        "provide.usage.runtimeClassName",
+        "they get the RuntimeClass",
+        usage.runtime_class_name.as_slice(),
+    );
+    names(
+        "provide.usage.priorityClassName",
+        "they get the PriorityClass",
+        usage.priority_class_name.as_slice(),
+    );
     let tolerations: Vec<String> = usage.named_tolerations().map(toleration).collect();
-    names("provide.usage.tolerations", "they keep tolerations of", &tolerations);
-    names("provide.usage.namespaceNames", "their namespaces may also be named", &usage.namespace_names);
+    names(
+        "provide.usage.tolerations",
+        "they keep tolerations of",
+        &tolerations,
+    );
+    names(
+        "provide.usage.namespaceNames",
+        "their namespaces may also be named",
+        &usage.namespace_names,
+    );
     match usage.volume_types.as_deref() {
         None => {}
-        Some([]) => all.push(sentence("provide.usage.volumeTypes", "they may have no volumes")),
+        Some([]) => all.push(sentence(
+            "provide.usage.volumeTypes",
+            "they may have no volumes",
+        )),
         Some(types) => {
-            all.push(sentence("provide.usage.volumeTypes", format!("they may have volumes of {} only", types.join(", "))));
+            all.push(sentence(
+                "provide.usage.volumeTypes",
+                format!("they may have volumes of {} only", types.join(", ")),
+            ));
         }
     }
     all.extend(of_numbers(usage));
     if usage.charge == Charge::Limits {
-        let text = "pods count with their limits, and each container must have limits of cpu and memory";
+        let text =
+            "pods count with their limits, and each container must have limits of cpu and memory";
         all.push(sentence("provide.usage.charge", text));
     }
     all.extend(of_containers(usage));
-    let kinds: Vec<String> = usage.reflected_kinds.iter().map(|kind| format!("{kind:?}")).collect();
+    let kinds: Vec<String> = usage
+        .reflected_kinds
+        .iter()
+        .map(|kind| format!("{kind:?}"))
+        .collect();
     let kinds = if kinds.is_empty() {
         "nothing is reflected here".to_owned()
     } else {
@@ -233,21 +366,37 @@ fn of_containers(usage: &Usage) -> Vec<Sentence> {
             all.push(sentence(field, format!("{what} {}", names.join(", "))));
         }
     };
-    names("provide.usage.podLabels", "they keep the labels", &usage.pod_labels);
-    names("provide.usage.podAnnotations", "they keep the annotations", &usage.pod_annotations);
+    names(
+        "provide.usage.podLabels",
+        "they keep the labels",
+        &usage.pod_labels,
+    );
+    names(
+        "provide.usage.podAnnotations",
+        "they keep the annotations",
+        &usage.pod_annotations,
+    );
     match usage.images.as_deref() {
         None => {}
         Some([]) => all.push(sentence("provide.usage.images", "they may use no image")),
-        Some(images) => all.push(sentence("provide.usage.images", format!("they may use images of {} only", images.join(", ")))),
+        Some(images) => all.push(sentence(
+            "provide.usage.images",
+            format!("they may use images of {} only", images.join(", ")),
+        )),
     }
     if usage.always_pull_images {
-        all.push(sentence("provide.usage.alwaysPullImages", "nodes ask the registry for every image that they start with"));
+        all.push(sentence(
+            "provide.usage.alwaysPullImages",
+            "nodes ask the registry for every image that they start with",
+        ));
     }
     if usage.default_limit_percentage != default.default_limit_percentage {
         let text = match usage.default_limit_percentage {
             0 => "containers without limits of memory and ephemeral storage get none".to_owned(),
             percentage => {
-                format!("containers without limits of memory and ephemeral storage get {percentage} percent of their requests")
+                format!(
+                    "containers without limits of memory and ephemeral storage get {percentage} percent of their requests"
+                )
             }
         };
         all.push(sentence("provide.usage.defaultLimitPercentage", text));
@@ -261,10 +410,18 @@ fn of_containers(usage: &Usage) -> Vec<Sentence> {
 
 fn toleration(toleration: &Toleration) -> String {
     let key = toleration.key.as_deref().unwrap_or_default();
-    let value =
-        toleration.value.as_deref().filter(|value| !value.is_empty()).map(|value| format!("={value}")).unwrap_or_default();
-    let effect =
-        toleration.effect.as_deref().filter(|effect| !effect.is_empty()).map(|effect| format!(" ({effect})")).unwrap_or_default();
+    let value = toleration
+        .value
+        .as_deref()
+        .filter(|value| !value.is_empty())
+        .map(|value| format!("={value}"))
+        .unwrap_or_default();
+    let effect = toleration
+        .effect
+        .as_deref()
+        .filter(|effect| !effect.is_empty())
+        .map(|effect| format!(" ({effect})"))
+        .unwrap_or_default();
     format!("{key}{value}{effect}")
 }
 
@@ -272,10 +429,16 @@ fn toleration(toleration: &Toleration) -> String {
 fn of_consume(consume: &Consume) -> Vec<Sentence> {
     let mut all = vec![sentence("consume.accept", accept(consume.accept))];
     if consume.automatic {
-        all.push(sentence("consume.automatic", "this cluster borrows from the peer automatically".to_owned()));
+        all.push(sentence(
+            "consume.automatic",
+            "this cluster borrows from the peer automatically".to_owned(),
+        ));
     }
     if let Some(most) = consume.max_offers {
-        all.push(sentence("consume.maxOffers", format!("at most {most} of its offers are accepted")));
+        all.push(sentence(
+            "consume.maxOffers",
+            format!("at most {most} of its offers are accepted"),
+        ));
     }
     if !consume.max_resources.is_empty() {
         let text = format!(
@@ -285,14 +448,34 @@ fn of_consume(consume: &Consume) -> Vec<Sentence> {
         all.push(sentence("consume.maxResources", text));
     }
     if consume.max_hops != Consume::default().max_hops {
-        let text = format!("resources may come through at most {} clusters, with the peer", consume.max_hops);
+        let text = format!(
+            "resources may come through at most {} clusters, with the peer",
+            consume.max_hops
+        );
         all.push(sentence("consume.maxHops", text));
     }
-    all.extend(contract_words::of_consume(&consume.contract).into_iter().map(|(field, text)| sentence(field, text)));
-    all.extend(consume.max_prices.as_ref().map(|limits| sentence("consume.maxPrices", price_words::of_limits(limits))));
-    all.extend(consume.budget.as_ref().map(|budget| sentence("consume.budget", price_words::of_budget(budget))));
+    all.extend(
+        contract_words::of_consume(&consume.contract)
+            .into_iter()
+            .map(|(field, text)| sentence(field, text)),
+    );
+    all.extend(
+        consume
+            .max_prices
+            .as_ref()
+            .map(|limits| sentence("consume.maxPrices", price_words::of_limits(limits))),
+    );
+    all.extend(
+        consume
+            .budget
+            .as_ref()
+            .map(|budget| sentence("consume.budget", price_words::of_budget(budget))),
+    );
     if !consume.node_labels.is_empty() {
-        let text = format!("its virtual nodes also take over the labels {}", consume.node_labels.join(", "));
+        let text = format!(
+            "its virtual nodes also take over the labels {}",
+            consume.node_labels.join(", ")
+        );
         all.push(sentence("consume.nodeLabels", text));
     }
     all
@@ -301,7 +484,9 @@ fn of_consume(consume: &Consume) -> Vec<Sentence> {
 fn accept(accept: Accept) -> &'static str {
     match accept {
         Accept::Automatic => "what the peer offers is accepted",
-        Accept::Manual => "a person has to decide on each offer of the peer: `liqoctl offer accept`",
+        Accept::Manual => {
+            "a person has to decide on each offer of the peer: `liqoctl offer accept`"
+        }
         Accept::Never => "nothing that the peer offers is accepted",
     }
 }
@@ -330,10 +515,23 @@ pub fn source_in_short(source: &Source) -> String {
         return "fixed".to_owned();
     }
     if let Some(offers) = &source.offers {
-        return if offers.own_nodes { "offers, all nodes" } else { "offers" }.to_owned();
+        return if offers.own_nodes {
+            "offers, all nodes"
+        } else {
+            "offers"
+        }
+        .to_owned();
     }
     match &source.nodes {
-        Some(nodes) => format!("nodes {}", nodes.selectors.iter().map(selector).collect::<Vec<_>>().join(" or ")),
+        Some(nodes) => format!(
+            "nodes {}",
+            nodes
+                .selectors
+                .iter()
+                .map(selector)
+                .collect::<Vec<_>>()
+                .join(" or ")
+        ),
         None => "all nodes".to_owned(),
     }
 }
@@ -342,7 +540,11 @@ pub fn source_in_short(source: &Source) -> String {
 pub fn peers(peers: &PeerSelector) -> String {
     let mut all = Vec::new();
     if !peers.cluster_ids.is_empty() {
-        let ids: Vec<&str> = peers.cluster_ids.iter().map(liqo_api::ClusterId::short).collect();
+        let ids: Vec<&str> = peers
+            .cluster_ids
+            .iter()
+            .map(liqo_api::ClusterId::short)
+            .collect();
         all.push(format!("ID {}", ids.join("|")));
     }
     if !peers.names.is_empty() {
@@ -350,10 +552,18 @@ pub fn peers(peers: &PeerSelector) -> String {
     }
     all.extend(peers.selector.as_ref().map(selector));
     if !peers.discovered_by.is_empty() {
-        let ways: Vec<String> = peers.discovered_by.iter().map(|way| format!("{way:?}")).collect();
+        let ways: Vec<String> = peers
+            .discovered_by
+            .iter()
+            .map(|way| format!("{way:?}"))
+            .collect();
         all.push(format!("found {}", ways.join("|")));
     }
-    if all.is_empty() { "everybody".to_owned() } else { all.join(", ") }
+    if all.is_empty() {
+        "everybody".to_owned()
+    } else {
+        all.join(", ")
+    }
 }
 
 /// A label selector, as kubectl writes it.

@@ -1,7 +1,9 @@
-//! Pods that ask and answer, for `test network` and `bench network`: how to create them, and how to make them ask.
+//! Pods that ask and answer, for `test network` and `bench network`: how to create them, and how to
+//! make them ask.
 //!
-//! They run the image of `liqo-fabric` with another command, so they need no other image. Their namespaces have a label that says
-//! when the run ends. A run removes them at its end, even if it fails; the next run removes what a killed run left.
+//! They run the image of `liqo-fabric` with another command, so they need no other image. Their
+//! namespaces have a label that says when the run ends. A run removes them at its end, even if it
+//! fails; the next run removes what a killed run left.
 
 pub mod pods;
 mod stage;
@@ -21,7 +23,9 @@ use liqo_api::{FABRIC_NAMESPACE, ForeignCluster, labels};
 use liqo_network_probe::{Report, Request};
 use liqo_playground::{FAKE_NODE, Playground};
 use serde::Serialize;
-use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::io::{
+    AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWriteExt as _, BufReader,
+};
 
 use crate::{
     cli::{Global, Others},
@@ -48,14 +52,20 @@ pub async fn clusters(global: &Global, others: &Others) -> anyhow::Result<Vec<Cl
         if all.is_empty() {
             bail!("there are no clusters: `cargo playground up` starts some");
         }
-        all.iter().map(|cluster| Access::file(cluster.kubeconfig())).collect()
+        all.iter()
+            .map(|cluster| Access::file(cluster.kubeconfig()))
+            .collect()
     } else {
         let remotes = others.remote_kubeconfig.iter().map(Access::file);
-        let contexts = others
-            .remote_context
-            .iter()
-            .map(|context| Access { kubeconfig: global.kubeconfig.clone(), context: Some(context.clone()) });
-        [global.access()].into_iter().chain(remotes).chain(contexts).collect()
+        let contexts = others.remote_context.iter().map(|context| Access {
+            kubeconfig: global.kubeconfig.clone(),
+            context: Some(context.clone()),
+        });
+        [global.access()]
+            .into_iter()
+            .chain(remotes)
+            .chain(contexts)
+            .collect()
     };
     let mut clusters = Vec::new();
     for access in &accesses {
@@ -66,15 +76,25 @@ pub async fn clusters(global: &Global, others: &Others) -> anyhow::Result<Vec<Cl
 
 /// The same, and the playground on this machine, if all of them belong to it.
 ///
-/// If no other cluster is named, the other clusters of the first one's playground take part. If no cluster is named and there is no
-/// kubeconfig, all clusters of the playground take part.
-pub async fn clusters_and_playground(global: &Global, others: &Others) -> anyhow::Result<(Vec<Cluster>, Option<Playground>)> {
+/// If no other cluster is named, the other clusters of the first one's playground take part. If no
+/// cluster is named and there is no kubeconfig, all clusters of the playground take part.
+pub async fn clusters_and_playground(
+    global: &Global,
+    others: &Others,
+) -> anyhow::Result<(Vec<Cluster>, Option<Playground>)> {
     let playground = Playground::open(others.playground.as_deref().unwrap_or(PLAYGROUND))?;
     // A user who may not read its files has no playground.
     let machines = playground.clusters().unwrap_or_default();
-    let kubeconfigs = || machines.iter().map(|machine| Access::file(machine.kubeconfig()));
-    let in_playground =
-        |cluster: &Cluster| machines.iter().any(|machine| machine.api_url() == cluster.server.trim_end_matches('/'));
+    let kubeconfigs = || {
+        machines
+            .iter()
+            .map(|machine| Access::file(machine.kubeconfig()))
+    };
+    let in_playground = |cluster: &Cluster| {
+        machines
+            .iter()
+            .any(|machine| machine.api_url() == cluster.server.trim_end_matches('/'))
+    };
     let mut clusters = match clusters(global, others).await {
         Err(error) if global.kubeconfig.is_some() || global.context.is_some() => return Err(error),
         Err(error) if machines.is_empty() => {
@@ -95,8 +115,8 @@ pub async fn clusters_and_playground(global: &Global, others: &Others) -> anyhow
     Ok((clusters, playground))
 }
 
-/// The peer with this name, or else the only one that `home` borrows from; among `others`, if there are any. If there are several, the
-/// error shows `command` with a peer.
+/// The peer with this name, or else the only one that `home` borrows from; among `others`, if there
+/// are any. If there are several, the error shows `command` with a peer.
 pub async fn choose_peer(
     home: &Cluster,
     others: &[Cluster],
@@ -108,7 +128,11 @@ pub async fn choose_peer(
     }
     let borrowed = virtual_nodes(home).await?;
     let api: Api<ForeignCluster> = Api::all(home.client.clone());
-    let mut peers = api.list(&ListParams::default()).await.doing("list the peers")?.items;
+    let mut peers = api
+        .list(&ListParams::default())
+        .await
+        .doing("list the peers")?
+        .items;
     peers.retain(|foreign| borrowed.contains_key(foreign.spec.cluster_id.as_str()));
     if !others.is_empty() {
         let mut named = Vec::new();
@@ -120,33 +144,70 @@ pub async fn choose_peer(
     let names: Vec<String> = peers.iter().map(kube::ResourceExt::name_any).collect();
     match peers.pop() {
         Some(peer) if peers.is_empty() => Ok(peer),
-        Some(_) => bail!("there are several peers; {}: `{command} {}`", output::there_are(&names), names[0]),
+        Some(_) => bail!(
+            "there are several peers; {}: `{command} {}`",
+            output::there_are(&names),
+            names[0]
+        ),
         None => {
-            bail!("cluster {} borrows from none of them, so none of its pods can run there: see `liqoctl peer`", home.context)
+            bail!(
+                "cluster {} borrows from none of them, so none of its pods can run there: see `liqoctl peer`",
+                home.context
+            )
         }
     }
 }
 
-/// Selects the virtual nodes whose pods really run: in a playground, a provider lends its fake nodes as a pool of their own.
+/// Selects the virtual nodes whose pods really run: in a playground, a provider lends its fake
+/// nodes as a pool of their own.
 pub fn real_virtual_nodes() -> ListParams {
-    ListParams::default().labels(&format!("{}={},{}!={FAKE_NODE}", labels::TYPE, labels::TYPE_VIRTUAL_NODE, labels::POOL))
+    ListParams::default().labels(&format!(
+        "{}={},{}!={FAKE_NODE}",
+        labels::TYPE,
+        labels::TYPE_VIRTUAL_NODE,
+        labels::POOL
+    ))
 }
 
 /// The virtual nodes whose pods really run, by the ID of their cluster.
 pub async fn virtual_nodes(home: &Cluster) -> anyhow::Result<BTreeMap<String, String>> {
     let api: Api<Node> = Api::all(home.client.clone());
-    let all = api.list_metadata(&real_virtual_nodes()).await.doing("list the virtual nodes")?.items;
-    Ok(all.iter().filter_map(|node| Some((node.labels().get(labels::REMOTE_CLUSTER_ID)?.clone(), node.name_any()))).collect())
+    let all = api
+        .list_metadata(&real_virtual_nodes())
+        .await
+        .doing("list the virtual nodes")?
+        .items;
+    Ok(all
+        .iter()
+        .filter_map(|node| {
+            Some((
+                node.labels().get(labels::REMOTE_CLUSTER_ID)?.clone(),
+                node.name_any(),
+            ))
+        })
+        .collect())
 }
 
 /// The image of liqo-fabric in this cluster.
 pub async fn image(cluster: &Cluster) -> anyhow::Result<String> {
     let api: Api<DaemonSet> = Api::namespaced(cluster.client.clone(), FABRIC_NAMESPACE);
-    let set = api.get_opt(FABRIC).await.doing(format!("read the DaemonSet {FABRIC}"))?;
+    let set = api
+        .get_opt(FABRIC)
+        .await
+        .doing(format!("read the DaemonSet {FABRIC}"))?;
     let image = set
         .and_then(|set| set.spec?.template.spec)
-        .and_then(|spec| spec.containers.into_iter().find_map(|container| container.image));
-    image.ok_or_else(|| anyhow!("cluster {} has no DaemonSet {FABRIC_NAMESPACE}/{FABRIC}: is Liqo installed?", cluster.context))
+        .and_then(|spec| {
+            spec.containers
+                .into_iter()
+                .find_map(|container| container.image)
+        });
+    image.ok_or_else(|| {
+        anyhow!(
+            "cluster {} has no DaemonSet {FABRIC_NAMESPACE}/{FABRIC}: is Liqo installed?",
+            cluster.context
+        )
+    })
 }
 
 /// A node that takes part in the network.
@@ -177,33 +238,64 @@ pub struct FabricNodes {
 pub async fn nodes(cluster: &Cluster, first: &[String]) -> anyhow::Result<FabricNodes> {
     let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), FABRIC_NAMESPACE);
     let ours = ListParams::default().labels(&format!("app.kubernetes.io/name={FABRIC}"));
-    let pods = pods.list(&ours).await.doing(format!("list the pods of {FABRIC}"))?.items;
+    let pods = pods
+        .list(&ours)
+        .await
+        .doing(format!("list the pods of {FABRIC}"))?
+        .items;
     let nodes: Api<Node> = Api::all(cluster.client.clone());
-    let nodes = nodes.list(&ListParams::default()).await.doing("list the nodes")?.items;
+    let nodes = nodes
+        .list(&ListParams::default())
+        .await
+        .doing("list the nodes")?
+        .items;
     let manager: Api<Deployment> = Api::namespaced(cluster.client.clone(), NAMESPACE);
-    let manager = manager.get_opt(MANAGER).await.doing(format!("read the Deployment {MANAGER}"))?;
-    let mut found = sort(nodes, &pods, &manager.as_ref().map(avoided_nodes).unwrap_or_default());
-    found.ready.sort_by_key(|node| (!first.contains(&node.name), node.name.clone()));
+    let manager = manager
+        .get_opt(MANAGER)
+        .await
+        .doing(format!("read the Deployment {MANAGER}"))?;
+    let mut found = sort(
+        nodes,
+        &pods,
+        &manager.as_ref().map(avoided_nodes).unwrap_or_default(),
+    );
+    found
+        .ready
+        .sort_by_key(|node| (!first.contains(&node.name), node.name.clone()));
     Ok(found)
 }
 
-/// Separates nodes that can take part from those that should, by the pods of `liqo-fabric`. Nodes that Liqo avoids need none.
+/// Separates nodes that can take part from those that should, by the pods of `liqo-fabric`. Nodes
+/// that Liqo avoids need none.
 fn sort(nodes: Vec<Node>, pods: &[Pod], avoided: &BTreeMap<String, String>) -> FabricNodes {
     let mut found = FabricNodes::default();
     for node in nodes {
         let name = node.name_any();
-        let on_it: Vec<&Pod> =
-            pods.iter().filter(|pod| pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref()) == Some(&name)).collect();
-        let is_avoided = avoided.iter().any(|(key, value)| node.labels().get(key) == Some(value));
+        let on_it: Vec<&Pod> = pods
+            .iter()
+            .filter(|pod| pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref()) == Some(&name))
+            .collect();
+        let is_avoided = avoided
+            .iter()
+            .any(|(key, value)| node.labels().get(key) == Some(value));
         if is_virtual(&node) || (is_avoided && on_it.is_empty()) {
             continue;
         }
-        let addresses = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
-        let address =
-            addresses.into_iter().find(|address| address.type_ == "InternalIP").and_then(|own| own.address.parse().ok());
+        let addresses = node
+            .status
+            .iter()
+            .flat_map(|status| status.addresses.iter().flatten());
+        let address = addresses
+            .into_iter()
+            .find(|address| address.type_ == "InternalIP")
+            .and_then(|own| own.address.parse().ok());
         let why = match (on_it.iter().find(|pod| readiness::pod(pod)), address) {
             (Some(pod), Some(address)) => {
-                found.ready.push(FabricNode { name, address, pod: pod.name_any() });
+                found.ready.push(FabricNode {
+                    name,
+                    address,
+                    pod: pod.name_any(),
+                });
                 continue;
             }
             (Some(_), None) => "it has no InternalIP",
@@ -211,7 +303,10 @@ fn sort(nodes: Vec<Node>, pods: &[Pod], avoided: &BTreeMap<String, String>) -> F
             (None, _) if on_it.is_empty() => "liqo-fabric does not run on it",
             (None, _) => "liqo-fabric is not ready on it",
         };
-        found.left_out.push(LeftOut { node: name, why: why.to_owned() });
+        found.left_out.push(LeftOut {
+            node: name,
+            why: why.to_owned(),
+        });
     }
     found
 }
@@ -246,12 +341,25 @@ pub enum Cut {
 }
 
 /// Makes a pod ask, by `exec`, with a time limit.
-pub async fn ask(cluster: &Cluster, namespace: &str, pod: &str, request: &Request, limit: Duration) -> Answers {
+pub async fn ask(
+    cluster: &Cluster,
+    namespace: &str,
+    pod: &str,
+    request: &Request,
+    limit: Duration,
+) -> Answers {
     let mut reports = Vec::new();
-    let asking = tokio::time::timeout(limit, ask_into(cluster, namespace, pod, request, &mut reports)).await;
+    let asking = tokio::time::timeout(
+        limit,
+        ask_into(cluster, namespace, pod, request, &mut reports),
+    )
+    .await;
     let end = match asking {
         Ok(asked) => asked.map_err(Cut::Broken),
-        Err(_) => Err(Cut::Late { pod: pod.to_owned(), seconds: limit.as_secs() }),
+        Err(_) => Err(Cut::Late {
+            pod: pod.to_owned(),
+            seconds: limit.as_secs(),
+        }),
     };
     Answers { reports, end }
 }
@@ -266,9 +374,17 @@ async fn ask_into(
     let api: Api<Pod> = Api::namespaced(cluster.client.clone(), namespace);
     // The pod's own program, at any path in the image.
     let command = ["/proc/1/exe", "probe", "ask"];
-    let parameters = AttachParams::default().stdin(true).stdout(true).stderr(true);
-    let mut process = api.exec(pod, command, &parameters).await.doing(format!("run a command in pod {pod}"))?;
-    let (Some(mut input), Some(output), Some(errors)) = (process.stdin(), process.stdout(), process.stderr()) else {
+    let parameters = AttachParams::default()
+        .stdin(true)
+        .stdout(true)
+        .stderr(true);
+    let mut process = api
+        .exec(pod, command, &parameters)
+        .await
+        .doing(format!("run a command in pod {pod}"))?;
+    let (Some(mut input), Some(output), Some(errors)) =
+        (process.stdin(), process.stdout(), process.stderr())
+    else {
         bail!("pod {pod} does not attach the streams of the command");
     };
     let question = serde_json::to_string(request)? + "\n";
@@ -281,9 +397,15 @@ async fn ask_into(
                 input.write_all(question.as_bytes()).await?;
                 input.flush().await
             };
-            written.await.with_context(|| format!("sending questions to pod {pod}"))
+            written
+                .await
+                .with_context(|| format!("sending questions to pod {pod}"))
         },
-        async { read_reports(output, reports).await.with_context(|| format!("reading the reports of pod {pod}")) },
+        async {
+            read_reports(output, reports)
+                .await
+                .with_context(|| format!("reading the reports of pod {pod}"))
+        },
         async {
             let read = errors.read_to_string(&mut error_output).await;
             read.with_context(|| format!("reading the error output of pod {pod}"))
@@ -296,10 +418,18 @@ async fn ask_into(
 }
 
 /// Reads reports, one on each line. They may come from another cluster, so their size is limited.
-async fn read_reports(output: impl AsyncRead + Unpin, reports: &mut Vec<Report>) -> anyhow::Result<()> {
+async fn read_reports(
+    output: impl AsyncRead + Unpin,
+    reports: &mut Vec<Report>,
+) -> anyhow::Result<()> {
     let mut lines = BufReader::new(output.take(MAX_OUTPUT_LEN)).lines();
     while let Some(line) = lines.next_line().await? {
-        let shown = || format!("not a report: {:?}", line.chars().take(200).collect::<String>());
+        let shown = || {
+            format!(
+                "not a report: {:?}",
+                line.chars().take(200).collect::<String>()
+            )
+        };
         reports.push(serde_json::from_str(&line).with_context(shown)?);
     }
     Ok(())
@@ -337,15 +467,36 @@ mod tests {
             node("down", json!({}), "Unknown"),
             node("bare", json!({}), "True"),
             node("avoided", json!({ "type": "fake" }), "True"),
-            node("milan", json!({ labels::TYPE: labels::TYPE_VIRTUAL_NODE }), "True"),
+            node(
+                "milan",
+                json!({ labels::TYPE: labels::TYPE_VIRTUAL_NODE }),
+                "True",
+            ),
         ];
-        let pods = [pod("well", "True"), pod("lost", "True"), pod("starting", "False"), pod("down", "False")];
-        let found = sort(nodes, &pods, &BTreeMap::from([("type".to_owned(), "fake".to_owned())]));
+        let pods = [
+            pod("well", "True"),
+            pod("lost", "True"),
+            pod("starting", "False"),
+            pod("down", "False"),
+        ];
+        let found = sort(
+            nodes,
+            &pods,
+            &BTreeMap::from([("type".to_owned(), "fake".to_owned())]),
+        );
         assert_eq!(
-            found.ready.iter().map(|node| (node.name.as_str(), node.pod.as_str())).collect::<Vec<_>>(),
+            found
+                .ready
+                .iter()
+                .map(|node| (node.name.as_str(), node.pod.as_str()))
+                .collect::<Vec<_>>(),
             [("well", "on-well")]
         );
-        let left: Vec<(&str, &str)> = found.left_out.iter().map(|left| (left.node.as_str(), left.why.as_str())).collect();
+        let left: Vec<(&str, &str)> = found
+            .left_out
+            .iter()
+            .map(|left| (left.node.as_str(), left.why.as_str()))
+            .collect();
         assert_eq!(
             left,
             [
@@ -358,22 +509,48 @@ mod tests {
     }
 
     fn report(question: usize) -> Report {
-        Report { question, outcome: Err(Problem { kind: ProblemKind::NoAnswer, text: "no answer".into() }) }
+        Report {
+            question,
+            outcome: Err(Problem {
+                kind: ProblemKind::NoAnswer,
+                text: "no answer".into(),
+            }),
+        }
     }
 
     #[tokio::test]
     async fn what_was_said_before_it_broke_is_kept() {
-        let found = Report { question: 1, outcome: Ok(Finding::Passes { largest: 1420, vanished: None }) };
-        let lines = [report(0), found].map(|report| serde_json::to_string(&report).unwrap() + "\n").concat();
+        let found = Report {
+            question: 1,
+            outcome: Ok(Finding::Passes {
+                largest: 1420,
+                vanished: None,
+            }),
+        };
+        let lines = [report(0), found]
+            .map(|report| serde_json::to_string(&report).unwrap() + "\n")
+            .concat();
         let mut reports = Vec::new();
         let broken = read_reports(format!("{lines}nonsense").as_bytes(), &mut reports).await;
         assert!(format!("{:#}", broken.unwrap_err()).contains("not a report: \"nonsense\""));
-        assert_eq!(reports.iter().map(|report| report.question).collect::<Vec<_>>(), [0, 1]);
+        assert_eq!(
+            reports
+                .iter()
+                .map(|report| report.question)
+                .collect::<Vec<_>>(),
+            [0, 1]
+        );
     }
 
     #[tokio::test]
     async fn a_pod_that_never_ends_is_not_listened_to_for_ever() {
-        let error = read_reports(repeat(b'x'), &mut Vec::new()).await.unwrap_err().to_string();
-        assert!(error.starts_with("not a report: \"xxx") && error.len() < 300, "{error}");
+        let error = read_reports(repeat(b'x'), &mut Vec::new())
+            .await
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.starts_with("not a report: \"xxx") && error.len() < 300,
+            "{error}"
+        );
     }
 }

@@ -43,15 +43,21 @@ pub struct Wanted {
     pub group: String,
 }
 
-/// The pod object. It complies with Pod Security's level `restricted`, except that it may use the node's network.
+/// The pod object. It complies with Pod Security's level `restricted`, except that it may use the
+/// node's network.
 pub fn object(wanted: &Wanted, image: &str) -> Value {
     let arguments = match &wanted.role {
         Role::Serve => json!(["probe", "serve"]),
         Role::ServeWithToken(token) => json!(["probe", "serve", "--token", token]),
         Role::Wait => json!(["probe", "wait"]),
     };
-    // On a virtual node the name is that node's, and only the address tells on which machine the pod runs.
-    let node = if wanted.is_virtual { "status.hostIP" } else { "spec.nodeName" };
+    // On a virtual node the name is that node's, and only the address tells on which machine the
+    // pod runs.
+    let node = if wanted.is_virtual {
+        "status.hostIP"
+    } else {
+        "spec.nodeName"
+    };
     let field = |name: &str, path: &str| json!({ "name": name, "valueFrom": { "fieldRef": { "fieldPath": path } } });
     let ports = json!([
         { "name": "tcp", "containerPort": PORT, "protocol": "TCP" },
@@ -88,7 +94,8 @@ pub fn object(wanted: &Wanted, image: &str) -> Value {
     }
     if wanted.role != Role::Wait {
         spec["containers"][0]["ports"] = ports;
-        spec["containers"][0]["readinessProbe"] = json!({ "tcpSocket": { "port": PORT }, "periodSeconds": 1 });
+        spec["containers"][0]["readinessProbe"] =
+            json!({ "tcpSocket": { "port": PORT }, "periodSeconds": 1 });
     }
     json!({
         "metadata": { "name": wanted.name, "labels": { "app": APP, "group": wanted.group } },
@@ -96,10 +103,18 @@ pub fn object(wanted: &Wanted, image: &str) -> Value {
     })
 }
 
-pub async fn make(cluster: &Cluster, namespace: &str, wanted: &Wanted, image: &str) -> anyhow::Result<()> {
+pub async fn make(
+    cluster: &Cluster,
+    namespace: &str,
+    wanted: &Wanted,
+    image: &str,
+) -> anyhow::Result<()> {
     let api: Api<Pod> = Api::namespaced(cluster.client.clone(), namespace);
     let pod = serde_json::from_value(object(wanted, image))?;
-    api.create(&PostParams::default(), &pod).await.map(drop).doing(format!("create pod {}", wanted.name))
+    api.create(&PostParams::default(), &pod)
+        .await
+        .map(drop)
+        .doing(format!("create pod {}", wanted.name))
 }
 
 /// Waits until all pods of a namespace are ready, and returns them.
@@ -111,37 +126,80 @@ pub async fn ready(
     also: impl Fn(&Pod) -> Option<String>,
 ) -> anyhow::Result<Vec<Pod>> {
     let api: Api<Pod> = Api::namespaced(cluster.client.clone(), namespace);
-    until(&format!("the pods in namespace {namespace} of {} are ready", cluster.context), timeout, news, || async {
-        let pods = api.list(&ListParams::default()).await.doing(format!("list the pods of namespace {namespace}"))?.items;
-        let missing = pods.iter().find_map(|pod| {
-            let why = if readiness::pod(pod) { also(pod) } else { Some(why(pod)) };
-            why.map(|why| format!("{}: {why}", pod.name_any()))
-        });
-        Ok(missing.map_or_else(|| Poll::Done(pods), Poll::NotYet))
-    })
+    until(
+        &format!(
+            "the pods in namespace {namespace} of {} are ready",
+            cluster.context
+        ),
+        timeout,
+        news,
+        || async {
+            let pods = api
+                .list(&ListParams::default())
+                .await
+                .doing(format!("list the pods of namespace {namespace}"))?
+                .items;
+            let missing = pods.iter().find_map(|pod| {
+                let why = if readiness::pod(pod) {
+                    also(pod)
+                } else {
+                    Some(why(pod))
+                };
+                why.map(|why| format!("{}: {why}", pod.name_any()))
+            });
+            Ok(missing.map_or_else(|| Poll::Done(pods), Poll::NotYet))
+        },
+    )
     .await
 }
 
 /// Its addresses, as its cluster knows them, one of each family that it has.
 pub fn addresses(pod: &Pod) -> Vec<IpAddr> {
-    let all = pod.status.iter().flat_map(|status| status.pod_ips.iter().flatten());
+    let all = pod
+        .status
+        .iter()
+        .flat_map(|status| status.pod_ips.iter().flatten());
     all.filter_map(|address| address.ip.parse().ok()).collect()
 }
 
 /// Reason why a pod is not ready.
 fn why(pod: &Pod) -> String {
-    let Some(status) = &pod.status else { return "it has no status".to_owned() };
-    let waiting = status.container_statuses.iter().flatten().find_map(|container| {
-        let waiting = container.state.as_ref()?.waiting.as_ref()?;
-        Some([waiting.reason.clone(), waiting.message.clone()].into_iter().flatten().collect::<Vec<_>>().join(": "))
-    });
-    let conditions = status.conditions.iter().flatten().filter(|condition| condition.status == "False");
+    let Some(status) = &pod.status else {
+        return "it has no status".to_owned();
+    };
+    let waiting = status
+        .container_statuses
+        .iter()
+        .flatten()
+        .find_map(|container| {
+            let waiting = container.state.as_ref()?.waiting.as_ref()?;
+            Some(
+                [waiting.reason.clone(), waiting.message.clone()]
+                    .into_iter()
+                    .flatten()
+                    .collect::<Vec<_>>()
+                    .join(": "),
+            )
+        });
+    let conditions = status
+        .conditions
+        .iter()
+        .flatten()
+        .filter(|condition| condition.status == "False");
     let mut reasons = conditions.filter_map(|condition| {
-        let message = condition.message.as_ref().filter(|message| !message.is_empty())?;
-        Some(format!("{}: {message}", condition.reason.as_deref().unwrap_or(&condition.type_)))
+        let message = condition
+            .message
+            .as_ref()
+            .filter(|message| !message.is_empty())?;
+        Some(format!(
+            "{}: {message}",
+            condition.reason.as_deref().unwrap_or(&condition.type_)
+        ))
     });
     // Liqo's own conditions come last in the list, and say most.
-    waiting.or_else(|| reasons.next_back()).unwrap_or_else(|| status.phase.clone().unwrap_or_default())
+    waiting
+        .or_else(|| reasons.next_back())
+        .unwrap_or_else(|| status.phase.clone().unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -149,8 +207,19 @@ mod tests {
     use super::*;
 
     fn wanted(is_virtual: bool, host_network: bool) -> Wanted {
-        let role = if host_network { Role::Wait } else { Role::Serve };
-        Wanted { name: "p".into(), node: "n".into(), is_virtual, host_network, role, group: "g".into() }
+        let role = if host_network {
+            Role::Wait
+        } else {
+            Role::Serve
+        };
+        Wanted {
+            name: "p".into(),
+            node: "n".into(),
+            is_virtual,
+            host_network,
+            role,
+            group: "g".into(),
+        }
     }
 
     #[test]
@@ -158,27 +227,57 @@ mod tests {
         let pod = object(&wanted(true, false), "i");
         assert!(serde_json::from_value::<Pod>(pod.clone()).is_ok());
         assert_eq!(pod["spec"]["nodeSelector"]["kubernetes.io/hostname"], "n");
-        assert_eq!((&pod["spec"]["nodeName"], &pod["spec"]["hostNetwork"]), (&Value::Null, &Value::Null));
-        assert_eq!(pod["spec"]["containers"][0]["securityContext"]["capabilities"], json!({ "drop": ["ALL"] }));
+        assert_eq!(
+            (&pod["spec"]["nodeName"], &pod["spec"]["hostNetwork"]),
+            (&Value::Null, &Value::Null)
+        );
+        assert_eq!(
+            pod["spec"]["containers"][0]["securityContext"]["capabilities"],
+            json!({ "drop": ["ALL"] })
+        );
         let on_node = object(&wanted(false, true), "i");
-        assert_eq!((&on_node["spec"]["nodeName"], &on_node["spec"]["hostNetwork"]), (&json!("n"), &json!(true)));
-        assert_eq!(on_node["spec"]["containers"][0]["args"], json!(["probe", "wait"]));
-        let guarded = object(&Wanted { role: Role::ServeWithToken("t".into()), ..wanted(false, true) }, "i");
-        assert_eq!(guarded["spec"]["containers"][0]["args"], json!(["probe", "serve", "--token", "t"]));
-        assert_eq!(guarded["spec"]["containers"][0]["ports"][0]["containerPort"], PORT);
+        assert_eq!(
+            (
+                &on_node["spec"]["nodeName"],
+                &on_node["spec"]["hostNetwork"]
+            ),
+            (&json!("n"), &json!(true))
+        );
+        assert_eq!(
+            on_node["spec"]["containers"][0]["args"],
+            json!(["probe", "wait"])
+        );
+        let guarded = object(
+            &Wanted {
+                role: Role::ServeWithToken("t".into()),
+                ..wanted(false, true)
+            },
+            "i",
+        );
+        assert_eq!(
+            guarded["spec"]["containers"][0]["args"],
+            json!(["probe", "serve", "--token", "t"])
+        );
+        assert_eq!(
+            guarded["spec"]["containers"][0]["ports"][0]["containerPort"],
+            PORT
+        );
     }
 
     #[test]
     fn a_pod_that_is_not_ready_says_why() {
-        let pod = |status: Value| serde_json::from_value::<Pod>(json!({ "metadata": {}, "status": status })).unwrap();
+        let pod = |status: Value| {
+            serde_json::from_value::<Pod>(json!({ "metadata": {}, "status": status })).unwrap()
+        };
         let refused = pod(json!({ "phase": "Pending", "conditions": [
             { "type": "Ready", "status": "False" },
             { "type": "liqo.io/Offloaded", "status": "False", "reason": "OfferExceeded", "message": "there is no cpu left" },
         ] }));
         assert_eq!(why(&refused), "OfferExceeded: there is no cpu left");
-        let pulling =
-            pod(json!({ "containerStatuses": [{ "name": "c", "image": "", "imageID": "", "ready": false, "restartCount": 0,
-            "state": { "waiting": { "reason": "ErrImagePull", "message": "no such image" } } }] }));
+        let pulling = pod(
+            json!({ "containerStatuses": [{ "name": "c", "image": "", "imageID": "", "ready": false, "restartCount": 0,
+            "state": { "waiting": { "reason": "ErrImagePull", "message": "no such image" } } }] }),
+        );
         assert_eq!(why(&pulling), "ErrImagePull: no such image");
     }
 }

@@ -41,7 +41,8 @@ pub struct Stage {
     over_at: i64,
     keep: bool,
     created: Mutex<Vec<(Cluster, String)>>,
-    /// Create requests. They finish even if nobody waits for them: a namespace that is created after its deletion would stay.
+    /// Create requests. They finish even if nobody waits for them: a namespace that is created
+    /// after its deletion would stay.
     creating: Mutex<JoinSet<()>>,
 }
 
@@ -58,14 +59,29 @@ impl Stage {
     pub fn new(limit: Duration, keep: bool) -> Self {
         let mut random = rand::rng();
         // Letters that form no words.
-        let suffix = (0..5).map(|_| char::from(b"bcdfghjkmnpqrstvwxz2456789"[random.random_range(0..26)])).collect();
-        let lasts = if keep { Duration::ZERO } else { limit + CLEANUP_TIMEOUT };
-        let over_at = Timestamp::now().as_second().saturating_add(i64::try_from(lasts.as_secs()).unwrap_or(i64::MAX));
-        Self { suffix, over_at, keep, created: Mutex::default(), creating: Mutex::default() }
+        let suffix = (0..5)
+            .map(|_| char::from(b"bcdfghjkmnpqrstvwxz2456789"[random.random_range(0..26)]))
+            .collect();
+        let lasts = if keep {
+            Duration::ZERO
+        } else {
+            limit + CLEANUP_TIMEOUT
+        };
+        let over_at = Timestamp::now()
+            .as_second()
+            .saturating_add(i64::try_from(lasts.as_secs()).unwrap_or(i64::MAX));
+        Self {
+            suffix,
+            over_at,
+            keep,
+            created: Mutex::default(),
+            creating: Mutex::default(),
+        }
     }
 
-    /// Runs `work` until it is done, the time limit is over, or the user interrupts it. Then removes everything that was created, whatever
-    /// the outcome. The result lists what could not be removed.
+    /// Runs `work` until it is done, the time limit is over, or the user interrupts it. Then
+    /// removes everything that was created, whatever the outcome. The result lists what could not
+    /// be removed.
     pub async fn play<T>(
         &self,
         limit: Duration,
@@ -81,9 +97,15 @@ impl Stage {
         };
         if self.keep {
             for (cluster, namespace) in self.created.lock().iter() {
-                progress.line(&format!("Namespace {namespace} of {} is kept.", cluster.context));
+                progress.line(&format!(
+                    "Namespace {namespace} of {} is kept.",
+                    cluster.context
+                ));
             }
-            return Ok(Played { found: outcome?, left: Vec::new() });
+            return Ok(Played {
+                found: outcome?,
+                left: Vec::new(),
+            });
         }
         let left = self.remove(progress, CLEANUP_TIMEOUT / 2).await;
         match outcome {
@@ -93,10 +115,20 @@ impl Stage {
         }
     }
 
-    /// Creates a namespace with this prefix. Pods in a privileged one may use the network of their node.
-    pub async fn namespace(&self, cluster: &Cluster, name: &str, privileged: bool) -> anyhow::Result<String> {
+    /// Creates a namespace with this prefix. Pods in a privileged one may use the network of their
+    /// node.
+    pub async fn namespace(
+        &self,
+        cluster: &Cluster,
+        name: &str,
+        privileged: bool,
+    ) -> anyhow::Result<String> {
         let name = format!("{name}-{}", self.suffix);
-        let level = if privileged { "privileged" } else { "restricted" };
+        let level = if privileged {
+            "privileged"
+        } else {
+            "restricted"
+        };
         let object = json!({
             "metadata": { "name": name, "labels": { RUN_ENDS_AT: self.over_at.to_string(), "pod-security.kubernetes.io/enforce": level } },
         });
@@ -108,11 +140,15 @@ impl Stage {
             // Nobody listens after an interruption.
             let _ = sender.send(api.create(&PostParams::default(), &object).await);
         });
-        answer.await.context("the request was cancelled")?.doing(format!("create namespace {name}"))?;
+        answer
+            .await
+            .context("the request was cancelled")?
+            .doing(format!("create namespace {name}"))?;
         Ok(name)
     }
 
-    /// Creates a namespace in the home cluster, whose pods may run at the selected peers; waits until it exists there.
+    /// Creates a namespace in the home cluster, whose pods may run at the selected peers; waits
+    /// until it exists there.
     pub async fn offloaded_namespace(
         &self,
         home: &Cluster,
@@ -124,7 +160,12 @@ impl Stage {
         let namespace = self.namespace(home, name, false).await?;
         let clusters = selector.map(offload::Clusters::Matching);
         let strategy = Some(PodOffloadingStrategy::LocalAndRemote);
-        let options = offload::Options { strategy, clusters, timeout, ..offload::Options::default() };
+        let options = offload::Options {
+            strategy,
+            clusters,
+            timeout,
+            ..offload::Options::default()
+        };
         let offloaded = offload::offload(home, &namespace, &options, progress).await;
         offloaded.context("cannot offload the namespace of the run, so none of its pods can run in other clusters")
     }
@@ -139,14 +180,23 @@ impl Stage {
             return Vec::new();
         }
         progress.started(REMOVING);
-        let words = |cluster: &Cluster, namespace: &str| format!("namespace {namespace} of {}", cluster.context);
-        let still: Mutex<BTreeSet<String>> =
-            Mutex::new(created.iter().map(|(cluster, namespace)| words(cluster, namespace)).collect());
+        let words = |cluster: &Cluster, namespace: &str| {
+            format!("namespace {namespace} of {}", cluster.context)
+        };
+        let still: Mutex<BTreeSet<String>> = Mutex::new(
+            created
+                .iter()
+                .map(|(cluster, namespace)| words(cluster, namespace))
+                .collect(),
+        );
         let show = |gone: Option<String>| {
             let mut still = still.lock();
             still.retain(|one| Some(one) != gone.as_ref());
             if !still.is_empty() {
-                progress.message(REMOVING, &still.iter().cloned().collect::<Vec<_>>().join(", "));
+                progress.message(
+                    REMOVING,
+                    &still.iter().cloned().collect::<Vec<_>>().join(", "),
+                );
             }
         };
         show(None);
@@ -154,7 +204,9 @@ impl Stage {
         let removing = created.iter().map(|(cluster, namespace)| async move {
             let removed = gone(cluster, namespace, timeout).await;
             show(Some(words(cluster, namespace)));
-            removed.err().map(|error| format!("{} was not removed: {error:#}", words(cluster, namespace)))
+            removed
+                .err()
+                .map(|error| format!("{} was not removed: {error:#}", words(cluster, namespace)))
         });
         let left: Vec<String> = join_all(removing).await.into_iter().flatten().collect();
         if left.is_empty() {
@@ -174,9 +226,15 @@ async fn gone(cluster: &Cluster, namespace: &str, timeout: Duration) -> anyhow::
         timeout,
         |_| {},
         || async {
-            match api.get_metadata_opt(namespace).await.doing(format!("read namespace {namespace}"))? {
+            match api
+                .get_metadata_opt(namespace)
+                .await
+                .doing(format!("read namespace {namespace}"))?
+            {
                 None => return Ok(Poll::Done(())),
-                Some(left) if left.metadata.deletion_timestamp.is_none() => delete(cluster, namespace).await?,
+                Some(left) if left.metadata.deletion_timestamp.is_none() => {
+                    delete(cluster, namespace).await?;
+                }
                 Some(_) => {}
             }
             Ok(Poll::NotYet(format!("namespace {namespace}")))
@@ -192,14 +250,31 @@ pub async fn sweep(clusters: &[Cluster]) -> anyhow::Result<()> {
     for cluster in clusters {
         let api: Api<Namespace> = Api::all(cluster.client.clone());
         let labelled = ListParams::default().labels(RUN_ENDS_AT);
-        for left in api.list_metadata(&labelled).await.doing("list what earlier runs left")?.items {
-            let over_at = left.labels().get(RUN_ENDS_AT).and_then(|text| text.parse::<i64>().ok());
+        for left in api
+            .list_metadata(&labelled)
+            .await
+            .doing("list what earlier runs left")?
+            .items
+        {
+            let over_at = left
+                .labels()
+                .get(RUN_ENDS_AT)
+                .and_then(|text| text.parse::<i64>().ok());
             if over_at.is_some_and(|over_at| over_at <= now) {
-                failures.extend(delete(cluster, &left.name_any()).await.err().map(|error| format!("{error:#}")));
+                failures.extend(
+                    delete(cluster, &left.name_any())
+                        .await
+                        .err()
+                        .map(|error| format!("{error:#}")),
+                );
             }
         }
     }
-    ensure!(failures.is_empty(), "cannot remove what earlier runs left: {}", failures.join("; "));
+    ensure!(
+        failures.is_empty(),
+        "cannot remove what earlier runs left: {}",
+        failures.join("; ")
+    );
     Ok(())
 }
 
@@ -207,7 +282,10 @@ async fn delete(cluster: &Cluster, namespace: &str) -> anyhow::Result<()> {
     let api: Api<Namespace> = Api::all(cluster.client.clone());
     match api.delete(namespace, &DeleteParams::background()).await {
         Err(error) if is_absent(&error) => Ok(()),
-        deleted => deleted.map(drop).doing(format!("delete namespace {namespace} of {}", cluster.context)),
+        deleted => deleted.map(drop).doing(format!(
+            "delete namespace {namespace} of {}",
+            cluster.context
+        )),
     }
 }
 
@@ -221,8 +299,8 @@ mod tests {
     use super::*;
     use crate::cluster::Access;
 
-    /// An API server that only knows namespaces. Creating one takes a while; some cannot be deleted, and for each
-    /// the first deletion fails.
+    /// An API server that only knows namespaces. Creating one takes a while; some cannot be
+    /// deleted, and for each the first deletion fails.
     fn server(stubborn: &'static str) -> (Cluster, Arc<Mutex<BTreeSet<String>>>) {
         let there: Arc<Mutex<BTreeSet<String>>> = Arc::default();
         let (namespaces, tried) = (there.clone(), Arc::new(Mutex::new(BTreeSet::new())));
@@ -230,11 +308,18 @@ mod tests {
             let (namespaces, tried) = (namespaces.clone(), tried.clone());
             async move {
                 let (parts, body) = request.into_parts();
-                let name = parts.uri.path().rsplit('/').next().unwrap_or_default().to_owned();
+                let name = parts
+                    .uri
+                    .path()
+                    .rsplit('/')
+                    .next()
+                    .unwrap_or_default()
+                    .to_owned();
                 let mut found = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } });
                 let mut code = 200;
                 if parts.method == Method::POST {
-                    let object: Namespace = serde_json::from_slice(&body.collect_bytes().await?).unwrap();
+                    let object: Namespace =
+                        serde_json::from_slice(&body.collect_bytes().await?).unwrap();
                     tokio::time::sleep(Duration::from_millis(200)).await;
                     namespaces.lock().insert(object.name_any());
                 } else if !namespaces.lock().contains(&name) {
@@ -248,16 +333,27 @@ mod tests {
                     }
                 }
                 if code != 200 {
-                    let reason = if code == 404 { "NotFound" } else { "InternalError" };
-                    found =
-                        json!({ "kind": "Status", "status": "Failure", "message": "not now", "reason": reason, "code": code });
+                    let reason = if code == 404 {
+                        "NotFound"
+                    } else {
+                        "InternalError"
+                    };
+                    found = json!({ "kind": "Status", "status": "Failure", "message": "not now", "reason": reason, "code": code });
                 }
                 let body = Body::from(serde_json::to_vec(&found).unwrap());
                 Ok::<_, kube::Error>(Response::builder().status(code).body(body).unwrap())
             }
         });
         let client = Client::new(service, "default");
-        (Cluster { client, access: Access::default(), context: "rome".into(), server: "https://rome".into() }, there)
+        (
+            Cluster {
+                client,
+                access: Access::default(),
+                context: "rome".into(),
+                server: "https://rome".into(),
+            },
+            there,
+        )
     }
 
     #[tokio::test]
@@ -266,11 +362,15 @@ mod tests {
         let stage = Stage::new(Duration::from_secs(1), false);
         let first = stage.namespace(&cluster, "first", false).await.unwrap();
         stage.namespace(&cluster, "second", false).await.unwrap();
-        let left = stage.remove(&Progress::silent(), Duration::from_secs(1)).await;
+        let left = stage
+            .remove(&Progress::silent(), Duration::from_secs(1))
+            .await;
         assert_eq!(*there.lock(), BTreeSet::from([first.clone()]));
         assert_eq!(left.len(), 1);
         assert!(
-            left[0].contains(&first) && left[0].contains("of rome was not removed") && left[0].contains("not now"),
+            left[0].contains(&first)
+                && left[0].contains("of rome was not removed")
+                && left[0].contains("not now"),
             "{left:?}"
         );
     }
@@ -279,9 +379,18 @@ mod tests {
     async fn a_namespace_that_was_just_being_made_is_removed_too() {
         let (cluster, there) = server("none");
         let stage = Stage::new(Duration::from_mins(1), false);
-        let played = stage.play(Duration::from_millis(50), &Progress::silent(), stage.namespace(&cluster, "late", false)).await;
+        let played = stage
+            .play(
+                Duration::from_millis(50),
+                &Progress::silent(),
+                stage.namespace(&cluster, "late", false),
+            )
+            .await;
         let error = played.unwrap_err().to_string();
-        assert!(error.contains("not finished") && !error.contains("not removed"), "{error}");
+        assert!(
+            error.contains("not finished") && !error.contains("not removed"),
+            "{error}"
+        );
         assert!(there.lock().is_empty());
     }
 }

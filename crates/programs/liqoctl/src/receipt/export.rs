@@ -1,4 +1,5 @@
-//! Receipts for whoever writes the invoice: one line for each resource of each pool, or for each currency of a summary.
+//! Receipts for whoever writes the invoice: one line for each resource of each pool, or for each
+//! currency of a summary.
 
 use liqo_api::{ClusterId, Money, ReceiptLine, ReceiptPhase, ReceiptPool};
 use liqo_quantity::{AmountSeconds, priced_unit};
@@ -7,7 +8,8 @@ use serde::Serialize;
 use super::Found;
 use crate::parties::Role;
 
-/// One line of an invoice. That of a summary has neither pool nor resource, and the cost of everything in its currency.
+/// One line of an invoice. That of a summary has neither pool nor resource, and the cost of
+/// everything in its currency.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Line {
@@ -33,12 +35,19 @@ pub struct Line {
 
 /// The lines of all receipts that are valid.
 pub fn lines(found: &[Found]) -> Vec<Line> {
-    found.iter().filter(|one| one.fault.is_none()).flat_map(of).collect()
+    found
+        .iter()
+        .filter(|one| one.fault.is_none())
+        .flat_map(of)
+        .collect()
 }
 
 fn of(one: &Found) -> Vec<Line> {
     let statement = &one.receipt.spec.statement;
-    let line = |(pool, version): (&str, u32), resource: &str, line: &ReceiptLine, currency: Option<&String>| Line {
+    let line = |(pool, version): (&str, u32),
+                resource: &str,
+                line: &ReceiptLine,
+                currency: Option<&String>| Line {
         receipt: one.name.clone(),
         contract: statement.contract.clone(),
         provider: statement.provider.clone(),
@@ -52,19 +61,38 @@ fn of(one: &Found) -> Vec<Line> {
         version,
         resource: resource.to_owned(),
         amount_seconds: line.amount_seconds,
-        unit: if resource.is_empty() { String::new() } else { priced_unit(resource).to_string() },
+        unit: if resource.is_empty() {
+            String::new()
+        } else {
+            priced_unit(resource).to_string()
+        },
         rate: line.rate,
         cost: line.cost,
         currency: currency.cloned(),
     };
     if statement.is_summary {
         let of_currency = |(currency, total): (&String, &Money)| {
-            line(("", 0), "", &ReceiptLine { cost: Some(*total), ..ReceiptLine::default() }, Some(currency))
+            line(
+                ("", 0),
+                "",
+                &ReceiptLine {
+                    cost: Some(*total),
+                    ..ReceiptLine::default()
+                },
+                Some(currency),
+            )
         };
         return statement.totals.iter().map(of_currency).collect();
     }
     let of_pool = |pool: &ReceiptPool| -> Vec<Line> {
-        let of = |(name, used): (&String, &ReceiptLine)| line((&pool.pool, pool.version), name, used, pool.currency.as_ref());
+        let of = |(name, used): (&String, &ReceiptLine)| {
+            line(
+                (&pool.pool, pool.version),
+                name,
+                used,
+                pool.currency.as_ref(),
+            )
+        };
         pool.resources.iter().map(of).collect()
     };
     statement.pools.iter().flat_map(of_pool).collect()
@@ -96,14 +124,25 @@ pub fn csv(lines: &[Line]) -> String {
         ];
         fields.map(|field| quoted(&field)).join(",")
     });
-    std::iter::once(header.to_owned()).chain(rows).collect::<Vec<_>>().join("\r\n")
+    std::iter::once(header.to_owned())
+        .chain(rows)
+        .collect::<Vec<_>>()
+        .join("\r\n")
 }
 
 /// Peers choose some texts, and spreadsheets run a text that begins like a formula.
 fn quoted(field: &str) -> String {
-    let harmless = if field.starts_with(['=', '+', '-', '@', '\t', '\r']) { format!("'{field}") } else { field.to_owned() };
+    let harmless = if field.starts_with(['=', '+', '-', '@', '\t', '\r']) {
+        format!("'{field}")
+    } else {
+        field.to_owned()
+    };
     let plain = !harmless.contains(['"', ',', '\n', '\r']);
-    if plain { harmless } else { format!("\"{}\"", harmless.replace('"', "\"\"")) }
+    if plain {
+        harmless
+    } else {
+        format!("\"{}\"", harmless.replace('"', "\"\""))
+    }
 }
 
 #[cfg(test)]
@@ -113,7 +152,15 @@ mod tests {
 
     fn found(receipt: liqo_api::Receipt) -> Found {
         let (peer, name, phase) = ("rome".to_owned(), "r".to_owned(), ReceiptPhase::Signed);
-        Found { peer, role: Role::Provider, is_kept: false, name, phase, fault: None, receipt }
+        Found {
+            peer,
+            role: Role::Provider,
+            is_kept: false,
+            name,
+            phase,
+            fault: None,
+            receipt,
+        }
     }
 
     #[test]
@@ -126,7 +173,8 @@ mod tests {
         let rows: Vec<&str> = text.split("\r\n").collect();
         assert_eq!(rows.len(), 3);
         assert!(
-            rows[0].split(',').count() == rows[1].split(',').count() && rows[1].ends_with(",gold,1,cpu,7200,core,0.04,0.08,EUR"),
+            rows[0].split(',').count() == rows[1].split(',').count()
+                && rows[1].ends_with(",gold,1,cpu,7200,core,0.04,0.08,EUR"),
             "{text}"
         );
         assert!(rows[2].ends_with(",pods,3600,piece,,,EUR"), "{text}");
@@ -137,11 +185,18 @@ mod tests {
         let (_, _, mut receipt) = signed();
         let statement = &mut receipt.spec.statement;
         (statement.is_summary, statement.pools) = (true, Vec::new());
-        statement.totals.insert("credits".into(), "3".parse().unwrap());
+        statement
+            .totals
+            .insert("credits".into(), "3".parse().unwrap());
         let one = found(receipt);
         let text = csv(&lines(&[one]));
         let rows: Vec<&str> = text.split("\r\n").collect();
-        assert!(rows.len() == 3 && rows[1].ends_with(",,0,,0,,,0.08,EUR") && rows[2].ends_with(",,3,credits"), "{text}");
+        assert!(
+            rows.len() == 3
+                && rows[1].ends_with(",,0,,0,,,0.08,EUR")
+                && rows[2].ends_with(",,3,credits"),
+            "{text}"
+        );
     }
 
     #[test]

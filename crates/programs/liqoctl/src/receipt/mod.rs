@@ -1,7 +1,7 @@
 //! `liqoctl receipt`: what was used in each period of a contract, and what it costs.
 //!
-//! A provider has its receipts in tenant namespaces, a consumer has copies in its provider namespaces; those of ended peerings are in
-//! Liqo's namespace. `verify` needs no cluster.
+//! A provider has its receipts in tenant namespaces, a consumer has copies in its provider
+//! namespaces; those of ended peerings are in Liqo's namespace. `verify` needs no cluster.
 
 mod export;
 mod text;
@@ -40,7 +40,11 @@ pub struct Found {
 }
 
 /// All receipts of this cluster (its ID), or those with one peer, the oldest first.
-pub async fn list(cluster: &Cluster, own: &ClusterId, of: Option<&ForeignCluster>) -> anyhow::Result<Vec<Found>> {
+pub async fn list(
+    cluster: &Cluster,
+    own: &ClusterId,
+    of: Option<&ForeignCluster>,
+) -> anyhow::Result<Vec<Found>> {
     let all = parties::list(cluster, of, "receipts").await?;
     let mut found: Vec<Found> = all.into_iter().map(|receipt| found(own, receipt)).collect();
     found.sort_by(|one, other| order(one).cmp(&order(other)));
@@ -53,17 +57,48 @@ pub fn answer_delay(config: &ClusterConfig) -> Seconds {
 }
 
 fn order(one: &Found) -> (&str, Role, i64, &str) {
-    (&one.peer, one.role, one.receipt.spec.statement.period.start.0.as_second(), &one.name)
+    (
+        &one.peer,
+        one.role,
+        one.receipt.spec.statement.period.start.0.as_second(),
+        &one.name,
+    )
 }
 
-fn found(own: &ClusterId, OfPeer { id, peer, role, is_kept, name, object: receipt }: OfPeer<Receipt>) -> Found {
+fn found(
+    own: &ClusterId,
+    OfPeer {
+        id,
+        peer,
+        role,
+        is_kept,
+        name,
+        object: receipt,
+    }: OfPeer<Receipt>,
+) -> Found {
     let own = own.clone();
     let parties = match role {
-        Role::Provider => ReceiptParties { provider: own, consumer: id },
-        Role::Consumer => ReceiptParties { provider: id, consumer: own },
+        Role::Provider => ReceiptParties {
+            provider: own,
+            consumer: id,
+        },
+        Role::Consumer => ReceiptParties {
+            provider: id,
+            consumer: own,
+        },
     };
-    let fault = SignedReceipt::between(&parties, Claimed::new(&receipt)).err().map(|error| error.to_string());
-    Found { peer, role, is_kept, name, phase: answered_phase(&parties, Claimed::new(&receipt)), fault, receipt }
+    let fault = SignedReceipt::between(&parties, Claimed::new(&receipt))
+        .err()
+        .map(|error| error.to_string());
+    Found {
+        peer,
+        role,
+        is_kept,
+        name,
+        phase: answered_phase(&parties, Claimed::new(&receipt)),
+        fault,
+        receipt,
+    }
 }
 
 /// The receipt with this name. If this cluster is both sides of a contract, the provider's.
@@ -85,44 +120,108 @@ pub(crate) mod tests {
 
     /// A receipt that both sides signed.
     pub fn signed() -> (ClusterIdentity, ClusterIdentity, Receipt) {
-        let (provider, consumer) = (ClusterIdentity::generate().unwrap(), ClusterIdentity::generate().unwrap());
-        let prices = PriceList { currency: "EUR".into(), rates: [("cpu", "0.04".parse().unwrap())].into_iter().collect() };
-        let version = Version { version: 1, digest: "d".repeat(64), from: 0, prices: [("gold".to_owned(), prices)].into() };
+        let (provider, consumer) = (
+            ClusterIdentity::generate().unwrap(),
+            ClusterIdentity::generate().unwrap(),
+        );
+        let prices = PriceList {
+            currency: "EUR".into(),
+            rates: [("cpu", "0.04".parse().unwrap())].into_iter().collect(),
+        };
+        let version = Version {
+            version: 1,
+            digest: "d".repeat(64),
+            from: 0,
+            prices: [("gold".to_owned(), prices)].into(),
+        };
         let id = "0123456789abcdef0123456789abcdef".to_owned();
-        let contract =
-            Contract { id, provider: provider.id().clone(), consumer: consumer.id().clone(), versions: vec![version], end: None };
+        let contract = Contract {
+            id,
+            provider: provider.id().clone(),
+            consumer: consumer.id().clone(),
+            versions: vec![version],
+            end: None,
+        };
         let usage = Usage::read("u gold 1767225600 1767229200 cpu=2,pods=1\n").unwrap();
-        let statement = contract.receipt(Period::at(1_767_225_600, 3600), &usage).unwrap();
+        let statement = contract
+            .receipt(Period::at(1_767_225_600, 3600), &usage)
+            .unwrap();
         let document = SignedReceipt::compose(&provider, &statement).unwrap();
-        let signature = SignedReceipt::read(&document).unwrap().countersign(&consumer);
-        let mut receipt =
-            Receipt::new("receipt-01234567-202601010000", ReceiptSpec { document, statement, countersignature: None });
-        receipt.status =
-            Some(ReceiptStatus { phase: ReceiptPhase::Signed, signature: Some(signature), ..ReceiptStatus::default() });
+        let signature = SignedReceipt::read(&document)
+            .unwrap()
+            .countersign(&consumer);
+        let mut receipt = Receipt::new(
+            "receipt-01234567-202601010000",
+            ReceiptSpec {
+                document,
+                statement,
+                countersignature: None,
+            },
+        );
+        receipt.status = Some(ReceiptStatus {
+            phase: ReceiptPhase::Signed,
+            signature: Some(signature),
+            ..ReceiptStatus::default()
+        });
         (provider, consumer, receipt)
     }
 
     fn found_at(namespace: &str, own: &ClusterId, receipt: Receipt) -> Found {
         let (id, role) = parties::role_of(namespace).unwrap();
         let name = receipt.metadata.name.clone().unwrap();
-        found(own, OfPeer { id, peer: "rome".to_owned(), role, is_kept: false, name, object: receipt })
+        found(
+            own,
+            OfPeer {
+                id,
+                peer: "rome".to_owned(),
+                role,
+                is_kept: false,
+                name,
+                object: receipt,
+            },
+        )
     }
 
     #[test]
     fn a_receipt_between_other_clusters_is_neither_signed_nor_exported() {
         let (provider, consumer, receipt) = signed();
-        let real = found_at(&liqo_api::tenant_namespace(consumer.id()), provider.id(), receipt.clone());
-        let copy = found_at(&liqo_api::provider_namespace(provider.id()), consumer.id(), receipt.clone());
-        assert!([&real, &copy].iter().all(|one| one.phase == ReceiptPhase::Signed && one.fault.is_none()));
+        let real = found_at(
+            &liqo_api::tenant_namespace(consumer.id()),
+            provider.id(),
+            receipt.clone(),
+        );
+        let copy = found_at(
+            &liqo_api::provider_namespace(provider.id()),
+            consumer.id(),
+            receipt.clone(),
+        );
+        assert!(
+            [&real, &copy]
+                .iter()
+                .all(|one| one.phase == ReceiptPhase::Signed && one.fault.is_none())
+        );
 
         let other = ClusterIdentity::generate().unwrap();
-        let foreign = found_at(&liqo_api::provider_namespace(provider.id()), other.id(), receipt.clone());
+        let foreign = found_at(
+            &liqo_api::provider_namespace(provider.id()),
+            other.id(),
+            receipt.clone(),
+        );
         let mut changed = receipt;
-        changed.spec.statement.totals.insert("EUR".to_owned(), "1000000".parse().unwrap());
-        let changed = found_at(&liqo_api::provider_namespace(provider.id()), consumer.id(), changed);
+        changed
+            .spec
+            .statement
+            .totals
+            .insert("EUR".to_owned(), "1000000".parse().unwrap());
+        let changed = found_at(
+            &liqo_api::provider_namespace(provider.id()),
+            consumer.id(),
+            changed,
+        );
         for one in [foreign, changed] {
             assert!(
-                one.phase == ReceiptPhase::Pending && table(std::slice::from_ref(&one), GRACE).contains("Invalid"),
+                one.phase == ReceiptPhase::Pending
+                    && table(std::slice::from_ref(&one), GRACE).contains("Invalid"),
                 "{one:?}"
             );
             assert!(show(&one).contains("is not valid") && lines(&[one]).is_empty());
@@ -132,9 +231,21 @@ pub(crate) mod tests {
     #[test]
     fn a_receipt_is_found_by_its_name() {
         let (provider, consumer, receipt) = signed();
-        let one = found_at(&liqo_api::tenant_namespace(consumer.id()), provider.id(), receipt);
-        assert_eq!((one.peer.as_str(), one.role, one.phase), ("rome", Role::Provider, ReceiptPhase::Signed));
+        let one = found_at(
+            &liqo_api::tenant_namespace(consumer.id()),
+            provider.id(),
+            receipt,
+        );
+        assert_eq!(
+            (one.peer.as_str(), one.role, one.phase),
+            ("rome", Role::Provider, ReceiptPhase::Signed)
+        );
         assert!(choose(vec![one.clone()], "receipt-01234567-202601010000").is_ok());
-        assert!(choose(vec![one], "other").unwrap_err().to_string().contains("receipt list"));
+        assert!(
+            choose(vec![one], "other")
+                .unwrap_err()
+                .to_string()
+                .contains("receipt list")
+        );
     }
 }

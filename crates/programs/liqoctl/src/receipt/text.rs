@@ -31,11 +31,20 @@ fn period(statement: &ReceiptStatement) -> String {
 }
 
 fn totals(statement: &ReceiptStatement) -> String {
-    let all: Vec<String> = statement.totals.iter().map(|(currency, total)| format!("{total} {}", plain(currency))).collect();
-    if all.is_empty() { "-".to_owned() } else { all.join(", ") }
+    let all: Vec<String> = statement
+        .totals
+        .iter()
+        .map(|(currency, total)| format!("{total} {}", plain(currency)))
+        .collect();
+    if all.is_empty() {
+        "-".to_owned()
+    } else {
+        all.join(", ")
+    }
 }
 
-/// The table of `receipt list`. `answer_delay`: how long after a period this cluster has the receipt as a consumer.
+/// The table of `receipt list`. `answer_delay`: how long after a period this cluster has the
+/// receipt as a consumer.
 pub fn table(found: &[Found], answer_delay: Seconds) -> String {
     if found.is_empty() {
         let minutes = answer_delay.unsigned_abs().div_ceil(60);
@@ -57,41 +66,71 @@ pub fn table(found: &[Found], answer_delay: Seconds) -> String {
             one.name.clone(),
         ]
     });
-    output::table(&["PEER", "ROLE", "PERIOD", "PODS", "TOTAL", "STATE", "NAME"], rows)
+    output::table(
+        &["PEER", "ROLE", "PERIOD", "PODS", "TOTAL", "STATE", "NAME"],
+        rows,
+    )
 }
 
 fn state(one: &Found) -> String {
-    if one.fault.is_some() { "Invalid".to_owned() } else { format!("{:?}", one.phase) }
+    if one.fault.is_some() {
+        "Invalid".to_owned()
+    } else {
+        format!("{:?}", one.phase)
+    }
 }
 
 /// One receipt in words.
 pub fn show(one: &Found) -> String {
     let statement = &one.receipt.spec.statement;
     let mut lines = vec![
-        format!("Receipt {} of contract {}", one.name, plain(&statement.contract)),
+        format!(
+            "Receipt {} of contract {}",
+            one.name,
+            plain(&statement.contract)
+        ),
         format!("  provider  {}", statement.provider),
         format!("  consumer  {}", statement.consumer),
-        format!("  period    {} and {} seconds on", period(statement), statement.period.seconds),
+        format!(
+            "  period    {} and {} seconds on",
+            period(statement),
+            statement.period.seconds
+        ),
         format!("  pods      {}", statement.pods),
     ];
     for pool in &statement.pools {
-        lines.push(format!("  pool {}, version {} of the contract", plain(&pool.pool), pool.version));
+        lines.push(format!(
+            "  pool {}, version {} of the contract",
+            plain(&pool.pool),
+            pool.version
+        ));
         for (name, line) in &pool.resources {
             let price = match (line.rate, line.cost, &pool.currency) {
                 (Some(rate), Some(cost), Some(currency)) => {
                     let currency = plain(currency);
-                    format!(" at {rate} {currency} a {} and hour: {cost} {currency}", priced_unit(name))
+                    format!(
+                        " at {rate} {currency} a {} and hour: {cost} {currency}",
+                        priced_unit(name)
+                    )
                 }
                 _ => ", no price".to_owned(),
             };
-            lines.push(format!("    {}: {}{price}", plain(name), hours(name, line.amount_seconds)));
+            lines.push(format!(
+                "    {}: {}{price}",
+                plain(name),
+                hours(name, line.amount_seconds)
+            ));
         }
     }
     if statement.is_summary {
         lines.push("  a summary: the lines of its pools would take too much space".to_owned());
     }
     lines.push(format!("  total     {}", totals(statement)));
-    lines.push(format!("  entries   {}, SHA-256 {}", statement.entries, plain(&statement.digest)));
+    lines.push(format!(
+        "  entries   {}, SHA-256 {}",
+        statement.entries,
+        plain(&statement.digest)
+    ));
     if one.is_kept {
         lines.push("  The peering has ended.".to_owned());
     }
@@ -106,20 +145,35 @@ pub fn show(one: &Found) -> String {
 }
 
 fn answer(phase: ReceiptPhase, status: Option<&ReceiptStatus>) -> String {
-    let message = plain(status.and_then(|status| status.message.as_deref()).unwrap_or_default());
+    let message = plain(
+        status
+            .and_then(|status| status.message.as_deref())
+            .unwrap_or_default(),
+    );
     match phase {
-        ReceiptPhase::Pending => return "  The provider signed it; the consumer has not compared it yet.".to_owned(),
+        ReceiptPhase::Pending => {
+            return "  The provider signed it; the consumer has not compared it yet.".to_owned();
+        }
         ReceiptPhase::Signed => return format!("  Both signed it: {message}."),
         ReceiptPhase::Disputed => {}
     }
     let mut lines = vec![format!("  The consumer disputes it: {message}.")];
     let dispute = status.and_then(|status| status.dispute.as_ref());
     for pod in dispute.iter().flat_map(|dispute| &dispute.pods) {
-        let counts = format!("provider {} s, consumer {} s", pod.provider_seconds, pod.consumer_seconds);
-        lines.push(format!("    {}: {counts}: {}", plain(&pod.uid), plain(&pod.message)));
+        let counts = format!(
+            "provider {} s, consumer {} s",
+            pod.provider_seconds, pod.consumer_seconds
+        );
+        lines.push(format!(
+            "    {}: {counts}: {}",
+            plain(&pod.uid),
+            plain(&pod.message)
+        ));
     }
     if let Some(dispute) = dispute {
-        let more = dispute.number.saturating_sub(u64::try_from(dispute.pods.len()).unwrap_or(u64::MAX));
+        let more = dispute
+            .number
+            .saturating_sub(u64::try_from(dispute.pods.len()).unwrap_or(u64::MAX));
         if more > 0 {
             lines.push(format!("    and {more} more pods"));
         }
@@ -139,7 +193,15 @@ mod tests {
         let (_, _, receipt) = signed();
         let name = receipt.metadata.name.clone().unwrap();
         let phase = ReceiptPhase::Signed;
-        Found { peer: "rome".into(), role: Role::Provider, is_kept: false, name, phase, fault: None, receipt }
+        Found {
+            peer: "rome".into(),
+            role: Role::Provider,
+            is_kept: false,
+            name,
+            phase,
+            fault: None,
+            receipt,
+        }
     }
 
     #[test]
@@ -155,12 +217,18 @@ mod tests {
             assert!(text.contains(part), "{part}\n{text}");
         }
         let table = table(&[found()], 0);
-        assert!(table.contains("2026-01-01T00:00:00Z") && table.contains("0.08 EUR") && table.contains("Signed"), "{table}");
+        assert!(
+            table.contains("2026-01-01T00:00:00Z")
+                && table.contains("0.08 EUR")
+                && table.contains("Signed"),
+            "{table}"
+        );
     }
 
     #[test]
     fn a_consumer_without_a_receipt_reads_when_the_first_one_comes() {
-        let mut config = liqo_api::ClusterConfig::new("liqo", liqo_api::ClusterConfigSpec::default());
+        let mut config =
+            liqo_api::ClusterConfig::new("liqo", liqo_api::ClusterConfigSpec::default());
         assert!(table(&[], answer_delay(&config)).contains("at the consumer 6 minutes later"));
         config.spec.metering.clock_tolerance_seconds = 30;
         assert!(table(&[], answer_delay(&config)).contains("at the consumer 2 minutes later"));
@@ -168,22 +236,40 @@ mod tests {
 
     #[test]
     fn a_dispute_names_the_pods() {
-        let mut one = Found { phase: ReceiptPhase::Disputed, ..found() };
-        let pod = DisputedPod { uid: "u".into(), provider_seconds: 9, consumer_seconds: 8, message: "too long".into() };
+        let mut one = Found {
+            phase: ReceiptPhase::Disputed,
+            ..found()
+        };
+        let pod = DisputedPod {
+            uid: "u".into(),
+            provider_seconds: 9,
+            consumer_seconds: 8,
+            message: "too long".into(),
+        };
         one.receipt.status = Some(ReceiptStatus {
             phase: ReceiptPhase::Disputed,
             message: Some("one pod differs".into()),
-            dispute: Some(Dispute { number: 3, pods: vec![pod] }),
+            dispute: Some(Dispute {
+                number: 3,
+                pods: vec![pod],
+            }),
             ..ReceiptStatus::default()
         });
         let text = show(&one);
-        assert!(text.contains("u: provider 9 s, consumer 8 s: too long") && text.contains("and 2 more pods"), "{text}");
+        assert!(
+            text.contains("u: provider 9 s, consumer 8 s: too long")
+                && text.contains("and 2 more pods"),
+            "{text}"
+        );
     }
 
     #[test]
     fn amounts_are_rounded_to_be_read() {
         assert_eq!(hours("cpu", "1".parse().unwrap()), "0.000 core-hours");
-        assert_eq!(hours("memory", "3865470566400".parse().unwrap()), "1 GiB-hours");
+        assert_eq!(
+            hours("memory", "3865470566400".parse().unwrap()),
+            "1 GiB-hours"
+        );
         assert_eq!(hours("pods", "1800".parse().unwrap()), "0.5 hours");
     }
 }

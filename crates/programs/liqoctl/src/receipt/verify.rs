@@ -19,26 +19,36 @@ pub struct Verdict {
     pub faults: Vec<String>,
 }
 
-/// Checks the receipts in files, as `kubectl get receipt -o yaml` or `-o json` writes them. With several files, also that they contain
-/// the same signed bytes.
+/// Checks the receipts in files, as `kubectl get receipt -o yaml` or `-o json` writes them. With
+/// several files, also that they contain the same signed bytes.
 pub fn verify(files: &[PathBuf]) -> anyhow::Result<Vec<Verdict>> {
     let mut all = Vec::new();
     for file in files {
         all.push((file, read(file)?));
     }
-    let first = all.first().map(|(_, receipt)| receipt.spec.document.clone());
-    Ok(all.iter().map(|(file, receipt)| judge(file, receipt, first.as_deref())).collect())
+    let first = all
+        .first()
+        .map(|(_, receipt)| receipt.spec.document.clone());
+    Ok(all
+        .iter()
+        .map(|(file, receipt)| judge(file, receipt, first.as_deref()))
+        .collect())
 }
 
 fn read(file: &Path) -> anyhow::Result<Receipt> {
-    let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+    let text =
+        std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
     // JSON is YAML, too.
     serde_saphyr::from_str(&text).with_context(|| format!("{} contains no Receipt", file.display()))
 }
 
 fn judge(file: &Path, receipt: &Receipt, first: Option<&str>) -> Verdict {
     let name = receipt.metadata.name.clone().unwrap_or_default();
-    let mut verdict = Verdict { file: file.display().to_string(), name, ..Verdict::default() };
+    let mut verdict = Verdict {
+        file: file.display().to_string(),
+        name,
+        ..Verdict::default()
+    };
     let signed = match SignedReceipt::read(&receipt.spec.document) {
         Ok(signed) => signed,
         Err(error) => {
@@ -47,38 +57,68 @@ fn judge(file: &Path, receipt: &Receipt, first: Option<&str>) -> Verdict {
         }
     };
     if signed.statement != receipt.spec.statement {
-        verdict.faults.push("spec.statement differs from what the provider signed".to_owned());
+        verdict
+            .faults
+            .push("spec.statement differs from what the provider signed".to_owned());
     }
     verdict.faults.extend(contradiction(&signed.statement));
     let status = receipt.status.clone().unwrap_or_default();
     // The kept signature counts, whatever the consumer shows now.
-    let named = [("kept", &receipt.spec.countersignature), ("shown", &status.signature)];
-    for (place, signature) in named.into_iter().filter_map(|(place, signature)| Some((place, signature.as_ref()?))) {
+    let named = [
+        ("kept", &receipt.spec.countersignature),
+        ("shown", &status.signature),
+    ];
+    for (place, signature) in named
+        .into_iter()
+        .filter_map(|(place, signature)| Some((place, signature.as_ref()?)))
+    {
         match signed.check(signature) {
             Ok(()) => verdict.is_countersigned = true,
             Err(_) if verdict.is_countersigned => {}
-            Err(error) => verdict.faults.push(format!("the consumer's {place} signature is wrong: {error}")),
+            Err(error) => verdict.faults.push(format!(
+                "the consumer's {place} signature is wrong: {error}"
+            )),
         }
     }
-    if status.phase == ReceiptPhase::Signed && named.iter().all(|(_, signature)| signature.is_none()) {
-        verdict.faults.push("it says that the consumer signed, and has no signature".to_owned());
+    if status.phase == ReceiptPhase::Signed
+        && named.iter().all(|(_, signature)| signature.is_none())
+    {
+        verdict
+            .faults
+            .push("it says that the consumer signed, and has no signature".to_owned());
     }
-    let same = |text: &str| SignedReceipt::read(text).ok().map(|other| other.envelope.payload);
+    let same = |text: &str| {
+        SignedReceipt::read(text)
+            .ok()
+            .map(|other| other.envelope.payload)
+    };
     if first.is_some_and(|first| same(first) != Some(signed.envelope.payload.clone())) {
-        verdict.faults.push("the files contain different receipts".to_owned());
+        verdict
+            .faults
+            .push("the files contain different receipts".to_owned());
     }
     verdict
 }
 
 /// The verdicts as text. An error if something is wrong.
 pub fn verdict_text(verdicts: &[Verdict]) -> anyhow::Result<String> {
-    let faults: Vec<String> =
-        verdicts.iter().flat_map(|one| one.faults.iter().map(|fault| format!("{}: {fault}", one.file))).collect();
+    let faults: Vec<String> = verdicts
+        .iter()
+        .flat_map(|one| {
+            one.faults
+                .iter()
+                .map(|fault| format!("{}: {fault}", one.file))
+        })
+        .collect();
     if !faults.is_empty() {
         bail!("{}", faults.join("; "));
     }
     let line = |one: &Verdict| {
-        let who = if one.is_countersigned { "provider and consumer signed it" } else { "only the provider signed it" };
+        let who = if one.is_countersigned {
+            "provider and consumer signed it"
+        } else {
+            "only the provider signed it"
+        };
         format!("{}: {} is valid, {who}", one.file, one.name)
     };
     Ok(verdicts.iter().map(line).collect::<Vec<_>>().join("\n"))
@@ -100,7 +140,11 @@ mod tests {
         let (_, _, receipt) = signed();
         let verdict = judge(Path::new("a"), &receipt, Some(&receipt.spec.document));
         assert!(verdict.faults.is_empty() && verdict.is_countersigned);
-        assert!(verdict_text(&[verdict]).unwrap().ends_with("provider and consumer signed it"));
+        assert!(
+            verdict_text(&[verdict])
+                .unwrap()
+                .ends_with("provider and consumer signed it")
+        );
     }
 
     #[test]
@@ -108,10 +152,20 @@ mod tests {
         assert!(faults(|receipt| receipt.spec.statement.pods = 9)[0].contains("spec.statement"));
         assert!(faults(|receipt| receipt.spec.document.truncate(20))[0].contains("envelope"));
         assert!(
-            faults(|receipt| receipt.status.as_mut().unwrap().signature.as_mut().unwrap().sig = "AAAA".into())[0]
+            faults(|receipt| receipt
+                .status
+                .as_mut()
+                .unwrap()
+                .signature
+                .as_mut()
+                .unwrap()
+                .sig = "AAAA".into())[0]
                 .contains("signature")
         );
-        assert!(faults(|receipt| receipt.status.as_mut().unwrap().signature = None)[0].contains("no signature"));
+        assert!(
+            faults(|receipt| receipt.status.as_mut().unwrap().signature = None)[0]
+                .contains("no signature")
+        );
         let (_, _, other) = signed();
         let (_, _, receipt) = signed();
         let verdict = judge(Path::new("b"), &receipt, Some(&other.spec.document));

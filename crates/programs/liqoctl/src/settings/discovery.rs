@@ -1,4 +1,5 @@
-//! `discovery.lan.*` and `discovery.autoPeering`: how clusters find each other, and with which of them peerings are automatic.
+//! `discovery.lan.*` and `discovery.autoPeering`: how clusters find each other, and with which of
+//! them peerings are automatic.
 
 use liqo_api::{Discovery, DiscoverySettings, PeerSelector, PeeringPolicySpec};
 
@@ -23,12 +24,22 @@ pub struct DiscoveryChanges {
 impl DiscoveryChanges {
     /// Takes a key of discovery.
     pub(super) fn set(&mut self, key: &str, value: &str) -> Result<(), SettingError> {
-        let bad = |key: &'static str| move |problem: String| SettingError::Value { key, value: value.to_owned(), problem };
+        let bad = |key: &'static str| {
+            move |problem: String| SettingError::Value {
+                key,
+                value: value.to_owned(),
+                problem,
+            }
+        };
         match key {
             LAN => self.lan = Some(boolean(value).map_err(bad(LAN))?),
             INTERFACES => self.interfaces = Some(interfaces(value).map_err(bad(INTERFACES))?),
             AUTO_PEERING => self.auto_peering = Some(ways(value).map_err(bad(AUTO_PEERING))?),
-            _ => return Err(SettingError::Key { key: key.to_owned() }),
+            _ => {
+                return Err(SettingError::Key {
+                    key: key.to_owned(),
+                });
+            }
         }
         Ok(())
     }
@@ -42,14 +53,23 @@ impl DiscoveryChanges {
         discovery
     }
 
-    /// The policy for automatic peerings with the settings applied. Other fields of an existing one stay.
+    /// The policy for automatic peerings with the settings applied. Other fields of an existing one
+    /// stay.
     pub(super) fn policy(&self, present: Option<PeeringPolicySpec>) -> Option<PeeringPolicySpec> {
-        let Some(ways) = &self.auto_peering else { return present };
+        let Some(ways) = &self.auto_peering else {
+            return present;
+        };
         if ways.is_empty() {
             return None;
         }
-        let mut policy = present.unwrap_or_else(|| PeeringPolicySpec { priority: PRIORITY, ..PeeringPolicySpec::default() });
-        policy.peers = PeerSelector { discovered_by: ways.clone(), ..policy.peers };
+        let mut policy = present.unwrap_or_else(|| PeeringPolicySpec {
+            priority: PRIORITY,
+            ..PeeringPolicySpec::default()
+        });
+        policy.peers = PeerSelector {
+            discovered_by: ways.clone(),
+            ..policy.peers
+        };
         policy.provide.token_required = false;
         policy.consume.automatic = true;
         Some(policy)
@@ -57,7 +77,9 @@ impl DiscoveryChanges {
 }
 
 fn list(text: &str) -> impl Iterator<Item = &str> {
-    let text = text.trim_start_matches(['{', '[']).trim_end_matches(['}', ']']);
+    let text = text
+        .trim_start_matches(['{', '['])
+        .trim_end_matches(['}', ']']);
     text.split(',').map(str::trim).filter(|one| !one.is_empty())
 }
 
@@ -65,7 +87,9 @@ fn interfaces(text: &str) -> Result<Vec<String>, String> {
     let fits = |name: &str| name.len() <= 15 && !name.contains(['/', ' ']);
     let all: Vec<String> = list(text).map(str::to_owned).collect();
     match all.iter().find(|name| !fits(name)) {
-        Some(name) => Err(format!("{name:?} is not the name of an interface, such as eth0")),
+        Some(name) => Err(format!(
+            "{name:?} is not the name of an interface, such as eth0"
+        )),
         None if all.len() > 16 => Err("at most 16 interfaces".to_owned()),
         None => Ok(all),
     }
@@ -74,7 +98,9 @@ fn interfaces(text: &str) -> Result<Vec<String>, String> {
 fn ways(text: &str) -> Result<Vec<Discovery>, String> {
     let way = |name: &str| match Discovery::of_label(&name.to_ascii_uppercase()) {
         Some(way @ (Discovery::LAN | Discovery::DNS)) => Ok(way),
-        _ => Err("it must be LAN, DNS, or both with a comma; empty to end automatic peering".to_owned()),
+        _ => Err(
+            "it must be LAN, DNS, or both with a comma; empty to end automatic peering".to_owned(),
+        ),
     };
     list(text).map(way).collect()
 }
@@ -105,19 +131,35 @@ mod tests {
     fn automatic_peering_is_a_policy_for_those_who_were_found_that_way() {
         assert_eq!(changes(&[]).policy(None), None);
         let mut policy = changes(&[(AUTO_PEERING, "lan")]).policy(None).unwrap();
-        assert_eq!((policy.peers.discovered_by.as_slice(), policy.priority), (&[Discovery::LAN][..], PRIORITY));
+        assert_eq!(
+            (policy.peers.discovered_by.as_slice(), policy.priority),
+            (&[Discovery::LAN][..], PRIORITY)
+        );
         assert!(policy.consume.automatic && !policy.provide.token_required);
         // What a person changed stays.
         policy.provide.percentage = 20;
-        let wider = changes(&[(AUTO_PEERING, "LAN,DNS")]).policy(Some(policy)).unwrap();
-        assert_eq!((wider.provide.percentage, wider.peers.discovered_by.len()), (20, 2));
+        let wider = changes(&[(AUTO_PEERING, "LAN,DNS")])
+            .policy(Some(policy))
+            .unwrap();
+        assert_eq!(
+            (wider.provide.percentage, wider.peers.discovered_by.len()),
+            (20, 2)
+        );
         assert_eq!(changes(&[(AUTO_PEERING, "")]).policy(Some(wider)), None);
     }
 
     #[test]
     fn values_that_cannot_work_are_refused() {
-        for (key, value) in [(LAN, "perhaps"), (INTERFACES, "a/b"), (AUTO_PEERING, "Manual"), (AUTO_PEERING, "all")] {
-            assert!(DiscoveryChanges::default().set(key, value).is_err(), "{key}={value}");
+        for (key, value) in [
+            (LAN, "perhaps"),
+            (INTERFACES, "a/b"),
+            (AUTO_PEERING, "Manual"),
+            (AUTO_PEERING, "all"),
+        ] {
+            assert!(
+                DiscoveryChanges::default().set(key, value).is_err(),
+                "{key}={value}"
+            );
         }
     }
 }

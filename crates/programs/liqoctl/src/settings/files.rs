@@ -16,7 +16,8 @@ pub(super) fn read(file: &Path, origin: &str) -> Result<Vec<Input>, SettingError
 }
 
 fn inputs(text: &str, origin: &str) -> Result<Vec<Input>, SettingError> {
-    let value: Value = serde_saphyr::from_str(text).map_err(|error| SettingError::File(error.to_string()))?;
+    let value: Value =
+        serde_saphyr::from_str(text).map_err(|error| SettingError::File(error.to_string()))?;
     let mut inputs = Vec::new();
     match &value {
         Value::Null => {}
@@ -26,9 +27,18 @@ fn inputs(text: &str, origin: &str) -> Result<Vec<Input>, SettingError> {
     Ok(inputs)
 }
 
-fn walk(path: &str, map: &Map<String, Value>, origin: &str, inputs: &mut Vec<Input>) -> Result<(), SettingError> {
+fn walk(
+    path: &str,
+    map: &Map<String, Value>,
+    origin: &str,
+    inputs: &mut Vec<Input>,
+) -> Result<(), SettingError> {
     for (name, value) in map {
-        let key = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+        let key = if path.is_empty() {
+            name.clone()
+        } else {
+            format!("{path}.{name}")
+        };
         // Helm passes `global` to every chart, and what is in it may be for others.
         let is_for_others = path == "global" && table::find(&key).is_none();
         match value {
@@ -37,10 +47,19 @@ fn walk(path: &str, map: &Map<String, Value>, origin: &str, inputs: &mut Vec<Inp
             Value::Object(inner) if table::has_parts(&key) => walk(&key, inner, origin, inputs)?,
             value => {
                 let row = table::find(&key).ok_or_else(|| unknown(&key))?;
-                let is_opaque = matches!(row.kind, Kind::Anything | Kind::Map | Kind::List) || !row.is_for_install();
-                let value = if is_opaque && !is_scalar_list(value) { meaning(value) } else { text(&key, value)? };
+                let is_opaque = matches!(row.kind, Kind::Anything | Kind::Map | Kind::List)
+                    || !row.is_for_install();
+                let value = if is_opaque && !is_scalar_list(value) {
+                    meaning(value)
+                } else {
+                    text(&key, value)?
+                };
                 if !(value.is_empty() && is_unset_when_empty(row)) {
-                    inputs.push(Input { origin: origin.to_owned(), key, value });
+                    inputs.push(Input {
+                        origin: origin.to_owned(),
+                        key,
+                        value,
+                    });
                 }
             }
         }
@@ -50,20 +69,30 @@ fn walk(path: &str, map: &Map<String, Value>, origin: &str, inputs: &mut Vec<Inp
 
 /// Whether an empty text is the default, and no value that could be set.
 fn is_unset_when_empty(row: &Row) -> bool {
-    matches!(row.kind, Kind::OptionalInteger(..)) || [CLUSTER_NAME, IMAGE, FABRIC_IMAGE].contains(&row.key)
+    matches!(row.kind, Kind::OptionalInteger(..))
+        || [CLUSTER_NAME, IMAGE, FABRIC_IMAGE].contains(&row.key)
 }
 
 fn unknown(key: &str) -> SettingError {
     let problem = "it must be a map of keys, not a value";
     if table::has_parts(key) {
-        SettingError::Shape { key: key.to_owned(), problem }
+        SettingError::Shape {
+            key: key.to_owned(),
+            problem,
+        }
     } else {
-        SettingError::Key { key: key.to_owned() }
+        SettingError::Key {
+            key: key.to_owned(),
+        }
     }
 }
 
 fn is_scalar_list(value: &Value) -> bool {
-    value.as_array().is_some_and(|items| items.iter().all(|item| !item.is_object() && !item.is_array()))
+    value.as_array().is_some_and(|items| {
+        items
+            .iter()
+            .all(|item| !item.is_object() && !item.is_array())
+    })
 }
 
 /// The value of a key that has no text form; empty if it sets nothing.
@@ -89,14 +118,20 @@ fn sets_nothing(value: &Value) -> bool {
 /// A value as `--set` takes it: `a,b` for a list, `a=b,c=d` for a map.
 fn text(key: &str, value: &Value) -> Result<String, SettingError> {
     let problem = "it must be a text, a number, true or false, or a list or a map of these";
-    let wrong = || SettingError::Shape { key: key.to_owned(), problem };
+    let wrong = || SettingError::Shape {
+        key: key.to_owned(),
+        problem,
+    };
     match value {
         Value::Array(items) => {
             let items: Option<Vec<String>> = items.iter().map(scalar).collect();
             Ok(items.ok_or_else(wrong)?.join(","))
         }
         Value::Object(map) => {
-            let pairs: Option<Vec<String>> = map.iter().map(|(name, value)| Some(format!("{name}={}", scalar(value)?))).collect();
+            let pairs: Option<Vec<String>> = map
+                .iter()
+                .map(|(name, value)| Some(format!("{name}={}", scalar(value)?)))
+                .collect();
             Ok(pairs.ok_or_else(wrong)?.join(","))
         }
         one => scalar(one).ok_or_else(wrong),
@@ -120,7 +155,9 @@ mod tests {
     use super::*;
 
     fn taken(text: &str) -> Result<Settings, SettingError> {
-        Settings::from_inputs(inputs(text, "rome.yaml:").map_err(|error| error.within("rome.yaml:"))?)
+        Settings::from_inputs(
+            inputs(text, "rome.yaml:").map_err(|error| error.within("rome.yaml:"))?,
+        )
     }
 
     fn refused(text: &str) -> String {
@@ -141,8 +178,7 @@ mod tests {
         ];
         assert_eq!(taken(text).unwrap(), Settings::parse(&set).unwrap());
         assert_eq!(taken("# nothing\n").unwrap(), Settings::default());
-        let empty =
-            "discovery: { config: { clusterName: '' } }\ncontrollerManager: { config: { offerUpdateThresholdPercentage: '' } }\n";
+        let empty = "discovery: { config: { clusterName: '' } }\ncontrollerManager: { config: { offerUpdateThresholdPercentage: '' } }\n";
         assert_eq!(taken(empty).unwrap(), Settings::default());
     }
 
@@ -153,24 +189,41 @@ mod tests {
             (values.image, values.fabric_image)
         };
         let version = env!("CARGO_PKG_VERSION");
-        let (manager, fabric) =
-            images("global: { imageRegistry: example.org, other: [1] }\nfabric: { image: { tag: 7, digest: '' } }\n");
-        assert_eq!(manager, format!("example.org/liqo/controller-manager:{version}"));
+        let (manager, fabric) = images(
+            "global: { imageRegistry: example.org, other: [1] }\nfabric: { image: { tag: 7, digest: '' } }\n",
+        );
+        assert_eq!(
+            manager,
+            format!("example.org/liqo/controller-manager:{version}")
+        );
         assert_eq!(fabric, "example.org/liqo/fabric:7");
         let digest = "sha256:00";
-        let (manager, _) = images(&format!("controllerManager: {{ image: {{ registry: '', tag: x, digest: '{digest}' }} }}\n"));
+        let (manager, _) = images(&format!(
+            "controllerManager: {{ image: {{ registry: '', tag: x, digest: '{digest}' }} }}\n"
+        ));
         assert_eq!(manager, format!("liqo/controller-manager@{digest}"));
     }
 
     #[test]
     fn a_typo_is_refused_with_the_file_the_key_and_the_nearest_one() {
         let text = refused("network: { mtuu: 1400 }");
-        assert!(text.starts_with("rome.yaml: network.mtuu: unknown key; did you mean network.mtu?"), "{text}");
+        assert!(
+            text.starts_with("rome.yaml: network.mtuu: unknown key; did you mean network.mtu?"),
+            "{text}"
+        );
         let text = refused("controllerManager: { tolerationz: [] }");
-        assert!(text.contains("did you mean controllerManager.tolerations?"), "{text}");
+        assert!(
+            text.contains("did you mean controllerManager.tolerations?"),
+            "{text}"
+        );
         assert!(refused("network: 7").contains("network: it must be a map of keys"));
-        assert!(refused("network: { mtu: { a: b } }").contains("network.mtu=a=b: it must be a whole number"));
-        assert!(refused("network: { podCIDRs: [[1]] }").contains("network.podCIDRs: it must be a text"));
+        assert!(
+            refused("network: { mtu: { a: b } }")
+                .contains("network.mtu=a=b: it must be a whole number")
+        );
+        assert!(
+            refused("network: { podCIDRs: [[1]] }").contains("network.podCIDRs: it must be a text")
+        );
         assert!(refused("- a").contains("it must be a map"));
         assert!(
             Settings::read::<&str>(&[PathBuf::from("/does/not/exist")], &[])
@@ -189,7 +242,14 @@ mod tests {
         )
         .unwrap();
         let values = Values::resolve(&settings, &Present::default(), "x");
-        assert_eq!((values.network.mtu, values.network.pod_cidrs.len(), values.policy.provide.percentage), (1340, 1, 0));
+        assert_eq!(
+            (
+                values.network.mtu,
+                values.network.pod_cidrs.len(),
+                values.policy.provide.percentage
+            ),
+            (1340, 1, 0)
+        );
         assert!(values.discovery.is_default());
         let notes = settings.notes.join("\n");
         for note in [
@@ -201,10 +261,19 @@ mod tests {
         }
         assert!(!notes.contains("externalCIDR"), "{notes}");
         for (text, sentence) in [
-            ("awsConfig: { region: eu }", "awsConfig: consumers get certificates"),
+            (
+                "awsConfig: { region: eu }",
+                "awsConfig: consumers get certificates",
+            ),
             ("fullnameOverride: x", "refer to Liqo's objects by name"),
-            ("auth: { config: { enableAuthentication: false } }", "always needs a token"),
-            ("openshiftConfig: { enabled: true }", "SecurityContextConstraints"),
+            (
+                "auth: { config: { enableAuthentication: false } }",
+                "always needs a token",
+            ),
+            (
+                "openshiftConfig: { enabled: true }",
+                "SecurityContextConstraints",
+            ),
         ] {
             assert!(refused(text).contains(sentence), "{text}");
         }
@@ -213,6 +282,11 @@ mod tests {
     #[test]
     fn a_keys_own_name_takes_precedence_over_its_other_name_and_set_over_files() {
         let settings = taken("network: { mtu: 1400 }\nnetworking: { mtu: 1300 }\n").unwrap();
-        assert_eq!(Values::resolve(&settings, &Present::default(), "x").network.mtu, 1400);
+        assert_eq!(
+            Values::resolve(&settings, &Present::default(), "x")
+                .network
+                .mtu,
+            1400
+        );
     }
 }

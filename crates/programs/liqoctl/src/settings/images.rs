@@ -1,4 +1,5 @@
-//! The names of images, given in parts: registry, repository, tag and digest, as values of the chart.
+//! The names of images, given in parts: registry, repository, tag and digest, as values of the
+//! chart.
 
 use super::table::{self, GLOBAL_REGISTRY};
 
@@ -26,8 +27,14 @@ impl ImageParts {
             self.registry = Some(value.to_owned());
             return true;
         }
-        let Some((component, part)) = key.split_once(".image.") else { return false };
-        let parts = if component == "fabric" { &mut self.fabric } else { &mut self.manager };
+        let Some((component, part)) = key.split_once(".image.") else {
+            return false;
+        };
+        let parts = if component == "fabric" {
+            &mut self.fabric
+        } else {
+            &mut self.manager
+        };
         let field = match part {
             "registry" => &mut parts.registry,
             "repository" => &mut parts.repository,
@@ -50,14 +57,23 @@ impl ImageParts {
     }
 
     fn compose(&self, component: &str, parts: &Parts) -> Option<String> {
-        let common = self.registry.clone().filter(|registry| !registry.is_empty());
+        let common = self
+            .registry
+            .clone()
+            .filter(|registry| !registry.is_empty());
         if common.is_none() && *parts == Parts::default() {
             return None;
         }
-        let part = |set: &Option<String>, name: &str| set.clone().unwrap_or_else(|| default_part(component, name));
+        let part = |set: &Option<String>, name: &str| {
+            set.clone().unwrap_or_else(|| default_part(component, name))
+        };
         let registry = common.unwrap_or_else(|| part(&parts.registry, "registry"));
         let repository = part(&parts.repository, "repository");
-        let name = if registry.is_empty() { repository } else { format!("{registry}/{repository}") };
+        let name = if registry.is_empty() {
+            repository
+        } else {
+            format!("{registry}/{repository}")
+        };
         let (digest, tag) = (part(&parts.digest, "digest"), part(&parts.tag, "tag"));
         Some(match (digest.as_str(), tag.as_str()) {
             ("", "") => format!("{name}:{}", env!("CARGO_PKG_VERSION")),
@@ -70,5 +86,6 @@ impl ImageParts {
 /// The default of a part, as the table says.
 fn default_part(component: &str, part: &str) -> String {
     let row = table::find(&format!("{component}.image.{part}"));
-    row.and_then(|row| serde_json::from_str(row.default).ok()).unwrap_or_default()
+    row.and_then(|row| serde_json::from_str(row.default).ok())
+        .unwrap_or_default()
 }

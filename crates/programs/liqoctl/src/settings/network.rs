@@ -44,23 +44,45 @@ pub struct NetworkChanges {
 impl NetworkChanges {
     /// Takes a key, if it is one of the network.
     pub(super) fn set(&mut self, key: &str, value: &str) -> Result<(), SettingError> {
-        let bad = |key: &'static str| move |problem: String| SettingError::Value { key, value: value.to_owned(), problem };
+        let bad = |key: &'static str| {
+            move |problem: String| SettingError::Value {
+                key,
+                value: value.to_owned(),
+                problem,
+            }
+        };
         match key {
             ENABLED => self.enabled = Some(boolean(value).map_err(bad(ENABLED))?),
-            API_THROUGH_TUNNEL => self.api_through_tunnel = Some(boolean(value).map_err(bad(API_THROUGH_TUNNEL))?),
+            API_THROUGH_TUNNEL => {
+                self.api_through_tunnel = Some(boolean(value).map_err(bad(API_THROUGH_TUNNEL))?);
+            }
             POD_CIDRS => self.pod_cidrs = Some(prefixes(value).map_err(bad(POD_CIDRS))?),
-            SERVICE_CIDRS => self.service_cidrs = Some(prefixes(value).map_err(bad(SERVICE_CIDRS))?),
-            EXTERNAL_CIDRS => self.external_cidrs = Some(prefixes(value).map_err(bad(EXTERNAL_CIDRS))?),
-            RESERVED_CIDRS => self.reserved_cidrs = Some(prefixes(value).map_err(bad(RESERVED_CIDRS))?),
+            SERVICE_CIDRS => {
+                self.service_cidrs = Some(prefixes(value).map_err(bad(SERVICE_CIDRS))?);
+            }
+            EXTERNAL_CIDRS => {
+                self.external_cidrs = Some(prefixes(value).map_err(bad(EXTERNAL_CIDRS))?);
+            }
+            RESERVED_CIDRS => {
+                self.reserved_cidrs = Some(prefixes(value).map_err(bad(RESERVED_CIDRS))?);
+            }
             PEER_CIDRS => self.peer_cidrs = Some(prefixes(value).map_err(bad(PEER_CIDRS))?),
             MTU => self.mtu = Some(number(value, &(1280..=8900)).map_err(bad(MTU))?),
             REPLICAS => self.replicas = Some(number(value, &(1..=7)).map_err(bad(REPLICAS))?),
             PORT => self.port = Some(number(value, &(1..=u16::MAX)).map_err(bad(PORT))?),
             NODE_SELECTOR => self.node_selector = Some(labels(value).map_err(bad(NODE_SELECTOR))?),
             ADDRESSES => self.addresses = Some(addresses(value).map_err(bad(ADDRESSES))?),
-            TLS_PORT => self.tls_port = Some(number(value, &(0..=u16::MAX)).map_err(bad(TLS_PORT))?),
-            TLS_ADDRESSES => self.tls_addresses = Some(addresses(value).map_err(bad(TLS_ADDRESSES))?),
-            _ => return Err(SettingError::Key { key: key.to_owned() }),
+            TLS_PORT => {
+                self.tls_port = Some(number(value, &(0..=u16::MAX)).map_err(bad(TLS_PORT))?);
+            }
+            TLS_ADDRESSES => {
+                self.tls_addresses = Some(addresses(value).map_err(bad(TLS_ADDRESSES))?);
+            }
+            _ => {
+                return Err(SettingError::Key {
+                    key: key.to_owned(),
+                });
+            }
         }
         Ok(())
     }
@@ -78,45 +100,80 @@ impl NetworkChanges {
         put(&mut network.reserved_cidrs, self.reserved_cidrs.as_ref());
         put(&mut network.peer_cidrs, self.peer_cidrs.as_ref());
         put(&mut network.mtu, self.mtu.as_ref());
-        put(&mut network.api_through_tunnel, self.api_through_tunnel.as_ref());
+        put(
+            &mut network.api_through_tunnel,
+            self.api_through_tunnel.as_ref(),
+        );
         put(&mut network.gateways.replicas, self.replicas.as_ref());
         put(&mut network.gateways.port, self.port.as_ref());
-        put(&mut network.gateways.node_selector, self.node_selector.as_ref());
+        put(
+            &mut network.gateways.node_selector,
+            self.node_selector.as_ref(),
+        );
         put(&mut network.gateways.addresses, self.addresses.as_ref());
         put(&mut network.gateways.tls_port, self.tls_port.as_ref());
-        put(&mut network.gateways.tls_addresses, self.tls_addresses.as_ref());
+        put(
+            &mut network.gateways.tls_addresses,
+            self.tls_addresses.as_ref(),
+        );
         network
     }
 }
 
 pub(super) fn boolean(text: &str) -> Result<bool, String> {
-    text.parse().map_err(|_| "it must be true or false".to_owned())
+    text.parse()
+        .map_err(|_| "it must be true or false".to_owned())
 }
 
 fn list(text: &str) -> impl Iterator<Item = &str> {
-    text.trim_start_matches('{').trim_end_matches('}').split(',').map(str::trim).filter(|item| !item.is_empty())
+    text.trim_start_matches('{')
+        .trim_end_matches('}')
+        .split(',')
+        .map(str::trim)
+        .filter(|item| !item.is_empty())
 }
 
 /// Reads `10.244.0.0/16,fd00::/64`.
 fn prefixes(text: &str) -> Result<Vec<IpNet>, String> {
     let one = |item: &str| match item.parse::<IpNet>() {
         Ok(prefix) if prefix == prefix.trunc() => Ok(prefix),
-        Ok(prefix) => Err(format!("{item} is an address and not a prefix ({} would be one)", prefix.trunc())),
-        Err(_) => Err(format!("{item:?} is not a prefix; prefixes are given as 10.244.0.0/16,fd00::/64")),
+        Ok(prefix) => Err(format!(
+            "{item} is an address and not a prefix ({} would be one)",
+            prefix.trunc()
+        )),
+        Err(_) => Err(format!(
+            "{item:?} is not a prefix; prefixes are given as 10.244.0.0/16,fd00::/64"
+        )),
     };
     list(text).map(one).collect()
 }
 
-fn number<T: FromStr + PartialOrd + std::fmt::Display>(text: &str, range: &RangeInclusive<T>) -> Result<T, String> {
+fn number<T: FromStr + PartialOrd + std::fmt::Display>(
+    text: &str,
+    range: &RangeInclusive<T>,
+) -> Result<T, String> {
     let fits = text.parse().ok().filter(|number| range.contains(number));
-    fits.ok_or_else(|| format!("it must be a whole number from {} to {}", range.start(), range.end()))
+    fits.ok_or_else(|| {
+        format!(
+            "it must be a whole number from {} to {}",
+            range.start(),
+            range.end()
+        )
+    })
 }
 
 /// Reads `203.0.113.7:51840,gateway.example.org:51840`.
 fn addresses(text: &str) -> Result<Vec<String>, String> {
-    let one = |item: &str| match item.rsplit_once(':').map(|(host, port)| (host, port.parse::<u16>())) {
-        Some((host, Ok(1..))) if !host.is_empty() && !host.contains(['/', ' ']) => Ok(item.to_owned()),
-        _ => Err(format!("{item:?} is not address:port, for example 203.0.113.7:51840")),
+    let one = |item: &str| match item
+        .rsplit_once(':')
+        .map(|(host, port)| (host, port.parse::<u16>()))
+    {
+        Some((host, Ok(1..))) if !host.is_empty() && !host.contains(['/', ' ']) => {
+            Ok(item.to_owned())
+        }
+        _ => Err(format!(
+            "{item:?} is not address:port, for example 203.0.113.7:51840"
+        )),
     };
     list(text).map(one).collect()
 }
@@ -128,7 +185,10 @@ mod tests {
     use super::*;
 
     fn after(arguments: &[&str]) -> NetworkSettings {
-        Settings::parse(arguments).unwrap().network.applied_to(NetworkSettings::default())
+        Settings::parse(arguments)
+            .unwrap()
+            .network
+            .applied_to(NetworkSettings::default())
     }
 
     #[test]

@@ -1,10 +1,10 @@
-//! Every key of `--set`, of values files and of the chart, and what becomes of it. The keys of the Go implementation of Liqo, 0.6 to 1.2, are
-//! among them.
+//! Every key of `--set`, of values files and of the chart, and what becomes of it. The keys of the
+//! Go implementation of Liqo, 0.6 to 1.2, are among them.
 
 use super::{
-    API_SERVER_ADDRESS, API_SERVER_CA, AUTHENTICATION_ADDRESS, AVOID_NODES, CLUSTER_LABELS, CLUSTER_NAME, CREDENTIAL_LIFETIME,
-    FABRIC_IMAGE, IMAGE, KEY_DIRECTORY, LEND_WITHOUT, PERCENTAGE, PLUGIN_ADDRESS, PLUGIN_GENERATION, REPLICAS, THRESHOLD,
-    discovery, network,
+    API_SERVER_ADDRESS, API_SERVER_CA, AUTHENTICATION_ADDRESS, AVOID_NODES, CLUSTER_LABELS,
+    CLUSTER_NAME, CREDENTIAL_LIFETIME, FABRIC_IMAGE, IMAGE, KEY_DIRECTORY, LEND_WITHOUT,
+    PERCENTAGE, PLUGIN_ADDRESS, PLUGIN_GENERATION, REPLICAS, THRESHOLD, discovery, network,
 };
 
 mod liqo;
@@ -84,8 +84,20 @@ const PREFIX: &str = "^[0-9a-fA-F.:]+/[0-9]{1,3}$";
 const ADDRESS_AND_PORT: &str = "^[^/ ]+:[0-9]{1,5}$";
 const URL: &str = "^((https://)?[^/@?# ]+/*)?$";
 
-const fn row(key: &'static str, kind: Kind, default: &'static str, class: Class, text: &'static str) -> Row {
-    Row { key, kind, default, class, text }
+const fn row(
+    key: &'static str,
+    kind: Kind,
+    default: &'static str,
+    class: Class,
+    text: &'static str,
+) -> Row {
+    Row {
+        key,
+        kind,
+        default,
+        class,
+        text,
+    }
 }
 
 const fn setting(key: &'static str, kind: Kind, default: &'static str, text: &'static str) -> Row {
@@ -104,16 +116,36 @@ static SETTINGS: &[Row] = &[
         "\"\"",
         "Required. The name that peers see: at most 63 lower-case letters, digits and dashes.",
     ),
-    setting(CLUSTER_LABELS, Kind::Labels, "{}", "Labels on the virtual nodes that represent this cluster at its peers."),
-    setting(API_SERVER_ADDRESS, Kind::Text(URL), "\"\"", "URL of the API server that consumers use. Empty: Liqo detects it."),
-    setting(API_SERVER_CA, Kind::Text(""), "\"\"", "CA certificates of the API server in PEM. Empty: Liqo detects them."),
+    setting(
+        CLUSTER_LABELS,
+        Kind::Labels,
+        "{}",
+        "Labels on the virtual nodes that represent this cluster at its peers.",
+    ),
+    setting(
+        API_SERVER_ADDRESS,
+        Kind::Text(URL),
+        "\"\"",
+        "URL of the API server that consumers use. Empty: Liqo detects it.",
+    ),
+    setting(
+        API_SERVER_CA,
+        Kind::Text(""),
+        "\"\"",
+        "CA certificates of the API server in PEM. Empty: Liqo detects them.",
+    ),
     setting(
         AUTHENTICATION_ADDRESS,
         Kind::Text(URL),
         "\"\"",
         "URL of the auth endpoint that peers use, such as https://203.0.113.5:30443. Empty: Liqo detects it.",
     ),
-    setting(PERCENTAGE, Kind::Integer(0, 100), "90", "Percentage of the free resources that is lent. Liqo 0.10 lent 30."),
+    setting(
+        PERCENTAGE,
+        Kind::Integer(0, 100),
+        "90",
+        "Percentage of the free resources that is lent. Liqo 0.10 lent 30.",
+    ),
     setting(
         THRESHOLD,
         Kind::OptionalInteger(0, 100),
@@ -126,7 +158,12 @@ static SETTINGS: &[Row] = &[
         "\"\"",
         "host:port of a resource plugin that decides how much is offered. Empty: none.",
     ),
-    setting(PLUGIN_GENERATION, Kind::OneOf(&["p1", "p2", "p3"]), "\"p3\"", "Protocol generation of the plugin: p1, p2 or p3."),
+    setting(
+        PLUGIN_GENERATION,
+        Kind::OneOf(&["p1", "p2", "p3"]),
+        "\"p3\"",
+        "Protocol generation of the plugin: p1, p2 or p3.",
+    ),
     setting(
         REPLICAS,
         Kind::Integer(1, 9),
@@ -134,40 +171,92 @@ static SETTINGS: &[Row] = &[
         "Replicas of the manager and of the resolver. With two or more there are PodDisruptionBudgets. Unlike liqoctl, Helm \
          does not look at the nodes: set 2 where two nodes can run one.",
     ),
-    setting(AVOID_NODES, Kind::Labels, "{}", "Liqo runs on no node with one of these labels. It never runs on virtual nodes."),
-    row(IMAGE, Kind::Text(""), "", Class::CommandLine, "The image of the manager and of the resolver, in one text."),
-    row(FABRIC_IMAGE, Kind::Text(""), "", Class::CommandLine, "The image of the fabric, in one text."),
-    setting("controllerManager.image.registry", Kind::Text(""), "\"localhost\"", "Registry of the manager's image."),
+    setting(
+        AVOID_NODES,
+        Kind::Labels,
+        "{}",
+        "Liqo runs on no node with one of these labels. It never runs on virtual nodes.",
+    ),
+    row(
+        IMAGE,
+        Kind::Text(""),
+        "",
+        Class::CommandLine,
+        "The image of the manager and of the resolver, in one text.",
+    ),
+    row(
+        FABRIC_IMAGE,
+        Kind::Text(""),
+        "",
+        Class::CommandLine,
+        "The image of the fabric, in one text.",
+    ),
+    setting(
+        "controllerManager.image.registry",
+        Kind::Text(""),
+        "\"localhost\"",
+        "Registry of the manager's image.",
+    ),
     setting(
         "controllerManager.image.repository",
         Kind::Text(""),
         "\"liqo/controller-manager\"",
         "Name of the manager's image there.",
     ),
-    setting("controllerManager.image.tag", Kind::Text(""), "\"\"", "Tag of the manager's image. Empty: this version of Liqo."),
+    setting(
+        "controllerManager.image.tag",
+        Kind::Text(""),
+        "\"\"",
+        "Tag of the manager's image. Empty: this version of Liqo.",
+    ),
     setting(
         "controllerManager.image.digest",
         Kind::Text("^(sha256:[0-9a-f]{64})?$"),
         "\"\"",
         "Digest of the manager's image, such as sha256:...; it takes the place of the tag.",
     ),
-    setting("fabric.image.registry", Kind::Text(""), "\"localhost\"", "Registry of the fabric's image."),
-    setting("fabric.image.repository", Kind::Text(""), "\"liqo/fabric\"", "Name of the fabric's image there."),
-    setting("fabric.image.tag", Kind::Text(""), "\"\"", "Tag of the fabric's image. Empty: this version of Liqo."),
+    setting(
+        "fabric.image.registry",
+        Kind::Text(""),
+        "\"localhost\"",
+        "Registry of the fabric's image.",
+    ),
+    setting(
+        "fabric.image.repository",
+        Kind::Text(""),
+        "\"liqo/fabric\"",
+        "Name of the fabric's image there.",
+    ),
+    setting(
+        "fabric.image.tag",
+        Kind::Text(""),
+        "\"\"",
+        "Tag of the fabric's image. Empty: this version of Liqo.",
+    ),
     setting(
         "fabric.image.digest",
         Kind::Text("^(sha256:[0-9a-f]{64})?$"),
         "\"\"",
         "Digest of the fabric's image; it takes the place of the tag.",
     ),
-    setting(GLOBAL_REGISTRY, Kind::Text(""), "\"\"", "Registry of all images. Empty: that of each image."),
+    setting(
+        GLOBAL_REGISTRY,
+        Kind::Text(""),
+        "\"\"",
+        "Registry of all images. Empty: that of each image.",
+    ),
     setting(
         KEY_DIRECTORY,
         Kind::Text("^/.+$"),
         "\"/var/lib/liqo\"",
         "Directory on each node in which it stores the key of its gateway. At another place the gateways create new keys.",
     ),
-    setting(LEND_WITHOUT, Kind::Bool, "false", "Whether to lend although the pod network does not enforce NetworkPolicies."),
+    setting(
+        LEND_WITHOUT,
+        Kind::Bool,
+        "false",
+        "Whether to lend although the pod network does not enforce NetworkPolicies.",
+    ),
     setting(
         discovery::LAN,
         Kind::Bool,
@@ -192,9 +281,24 @@ static SETTINGS: &[Row] = &[
         "3600",
         "Lifetime of the credentials of consumers, in seconds. The next one that is issued has it.",
     ),
-    setting(network::ENABLED, Kind::Bool, "true", "Whether this cluster connects to the networks of its peers."),
-    setting(network::POD_CIDRS, Kind::Texts(PREFIX), "[]", "Prefixes of this cluster's pods. Empty: Liqo detects them."),
-    setting(network::SERVICE_CIDRS, Kind::Texts(PREFIX), "[]", "Prefixes of this cluster's Services. Empty: Liqo detects them."),
+    setting(
+        network::ENABLED,
+        Kind::Bool,
+        "true",
+        "Whether this cluster connects to the networks of its peers.",
+    ),
+    setting(
+        network::POD_CIDRS,
+        Kind::Texts(PREFIX),
+        "[]",
+        "Prefixes of this cluster's pods. Empty: Liqo detects them.",
+    ),
+    setting(
+        network::SERVICE_CIDRS,
+        Kind::Texts(PREFIX),
+        "[]",
+        "Prefixes of this cluster's Services. Empty: Liqo detects them.",
+    ),
     setting(
         network::EXTERNAL_CIDRS,
         Kind::Texts(PREFIX),
@@ -225,9 +329,24 @@ static SETTINGS: &[Row] = &[
         "false",
         "Whether peers may call the auth endpoint and the API server through the tunnel.",
     ),
-    setting(network::REPLICAS, Kind::Integer(1, 7), "2", "How many nodes are gateways."),
-    setting(network::PORT, Kind::Integer(1, 65_535), "51840", "UDP port of the tunnel."),
-    setting(network::NODE_SELECTOR, Kind::Labels, "{}", "Only nodes with these labels become gateways."),
+    setting(
+        network::REPLICAS,
+        Kind::Integer(1, 7),
+        "2",
+        "How many nodes are gateways.",
+    ),
+    setting(
+        network::PORT,
+        Kind::Integer(1, 65_535),
+        "51840",
+        "UDP port of the tunnel.",
+    ),
+    setting(
+        network::NODE_SELECTOR,
+        Kind::Labels,
+        "{}",
+        "Only nodes with these labels become gateways.",
+    ),
     setting(
         network::ADDRESSES,
         Kind::Texts(ADDRESS_AND_PORT),
@@ -240,7 +359,12 @@ static SETTINGS: &[Row] = &[
         "443",
         "TCP port on which gateways accept connections where UDP does not pass; 0 for none.",
     ),
-    setting(network::TLS_ADDRESSES, Kind::Texts(ADDRESS_AND_PORT), "[]", "address:port where peers reach that TCP port."),
+    setting(
+        network::TLS_ADDRESSES,
+        Kind::Texts(ADDRESS_AND_PORT),
+        "[]",
+        "address:port where peers reach that TCP port.",
+    ),
 ];
 
 const AFFINITY: &str = "Affinity of these pods. podAffinity and podAntiAffinity take the place of Liqo's own; Liqo's rule against virtual \
@@ -277,43 +401,113 @@ static CHART: &[Row] = &[
         "[]",
         "Names of Secrets in namespaces liqo and liqo-fabric with the credentials of registries.",
     ),
-    chart("extraLabels", Kind::Labels, "{}", "Labels on every object of this chart."),
-    chart("extraAnnotations", Kind::Labels, "{}", "Annotations on every object of this chart."),
+    chart(
+        "extraLabels",
+        Kind::Labels,
+        "{}",
+        "Labels on every object of this chart.",
+    ),
+    chart(
+        "extraAnnotations",
+        Kind::Labels,
+        "{}",
+        "Annotations on every object of this chart.",
+    ),
     chart(
         "common.nodeSelector",
         Kind::Labels,
         "{}",
         "Nodes of the manager and of the resolver, where these have no selector of their own.",
     ),
-    chart("common.tolerations", Kind::List, "[]", "Tolerations of all pods that have none of their own."),
-    chart("common.affinity", Kind::Map, "{}", "Affinity of the manager and of the resolver, where these have none of their own."),
-    chart("controllerManager.nodeSelector", Kind::Labels, "{}", "Nodes of the manager. Empty: those of common."),
-    chart("controllerManager.tolerations", Kind::List, "[]", MORE_TOLERATIONS),
+    chart(
+        "common.tolerations",
+        Kind::List,
+        "[]",
+        "Tolerations of all pods that have none of their own.",
+    ),
+    chart(
+        "common.affinity",
+        Kind::Map,
+        "{}",
+        "Affinity of the manager and of the resolver, where these have none of their own.",
+    ),
+    chart(
+        "controllerManager.nodeSelector",
+        Kind::Labels,
+        "{}",
+        "Nodes of the manager. Empty: those of common.",
+    ),
+    chart(
+        "controllerManager.tolerations",
+        Kind::List,
+        "[]",
+        MORE_TOLERATIONS,
+    ),
     chart("controllerManager.affinity", Kind::Map, "{}", AFFINITY),
-    chart("controllerManager.priorityClassName", Kind::Text(""), "\"system-cluster-critical\"", CRITICAL_PODS),
+    chart(
+        "controllerManager.priorityClassName",
+        Kind::Text(""),
+        "\"system-cluster-critical\"",
+        CRITICAL_PODS,
+    ),
     chart(
         "controllerManager.resources",
         Kind::Map,
         r#"{"limits":{"memory":"512Mi"},"requests":{"cpu":"50m","memory":"64Mi"}}"#,
         "Requests and limits of the manager.",
     ),
-    chart("controllerManager.podLabels", Kind::Labels, "{}", "More labels on the manager's pods."),
-    chart("controllerManager.podAnnotations", Kind::Labels, "{}", "Annotations on the manager's pods."),
+    chart(
+        "controllerManager.podLabels",
+        Kind::Labels,
+        "{}",
+        "More labels on the manager's pods.",
+    ),
+    chart(
+        "controllerManager.podAnnotations",
+        Kind::Labels,
+        "{}",
+        "Annotations on the manager's pods.",
+    ),
     chart("controllerManager.extraEnv", Kind::List, "[]", ENVIRONMENT),
-    chart("dns.nodeSelector", Kind::Labels, "{}", "Nodes of the resolver for remote pods. Empty: those of common."),
+    chart(
+        "dns.nodeSelector",
+        Kind::Labels,
+        "{}",
+        "Nodes of the resolver for remote pods. Empty: those of common.",
+    ),
     chart("dns.tolerations", Kind::List, "[]", MORE_TOLERATIONS),
     chart("dns.affinity", Kind::Map, "{}", AFFINITY),
-    chart("dns.priorityClassName", Kind::Text(""), "\"system-cluster-critical\"", CRITICAL_PODS),
+    chart(
+        "dns.priorityClassName",
+        Kind::Text(""),
+        "\"system-cluster-critical\"",
+        CRITICAL_PODS,
+    ),
     chart(
         "dns.resources",
         Kind::Map,
         r#"{"limits":{"memory":"256Mi"},"requests":{"cpu":"10m","memory":"32Mi"}}"#,
         "Requests and limits of the resolver.",
     ),
-    chart("dns.podLabels", Kind::Labels, "{}", "More labels on the resolver's pods."),
-    chart("dns.podAnnotations", Kind::Labels, "{}", "Annotations on the resolver's pods."),
+    chart(
+        "dns.podLabels",
+        Kind::Labels,
+        "{}",
+        "More labels on the resolver's pods.",
+    ),
+    chart(
+        "dns.podAnnotations",
+        Kind::Labels,
+        "{}",
+        "Annotations on the resolver's pods.",
+    ),
     chart("dns.extraEnv", Kind::List, "[]", ENVIRONMENT),
-    chart("fabric.nodeSelector", Kind::Labels, "{}", "Nodes of the fabric. Pods on other nodes do not reach peers."),
+    chart(
+        "fabric.nodeSelector",
+        Kind::Labels,
+        "{}",
+        "Nodes of the fabric. Pods on other nodes do not reach peers.",
+    ),
     chart(
         "fabric.tolerations",
         Kind::List,
@@ -321,15 +515,30 @@ static CHART: &[Row] = &[
         "More tolerations of the fabric, which tolerates every taint that only keeps pods away.",
     ),
     chart("fabric.affinity", Kind::Map, "{}", AFFINITY),
-    chart("fabric.priorityClassName", Kind::Text(""), "\"system-node-critical\"", CRITICAL_PODS),
+    chart(
+        "fabric.priorityClassName",
+        Kind::Text(""),
+        "\"system-node-critical\"",
+        CRITICAL_PODS,
+    ),
     chart(
         "fabric.resources",
         Kind::Map,
         r#"{"limits":{"memory":"768Mi"},"requests":{"cpu":"20m","memory":"32Mi"}}"#,
         "Requests and limits of the fabric on each node.",
     ),
-    chart("fabric.podLabels", Kind::Labels, "{}", "More labels on the fabric's pods."),
-    chart("fabric.podAnnotations", Kind::Labels, "{}", "Annotations on the fabric's pods."),
+    chart(
+        "fabric.podLabels",
+        Kind::Labels,
+        "{}",
+        "More labels on the fabric's pods.",
+    ),
+    chart(
+        "fabric.podAnnotations",
+        Kind::Labels,
+        "{}",
+        "Annotations on the fabric's pods.",
+    ),
     chart("fabric.extraEnv", Kind::List, "[]", ENVIRONMENT),
     chart(
         "authentication.service.type",
@@ -363,13 +572,24 @@ pub fn keys_of_liqo() -> impl Iterator<Item = &'static Row> {
 
 /// The row of a key: of itself, or of a map that accepts everything inside of it.
 pub fn find(key: &str) -> Option<&'static Row> {
-    let within = |row: &Row| row.kind == Kind::Anything && key.strip_prefix(row.key).is_some_and(|rest| rest.starts_with('.'));
-    rows().find(|row| row.key == key).or_else(|| rows().find(|row| within(row)))
+    let within = |row: &Row| {
+        row.kind == Kind::Anything
+            && key
+                .strip_prefix(row.key)
+                .is_some_and(|rest| rest.starts_with('.'))
+    };
+    rows()
+        .find(|row| row.key == key)
+        .or_else(|| rows().find(|row| within(row)))
 }
 
 /// Whether other keys are inside of this one.
 pub fn has_parts(key: &str) -> bool {
-    rows().any(|row| row.key.strip_prefix(key).is_some_and(|rest| rest.starts_with('.')))
+    rows().any(|row| {
+        row.key
+            .strip_prefix(key)
+            .is_some_and(|rest| rest.starts_with('.'))
+    })
 }
 
 impl Row {
@@ -413,11 +633,24 @@ mod tests {
     fn what_has_another_name_here_exists_and_defaults_are_json() {
         for row in rows() {
             if let Class::Mapped(target, _) = row.class {
-                assert!(find(target).is_some_and(Row::is_in_chart), "{} -> {target}", row.key);
+                assert!(
+                    find(target).is_some_and(Row::is_in_chart),
+                    "{} -> {target}",
+                    row.key
+                );
             }
             assert_eq!(row.is_in_chart(), !row.default.is_empty(), "{}", row.key);
-            assert!(row.default.is_empty() || serde_json::from_str::<serde_json::Value>(row.default).is_ok(), "{}", row.key);
-            assert!(matches!(row.class, Class::Mapped(..)) || !row.text.is_empty(), "{}", row.key);
+            assert!(
+                row.default.is_empty()
+                    || serde_json::from_str::<serde_json::Value>(row.default).is_ok(),
+                "{}",
+                row.key
+            );
+            assert!(
+                matches!(row.class, Class::Mapped(..)) || !row.text.is_empty(),
+                "{}",
+                row.key
+            );
         }
     }
 }

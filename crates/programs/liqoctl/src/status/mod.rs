@@ -1,4 +1,5 @@
-//! `liqoctl status`: shows this cluster, each peer in both directions, and each link of the chain, as a tree.
+//! `liqoctl status`: shows this cluster, each peer in both directions, and each link of the chain,
+//! as a tree.
 
 mod summary;
 mod tree;
@@ -8,8 +9,8 @@ use std::collections::BTreeMap;
 
 use ipnet::IpNet;
 use liqo_api::{
-    ClusterId, Condition, Exposed, ForeignCluster, GatewayStatus, OfferPhase, PodOffloadingStrategy, PodPlacement, ResourceList,
-    TetheringState, Time,
+    ClusterId, Condition, Exposed, ForeignCluster, GatewayStatus, OfferPhase,
+    PodOffloadingStrategy, PodPlacement, ResourceList, TetheringState, Time,
 };
 use serde::Serialize;
 
@@ -26,14 +27,17 @@ pub async fn collect(cluster: &Cluster) -> anyhow::Result<Status> {
     let reader = Reader::new(cluster);
     let objects = Box::pin(reader.liqo_objects()).await;
     let usage = inspect::usage(&reader, &objects).await;
-    usage.and_then(|usage| summary::summarize(&cluster.context, &objects, &usage)).map_err(anyhow::Error::msg)
+    usage
+        .and_then(|usage| summary::summarize(&cluster.context, &objects, &usage))
+        .map_err(anyhow::Error::msg)
 }
 
 impl Status {
     /// Only this offloaded namespace, if the user names one.
     #[must_use]
     pub fn of_namespace(mut self, namespace: Option<&str>) -> Self {
-        self.namespaces.retain(|one| namespace.is_none_or(|namespace| one.namespace == namespace));
+        self.namespaces
+            .retain(|one| namespace.is_none_or(|namespace| one.namespace == namespace));
         self
     }
 }
@@ -126,7 +130,8 @@ pub struct Borrowing {
     pub tunnel: Option<Through>,
     /// The links of the chain, in order.
     pub links: Vec<Link>,
-    /// Whether each node of the peer is a pool, if this cluster requests that and the peer has answered.
+    /// Whether each node of the peer is a pool, if this cluster requests that and the peer has
+    /// answered.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pool_for_each_node: Option<Link>,
     pub offers: Vec<Offer>,
@@ -170,7 +175,8 @@ pub struct Networking {
     /// Those that could keep their addresses here, and this cluster's that could keep them there.
     #[serde(flatten)]
     pub keepable: KeepableRanges,
-    /// Those that are mapped to something else as soon as no pod of either cluster runs at the other.
+    /// Those that are mapped to something else as soon as no pod of either cluster runs at the
+    /// other.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub waiting: BTreeMap<IpNet, IpNet>,
     /// The reports of our gateways about their tunnels to it.
@@ -230,7 +236,8 @@ pub struct VirtualNode {
     /// Whether the Node is Ready.
     pub ready: bool,
     pub resources: ResourceList,
-    /// Requests of the unfinished pods on it for these resources, with the requests that a provider gives to containers without any.
+    /// Requests of the unfinished pods on it for these resources, with the requests that a provider
+    /// gives to containers without any.
     pub used: ResourceList,
     /// Resources left for other pods.
     pub free: ResourceList,
@@ -269,7 +276,11 @@ pub struct RemoteNamespaceStatus {
 
 /// The links among `wanted` that a `ForeignCluster` has, in the order of `wanted`.
 fn links(foreign: &ForeignCluster, wanted: &[&str]) -> Vec<Link> {
-    wanted.iter().filter_map(|kind| foreign.condition(kind)).map(Link::from).collect()
+    wanted
+        .iter()
+        .filter_map(|kind| foreign.condition(kind))
+        .map(Link::from)
+        .collect()
 }
 
 /// Whether this cluster wants to borrow, or still has something to give back.

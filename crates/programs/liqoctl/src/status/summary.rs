@@ -2,13 +2,13 @@
 
 use kube::ResourceExt as _;
 use liqo_api::{
-    ClusterId, ForeignCluster, NamespaceOffloading, NetworkRanges, RemoteNamespace, ResourceOffer, ShadowPod, ShadowPodPhase,
-    TetheringStatus, links, provider_namespace, tenant_namespace,
+    ClusterId, ForeignCluster, NamespaceOffloading, NetworkRanges, RemoteNamespace, ResourceOffer,
+    ShadowPod, ShadowPodPhase, TetheringStatus, links, provider_namespace, tenant_namespace,
 };
 
 use super::{
-    Borrowing, Lending, Link, Mode, Networking, Offer, OffloadedNamespace, Peer, RemoteNamespaceStatus, Replicas, Status,
-    ThisCluster, Through, VirtualNode, borrows,
+    Borrowing, Lending, Link, Mode, Networking, Offer, OffloadedNamespace, Peer,
+    RemoteNamespaceStatus, Replicas, Status, ThisCluster, Through, VirtualNode, borrows,
 };
 use crate::{
     inspect::{LiqoObjects, Read, Usage},
@@ -16,14 +16,26 @@ use crate::{
     replicas,
 };
 
-/// The status of the cluster that the kubeconfig calls `context`; an error if an object that it needs could not be read.
+/// The status of the cluster that the kubeconfig calls `context`; an error if an object that it
+/// needs could not be read.
 pub fn summarize(context: &str, objects: &LiqoObjects, usage: &Usage) -> Read<Status> {
     let cluster = this_cluster(context, objects, usage)?;
     let mut known: Vec<&ForeignCluster> = read(&objects.peers)?.iter().collect();
     known.sort_by_key(|foreign| foreign.name_any());
-    let peers = known.into_iter().map(|foreign| peer(foreign, objects, usage)).collect::<Read<_>>()?;
-    let namespaces = read(&objects.offloadings)?.iter().cloned().map(namespace).collect();
-    Ok(Status { cluster, peers, namespaces })
+    let peers = known
+        .into_iter()
+        .map(|foreign| peer(foreign, objects, usage))
+        .collect::<Read<_>>()?;
+    let namespaces = read(&objects.offloadings)?
+        .iter()
+        .cloned()
+        .map(namespace)
+        .collect();
+    Ok(Status {
+        cluster,
+        peers,
+        namespaces,
+    })
 }
 
 fn read<T>(value: &Read<T>) -> Read<&T> {
@@ -33,20 +45,37 @@ fn read<T>(value: &Read<T>) -> Read<&T> {
 fn this_cluster(context: &str, objects: &LiqoObjects, usage: &Usage) -> Read<ThisCluster> {
     let config = read(&objects.config)?.as_ref();
     let manager = read(&objects.manager)?.as_ref().map(|deployment| Replicas {
-        available: deployment.status.as_ref().and_then(|status| status.available_replicas).unwrap_or(0),
-        wanted: deployment.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1),
+        available: deployment
+            .status
+            .as_ref()
+            .and_then(|status| status.available_replicas)
+            .unwrap_or(0),
+        wanted: deployment
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.replicas)
+            .unwrap_or(1),
     });
-    let misfit = manager.zip(usage.nodes_for_manager).and_then(|(manager, nodes)| replicas::misfit(manager.wanted, nodes));
-    let status = config.and_then(|config| config.status.clone()).unwrap_or_default();
+    let misfit = manager
+        .zip(usage.nodes_for_manager)
+        .and_then(|(manager, nodes)| replicas::misfit(manager.wanted, nodes));
+    let status = config
+        .and_then(|config| config.status.clone())
+        .unwrap_or_default();
     Ok(ThisCluster {
-        name: config.map_or(context, |config| config.spec.cluster_name.as_str()).to_owned(),
+        name: config
+            .map_or(context, |config| config.spec.cluster_name.as_str())
+            .to_owned(),
         installed: config.is_some(),
         cluster_id: status.cluster_id,
         version: status.version,
         auth_url: status.auth_url,
         api_server_url: status.api_server_url,
         conditions: status.conditions.iter().map(Link::from).collect(),
-        mode: status.tethering.map(|tethering| mode(tethering, objects)).transpose()?,
+        mode: status
+            .tethering
+            .map(|tethering| mode(tethering, objects))
+            .transpose()?,
         manager: manager.unwrap_or_default(),
         replicas_note: misfit.map(|misfit| format!("{}; {}", misfit.what, misfit.advice)),
     })
@@ -59,18 +88,36 @@ fn mode(tethering: TetheringStatus, objects: &LiqoObjects) -> Read<Mode> {
         let found = known.iter().find(|foreign| foreign.spec.cluster_id == id);
         found.map_or_else(|| id.to_string(), kube::ResourceExt::name_any)
     };
-    let TetheringStatus { state, cluster_id, deadline, reason, message, .. } = tethering;
-    Ok(Mode { state, peer: cluster_id.map(name), deadline, reason, message })
+    let TetheringStatus {
+        state,
+        cluster_id,
+        deadline,
+        reason,
+        message,
+        ..
+    } = tethering;
+    Ok(Mode {
+        state,
+        peer: cluster_id.map(name),
+        deadline,
+        reason,
+        message,
+    })
 }
 
 fn peer(foreign: &ForeignCluster, objects: &LiqoObjects, usage: &Usage) -> Read<Peer> {
     let outgoing = super::links(foreign, &links::BORROWING);
     let incoming = super::links(foreign, &links::LENDING);
-    let tenant = foreign.status.as_ref().and_then(|status| status.tenant_namespace.clone());
+    let tenant = foreign
+        .status
+        .as_ref()
+        .and_then(|status| status.tenant_namespace.clone());
     Ok(Peer {
         name: foreign.name_any(),
         cluster_id: foreign.spec.cluster_id.clone(),
-        borrowing: borrows(foreign, &outgoing).then(|| borrowing(foreign, outgoing, objects, usage)).transpose()?,
+        borrowing: borrows(foreign, &outgoing)
+            .then(|| borrowing(foreign, outgoing, objects, usage))
+            .transpose()?,
         lending: (tenant.is_some() || !incoming.is_empty())
             .then(|| lending(foreign, tenant, incoming, objects, usage))
             .transpose()?,
@@ -84,18 +131,35 @@ fn network(foreign: &ForeignCluster, objects: &LiqoObjects) -> Read<Option<Netwo
     if links.is_empty() {
         return Ok(None);
     }
-    let tunnel = objects.tunnel(&foreign.spec.cluster_id).map_err(Clone::clone)?.cloned();
-    let (spec, status) = tunnel.map(|tunnel| (tunnel.spec, tunnel.status.unwrap_or_default())).unzip();
+    let tunnel = objects
+        .tunnel(&foreign.spec.cluster_id)
+        .map_err(Clone::clone)?
+        .cloned();
+    let (spec, status) = tunnel
+        .map(|tunnel| (tunnel.spec, tunnel.status.unwrap_or_default()))
+        .unzip();
     let gateways = status.unwrap_or_default().gateways;
     // Without it, only what the peer could keep is not known.
-    let own =
-        read(&objects.config).ok().and_then(|config| config.as_ref()).and_then(|config| config.status.as_ref()?.network.as_ref());
+    let own = read(&objects.config)
+        .ok()
+        .and_then(|config| config.as_ref())
+        .and_then(|config| config.status.as_ref()?.network.as_ref());
     let keepable = KeepableRanges::default();
-    let none = Networking { links, prefixes: [].into(), behind: [].into(), keepable, waiting: [].into(), gateways };
+    let none = Networking {
+        links,
+        prefixes: [].into(),
+        behind: [].into(),
+        keepable,
+        waiting: [].into(),
+        gateways,
+    };
     Ok(Some(match spec {
         None => none,
         Some(spec) => Networking {
-            keepable: KeepableRanges::as_known_here(own.unwrap_or(&NetworkRanges::default()), &spec),
+            keepable: KeepableRanges::as_known_here(
+                own.unwrap_or(&NetworkRanges::default()),
+                &spec,
+            ),
             prefixes: spec.imported,
             behind: spec.behind,
             waiting: spec.waiting,
@@ -104,16 +168,29 @@ fn network(foreign: &ForeignCluster, objects: &LiqoObjects) -> Read<Option<Netwo
     }))
 }
 
-fn borrowing(foreign: &ForeignCluster, links: Vec<Link>, objects: &LiqoObjects, usage: &Usage) -> Read<Borrowing> {
+fn borrowing(
+    foreign: &ForeignCluster,
+    links: Vec<Link>,
+    objects: &LiqoObjects,
+    usage: &Usage,
+) -> Read<Borrowing> {
     let namespace = provider_namespace(&foreign.spec.cluster_id);
-    let is_from_peer = |node: &&liqo_api::VirtualNode| node.namespace().as_ref() == Some(&namespace);
-    let mut nodes: Vec<VirtualNode> =
-        read(&objects.virtual_nodes)?.iter().filter(is_from_peer).map(|node| virtual_node(node, usage)).collect();
+    let is_from_peer =
+        |node: &&liqo_api::VirtualNode| node.namespace().as_ref() == Some(&namespace);
+    let mut nodes: Vec<VirtualNode> = read(&objects.virtual_nodes)?
+        .iter()
+        .filter(is_from_peer)
+        .map(|node| virtual_node(node, usage))
+        .collect();
     nodes.sort_by(|one, other| one.pool.cmp(&other.pool));
     Ok(Borrowing {
         network_only: foreign.wants_outgoing() && !foreign.wants_resources(),
-        tunnel: (!foreign.spec.tunnel.is_empty())
-            .then(|| Through { gateway: foreign.status.as_ref().and_then(|status| status.called_through.clone()) }),
+        tunnel: (!foreign.spec.tunnel.is_empty()).then(|| Through {
+            gateway: foreign
+                .status
+                .as_ref()
+                .and_then(|status| status.called_through.clone()),
+        }),
         links,
         pool_for_each_node: foreign.condition(links::POOL_FOR_EACH_NODE).map(Link::from),
         offers: offers(&namespace, objects)?,
@@ -122,10 +199,19 @@ fn borrowing(foreign: &ForeignCluster, links: Vec<Link>, objects: &LiqoObjects, 
 }
 
 fn virtual_node(object: &liqo_api::VirtualNode, usage: &Usage) -> VirtualNode {
-    let node = object.status.as_ref().and_then(|status| status.node_name.clone());
-    let used = node.as_ref().and_then(|name| usage.nodes.get(name)).cloned().unwrap_or_default();
+    let node = object
+        .status
+        .as_ref()
+        .and_then(|status| status.node_name.clone());
+    let used = node
+        .as_ref()
+        .and_then(|name| usage.nodes.get(name))
+        .cloned()
+        .unwrap_or_default();
     let resources = object.spec.resources.clone();
-    let requested = resources.names().map(|name| (name.to_owned(), used.requests.get(name)));
+    let requested = resources
+        .names()
+        .map(|name| (name.to_owned(), used.requests.get(name)));
     VirtualNode {
         pool: object.spec.pool.clone(),
         node,
@@ -144,10 +230,15 @@ fn lending(
     objects: &LiqoObjects,
     usage: &Usage,
 ) -> Read<Lending> {
-    let namespace = tenant.clone().unwrap_or_else(|| tenant_namespace(&foreign.spec.cluster_id));
+    let namespace = tenant
+        .clone()
+        .unwrap_or_else(|| tenant_namespace(&foreign.spec.cluster_id));
     let runs = |pod: &&ShadowPod| {
         pod.namespace().as_ref() == Some(&namespace)
-            && pod.status.as_ref().is_some_and(|status| status.phase == ShadowPodPhase::Created)
+            && pod
+                .status
+                .as_ref()
+                .is_some_and(|status| status.phase == ShadowPodPhase::Created)
     };
     Ok(Lending {
         offers: offers(&namespace, objects)?,
@@ -158,7 +249,9 @@ fn lending(
 }
 
 fn offers(namespace: &str, objects: &LiqoObjects) -> Read<Vec<Offer>> {
-    let offers = read(&objects.offers)?.iter().filter(|offer| offer.namespace().as_deref() == Some(namespace));
+    let offers = read(&objects.offers)?
+        .iter()
+        .filter(|offer| offer.namespace().as_deref() == Some(namespace));
     let mut offers: Vec<Offer> = offers.cloned().map(offer).collect();
     offers.sort_by(|one, other| one.pool.cmp(&other.pool));
     Ok(offers)
@@ -171,7 +264,10 @@ fn offer(object: ResourceOffer) -> Offer {
         phase: status.phase,
         message: status.message,
         resources: object.spec.resource_quota.hard,
-        withdrawal_timestamp: object.spec.withdrawal_timestamp.map(|time| time.0.to_string()),
+        withdrawal_timestamp: object
+            .spec
+            .withdrawal_timestamp
+            .map(|time| time.0.to_string()),
         reclaim_timestamp: object.spec.reclaim_timestamp.map(|time| time.0.to_string()),
         drain_timestamp: object.spec.drain_timestamp.map(|time| time.0.to_string()),
     }
@@ -191,7 +287,11 @@ fn namespace(object: NamespaceOffloading) -> OffloadedNamespace {
         namespace: name,
         pod_offloading_strategy: object.spec.pod_offloading_strategy,
         placement: object.spec.placement,
-        ready: status.conditions.iter().find(|condition| condition.type_ == "Ready").map(Link::from),
+        ready: status
+            .conditions
+            .iter()
+            .find(|condition| condition.type_ == "Ready")
+            .map(Link::from),
         remote: status.remote_namespaces.into_iter().map(remote).collect(),
     }
 }
@@ -216,25 +316,63 @@ mod tests {
                 "status": { "nodeName": "milan" },
             })
         };
-        objects.virtual_nodes = Ok(vec![of(node(&provider_namespace(&milan()))), of(node("liqo-provider-another"))]);
-        let requests = [("cpu", "1500m".parse().unwrap()), ("memory", "1Gi".parse().unwrap())].into();
-        let used = NodeUsage { ready: true, pods: 3, requests };
-        let usage = Usage { nodes: [("milan".to_owned(), used)].into(), nodes_for_manager: Some(2), shadow_pods: Vec::new() };
+        objects.virtual_nodes = Ok(vec![
+            of(node(&provider_namespace(&milan()))),
+            of(node("liqo-provider-another")),
+        ]);
+        let requests = [
+            ("cpu", "1500m".parse().unwrap()),
+            ("memory", "1Gi".parse().unwrap()),
+        ]
+        .into();
+        let used = NodeUsage {
+            ready: true,
+            pods: 3,
+            requests,
+        };
+        let usage = Usage {
+            nodes: [("milan".to_owned(), used)].into(),
+            nodes_for_manager: Some(2),
+            shadow_pods: Vec::new(),
+        };
         let status = serde_json::to_value(summarize("kind", &objects, &usage).unwrap()).unwrap();
-        assert_eq!((&status["cluster"]["name"], &status["cluster"]["manager"]["available"]), (&json!("rome"), &json!(1)));
+        assert_eq!(
+            (
+                &status["cluster"]["name"],
+                &status["cluster"]["manager"]["available"]
+            ),
+            (&json!("rome"), &json!(1))
+        );
         let expected = json!([{ "pool": "default", "node": "milan", "ready": true, "resources": { "cpu": "2" },
             "used": { "cpu": "1500m" }, "free": { "cpu": "500m" }, "pods": 3 }]);
         assert_eq!(status["peers"][0]["borrowing"]["nodes"], expected);
-        assert_eq!(status["peers"][0]["network"]["prefixes"], json!({ "10.244.0.0/16": "10.65.0.0/16" }));
-        assert_eq!(status["peers"][0]["network"].get("peerCouldKeep"), None, "the peer's pods have the same range");
+        assert_eq!(
+            status["peers"][0]["network"]["prefixes"],
+            json!({ "10.244.0.0/16": "10.65.0.0/16" })
+        );
+        assert_eq!(
+            status["peers"][0]["network"].get("peerCouldKeep"),
+            None,
+            "the peer's pods have the same range"
+        );
         let misfit = status["cluster"]["replicasNote"].as_str().unwrap();
         assert!(misfit.contains("one replica, although 2 nodes"), "{misfit}");
         let tunnel = objects.tunnels.as_mut().unwrap().first_mut().unwrap();
-        tunnel.spec.imported = [("10.245.0.0/16".parse().unwrap(), "10.65.0.0/16".parse().unwrap())].into();
+        tunnel.spec.imported = [(
+            "10.245.0.0/16".parse().unwrap(),
+            "10.65.0.0/16".parse().unwrap(),
+        )]
+        .into();
         let status = serde_json::to_value(summarize("kind", &objects, &usage).unwrap()).unwrap();
-        assert_eq!(status["peers"][0]["network"]["peerCouldKeep"], json!(["10.244.0.0/16"]));
+        assert_eq!(
+            status["peers"][0]["network"]["peerCouldKeep"],
+            json!(["10.244.0.0/16"])
+        );
         objects.offers = Err("cannot list resourceoffers".to_owned());
-        assert_eq!(summarize("kind", &objects, &usage).unwrap_err(), "cannot list resourceoffers");
+        assert_eq!(
+            summarize("kind", &objects, &usage).unwrap_err(),
+            "cannot list resourceoffers"
+        );
     }
 
     #[test]
@@ -242,6 +380,8 @@ mod tests {
         let mut objects = facts().liqo;
         (objects.config, objects.manager, objects.peers) = (Ok(None), Ok(None), Ok(Vec::new()));
         let status = summarize("kind", &objects, &Usage::default()).unwrap();
-        assert!(status.cluster.name == "kind" && !status.cluster.installed && status.peers.is_empty());
+        assert!(
+            status.cluster.name == "kind" && !status.cluster.installed && status.peers.is_empty()
+        );
     }
 }

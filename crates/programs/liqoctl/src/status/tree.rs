@@ -3,7 +3,8 @@
 use liqo_api::{CallReason, Exposed, OfferPhase, TetheringState, Transport, links};
 
 use super::{
-    Borrowing, Lending, Link, Mode, Networking, Offer, OffloadedNamespace, Peer, Status, ThisCluster, Through, VirtualNode,
+    Borrowing, Lending, Link, Mode, Networking, Offer, OffloadedNamespace, Peer, Status,
+    ThisCluster, Through, VirtualNode,
 };
 use crate::{
     kept_addresses::KeepableRanges,
@@ -18,7 +19,10 @@ pub struct Branch {
 
 impl Branch {
     pub fn leaf(text: impl Into<String>) -> Self {
-        Self { text: text.into(), children: Vec::new() }
+        Self {
+            text: text.into(),
+            children: Vec::new(),
+        }
     }
 
     /// Adds the line and the lines below it; `indent` is what the lines below it begin with.
@@ -29,7 +33,10 @@ impl Branch {
             let last = index + 1 == self.children.len();
             out.push_str(indent);
             out.push_str(if last { "└─ " } else { "├─ " });
-            child.draw(&format!("{indent}{}", if last { "   " } else { "│  " }), out);
+            child.draw(
+                &format!("{indent}{}", if last { "   " } else { "│  " }),
+                out,
+            );
         }
     }
 }
@@ -38,14 +45,22 @@ pub fn render(status: &Status, paint: Paint) -> String {
     let mut root = this_cluster(&status.cluster, paint);
     if status.cluster.installed {
         if status.peers.is_empty() {
-            root.children.push(Branch::leaf(
-                paint.faint("no peers: `liqoctl peer --remote-kubeconfig FILE` borrows from another cluster"),
-            ));
+            root.children.push(Branch::leaf(paint.faint(
+                "no peers: `liqoctl peer --remote-kubeconfig FILE` borrows from another cluster",
+            )));
         }
-        root.children.extend(status.peers.iter().map(|one| peer(one, paint)));
+        root.children
+            .extend(status.peers.iter().map(|one| peer(one, paint)));
         if !status.namespaces.is_empty() {
-            let children = status.namespaces.iter().map(|one| namespace(one, paint)).collect();
-            root.children.push(Branch { text: paint.strong("offloaded namespaces"), children });
+            let children = status
+                .namespaces
+                .iter()
+                .map(|one| namespace(one, paint))
+                .collect();
+            root.children.push(Branch {
+                text: paint.strong("offloaded namespaces"),
+                children,
+            });
         }
     }
     let mut out = String::new();
@@ -63,7 +78,13 @@ fn this_cluster(cluster: &ThisCluster, paint: Paint) -> Branch {
         };
         return Branch::leaf(text);
     };
-    text += &paint.faint(&format!(" (ID {id}, Liqo {})", cluster.version.as_deref().unwrap_or("of an unknown version")));
+    text += &paint.faint(&format!(
+        " (ID {id}, Liqo {})",
+        cluster
+            .version
+            .as_deref()
+            .unwrap_or("of an unknown version")
+    ));
     let manager = cluster.manager;
     let works = manager.available >= manager.wanted && manager.available > 0;
     let replicas = format!(
@@ -72,12 +93,30 @@ fn this_cluster(cluster: &ThisCluster, paint: Paint) -> Branch {
         manager.available,
         manager.wanted
     );
-    let note = cluster.replicas_note.iter().map(|note| Branch::leaf(paint.unsure(note)));
-    let mut children = vec![Branch { text: replicas, children: note.collect() }];
-    children.extend(cluster.conditions.iter().map(|condition| link(condition, paint)));
-    children.extend(cluster.mode.iter().filter_map(|mode| working_mode(mode, paint)));
+    let note = cluster
+        .replicas_note
+        .iter()
+        .map(|note| Branch::leaf(paint.unsure(note)));
+    let mut children = vec![Branch {
+        text: replicas,
+        children: note.collect(),
+    }];
+    children.extend(
+        cluster
+            .conditions
+            .iter()
+            .map(|condition| link(condition, paint)),
+    );
+    children.extend(
+        cluster
+            .mode
+            .iter()
+            .filter_map(|mode| working_mode(mode, paint)),
+    );
     if let (Some(auth), Some(api)) = (&cluster.auth_url, &cluster.api_server_url) {
-        children.push(Branch::leaf(paint.faint(&format!("peers reach it at {auth} and {api}"))));
+        children.push(Branch::leaf(
+            paint.faint(&format!("peers reach it at {auth} and {api}")),
+        ));
     }
     Branch { text, children }
 }
@@ -86,13 +125,28 @@ fn this_cluster(cluster: &ThisCluster, paint: Paint) -> Branch {
 fn working_mode(mode: &Mode, paint: Paint) -> Option<Branch> {
     let peer = mode.peer.as_ref()?;
     let what = match mode.state {
-        TetheringState::Autonomous => format!("{} not tethered to {peer}", mark(Some(false), paint)),
+        TetheringState::Autonomous => {
+            format!("{} not tethered to {peer}", mark(Some(false), paint))
+        }
         TetheringState::Tethering => format!("{} tethering to {peer}", mark(None, paint)),
-        TetheringState::Tethered => format!("{} tethered to {peer}", mark(Some(mode.deadline.is_none()), paint)),
-        TetheringState::Releasing => format!("{} taking back control from {peer}", mark(None, paint)),
+        TetheringState::Tethered => format!(
+            "{} tethered to {peer}",
+            mark(Some(mode.deadline.is_none()), paint)
+        ),
+        TetheringState::Releasing => {
+            format!("{} taking back control from {peer}", mark(None, paint))
+        }
     };
-    let until = mode.deadline.as_ref().map(|deadline| format!(" (until {:.0})", deadline.0)).unwrap_or_default();
-    Some(Branch::leaf(format!("{what}: {}: {}{until}", mode.reason, plain(&mode.message))))
+    let until = mode
+        .deadline
+        .as_ref()
+        .map(|deadline| format!(" (until {:.0})", deadline.0))
+        .unwrap_or_default();
+    Some(Branch::leaf(format!(
+        "{what}: {}: {}{until}",
+        mode.reason,
+        plain(&mode.message)
+    )))
 }
 
 fn mark(holds: Option<bool>, paint: Paint) -> String {
@@ -111,7 +165,12 @@ fn link(link: &Link, paint: Paint) -> Branch {
     };
     let mut text = format!("{} {}", mark(holds, paint), link.name);
     if holds != Some(true) {
-        text = format!("{text}: {}: {} {}", link.reason, plain(&link.message), paint.faint(&format!("(since {})", link.since)));
+        text = format!(
+            "{text}: {}: {} {}",
+            link.reason,
+            plain(&link.message),
+            paint.faint(&format!("(since {})", link.since))
+        );
     }
     Branch::leaf(text)
 }
@@ -122,9 +181,21 @@ fn peer(peer: &Peer, paint: Paint) -> Branch {
         text += &paint.unsure(" is ending");
     }
     let mut children = Vec::new();
-    children.extend(peer.borrowing.as_ref().map(|one| borrowing(&peer.name, one, paint)));
-    children.extend(peer.lending.as_ref().map(|one| lending(&peer.name, one, paint)));
-    children.extend(peer.network.as_ref().map(|one| network(&peer.name, one, paint)));
+    children.extend(
+        peer.borrowing
+            .as_ref()
+            .map(|one| borrowing(&peer.name, one, paint)),
+    );
+    children.extend(
+        peer.lending
+            .as_ref()
+            .map(|one| lending(&peer.name, one, paint)),
+    );
+    children.extend(
+        peer.network
+            .as_ref()
+            .map(|one| network(&peer.name, one, paint)),
+    );
     if children.is_empty() {
         children.push(Branch::leaf(paint.faint("no peering")));
     }
@@ -134,33 +205,74 @@ fn peer(peer: &Peer, paint: Paint) -> Branch {
 fn borrowing(name: &str, borrowing: &Borrowing, paint: Paint) -> Branch {
     let mut children: Vec<_> = borrowing.links.iter().map(|one| link(one, paint)).collect();
     if children.is_empty() {
-        children.push(Branch::leaf(format!("{} nothing has happened yet", mark(None, paint))));
+        children.push(Branch::leaf(format!(
+            "{} nothing has happened yet",
+            mark(None, paint)
+        )));
     }
-    children.extend(borrowing.tunnel.as_ref().map(|through| Branch::leaf(through_tunnel(through, &borrowing.links, paint))));
-    children.extend(borrowing.pool_for_each_node.as_ref().map(|answer| link(answer, paint)));
+    children.extend(
+        borrowing
+            .tunnel
+            .as_ref()
+            .map(|through| Branch::leaf(through_tunnel(through, &borrowing.links, paint))),
+    );
+    children.extend(
+        borrowing
+            .pool_for_each_node
+            .as_ref()
+            .map(|answer| link(answer, paint)),
+    );
     if borrowing.network_only {
-        children.push(Branch::leaf(paint.faint("requests no resources, only the network")));
+        children.push(Branch::leaf(
+            paint.faint("requests no resources, only the network"),
+        ));
     }
     // A node is shown below its offer, or alone if the offer is gone.
     let offered = |one: &VirtualNode| borrowing.offers.iter().any(|offer| offer.pool == one.pool);
     children.extend(borrowing.offers.iter().map(|one| {
         let mut branch = offer(one, Some(name), paint);
-        branch.children.extend(borrowing.nodes.iter().filter(|node| node.pool == one.pool).map(|one| node(one, paint)));
+        branch.children.extend(
+            borrowing
+                .nodes
+                .iter()
+                .filter(|node| node.pool == one.pool)
+                .map(|one| node(one, paint)),
+        );
         branch
     }));
-    children.extend(borrowing.nodes.iter().filter(|one| !offered(one)).map(|one| node(one, paint)));
-    Branch { text: format!("borrowed from {name}"), children }
+    children.extend(
+        borrowing
+            .nodes
+            .iter()
+            .filter(|one| !offered(one))
+            .map(|one| node(one, paint)),
+    );
+    Branch {
+        text: format!("borrowed from {name}"),
+        children,
+    }
 }
 
-/// A gateway that this cluster hears is no proof that the gateway hears this cluster: only answers of the peer are.
+/// A gateway that this cluster hears is no proof that the gateway hears this cluster: only answers
+/// of the peer are.
 fn through_tunnel(through: &Through, links: &[Link], paint: Paint) -> String {
     let reachable = links.iter().find(|link| link.name == links::PEER_REACHABLE);
     match &through.gateway {
-        Some(gateway) if reachable.is_some_and(|link| link.reason == CallReason::Unreachable.as_str()) => {
-            paint.unsure(&format!("called through its tunnel: gateway {} is heard, and the peer does not answer", plain(gateway)))
+        Some(gateway)
+            if reachable.is_some_and(|link| link.reason == CallReason::Unreachable.as_str()) =>
+        {
+            paint.unsure(&format!(
+                "called through its tunnel: gateway {} is heard, and the peer does not answer",
+                plain(gateway)
+            ))
         }
-        Some(gateway) => paint.faint(&format!("reached through its tunnel, gateway {}", plain(gateway))),
-        None if reachable.is_some_and(|link| link.status == "True") => paint.faint("reached through its tunnel"),
+        Some(gateway) => paint.faint(&format!(
+            "reached through its tunnel, gateway {}",
+            plain(gateway)
+        )),
+        None if reachable.is_some_and(|link| link.status == "True") => {
+            paint.faint("reached through its tunnel")
+        }
         None => paint.unsure("called through its tunnel, where no gateway answers now"),
     }
 }
@@ -168,32 +280,54 @@ fn through_tunnel(through: &Through, links: &[Link], paint: Paint) -> String {
 fn lending(name: &str, lending: &Lending, paint: Paint) -> Branch {
     let mut children: Vec<_> = lending.links.iter().map(|one| link(one, paint)).collect();
     children.extend(lending.offers.iter().map(|one| offer(one, None, paint)));
-    let answered = lending.links.iter().any(|link| link.name == links::RESOURCES_OFFERED);
+    let answered = lending
+        .links
+        .iter()
+        .any(|link| link.name == links::RESOURCES_OFFERED);
     if lending.tenant_namespace.is_some() && !answered {
         children.push(Branch::leaf(paint.faint("it requests no resources")));
     }
-    children.push(Branch::leaf(count(lending.pods, "of its pods runs here", "of its pods run here")));
-    Branch { text: format!("lent to {name}"), children }
+    children.push(Branch::leaf(count(
+        lending.pods,
+        "of its pods runs here",
+        "of its pods run here",
+    )));
+    Branch {
+        text: format!("lent to {name}"),
+        children,
+    }
 }
 
 fn network(name: &str, network: &Networking, paint: Paint) -> Branch {
     let mut children: Vec<_> = network.links.iter().map(|one| link(one, paint)).collect();
     let behind = |there| {
         let owner = network.behind.get(there).and_then(|way| way.first());
-        owner.map(|owner| format!(" (cluster {} behind it)", owner.short())).unwrap_or_default()
+        owner
+            .map(|owner| format!(" (cluster {} behind it)", owner.short()))
+            .unwrap_or_default()
     };
-    let (own, others): (Vec<_>, Vec<_>) = network.prefixes.iter().partition(|(there, _)| !network.behind.contains_key(*there));
-    let appears =
-        |there, here| if there == here { "keeps its addresses here".to_owned() } else { format!("is mapped here to {here}") };
-    let seen = own.into_iter().chain(others).map(|(there, here)| format!("{there}{} {}", behind(there), appears(there, here)));
+    let (own, others): (Vec<_>, Vec<_>) = network
+        .prefixes
+        .iter()
+        .partition(|(there, _)| !network.behind.contains_key(*there));
+    let appears = |there, here| {
+        if there == here {
+            "keeps its addresses here".to_owned()
+        } else {
+            format!("is mapped here to {here}")
+        }
+    };
+    let seen = own
+        .into_iter()
+        .chain(others)
+        .map(|(there, here)| format!("{there}{} {}", behind(there), appears(there, here)));
     let seen: Vec<String> = seen.collect();
     if !seen.is_empty() {
         children.push(Branch::leaf(format!("its {}", seen.join(", "))));
     }
-    let waiting = network
-        .waiting
-        .iter()
-        .map(|(there, later)| format!("{there} is mapped to {later} when no pod of either cluster runs at the other"));
+    let waiting = network.waiting.iter().map(|(there, later)| {
+        format!("{there} is mapped to {later} when no pod of either cluster runs at the other")
+    });
     children.extend(waiting.map(|text| Branch::leaf(paint.unsure(&text))));
     children.extend(addresses_that_could_stay(name, &network.keepable, paint));
     children.extend(network.gateways.iter().map(|gateway| {
@@ -202,24 +336,45 @@ fn network(name: &str, network: &Networking, paint: Paint) -> Branch {
             Some(Transport::Tls) => paint.unsure(" over TLS, because UDP does not pass"),
             _ => String::new(),
         };
-        let latency = gateway.latency_microseconds.map(|time| format!(", {}.{} ms", time / 1000, time % 1000 / 100));
-        let lost = gateway.loss_percent.filter(|loss| *loss > 0).map(|loss| paint.unsure(&format!(", {loss} % lost")));
+        let latency = gateway
+            .latency_microseconds
+            .map(|time| format!(", {}.{} ms", time / 1000, time % 1000 / 100));
+        let lost = gateway
+            .loss_percent
+            .filter(|loss| *loss > 0)
+            .map(|loss| paint.unsure(&format!(", {loss} % lost")));
         let quality = latency.unwrap_or_default() + &lost.unwrap_or_default();
-        let direct = gateway.direct.iter().map(|id| Branch::leaf(format!("directly to cluster {} behind it", id.short())));
+        let direct = gateway
+            .direct
+            .iter()
+            .map(|id| Branch::leaf(format!("directly to cluster {} behind it", id.short())));
         let text = if gateway.connected {
             format!("tunnel from node {node} to {ends}{over}{quality}")
         } else {
             paint.unsure(&format!("no tunnel from node {node}"))
         };
-        Branch { text, children: direct.collect() }
+        Branch {
+            text,
+            children: direct.collect(),
+        }
     }));
-    Branch { text: format!("network to {name}"), children }
+    Branch {
+        text: format!("network to {name}"),
+        children,
+    }
 }
 
 fn addresses_that_could_stay(name: &str, keepable: &KeepableRanges, paint: Paint) -> Vec<Branch> {
-    let lines = keepable.sentences(name).into_iter().map(|line| Branch::leaf(paint.faint(&line))).collect();
+    let lines = keepable
+        .sentences(name)
+        .into_iter()
+        .map(|line| Branch::leaf(paint.faint(&line)))
+        .collect();
     match keepable.summary() {
-        Some(summary) => vec![Branch { text: paint.faint(summary), children: lines }],
+        Some(summary) => vec![Branch {
+            text: paint.faint(summary),
+            children: lines,
+        }],
         None => lines,
     }
 }
@@ -234,14 +389,19 @@ fn offer(offer: &Offer, provider: Option<&str>, paint: Paint) -> Branch {
     };
     let why = match (offer.phase, provider) {
         (OfferPhase::Accepted, _) => None,
-        (OfferPhase::ManualActionRequired, Some(name)) => {
-            Some(format!("you have to decide: `liqoctl offer accept {name} {}`", plain(&offer.pool)))
-        }
+        (OfferPhase::ManualActionRequired, Some(name)) => Some(format!(
+            "you have to decide: `liqoctl offer accept {name} {}`",
+            plain(&offer.pool)
+        )),
         (OfferPhase::ManualActionRequired, None) => Some("the consumer has to decide".to_owned()),
         _ => offer.message.as_deref().map(plain),
     };
     let why = why.map(|why| format!(" ({why})")).unwrap_or_default();
-    let mut branch = Branch::leaf(format!("offer {}: {phase}{why}: {}", plain(&offer.pool), offer.resources.rounded()));
+    let mut branch = Branch::leaf(format!(
+        "offer {}: {phase}{why}: {}",
+        plain(&offer.pool),
+        offer.resources.rounded()
+    ));
     let times = [
         offer.withdrawal_timestamp.as_ref().map(|at| format!("withdrawn: ends at {at}, its pods move away until then")),
         offer
@@ -255,9 +415,16 @@ fn offer(offer: &Offer, provider: Option<&str>, paint: Paint) -> Branch {
     ];
     if offer.phase == OfferPhase::Accepted && offer.resources.is_zero() {
         let who = provider.map_or_else(|| "we offer".to_owned(), |name| format!("{name} offers"));
-        branch.children.push(Branch::leaf(paint.unsure(&format!("{who} nothing now"))));
+        branch
+            .children
+            .push(Branch::leaf(paint.unsure(&format!("{who} nothing now"))));
     }
-    branch.children.extend(times.into_iter().flatten().map(|text| Branch::leaf(paint.unsure(&text))));
+    branch.children.extend(
+        times
+            .into_iter()
+            .flatten()
+            .map(|text| Branch::leaf(paint.unsure(&text))),
+    );
     branch
 }
 
@@ -272,32 +439,79 @@ fn node(node: &VirtualNode, paint: Paint) -> Branch {
     );
     let mut branch = Branch::leaf(text);
     if !node.used.is_zero() {
-        branch.children.push(Branch::leaf(format!("used: {}", node.used.rounded())));
-        branch.children.push(Branch::leaf(format!("free: {}", node.free.rounded())));
+        branch
+            .children
+            .push(Branch::leaf(format!("used: {}", node.used.rounded())));
+        branch
+            .children
+            .push(Branch::leaf(format!("free: {}", node.free.rounded())));
     }
     branch
 }
 
 fn namespace(namespace: &OffloadedNamespace, paint: Paint) -> Branch {
-    let mut children: Vec<_> =
-        namespace.ready.iter().filter(|ready| ready.status != "True").map(|ready| link(ready, paint)).collect();
+    let mut children: Vec<_> = namespace
+        .ready
+        .iter()
+        .filter(|ready| ready.status != "True")
+        .map(|ready| link(ready, paint))
+        .collect();
     children.extend(namespace.remote.iter().map(|remote| {
-        let why = remote.message.as_ref().filter(|_| !remote.ready).map(|why| format!(": {}", plain(why))).unwrap_or_default();
-        let text = format!("{} {} in {}{why}", mark(Some(remote.ready), paint), remote.namespace, remote.cluster);
-        Branch { text, children: remote.exposed.iter().map(exposed).collect() }
+        let why = remote
+            .message
+            .as_ref()
+            .filter(|_| !remote.ready)
+            .map(|why| format!(": {}", plain(why)))
+            .unwrap_or_default();
+        let text = format!(
+            "{} {} in {}{why}",
+            mark(Some(remote.ready), paint),
+            remote.namespace,
+            remote.cluster
+        );
+        Branch {
+            text,
+            children: remote.exposed.iter().map(exposed).collect(),
+        }
     }));
     if children.is_empty() {
         children.push(Branch::leaf(paint.faint("exists in no other cluster yet")));
     }
-    let preference = namespace.placement.as_ref().map(|placement| format!(", {:?}", placement.strategy)).unwrap_or_default();
-    Branch { text: format!("{} ({:?}{preference})", namespace.namespace, namespace.pod_offloading_strategy), children }
+    let preference = namespace
+        .placement
+        .as_ref()
+        .map(|placement| format!(", {:?}", placement.strategy))
+        .unwrap_or_default();
+    Branch {
+        text: format!(
+            "{} ({:?}{preference})",
+            namespace.namespace, namespace.pod_offloading_strategy
+        ),
+        children,
+    }
 }
 
 fn exposed(exposed: &Exposed) -> Branch {
-    let Exposed { kind, name, exposure } = exposed;
-    let class = if exposure.class.is_empty() { String::new() } else { format!(" of class {}", plain(&exposure.class)) };
-    let addresses: Vec<String> = exposure.addresses.iter().map(|address| plain(address)).collect();
-    let at = if addresses.is_empty() { "has no address yet".to_owned() } else { format!("at {}", addresses.join(", ")) };
+    let Exposed {
+        kind,
+        name,
+        exposure,
+    } = exposed;
+    let class = if exposure.class.is_empty() {
+        String::new()
+    } else {
+        format!(" of class {}", plain(&exposure.class))
+    };
+    let addresses: Vec<String> = exposure
+        .addresses
+        .iter()
+        .map(|address| plain(address))
+        .collect();
+    let at = if addresses.is_empty() {
+        "has no address yet".to_owned()
+    } else {
+        format!("at {}", addresses.join(", "))
+    };
     Branch::leaf(format!("{} {}{class} {at}", plain(kind), plain(name)))
 }
 
@@ -308,7 +522,8 @@ fn count(number: usize, one: &str, many: &str) -> String {
 #[cfg(test)]
 mod tests {
     use liqo_api::{
-        ClusterId, Exposure, GatewayStatus, PlacementStrategy, PodOffloadingStrategy, PodPlacement, Quantity, ResourceList,
+        ClusterId, Exposure, GatewayStatus, PlacementStrategy, PodOffloadingStrategy, PodPlacement,
+        Quantity, ResourceList,
     };
 
     use super::*;
@@ -326,7 +541,9 @@ mod tests {
 
     fn resources() -> ResourceList {
         let quantity = |text: &str| text.parse::<Quantity>().unwrap();
-        [("cpu", quantity("2")), ("memory", quantity("4Gi"))].into_iter().collect()
+        [("cpu", quantity("2")), ("memory", quantity("4Gi"))]
+            .into_iter()
+            .collect()
     }
 
     fn offer(phase: OfferPhase) -> Offer {
@@ -348,31 +565,55 @@ mod tests {
             borrowing: Some(Borrowing {
                 network_only: false,
                 pool_for_each_node: None,
-                tunnel: Some(Through { gateway: Some("203.0.113.9:51840".into()) }),
-                links: vec![link("IdentityVerified", "True"), link("Authenticated", "True"), link("PeerReachable", "False")],
+                tunnel: Some(Through {
+                    gateway: Some("203.0.113.9:51840".into()),
+                }),
+                links: vec![
+                    link("IdentityVerified", "True"),
+                    link("Authenticated", "True"),
+                    link("PeerReachable", "False"),
+                ],
                 offers: vec![offer(OfferPhase::Accepted)],
                 nodes: vec![VirtualNode {
                     pool: "default".into(),
                     node: Some("milan".into()),
                     ready: false,
                     resources: resources(),
-                    used: [("cpu", "500m".parse().unwrap()), ("memory", "1234567Ki".parse().unwrap())].into(),
-                    free: [("cpu", "1500m".parse().unwrap()), ("memory", "2959737Ki".parse().unwrap())].into(),
+                    used: [
+                        ("cpu", "500m".parse().unwrap()),
+                        ("memory", "1234567Ki".parse().unwrap()),
+                    ]
+                    .into(),
+                    free: [
+                        ("cpu", "1500m".parse().unwrap()),
+                        ("memory", "2959737Ki".parse().unwrap()),
+                    ]
+                    .into(),
                     pods: 1,
                 }],
             }),
             network: Some(Networking {
-                links: vec![link("NetworkAgreed", "True"), link("TunnelConnected", "Unknown")],
-                prefixes: [("10.244.0.0/16", "10.65.0.0/16"), ("10.81.0.0/16", "10.67.0.0/16")]
-                    .map(|(there, here)| (there.parse().unwrap(), here.parse().unwrap()))
-                    .into(),
+                links: vec![
+                    link("NetworkAgreed", "True"),
+                    link("TunnelConnected", "Unknown"),
+                ],
+                prefixes: [
+                    ("10.244.0.0/16", "10.65.0.0/16"),
+                    ("10.81.0.0/16", "10.67.0.0/16"),
+                ]
+                .map(|(there, here)| (there.parse().unwrap(), here.parse().unwrap()))
+                .into(),
                 keepable: KeepableRanges {
                     could_keep: ["10.244.0.0/16".parse().unwrap()].into(),
                     peer_could_keep: ["10.245.0.0/16".parse().unwrap()].into(),
                     ..KeepableRanges::default()
                 },
                 waiting: [].into(),
-                behind: [("10.81.0.0/16".parse().unwrap(), vec!["q".repeat(32).parse().unwrap()])].into(),
+                behind: [(
+                    "10.81.0.0/16".parse().unwrap(),
+                    vec!["q".repeat(32).parse().unwrap()],
+                )]
+                .into(),
                 gateways: vec![
                     GatewayStatus {
                         node: "rome-1".into(),
@@ -383,12 +624,18 @@ mod tests {
                         loss_percent: Some(5),
                         direct: ["q".repeat(32).parse().unwrap()].into(),
                     },
-                    GatewayStatus { node: "rome-2".into(), ..GatewayStatus::default() },
+                    GatewayStatus {
+                        node: "rome-2".into(),
+                        ..GatewayStatus::default()
+                    },
                 ],
             }),
             lending: Some(Lending {
                 tenant_namespace: Some("liqo-tenant-x".into()),
-                links: vec![link("ConsumerAuthorized", "True"), link("ConsumerReachable", "Unknown")],
+                links: vec![
+                    link("ConsumerAuthorized", "True"),
+                    link("ConsumerReachable", "Unknown"),
+                ],
                 offers: vec![offer(OfferPhase::Refused)],
                 pods: 3,
             }),
@@ -407,7 +654,10 @@ mod tests {
                 api_server_url: Some("https://203.0.113.5:6443".into()),
                 conditions: vec![link("AddressesKnown", "True")],
                 mode: None,
-                manager: Replicas { available: 1, wanted: 1 },
+                manager: Replicas {
+                    available: 1,
+                    wanted: 1,
+                },
                 replicas_note: Some("one replica".into()),
             },
             peers: vec![
@@ -424,7 +674,10 @@ mod tests {
             namespaces: vec![OffloadedNamespace {
                 namespace: "demo".into(),
                 pod_offloading_strategy: PodOffloadingStrategy::LocalAndRemote,
-                placement: Some(PodPlacement { strategy: PlacementStrategy::Cheapest, ..PodPlacement::default() }),
+                placement: Some(PodPlacement {
+                    strategy: PlacementStrategy::Cheapest,
+                    ..PodPlacement::default()
+                }),
                 ready: Some(link("Ready", "False")),
                 remote: vec![RemoteNamespaceStatus {
                     cluster: "milan".into(),
@@ -434,7 +687,10 @@ mod tests {
                     exposed: vec![Exposed {
                         kind: "Ingress".into(),
                         name: "shop".into(),
-                        exposure: Exposure { class: "public".into(), addresses: vec!["203.0.113.7".into()] },
+                        exposure: Exposure {
+                            class: "public".into(),
+                            addresses: vec!["203.0.113.7".into()],
+                        },
                     }],
                 }],
             }],
@@ -444,21 +700,43 @@ mod tests {
     #[test]
     fn a_gateway_is_named_as_the_way_only_while_the_peer_answers() {
         let text = |gateway: Option<&str>, status: &str, reason: &str| {
-            let reachable = Link { reason: reason.into(), ..link("PeerReachable", status) };
-            through_tunnel(&Through { gateway: gateway.map(str::to_owned) }, &[reachable], Paint::off())
+            let reachable = Link {
+                reason: reason.into(),
+                ..link("PeerReachable", status)
+            };
+            through_tunnel(
+                &Through {
+                    gateway: gateway.map(str::to_owned),
+                },
+                &[reachable],
+                Paint::off(),
+            )
         };
         let gateway = Some("203.0.113.9:51840");
-        assert_eq!(text(gateway, "True", "Reachable"), "reached through its tunnel, gateway 203.0.113.9:51840");
+        assert_eq!(
+            text(gateway, "True", "Reachable"),
+            "reached through its tunnel, gateway 203.0.113.9:51840"
+        );
         let unanswered = text(gateway, "False", "Unreachable");
-        assert_eq!(unanswered, "called through its tunnel: gateway 203.0.113.9:51840 is heard, and the peer does not answer");
-        assert_eq!(text(None, "True", "Reachable"), "reached through its tunnel", "the gateway is not known yet");
+        assert_eq!(
+            unanswered,
+            "called through its tunnel: gateway 203.0.113.9:51840 is heard, and the peer does not answer"
+        );
+        assert_eq!(
+            text(None, "True", "Reachable"),
+            "reached through its tunnel",
+            "the gateway is not known yet"
+        );
         assert!(text(None, "False", "Unreachable").ends_with("where no gateway answers now"));
     }
 
     #[test]
     fn the_tree_shows_every_link_and_why_one_does_not_hold() {
-        let (rome, milan, turin) =
-            (ClusterId::of_public_key(&[1; 32]), ClusterId::of_public_key(&[2; 32]), ClusterId::of_public_key(&[3; 32]));
+        let (rome, milan, turin) = (
+            ClusterId::of_public_key(&[1; 32]),
+            ClusterId::of_public_key(&[2; 32]),
+            ClusterId::of_public_key(&[3; 32]),
+        );
         let expected = format!(
             "\
 rome (ID {rome}, Liqo 0.1.0)
@@ -533,10 +811,16 @@ rome (ID {rome}, Liqo 0.1.0)
             tunnel: None,
             links: Vec::new(),
             offers: vec![
-                Offer { withdrawal_timestamp: at(), ..offer("bulk", OfferPhase::Accepted) },
+                Offer {
+                    withdrawal_timestamp: at(),
+                    ..offer("bulk", OfferPhase::Accepted)
+                },
                 offer("gold", OfferPhase::ManualActionRequired),
                 offer("zone-a", OfferPhase::Accepted),
-                Offer { resources: ResourceList::new(), ..offer("zone-b", OfferPhase::Accepted) },
+                Offer {
+                    resources: ResourceList::new(),
+                    ..offer("zone-b", OfferPhase::Accepted)
+                },
             ],
             nodes: vec![node("bulk"), node("gone"), node("zone-a")],
         };
@@ -545,13 +829,22 @@ rome (ID {rome}, Liqo 0.1.0)
             links: Vec::new(),
             offers: vec![
                 offer("default", OfferPhase::ManualActionRequired),
-                Offer { resources: ResourceList::new(), ..offer("dry", OfferPhase::Accepted) },
-                Offer { reclaim_timestamp: at(), ..offer("gpu", OfferPhase::Accepted) },
+                Offer {
+                    resources: ResourceList::new(),
+                    ..offer("dry", OfferPhase::Accepted)
+                },
+                Offer {
+                    reclaim_timestamp: at(),
+                    ..offer("gpu", OfferPhase::Accepted)
+                },
             ],
             pods: 1,
         };
         let mut out = String::new();
-        for branch in [super::borrowing("milan", &borrowing, Paint::off()), super::lending("milan", &lending, Paint::off())] {
+        for branch in [
+            super::borrowing("milan", &borrowing, Paint::off()),
+            super::lending("milan", &lending, Paint::off()),
+        ] {
             branch.draw("", &mut out);
         }
         let expected = "\
@@ -592,7 +885,10 @@ lent to milan
     fn programs_get_the_same_in_json() {
         let json = serde_json::to_value(example()).unwrap();
         assert_eq!(json["peers"][0]["borrowing"]["links"][2]["status"], "False");
-        assert_eq!(json["peers"][0]["borrowing"]["nodes"][0]["resources"]["cpu"], "2");
+        assert_eq!(
+            json["peers"][0]["borrowing"]["nodes"][0]["resources"]["cpu"],
+            "2"
+        );
         assert!(json["cluster"]["clusterID"].is_string());
     }
 }

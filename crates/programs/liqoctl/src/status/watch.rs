@@ -13,10 +13,17 @@ use crate::{
 /// Time between two looks.
 const INTERVAL: Duration = Duration::from_secs(2);
 
-/// Shows the status until the user interrupts it, or the reader closes the output. A failure after the first look is shown in the place
-/// of the status, and the next look follows.
-pub async fn watch(cluster: &Cluster, format: Format, show: impl Fn(Status) -> anyhow::Result<String>) -> anyhow::Result<()> {
-    let screen = Screen { is_terminal: std::io::stdout().is_terminal(), format };
+/// Shows the status until the user interrupts it, or the reader closes the output. A failure after
+/// the first look is shown in the place of the status, and the next look follows.
+pub async fn watch(
+    cluster: &Cluster,
+    format: Format,
+    show: impl Fn(Status) -> anyhow::Result<String>,
+) -> anyhow::Result<()> {
+    let screen = Screen {
+        is_terminal: std::io::stdout().is_terminal(),
+        format,
+    };
     let mut shown = show(collect(cluster).await?)?;
     while output::write_while_open(&screen.draw(&shown, Timestamp::now()))? {
         loop {
@@ -42,7 +49,11 @@ struct Screen {
 impl Screen {
     /// On a terminal the text replaces the one before; elsewhere it follows as a block of its own.
     fn draw(&self, text: &str, now: Timestamp) -> String {
-        let clear = if self.is_terminal { "\u{1b}[H\u{1b}[2J" } else { "" };
+        let clear = if self.is_terminal {
+            "\u{1b}[H\u{1b}[2J"
+        } else {
+            ""
+        };
         let head = match self.format {
             Format::Table => format!("# {}\n", now.strftime("%FT%TZ")),
             Format::Json => String::new(),
@@ -58,9 +69,24 @@ mod tests {
 
     #[test]
     fn a_terminal_is_redrawn_and_a_file_gets_blocks() {
-        let text = |is_terminal, format| Screen { is_terminal, format }.draw("rome", Timestamp::UNIX_EPOCH);
-        assert_eq!(text(true, Format::Table), "\u{1b}[H\u{1b}[2J# 1970-01-01T00:00:00Z\nrome");
+        let text = |is_terminal, format| {
+            Screen {
+                is_terminal,
+                format,
+            }
+            .draw("rome", Timestamp::UNIX_EPOCH)
+        };
+        assert_eq!(
+            text(true, Format::Table),
+            "\u{1b}[H\u{1b}[2J# 1970-01-01T00:00:00Z\nrome"
+        );
         assert_eq!(text(false, Format::Table), "# 1970-01-01T00:00:00Z\nrome");
-        assert_eq!((text(false, Format::Json).as_str(), text(false, Format::Yaml).as_str()), ("rome", "---\nrome"));
+        assert_eq!(
+            (
+                text(false, Format::Json).as_str(),
+                text(false, Format::Yaml).as_str()
+            ),
+            ("rome", "---\nrome")
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! The chart in deploy/charts/liqo with the real Helm 3 and Helm 4. No cluster is needed. What Helm renders equals what `liqoctl install
-//! --dry-run` prints with the same values file.
+//! The chart in deploy/charts/liqo with the real Helm 3 and Helm 4. No cluster is needed. What Helm
+//! renders equals what `liqoctl install --dry-run` prints with the same values file.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::{
@@ -28,10 +28,14 @@ struct Helm {
 
 impl Helm {
     fn new(test: &str) -> Self {
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("helm-chart-{test}-{}", std::process::id()));
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR"))
+            .join(format!("helm-chart-{test}-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let programs = liqo_playground::helm_3_and_4(&liqo_playground::Silent);
-        let programs = tokio::runtime::Runtime::new().unwrap().block_on(programs).unwrap();
+        let programs = tokio::runtime::Runtime::new()
+            .unwrap()
+            .block_on(programs)
+            .unwrap();
         Self { programs, folder }
     }
 
@@ -43,7 +47,11 @@ impl Helm {
 
     fn run(&self, program: &Path, arguments: &[&str]) -> Output {
         let mut command = Command::new(program);
-        command.args(arguments).env_clear().env("HOME", &self.folder).env("KUBECONFIG", "/dev/null");
+        command
+            .args(arguments)
+            .env_clear()
+            .env("HOME", &self.folder)
+            .env("KUBECONFIG", "/dev/null");
         command.output().unwrap()
     }
 
@@ -52,19 +60,34 @@ impl Helm {
         let file = self.file(values);
         self.programs.each_ref().map(|program| {
             let chart = chart();
-            let first = ["template", "liqo", &chart, "--values", file.to_str().unwrap()];
+            let first = [
+                "template",
+                "liqo",
+                &chart,
+                "--values",
+                file.to_str().unwrap(),
+            ];
             let in_liqo = ["--namespace", NAMESPACE];
-            let place = if arguments.contains(&"--namespace") { &[][..] } else { &in_liqo[..] };
+            let place = if arguments.contains(&"--namespace") {
+                &[][..]
+            } else {
+                &in_liqo[..]
+            };
             let output = self.run(program, &[&first, place, arguments].concat());
             let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-            if output.status.success() { Ok(text(output.stdout)) } else { Err(text(output.stderr)) }
+            if output.status.success() {
+                Ok(text(output.stdout))
+            } else {
+                Err(text(output.stderr))
+            }
         })
     }
 
     /// The objects that both Helms render.
     fn objects(&self, values: &str) -> BTreeMap<String, Value> {
-        let [helm_3, helm_4] =
-            self.template(values, &[]).map(|text| parsed(&text.unwrap_or_else(|error| panic!("{values}: {error}"))));
+        let [helm_3, helm_4] = self
+            .template(values, &[])
+            .map(|text| parsed(&text.unwrap_or_else(|error| panic!("{values}: {error}"))));
         assert_eq!(helm_3, helm_4, "{values}");
         helm_3
     }
@@ -78,32 +101,64 @@ impl Drop for Helm {
 
 fn chart() -> String {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../deploy/charts/liqo");
-    fs::canonicalize(folder).unwrap().to_str().unwrap().to_owned()
+    fs::canonicalize(folder)
+        .unwrap()
+        .to_str()
+        .unwrap()
+        .to_owned()
 }
 
 fn parsed(text: &str) -> BTreeMap<String, Value> {
     let documents: Vec<Value> = serde_saphyr::from_multiple(text).unwrap();
-    documents.into_iter().filter(|document| !document.is_null()).map(named).collect()
+    documents
+        .into_iter()
+        .filter(|document| !document.is_null())
+        .map(named)
+        .collect()
 }
 
 /// An object by its name, without the label that says who installed it.
 fn named(mut object: Value) -> (String, Value) {
-    let label = object["metadata"]["labels"].as_object_mut().unwrap().remove(INSTALLED_BY.0);
+    let label = object["metadata"]["labels"]
+        .as_object_mut()
+        .unwrap()
+        .remove(INSTALLED_BY.0);
     assert!(label.is_some_and(|label| label == "Helm" || label == INSTALLED_BY.1));
-    let part = |name: &str| object.pointer(name).and_then(Value::as_str).unwrap_or_default().to_owned();
-    (format!("{} {} {}", part("/kind"), part("/metadata/namespace"), part("/metadata/name")), object)
+    let part = |name: &str| {
+        object
+            .pointer(name)
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            .to_owned()
+    };
+    (
+        format!(
+            "{} {} {}",
+            part("/kind"),
+            part("/metadata/namespace"),
+            part("/metadata/name")
+        ),
+        object,
+    )
 }
 
 fn is_in_templates(object: &DynamicObject) -> bool {
-    let is_namespace_of_release = kind(object) == "Namespace" && object.metadata.name.as_deref() == Some(NAMESPACE);
+    let is_namespace_of_release =
+        kind(object) == "Namespace" && object.metadata.name.as_deref() == Some(NAMESPACE);
     kind(object) != "CustomResourceDefinition" && !is_namespace_of_release
 }
 
-/// What `liqoctl install` applies with a values file, but for what Helm makes otherwise: definitions and the release's namespace.
+/// What `liqoctl install` applies with a values file, but for what Helm makes otherwise:
+/// definitions and the release's namespace.
 fn installed(file: &Path) -> BTreeMap<String, Value> {
     let settings = Settings::read::<&str>(&[file.to_owned()], &[]).unwrap();
-    let objects = install::objects(&Values::resolve(&settings, &Present::default(), ""), true).unwrap();
-    objects.into_iter().filter(is_in_templates).map(|object| named(json!(object))).collect()
+    let objects =
+        install::objects(&Values::resolve(&settings, &Present::default(), ""), true).unwrap();
+    objects
+        .into_iter()
+        .filter(is_in_templates)
+        .map(|object| named(json!(object)))
+        .collect()
 }
 
 #[test]
@@ -112,7 +167,9 @@ fn helm_renders_what_liqoctl_installs() {
     let manager = |text: &str| format!("{ROME}controllerManager: {text}\n");
     let network = |text: &str| format!("{ROME}network: {text}\n");
     let discovery = |text: &str| {
-        format!("discovery: {{ config: {{ clusterName: rome, clusterLabels: {{ region: eu, zone: '1' }} }}, {text} }}\n")
+        format!(
+            "discovery: {{ config: {{ clusterName: rome, clusterLabels: {{ region: eu, zone: '1' }} }}, {text} }}\n"
+        )
     };
     let digest = "sha256:".to_owned() + &"0a".repeat(32);
     let cases = [
@@ -120,10 +177,16 @@ fn helm_renders_what_liqoctl_installs() {
         manager("{ replicas: 2 }"),
         manager("{ replicas: 3, avoidNodes: { spot: 'yes', kwok.x-k8s.io/node: fake } }"),
         manager("{ config: { resourceSharingPercentage: 0, offerUpdateThresholdPercentage: 0 } }"),
-        manager("{ config: { resourcePluginAddress: 'plugin.liqo:6001', offerUpdateThresholdPercentage: 7 } }"),
-        manager("{ config: { resourcePluginAddress: 'plugin.liqo:6001', resourcePluginGeneration: p1 } }"),
+        manager(
+            "{ config: { resourcePluginAddress: 'plugin.liqo:6001', offerUpdateThresholdPercentage: 7 } }",
+        ),
+        manager(
+            "{ config: { resourcePluginAddress: 'plugin.liqo:6001', resourcePluginGeneration: p1 } }",
+        ),
         manager("{ image: { registry: example.org, tag: v7 } }"),
-        manager(&format!("{{ image: {{ repository: mine/manager, digest: '{digest}' }} }}")),
+        manager(&format!(
+            "{{ image: {{ repository: mine/manager, digest: '{digest}' }} }}"
+        )),
         format!(
             "{ROME}global: {{ imageRegistry: mirror.example.org, other: 1 }}\nfabric: {{ image: {{ tag: '7' }}, keyDirectory: /opt/liqo }}\n"
         ),
@@ -149,7 +212,11 @@ fn helm_renders_what_liqoctl_installs() {
         for (name, object) in &expected {
             assert_eq!(rendered.get(name), Some(object), "{values}");
         }
-        assert_eq!(rendered.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>(), "{values}");
+        assert_eq!(
+            rendered.keys().collect::<Vec<_>>(),
+            expected.keys().collect::<Vec<_>>(),
+            "{values}"
+        );
     }
 }
 
@@ -161,8 +228,16 @@ fn two_renderings_are_equal_to_the_byte_and_lint_finds_nothing() {
         let file = helm.file(values);
         for program in &helm.programs {
             for values in [&[][..], &["--values", file.to_str().unwrap()]] {
-                let output = helm.run(program, &[&["lint", "--strict", &chart(), "--namespace", NAMESPACE], values].concat());
-                let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+                let output = helm.run(
+                    program,
+                    &[
+                        &["lint", "--strict", &chart(), "--namespace", NAMESPACE],
+                        values,
+                    ]
+                    .concat(),
+                );
+                let text = String::from_utf8_lossy(&output.stdout).into_owned()
+                    + &String::from_utf8_lossy(&output.stderr);
                 assert!(output.status.success(), "{text}");
             }
         }
@@ -174,27 +249,77 @@ fn what_cannot_work_is_refused_with_a_sentence() {
     let helm = Helm::new("refused");
     let refused = |values: &str, arguments: &[&str], sentence: &str| {
         for outcome in helm.template(values, arguments) {
-            let text = outcome.err().unwrap_or_else(|| panic!("{values} {arguments:?}: rendered"));
+            let text = outcome
+                .err()
+                .unwrap_or_else(|| panic!("{values} {arguments:?}: rendered"));
             assert!(text.contains(sentence), "{values} {arguments:?}: {text}");
         }
     };
     refused("{}", &[], "discovery.config.clusterName is empty");
-    refused(ROME, &["--namespace", "default"], "Liqo runs in namespace liqo");
-    refused(ROME, &["--kube-version", "1.29.4"], "--set admissionPolicies.enabled=false");
+    refused(
+        ROME,
+        &["--namespace", "default"],
+        "Liqo runs in namespace liqo",
+    );
+    refused(
+        ROME,
+        &["--kube-version", "1.29.4"],
+        "--set admissionPolicies.enabled=false",
+    );
     refused(ROME, &["--kube-version", "1.28.9"], ">=1.29.0-0");
     refused(ROME, &["--set", "fullnameOverride=x"], "fullnameOverride");
-    refused(ROME, &["--set", "auth.config.enableAuthentication=false"], "always needs a token");
-    refused(ROME, &["--set", "awsConfig.accessKeyId=x"], "never identities of AWS");
-    refused(ROME, &["--set", "gateway.config.portOverride=5"], "network.gateways.addresses");
+    refused(
+        ROME,
+        &["--set", "auth.config.enableAuthentication=false"],
+        "always needs a token",
+    );
+    refused(
+        ROME,
+        &["--set", "awsConfig.accessKeyId=x"],
+        "never identities of AWS",
+    );
+    refused(
+        ROME,
+        &["--set", "gateway.config.portOverride=5"],
+        "network.gateways.addresses",
+    );
     refused(ROME, &["--set", "netwrok.mtu=1400"], "netwrok");
     refused(ROME, &["--set", "network.mtuu=1400"], "mtuu");
-    refused(ROME, &["--set", "network.mtu=100"], "'/network/mtu': minimum");
-    refused(ROME, &["--set", "networking.mtu=100"], "'/networking/mtu': minimum");
+    refused(
+        ROME,
+        &["--set", "network.mtu=100"],
+        "'/network/mtu': minimum",
+    );
+    refused(
+        ROME,
+        &["--set", "networking.mtu=100"],
+        "'/networking/mtu': minimum",
+    );
     refused(ROME, &["--set", "network.mtu=null"], "mtu");
-    refused(ROME, &["--set", "discovery.config.clusterName=Rome_1"], "clusterName");
-    refused(ROME, &["--set", "extraLabels.liqo\\.io/managed=x"], "liqo.io/managed");
-    let without = helm.template(ROME, &["--kube-version", "1.29.4", "--set", "admissionPolicies.enabled=false"]);
-    assert!(without.iter().all(|text| !text.as_ref().unwrap().contains("ValidatingAdmissionPolicy")));
+    refused(
+        ROME,
+        &["--set", "discovery.config.clusterName=Rome_1"],
+        "clusterName",
+    );
+    refused(
+        ROME,
+        &["--set", "extraLabels.liqo\\.io/managed=x"],
+        "liqo.io/managed",
+    );
+    let without = helm.template(
+        ROME,
+        &[
+            "--kube-version",
+            "1.29.4",
+            "--set",
+            "admissionPolicies.enabled=false",
+        ],
+    );
+    assert!(
+        without
+            .iter()
+            .all(|text| !text.as_ref().unwrap().contains("ValidatingAdmissionPolicy"))
+    );
 }
 
 #[test]
@@ -228,49 +353,98 @@ authentication: { service: { type: LoadBalancer, annotations: { cloud: x }, node
 "#;
     let objects = helm.objects(values);
     let pod = |name: &str| objects[name]["spec"]["template"].clone();
-    let (manager, dns) = (pod("Deployment liqo liqo-controller-manager"), pod("Deployment liqo liqo-dns"));
+    let (manager, dns) = (
+        pod("Deployment liqo liqo-controller-manager"),
+        pod("Deployment liqo liqo-dns"),
+    );
     let fabric = pod("DaemonSet liqo-fabric liqo-fabric");
     for pod in [&manager, &dns, &fabric] {
-        assert_eq!(pod["spec"]["imagePullSecrets"], json!([{ "name": "one" }, { "name": "two" }]));
+        assert_eq!(
+            pod["spec"]["imagePullSecrets"],
+            json!([{ "name": "one" }, { "name": "two" }])
+        );
         assert_eq!(pod["spec"]["containers"][0]["imagePullPolicy"], "Always");
     }
     assert_eq!(
-        (&manager["spec"]["nodeSelector"]["pool"], &dns["spec"]["nodeSelector"]["pool"]),
+        (
+            &manager["spec"]["nodeSelector"]["pool"],
+            &dns["spec"]["nodeSelector"]["pool"]
+        ),
         (&json!("manager"), &json!("system"))
     );
-    assert!(fabric["spec"]["nodeSelector"].is_null(), "the fabric runs on all nodes");
+    assert!(
+        fabric["spec"]["nodeSelector"].is_null(),
+        "the fabric runs on all nodes"
+    );
     assert_eq!(
-        (&manager["spec"]["tolerations"][0]["key"], &dns["spec"]["tolerations"][0]["key"]),
+        (
+            &manager["spec"]["tolerations"][0]["key"],
+            &dns["spec"]["tolerations"][0]["key"]
+        ),
         (&json!("spot"), &json!("spot"))
     );
     let tolerations = fabric["spec"]["tolerations"].as_array().unwrap();
-    assert_eq!((tolerations.len(), &tolerations.last().unwrap()["key"]), (8, &json!("gpu")));
+    assert_eq!(
+        (tolerations.len(), &tolerations.last().unwrap()["key"]),
+        (8, &json!("gpu"))
+    );
     assert_eq!(manager["metadata"]["labels"]["a"], "b");
-    assert_eq!(manager["metadata"]["labels"]["app.kubernetes.io/name"], "liqo-controller-manager");
+    assert_eq!(
+        manager["metadata"]["labels"]["app.kubernetes.io/name"],
+        "liqo-controller-manager"
+    );
     assert_eq!(manager["metadata"]["annotations"], json!({ "c": "d" }));
     assert_eq!(manager["spec"]["priorityClassName"], "mine");
     let container = &manager["spec"]["containers"][0];
     assert_eq!(container["resources"]["requests"]["cpu"], json!(1));
-    assert!(container["env"].as_array().unwrap().contains(&json!({ "name": "RUST_LOG", "value": "debug" })));
+    assert!(
+        container["env"]
+            .as_array()
+            .unwrap()
+            .contains(&json!({ "name": "RUST_LOG", "value": "debug" }))
+    );
     let affinity = &manager["spec"]["affinity"];
     let terms =
         affinity["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"].as_array().unwrap();
     assert_eq!(terms.len(), 2);
     for term in terms {
-        let keys: Vec<_> = term["matchExpressions"].as_array().unwrap().iter().map(|one| one["key"].as_str().unwrap()).collect();
+        let keys: Vec<_> = term["matchExpressions"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|one| one["key"].as_str().unwrap())
+            .collect();
         assert!(keys.starts_with(&["liqo.io/type", "spot"]), "{keys:?}");
     }
     assert_eq!(
-        (&terms[0]["matchExpressions"][2]["key"], &terms[1]["matchFields"][0]["key"]),
+        (
+            &terms[0]["matchExpressions"][2]["key"],
+            &terms[1]["matchFields"][0]["key"]
+        ),
         (&json!("zone"), &json!("metadata.name"))
     );
-    assert!(affinity["podAntiAffinity"].is_object(), "it stays unless one is given");
+    assert!(
+        affinity["podAntiAffinity"].is_object(),
+        "it stays unless one is given"
+    );
     let service = &objects["Service liqo liqo-auth"];
-    assert_eq!((&service["spec"]["type"], &service["spec"]["ports"][0]["nodePort"]), (&json!("LoadBalancer"), &json!(30443)));
-    assert_eq!(service["metadata"]["annotations"], json!({ "cloud": "x", "note": "1" }));
+    assert_eq!(
+        (
+            &service["spec"]["type"],
+            &service["spec"]["ports"][0]["nodePort"]
+        ),
+        (&json!("LoadBalancer"), &json!(30443))
+    );
+    assert_eq!(
+        service["metadata"]["annotations"],
+        json!({ "cloud": "x", "note": "1" })
+    );
     for (name, object) in &objects {
         assert_eq!(
-            (&object["metadata"]["labels"]["team"], &object["metadata"]["annotations"]["note"]),
+            (
+                &object["metadata"]["labels"]["team"],
+                &object["metadata"]["annotations"]["note"]
+            ),
             (&json!("a"), &json!("1")),
             "{name}"
         );
@@ -287,8 +461,16 @@ fn a_network_policy_of_the_manager_opens_every_port_that_it_has() {
     let container = &manager["spec"]["containers"][0];
     let policy = &objects["NetworkPolicy liqo liqo-controller-manager"]["spec"];
     let selector = policy["podSelector"]["matchLabels"]["app.kubernetes.io/name"].as_str();
-    assert_eq!(selector, manager["metadata"]["labels"]["app.kubernetes.io/name"].as_str());
-    let open: Vec<&Value> = policy["ingress"][0]["ports"].as_array().unwrap().iter().map(|port| &port["port"]).collect();
+    assert_eq!(
+        selector,
+        manager["metadata"]["labels"]["app.kubernetes.io/name"].as_str()
+    );
+    let open: Vec<&Value> = policy["ingress"][0]["ports"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|port| &port["port"])
+        .collect();
     for port in container["ports"].as_array().unwrap() {
         assert!(open.contains(&&port["containerPort"]), "{port}");
     }
@@ -303,7 +485,13 @@ fn keys_of_liqo_reach_values_of_the_chart_alone() {
                   controllerManager: { pod: { annotations: { a: b }, labels: { c: d }, priorityClassName: mine, resources: { limits: { memory: 1Gi } } } }\n";
     let objects = helm.objects(values);
     let manager = &objects["Deployment liqo liqo-controller-manager"]["spec"]["template"];
-    assert_eq!((&manager["metadata"]["annotations"]["a"], &manager["metadata"]["labels"]["c"]), (&json!("b"), &json!("d")));
+    assert_eq!(
+        (
+            &manager["metadata"]["annotations"]["a"],
+            &manager["metadata"]["labels"]["c"]
+        ),
+        (&json!("b"), &json!("d"))
+    );
     assert_eq!(manager["spec"]["priorityClassName"], "mine");
     let container = &manager["spec"]["containers"][0];
     assert_eq!(
@@ -311,9 +499,21 @@ fn keys_of_liqo_reach_values_of_the_chart_alone() {
         (&json!("Never"), &json!({ "limits": { "memory": "1Gi" } }))
     );
     let service = &objects["Service liqo liqo-auth"];
-    assert_eq!((&service["spec"]["type"], &service["spec"]["ports"][0]["nodePort"]), (&json!("LoadBalancer"), &json!(30443)));
-    assert_eq!(service["metadata"]["annotations"], json!({ "a": "b", "cloud": "x" }));
-    assert_eq!(objects["PeeringPolicy  default"]["spec"]["provide"]["percentage"], json!(0));
+    assert_eq!(
+        (
+            &service["spec"]["type"],
+            &service["spec"]["ports"][0]["nodePort"]
+        ),
+        (&json!("LoadBalancer"), &json!(30443))
+    );
+    assert_eq!(
+        service["metadata"]["annotations"],
+        json!({ "a": "b", "cloud": "x" })
+    );
+    assert_eq!(
+        objects["PeeringPolicy  default"]["spec"]["provide"]["percentage"],
+        json!(0)
+    );
 }
 
 #[test]

@@ -8,8 +8,8 @@ use std::{
 
 use futures::{FutureExt as _, StreamExt as _, stream::BoxStream};
 use liqo_resource_plugin::{
-    Announcer, Change, Changes, Options, Pool, ResourceSource, ServeError, Server, Settings, SourceError, State,
-    arguments::resources, async_trait,
+    Announcer, Change, Changes, Options, Pool, ResourceSource, ServeError, Server, Settings,
+    SourceError, State, arguments::resources, async_trait,
 };
 use tokio::{sync::oneshot, sync::watch, task::JoinHandle};
 
@@ -28,7 +28,10 @@ pub struct FakeSource {
 
 impl FakeSource {
     pub fn with(texts: &[&str]) -> Self {
-        Self { pools: Mutex::new(vec![resources(texts).unwrap().into()]), ..Self::default() }
+        Self {
+            pools: Mutex::new(vec![resources(texts).unwrap().into()]),
+            ..Self::default()
+        }
     }
 }
 
@@ -37,7 +40,9 @@ impl ResourceSource for FakeSource {
     async fn read(&self, cluster: &str) -> Result<Vec<Pool>, SourceError> {
         match cluster {
             "unknown" => Err(SourceError::UnknownCluster(cluster.to_owned())),
-            "early" => Err(SourceError::NotReady("the nodes are not listed yet".to_owned())),
+            "early" => Err(SourceError::NotReady(
+                "the nodes are not listed yet".to_owned(),
+            )),
             "broken" => Err(SourceError::failed("the disk failed")),
             "hanging" => std::future::pending().await,
             _ => Ok(self.pools.lock().unwrap().clone()),
@@ -61,7 +66,11 @@ pub struct Plugin {
 }
 
 pub fn loopback() -> Options {
-    Options { address: IpAddr::V4(Ipv4Addr::LOCALHOST), port: 0, ..Options::default() }
+    Options {
+        address: IpAddr::V4(Ipv4Addr::LOCALHOST),
+        port: 0,
+        ..Options::default()
+    }
 }
 
 impl Plugin {
@@ -70,12 +79,20 @@ impl Plugin {
         let address = server.address().unwrap();
         let (stop, stopped) = oneshot::channel();
         let serving = tokio::spawn(server.run(source, stopped.map(drop)));
-        Self { address, stop, serving }
+        Self {
+            address,
+            stop,
+            serving,
+        }
     }
 
     pub async fn stop(self) {
         drop(self.stop);
-        tokio::time::timeout(TIMEOUT, self.serving).await.expect("it should end").unwrap().unwrap();
+        tokio::time::timeout(TIMEOUT, self.serving)
+            .await
+            .expect("it should end")
+            .unwrap()
+            .unwrap();
     }
 }
 
@@ -93,11 +110,17 @@ pub fn settings(address: SocketAddr) -> Settings {
 pub async fn reach(state: &mut watch::Receiver<State>, wanted: impl Fn(&State) -> bool) -> State {
     let last = state.clone();
     let reached = tokio::time::timeout(TIMEOUT, state.wait_for(wanted)).await;
-    reached.unwrap_or_else(|_| panic!("the state stays {:?}", *last.borrow())).unwrap().clone()
+    reached
+        .unwrap_or_else(|_| panic!("the state stays {:?}", *last.borrow()))
+        .unwrap()
+        .clone()
 }
 
 pub async fn next(changes: &mut Changes) -> Change {
-    tokio::time::timeout(TIMEOUT, changes.next()).await.expect("there should be a change").unwrap()
+    tokio::time::timeout(TIMEOUT, changes.next())
+        .await
+        .expect("there should be a change")
+        .unwrap()
 }
 
 /// The changes that can be received without waiting.

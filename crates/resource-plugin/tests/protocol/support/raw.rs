@@ -1,4 +1,5 @@
-//! A server that uses HTTP/2 directly and none of our code, so that it can misbehave in every way. The scenarios use it, too.
+//! A server that uses HTTP/2 directly and none of our code, so that it can misbehave in every way.
+//! The scenarios use it, too.
 
 use std::{
     future::{Future, poll_fn},
@@ -21,7 +22,8 @@ where
     (listener.local_addr().unwrap(), serve(listener, answer))
 }
 
-/// Answers each call with `answer`, in its own task. The server and all connections end when the returned set is dropped.
+/// Answers each call with `answer`, in its own task. The server and all connections end when the
+/// returned set is dropped.
 pub fn serve<F>(
     listener: TcpListener,
     answer: impl Fn(Request<RecvStream>, SendResponse<Bytes>) -> F + Clone + Send + 'static,
@@ -35,7 +37,9 @@ where
         while let Ok((stream, _)) = listener.accept().await {
             let answer = answer.clone();
             connections.spawn(async move {
-                let Ok(mut connection) = h2::server::handshake(stream).await else { return };
+                let Ok(mut connection) = h2::server::handshake(stream).await else {
+                    return;
+                };
                 let mut calls = JoinSet::new();
                 while let Some(Ok((request, respond))) = connection.accept().await {
                     calls.spawn(answer(request, respond));
@@ -57,7 +61,10 @@ pub fn frame(message: &[u8]) -> Bytes {
 
 /// Sends the headers of an answer whose messages follow.
 pub fn open(mut respond: SendResponse<Bytes>) -> SendStream<Bytes> {
-    let head = Response::builder().header("content-type", "application/grpc").body(()).unwrap();
+    let head = Response::builder()
+        .header("content-type", "application/grpc")
+        .body(())
+        .unwrap();
     respond.send_response(head, false).unwrap()
 }
 
@@ -65,8 +72,13 @@ pub fn open(mut respond: SendResponse<Bytes>) -> SendStream<Bytes> {
 pub async fn send(stream: &mut SendStream<Bytes>, mut data: Bytes) -> bool {
     while !data.is_empty() {
         stream.reserve_capacity(data.len());
-        let Some(Ok(capacity)) = poll_fn(|context| stream.poll_capacity(context)).await else { return false };
-        if stream.send_data(data.split_to(capacity.min(data.len())), false).is_err() {
+        let Some(Ok(capacity)) = poll_fn(|context| stream.poll_capacity(context)).await else {
+            return false;
+        };
+        if stream
+            .send_data(data.split_to(capacity.min(data.len())), false)
+            .is_err()
+        {
             return false;
         }
     }
@@ -88,6 +100,10 @@ pub fn unary(respond: SendResponse<Bytes>, message: &[u8]) {
 
 /// Answers that there is no such method.
 pub fn unimplemented(mut respond: SendResponse<Bytes>) {
-    let head = Response::builder().header("content-type", "application/grpc").header("grpc-status", "12").body(()).unwrap();
+    let head = Response::builder()
+        .header("content-type", "application/grpc")
+        .header("grpc-status", "12")
+        .body(())
+        .unwrap();
     let _ = respond.send_response(head, true);
 }

@@ -4,10 +4,15 @@ use serde_json::{Value, from_value, json};
 use super::*;
 use crate::tests::list;
 
-#[expect(clippy::needless_pass_by_value, reason = "JSON literals are written in place")]
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "JSON literals are written in place"
+)]
 fn policy(value: Value) -> PricePolicy {
     let mut all = json!({ "currency": "EUR", "rates": { "cpu": "0.04", "memory": "0.01" } });
-    all.as_object_mut().unwrap().extend(value.as_object().unwrap().clone());
+    all.as_object_mut()
+        .unwrap()
+        .extend(value.as_object().unwrap().clone());
     from_value(all).unwrap()
 }
 
@@ -21,32 +26,59 @@ fn noon() -> Timestamp {
 }
 
 fn in_use(percent: i64) -> Utilization {
-    Utilization { used: list(&format!("cpu={}m", percent * 10)), total: list("cpu=1, memory=1Gi") }
+    Utilization {
+        used: list(&format!("cpu={}m", percent * 10)),
+        total: list("cpu=1, memory=1Gi"),
+    }
 }
 
 fn cpu(list: &PriceList) -> String {
     list.rates.get("cpu").unwrap().to_string()
 }
 
-fn price(policy: &PricePolicy, at: Timestamp, percent: i64, published: Option<&PriceList>) -> PriceList {
+fn price(
+    policy: &PricePolicy,
+    at: Timestamp,
+    percent: i64,
+    published: Option<&PriceList>,
+) -> PriceList {
     let published: Vec<&PriceList> = published.into_iter().collect();
-    now(policy, &base(Some(policy), None, "default").unwrap(), at, &in_use(percent), &published)
+    now(
+        policy,
+        &base(Some(policy), None, "default").unwrap(),
+        at,
+        &in_use(percent),
+        &published,
+    )
 }
 
 #[test]
 fn without_schedule_and_steps_the_rates_apply() {
     let plain = policy(json!({}));
-    assert_eq!(price(&plain, noon(), 100, None).to_string(), "cpu=0.04, memory=0.01 EUR");
+    assert_eq!(
+        price(&plain, noon(), 100, None).to_string(),
+        "cpu=0.04, memory=0.01 EUR"
+    );
     assert_eq!(next_change(&plain, noon()), None);
 }
 
 #[test]
 fn rates_of_the_pool_replace_those_of_the_policy_and_the_plugin_replaces_both() {
     let pools = policy(json!({ "pools": { "gpu": { "cpu": "0.08", "nvidia.com/gpu": "1.2" } } }));
-    assert_eq!(base(Some(&pools), None, "gpu").unwrap().to_string(), "cpu=0.08, memory=0.01, nvidia.com/gpu=1.2 EUR");
-    assert_eq!(base(Some(&pools), None, "other").unwrap().to_string(), "cpu=0.04, memory=0.01 EUR");
-    let of_plugin: PriceList = from_value(json!({ "currency": "credits", "rates": { "pods": "1" } })).unwrap();
-    assert_eq!(base(Some(&pools), Some(&of_plugin), "gpu").unwrap(), of_plugin);
+    assert_eq!(
+        base(Some(&pools), None, "gpu").unwrap().to_string(),
+        "cpu=0.08, memory=0.01, nvidia.com/gpu=1.2 EUR"
+    );
+    assert_eq!(
+        base(Some(&pools), None, "other").unwrap().to_string(),
+        "cpu=0.04, memory=0.01 EUR"
+    );
+    let of_plugin: PriceList =
+        from_value(json!({ "currency": "credits", "rates": { "pods": "1" } })).unwrap();
+    assert_eq!(
+        base(Some(&pools), Some(&of_plugin), "gpu").unwrap(),
+        of_plugin
+    );
     assert_eq!(base(None, Some(&of_plugin), "gpu").unwrap(), of_plugin);
     assert_eq!(base(None, None, "gpu"), None);
 }
@@ -80,7 +112,9 @@ fn the_first_entry_that_matches_applies() {
 
 #[test]
 fn an_entry_over_midnight_belongs_to_the_day_on_which_it_begins() {
-    let friday = policy(json!({ "schedule": [{ "days": ["Fri"], "from": "20:00", "to": "04:00", "percentage": 10 }] }));
+    let friday = policy(
+        json!({ "schedule": [{ "days": ["Fri"], "from": "20:00", "to": "04:00", "percentage": 10 }] }),
+    );
     for (time, percentage) in [
         ("2026-07-03T03:00:00Z", 100),
         ("2026-07-03T20:00:00Z", 10),
@@ -98,25 +132,51 @@ fn the_clock_of_the_schedule_may_differ_from_utc() {
     let rome = policy(json!({ "utcOffsetMinutes": 60, "schedule": entry }));
     assert_eq!(scheduled(&rome, at("2026-07-01T23:30:00Z")), 10);
     assert_eq!(scheduled(&rome, at("2026-07-02T00:00:00Z")), 100);
-    assert_eq!(next_change(&rome, at("2026-07-01T22:59:59.5Z")), Some(Duration::from_millis(500)));
-    assert_eq!(next_change(&rome, at("2026-07-01T23:00:00Z")), Some(Duration::from_hours(1)));
-    assert_eq!(next_change(&rome, at("2026-07-02T00:00:00Z")), Some(Duration::from_hours(23)));
+    assert_eq!(
+        next_change(&rome, at("2026-07-01T22:59:59.5Z")),
+        Some(Duration::from_millis(500))
+    );
+    assert_eq!(
+        next_change(&rome, at("2026-07-01T23:00:00Z")),
+        Some(Duration::from_hours(1))
+    );
+    assert_eq!(
+        next_change(&rome, at("2026-07-02T00:00:00Z")),
+        Some(Duration::from_hours(23))
+    );
 }
 
 #[test]
 fn the_highest_step_below_the_utilization_applies() {
     let steps = policy(json!({ "utilization": [
         { "above": 80, "percentage": 200 }, { "above": 50, "percentage": 150 }, { "above": 0, "percentage": 110 }] }));
-    for (percent, expected) in [(0, "0.04"), (1, "0.044"), (50, "0.044"), (51, "0.06"), (80, "0.06"), (81, "0.08"), (100, "0.08")]
-    {
-        assert_eq!(cpu(&price(&steps, noon(), percent, None)), expected, "{percent}%");
+    for (percent, expected) in [
+        (0, "0.04"),
+        (1, "0.044"),
+        (50, "0.044"),
+        (51, "0.06"),
+        (80, "0.06"),
+        (81, "0.08"),
+        (100, "0.08"),
+    ] {
+        assert_eq!(
+            cpu(&price(&steps, noon(), percent, None)),
+            expected,
+            "{percent}%"
+        );
     }
 }
 
 #[test]
 fn only_resources_with_a_rate_count_and_the_most_used_one_decides() {
     let rates = policy(json!({})).rates;
-    let used = |used: &str, total: &str| Utilization { used: list(used), total: list(total) }.exceeds(50, &rates);
+    let used = |used: &str, total: &str| {
+        Utilization {
+            used: list(used),
+            total: list(total),
+        }
+        .exceeds(50, &rates)
+    };
     assert!(!used("cpu=1, pods=10", "cpu=10, pods=10"));
     assert!(used("cpu=1, memory=6Gi", "cpu=10, memory=10Gi"));
     assert!(used("cpu=1", ""), "a pool that has nothing left is full");
@@ -126,15 +186,24 @@ fn only_resources_with_a_rate_count_and_the_most_used_one_decides() {
 
 #[test]
 fn a_step_ends_only_five_points_below_its_beginning() {
-    let steps = policy(json!({ "utilization": [{ "above": 80, "percentage": 200 }, { "above": 3, "percentage": 150 }] }));
+    let steps = policy(
+        json!({ "utilization": [{ "above": 80, "percentage": 200 }, { "above": 3, "percentage": 150 }] }),
+    );
     let high = price(&steps, noon(), 81, None);
     for (percent, expected) in [(80, "0.08"), (76, "0.08"), (75, "0.06")] {
-        assert_eq!(cpu(&price(&steps, noon(), percent, Some(&high))), expected, "{percent}%");
+        assert_eq!(
+            cpu(&price(&steps, noon(), percent, Some(&high))),
+            expected,
+            "{percent}%"
+        );
     }
     let low = price(&steps, noon(), 4, None);
     assert_eq!(cpu(&price(&steps, noon(), 80, Some(&low))), "0.06");
     assert_eq!(
-        (cpu(&price(&steps, noon(), 1, Some(&low))), cpu(&price(&steps, noon(), 0, Some(&low)))),
+        (
+            cpu(&price(&steps, noon(), 1, Some(&low))),
+            cpu(&price(&steps, noon(), 0, Some(&low)))
+        ),
         ("0.06".into(), "0.04".into())
     );
     // Other rates: the former step is unknown, and the utilization alone decides.
@@ -160,12 +229,16 @@ fn both_percentages_are_rounded_once() {
 }
 
 fn any_policy() -> impl Strategy<Value = PricePolicy> {
-    let time = (0..24_u16, 0..60_u16).prop_map(|(hours, minutes)| format!("{hours:02}:{minutes:02}"));
-    let entry = (vec(0..7_usize, 0..3), time.clone(), time, 0..400_u32).prop_map(|(days, from, to, percentage)| {
-        let days: Vec<Day> = days.into_iter().map(|day| Day::ALL[day]).collect();
-        json!({ "days": days, "from": from, "to": to, "percentage": percentage })
-    });
-    let step = (0..100_u8, 0..400_u32).prop_map(|(above, percentage)| json!({ "above": above, "percentage": percentage }));
+    let time =
+        (0..24_u16, 0..60_u16).prop_map(|(hours, minutes)| format!("{hours:02}:{minutes:02}"));
+    let entry = (vec(0..7_usize, 0..3), time.clone(), time, 0..400_u32).prop_map(
+        |(days, from, to, percentage)| {
+            let days: Vec<Day> = days.into_iter().map(|day| Day::ALL[day]).collect();
+            json!({ "days": days, "from": from, "to": to, "percentage": percentage })
+        },
+    );
+    let step = (0..100_u8, 0..400_u32)
+        .prop_map(|(above, percentage)| json!({ "above": above, "percentage": percentage }));
     (vec(entry, 0..4), vec(step, 0..4), -720..=840_i16).prop_map(|(schedule, utilization, offset)| {
         policy(json!({ "schedule": schedule, "utilization": utilization, "utcOffsetMinutes": offset }))
     })
@@ -182,7 +255,8 @@ proptest! {
         prop_assert_eq!(scheduled(&policy, start), scheduled(&policy, within));
     }
 
-    /// Whatever came before: the price is that of the utilization alone, or that of a step which began at most 5 points higher.
+    /// Whatever came before: the price is that of the utilization alone, or that of a step which
+    /// began at most 5 points higher.
     #[test]
     fn the_price_is_that_of_the_utilization_within_five_points(policy in any_policy(), history in vec(0..=100_i64, 1..20)) {
         let mut published: Option<PriceList> = None;

@@ -3,7 +3,9 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::Timestamp;
-use liqo_api::{ClusterId, PeeringPolicy, PriceList, Provide, Quantity, ResourceList, ResourceOffer};
+use liqo_api::{
+    ClusterId, PeeringPolicy, PriceList, Provide, Quantity, ResourceList, ResourceOffer,
+};
 
 use super::{
     node_pools::{NodeIndex, NodePool, max_pools},
@@ -43,7 +45,8 @@ pub struct PoolAllocation<'a> {
     pub reclaim_at: Option<Timestamp>,
     /// Amounts that the offer gets at that time; `None` after it.
     pub reclaim_to: Option<ResourceList>,
-    /// Whether some of its pods are on nodes that it does not have any more, such as nodes of another source.
+    /// Whether some of its pods are on nodes that it does not have any more, such as nodes of
+    /// another source.
     pub has_left_nodes: bool,
     /// Time at which these pods begin to end.
     pub drain_at: Option<Timestamp>,
@@ -70,10 +73,11 @@ pub enum PoolNodes {
 }
 
 impl PoolAllocation<'_> {
-    /// Whether the nodes of this partition are in the pool of the policy. Nodes that come from the consumer, or through it, are not, unless
-    /// it is tethered to this cluster.
+    /// Whether the nodes of this partition are in the pool of the policy. Nodes that come from the
+    /// consumer, or through it, are not, unless it is tethered to this cluster.
     pub fn includes(&self, partition: &NodePartition) -> bool {
-        self.local_policy.is_some_and(|policy| partition.pools[policy].as_ref() == Some(&self.policy_pool))
+        self.local_policy
+            .is_some_and(|policy| partition.pools[policy].as_ref() == Some(&self.policy_pool))
             && partition.is_open_to(self.consumer)
     }
 
@@ -96,7 +100,8 @@ impl PoolAllocation<'_> {
     /// The names of the offers that this becomes.
     pub fn offer_names(&self) -> impl Iterator<Item = &str> {
         let own = (!matches!(self.nodes, PoolNodes::Divided(_))).then_some(self.pool.as_str());
-        own.into_iter().chain(self.node_pools().iter().map(|pool| pool.pool.as_str()))
+        own.into_iter()
+            .chain(self.node_pools().iter().map(|pool| pool.pool.as_str()))
     }
 
     /// Charges resources to the pool, and to one of its nodes if that is a pool of its own.
@@ -107,35 +112,71 @@ impl PoolAllocation<'_> {
         }
     }
 
-    /// Starts, continues or ends the notice: `existing` is the end of the one that the consumer knows. `due` is what it may use.
-    pub fn set_reclaim(&mut self, overuses: bool, due: &ResourceList, existing: Option<Timestamp>, wall_time: Timestamp) {
-        self.reclaim_at = overuses.then(|| existing.unwrap_or_else(|| notice_end(wall_time, self.notice_seconds)));
-        let first = self.in_use.iter().find(|(name, used)| *used > due.get(name)).filter(|_| overuses);
-        self.reclaim_to = self.reclaim_at.filter(|at| *at > wall_time).map(|_| due.clone());
+    /// Starts, continues or ends the notice: `existing` is the end of the one that the consumer
+    /// knows. `due` is what it may use.
+    pub fn set_reclaim(
+        &mut self,
+        overuses: bool,
+        due: &ResourceList,
+        existing: Option<Timestamp>,
+        wall_time: Timestamp,
+    ) {
+        self.reclaim_at = overuses
+            .then(|| existing.unwrap_or_else(|| notice_end(wall_time, self.notice_seconds)));
+        let first = self
+            .in_use
+            .iter()
+            .find(|(name, used)| *used > due.get(name))
+            .filter(|_| overuses);
+        self.reclaim_to = self
+            .reclaim_at
+            .filter(|at| *at > wall_time)
+            .map(|_| due.clone());
         self.overuse = first.map(|(name, used)| (name.to_owned(), used, due.get(name)));
     }
 
     /// The same for pods on nodes that the pool does not have any more.
     pub fn set_drain(&mut self, existing: Option<Timestamp>, wall_time: Timestamp) {
-        self.drain_at = self.has_left_nodes.then(|| existing.unwrap_or_else(|| notice_end(wall_time, self.notice_seconds)));
+        self.drain_at = self
+            .has_left_nodes
+            .then(|| existing.unwrap_or_else(|| notice_end(wall_time, self.notice_seconds)));
     }
 
-    /// Whether a node of this partition is one of the pool. A plugin does not say which ones it means: they are all own nodes, or all
-    /// virtual nodes that come through as many clusters as the plugin says, and not through the consumer.
+    /// Whether a node of this partition is one of the pool. A plugin does not say which ones it
+    /// means: they are all own nodes, or all virtual nodes that come through as many clusters as
+    /// the plugin says, and not through the consumer.
     pub fn has_node(&self, partition: &NodePartition, node: &LocalNode) -> bool {
         match (self.local_policy, self.borrowed_hops) {
             (Some(_), _) => self.includes(partition),
-            (None, Some(hops)) => upstream::hops(node) == Some(hops) && !partition.behind.contains(self.consumer),
+            (None, Some(hops)) => {
+                upstream::hops(node) == Some(hops) && !partition.behind.contains(self.consumer)
+            }
             (None, None) => partition.behind.is_empty(),
         }
     }
 
-    /// The pool of one node of this one. `due` is what it may use of what it uses, `free` what the node has.
-    pub fn of_node(&self, pool: &NodePool, amount: &ResourceList, due: &ResourceList, free: &ResourceList) -> Self {
-        let NodePool { in_use, reserved, .. } = pool.clone();
+    /// The pool of one node of this one. `due` is what it may use of what it uses, `free` what the
+    /// node has.
+    pub fn of_node(
+        &self,
+        pool: &NodePool,
+        amount: &ResourceList,
+        due: &ResourceList,
+        free: &ResourceList,
+    ) -> Self {
+        let NodePool {
+            in_use, reserved, ..
+        } = pool.clone();
         let is_over = |used: &(&str, Quantity)| used.1 > due.get(used.0);
-        let overuse = in_use.iter().find(is_over).filter(|_| self.reclaim_at.is_some());
-        let floor = if self.is_reclaimed() { ResourceList::new() } else { in_use.clone() };
+        let overuse = in_use
+            .iter()
+            .find(is_over)
+            .filter(|_| self.reclaim_at.is_some());
+        let floor = if self.is_reclaimed() {
+            ResourceList::new()
+        } else {
+            in_use.clone()
+        };
         let mut target = amount.max(&floor);
         // A node without GPUs offers none.
         target.retain(|name, amount| !amount.is_zero() || free.contains(name));
@@ -145,7 +186,11 @@ impl PoolAllocation<'_> {
             nodes: PoolNodes::Single(pool.node.clone()),
             refused: pool.refused,
             reclaim_at: self.reclaim_at.filter(|_| overuse.is_some()),
-            reclaim_to: self.reclaim_to.as_ref().filter(|_| overuse.is_some()).map(|_| due.clone()),
+            reclaim_to: self
+                .reclaim_to
+                .as_ref()
+                .filter(|_| overuse.is_some())
+                .map(|_| due.clone()),
             // A pool that is one node ends with it.
             drain_at: None,
             overuse: overuse.map(|(name, used)| (name.to_owned(), used, due.get(name))),
@@ -176,10 +221,19 @@ pub fn allocations<'a>(
     let mut allocations = Vec::new();
     for (index, requester) in requesters.iter().enumerate() {
         let may_have = |requester: &Requester| {
-            requester.is_included(snapshot.lending) && !requester.is_absent() && requester.standing.may_have_offers()
+            requester.is_included(snapshot.lending)
+                && !requester.is_absent()
+                && requester.standing.may_have_offers()
         };
-        let Some(policy) = requester.policy.filter(|_| may_have(requester)) else { continue };
-        let goes = |pool: &str| requester.offers.get(pool).is_some_and(|offer| requester.standing.has_lost(&offer.spec));
+        let Some(policy) = requester.policy.filter(|_| may_have(requester)) else {
+            continue;
+        };
+        let goes = |pool: &str| {
+            requester
+                .offers
+                .get(pool)
+                .is_some_and(|offer| requester.standing.has_lost(&offer.spec))
+        };
         let allocation = |pool: &str, local_policy, target| PoolAllocation {
             requester: index,
             consumer: &requester.tenant.consumer,
@@ -199,15 +253,34 @@ pub fn allocations<'a>(
             drain_at: None,
             overuse: None,
             floor: ResourceList::new(),
-            reserved: requester.standing.reserved(pool).cloned().unwrap_or_default(),
-            notice_seconds: requester.standing.bound.map_or(policy.spec.provide.notice_seconds, |terms| terms.notice_seconds),
+            reserved: requester
+                .standing
+                .reserved(pool)
+                .cloned()
+                .unwrap_or_default(),
+            notice_seconds: requester
+                .standing
+                .bound
+                .map_or(policy.spec.provide.notice_seconds, |terms| {
+                    terms.notice_seconds
+                }),
             prices: None,
         };
-        if let Some(at) = local.iter().position(|one| one.metadata.name == policy.metadata.name) {
+        if let Some(at) = local
+            .iter()
+            .position(|one| one.metadata.name == policy.metadata.name)
+        {
             if divisions[index].by_node {
                 let mut by_pool: BTreeMap<String, Vec<NodePool>> = BTreeMap::new();
-                for node in nodes.chosen(requester, at).into_iter().filter(|node| !goes(&node.pool)) {
-                    by_pool.entry(node.policy_pool.clone()).or_default().push(node);
+                for node in nodes
+                    .chosen(requester, at)
+                    .into_iter()
+                    .filter(|node| !goes(&node.pool))
+                {
+                    by_pool
+                        .entry(node.policy_pool.clone())
+                        .or_default()
+                        .push(node);
                 }
                 allocations.extend(by_pool.into_iter().map(|(pool, nodes)| PoolAllocation {
                     refused: nodes.iter().all(|node| node.refused),
@@ -217,36 +290,64 @@ pub fn allocations<'a>(
                 }));
                 continue;
             }
-            let mut names: Vec<String> = pools::names(at, policies[at], &requester.tenant.consumer, partitions)
-                .into_iter()
-                .filter(|pool| !goes(pool))
-                .collect();
+            let mut names: Vec<String> =
+                pools::names(at, policies[at], &requester.tenant.consumer, partitions)
+                    .into_iter()
+                    .filter(|pool| !goes(pool))
+                    .collect();
             // Existing offers come first, so a new pool never replaces one.
             names.sort_by_key(|pool| !requester.offers.contains_key(pool.as_str()));
-            let offered = names.iter().filter(|pool| requester.offers.contains_key(pool.as_str())).count();
+            let offered = names
+                .iter()
+                .filter(|pool| requester.offers.contains_key(pool.as_str()))
+                .count();
             names.truncate(max_pools(requester, offered));
-            allocations.extend(names.iter().map(|pool| allocation(pool, Some(at), ResourceList::new())));
+            allocations.extend(
+                names
+                    .iter()
+                    .map(|pool| allocation(pool, Some(at), ResourceList::new())),
+            );
             continue;
         }
         let answer = snapshot.plugin_answers.get(&requester.tenant.consumer);
-        if let Some((pools, hops)) = answer.and_then(|answer| Some((answer.pools.as_ref()?, &answer.hops))) {
+        if let Some((pools, hops)) =
+            answer.and_then(|answer| Some((answer.pools.as_ref()?, &answer.hops)))
+        {
             // Caps and requests limit all pools together.
-            let (mut caps, mut requested) = (policy.spec.provide.caps.clone(), requester.requested());
+            let (mut caps, mut requested) =
+                (policy.spec.provide.caps.clone(), requester.requested());
             for (pool, amounts) in pools.iter().filter(|(pool, _)| !goes(pool)) {
                 let within = amounts.capped_by(&caps).capped_by(&requested);
-                let within: ResourceList = within.iter().filter(|(_, amount)| !amount.is_negative()).collect();
-                (caps, requested) = (caps.saturating_sub(&within), requested.saturating_sub(&within));
+                let within: ResourceList = within
+                    .iter()
+                    .filter(|(_, amount)| !amount.is_negative())
+                    .collect();
+                (caps, requested) = (
+                    caps.saturating_sub(&within),
+                    requested.saturating_sub(&within),
+                );
                 let borrowed_hops = hops.get(pool).copied();
-                allocations.push(PoolAllocation { borrowed_hops, ..allocation(pool, None, within) });
+                allocations.push(PoolAllocation {
+                    borrowed_hops,
+                    ..allocation(pool, None, within)
+                });
             }
         } else {
             // Existing offers stay until the plugin answers for the first time.
-            let stay =
-                |offer: &ResourceOffer| offer.spec.withdrawal_timestamp.is_none() && !requester.standing.has_lost(&offer.spec);
-            allocations.extend(requester.offers.iter().filter(|(_, offer)| stay(offer)).map(|(pool, offer)| PoolAllocation {
-                borrowed_hops: Some(offer.spec.hops).filter(|_| offer.spec.is_borrowed()),
-                ..allocation(pool, None, offer.spec.resource_quota.hard.clone())
-            }));
+            let stay = |offer: &ResourceOffer| {
+                offer.spec.withdrawal_timestamp.is_none()
+                    && !requester.standing.has_lost(&offer.spec)
+            };
+            allocations.extend(
+                requester
+                    .offers
+                    .iter()
+                    .filter(|(_, offer)| stay(offer))
+                    .map(|(pool, offer)| PoolAllocation {
+                        borrowed_hops: Some(offer.spec.hops).filter(|_| offer.spec.is_borrowed()),
+                        ..allocation(pool, None, offer.spec.resource_quota.hard.clone())
+                    }),
+            );
         }
     }
     allocations

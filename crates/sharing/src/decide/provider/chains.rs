@@ -1,11 +1,12 @@
-//! Random graphs of clusters that lend to each other what they own and what they borrow. They settle, no pod comes back to a cluster, and
-//! nothing runs that nobody owns.
+//! Random graphs of clusters that lend to each other what they own and what they borrow. They
+//! settle, no pod comes back to a cluster, and nothing runs that nobody owns.
 
 use std::collections::HashMap;
 
 use k8s_openapi::api::core::v1::NodeSelector;
 use liqo_api::{
-    Claimed, ClusterId, Consume, Key, Quantity, RequestedResources, ResourceOffer, labels, provider_namespace, tenant_namespace,
+    Claimed, ClusterId, Consume, Key, Quantity, RequestedResources, ResourceOffer, labels,
+    provider_namespace, tenant_namespace,
 };
 use proptest::{collection::vec, prelude::*};
 use serde_json::{Value, json};
@@ -33,7 +34,8 @@ struct Graph {
     clusters: Vec<(u8, u8)>,
     /// Pairs of a lender and a borrower, each as an index of `clusters`.
     edges: Vec<(usize, usize)>,
-    /// Pods that start: at which cluster, with how many cores, and which nodes are chosen on their way.
+    /// Pods that start: at which cluster, with how many cores, and which nodes are chosen on their
+    /// way.
     pods: Vec<(usize, u8, Vec<u8>)>,
 }
 
@@ -43,10 +45,15 @@ fn graph() -> impl Strategy<Value = Graph> {
         let edges = vec((0..size, 0..size), 1..size * 3);
         let pods = vec((0..size, 1..4_u8, vec(any::<u8>(), 10)), 0..20);
         (clusters, edges, pods).prop_map(|(clusters, edges, pods)| {
-            let mut edges: Vec<(usize, usize)> = edges.into_iter().filter(|(from, to)| from != to).collect();
+            let mut edges: Vec<(usize, usize)> =
+                edges.into_iter().filter(|(from, to)| from != to).collect();
             edges.sort_unstable();
             edges.dedup();
-            Graph { clusters, edges, pods }
+            Graph {
+                clusters,
+                edges,
+                pods,
+            }
         })
     })
 }
@@ -56,7 +63,9 @@ fn source(which: u8) -> Value {
         0 => json!({}),
         1 => json!({ "source": { "offers": {} } }),
         2 => json!({ "source": { "offers": { "ownNodes": true } } }),
-        _ => json!({ "source": { "offers": { "ownNodes": true } }, "granularity": { "by": "Node" } }),
+        _ => {
+            json!({ "source": { "offers": { "ownNodes": true } }, "granularity": { "by": "Node" } })
+        }
     }
 }
 
@@ -88,7 +97,11 @@ impl World {
         let new = |(index, (cores, which)): (usize, &(u8, u8))| {
             let mut provide = json!({ "percentage": 100, "offerUpdateThresholdPercentage": 0 });
             json_merge(&mut provide, source(*which));
-            let own = LocalNode { eligible: true, allocatable: list(&format!("cpu={cores}")), ..LocalNode::default() };
+            let own = LocalNode {
+                eligible: true,
+                allocatable: list(&format!("cpu={cores}")),
+                ..LocalNode::default()
+            };
             let mut snapshot = Snapshot {
                 own: id(index),
                 policies: vec![policy("default", 0, json!({ "provide": provide }))],
@@ -98,21 +111,32 @@ impl World {
             for (_, to) in graph.edges.iter().filter(|(from, _)| *from == index) {
                 snapshot = snapshot.asks(number(*to), "");
             }
-            Cluster { snapshot, nodes: BTreeMap::new() }
+            Cluster {
+                snapshot,
+                nodes: BTreeMap::new(),
+            }
         };
         let clusters = graph.clusters.iter().enumerate().map(new).collect();
         Self { clusters, graph }
     }
 
-    /// One decision of every cluster, as provider and as consumer. Returns whether anything changed.
+    /// One decision of every cluster, as provider and as consumer. Returns whether anything
+    /// changed.
     fn round(&mut self) -> bool {
         let mut changed = false;
         for cluster in &mut self.clusters {
             cluster.refresh_nodes();
             let plan = cluster.snapshot.plan();
             changed |= !plan.writes.is_empty() || !plan.deletions.is_empty();
-            let wall_time = cluster.snapshot.wall_time.saturating_add(SignedDuration::from_secs(400)).unwrap();
-            cluster.snapshot = Snapshot { wall_time, ..cluster.snapshot.clone().after(plan) };
+            let wall_time = cluster
+                .snapshot
+                .wall_time
+                .saturating_add(SignedDuration::from_secs(400))
+                .unwrap();
+            cluster.snapshot = Snapshot {
+                wall_time,
+                ..cluster.snapshot.clone().after(plan)
+            };
         }
         for (from, to) in self.graph.edges.clone() {
             changed |= self.judge(from, to);
@@ -122,19 +146,41 @@ impl World {
 
     fn offers(&self, from: usize, to: usize) -> BTreeMap<String, Arc<ResourceOffer>> {
         let namespace = tenant_namespace(&id(to));
-        let offers = self.clusters[from].snapshot.offers.iter().filter(|(key, _)| key.namespace == namespace);
-        offers.map(|(key, offer)| (key.name.clone(), offer.clone())).collect()
+        let offers = self.clusters[from]
+            .snapshot
+            .offers
+            .iter()
+            .filter(|(key, _)| key.namespace == namespace);
+        offers
+            .map(|(key, offer)| (key.name.clone(), offer.clone()))
+            .collect()
     }
 
     fn judge(&mut self, from: usize, to: usize) -> bool {
-        let claimed = |(pool, offer): (String, Arc<ResourceOffer>)| (pool, Arc::new(Claimed::new(ResourceOffer::clone(&offer))));
-        let (offers, copies) = (self.offers(from, to).into_iter().map(claimed).collect(), provider_namespace(&id(from)));
+        let claimed = |(pool, offer): (String, Arc<ResourceOffer>)| {
+            (pool, Arc::new(Claimed::new(ResourceOffer::clone(&offer))))
+        };
+        let (offers, copies) = (
+            self.offers(from, to).into_iter().map(claimed).collect(),
+            provider_namespace(&id(from)),
+        );
         let consumer = &mut self.clusters[to];
-        let here = consumer.snapshot.offers.iter().filter(|(key, _)| key.namespace == copies);
-        let nodes = consumer.nodes.iter().filter(|((provider, _), _)| *provider == from);
+        let here = consumer
+            .snapshot
+            .offers
+            .iter()
+            .filter(|(key, _)| key.namespace == copies);
+        let nodes = consumer
+            .nodes
+            .iter()
+            .filter(|((provider, _), _)| *provider == from);
         let local = LocalObjects {
-            mirrors: here.map(|(key, offer)| (key.name.clone(), offer.clone())).collect(),
-            nodes: nodes.map(|((_, pool), node)| (pool.clone(), node.clone())).collect(),
+            mirrors: here
+                .map(|(key, offer)| (key.name.clone(), offer.clone()))
+                .collect(),
+            nodes: nodes
+                .map(|((_, pool), node)| (pool.clone(), node.clone()))
+                .collect(),
         };
         let intent = BorrowingIntent {
             own: id(to),
@@ -156,20 +202,40 @@ impl World {
             match action {
                 Action::DeleteNode(name) => drop(consumer.nodes.remove(&(from, name))),
                 Action::ApplyNode(spec) => {
-                    let node = VirtualNodeState { spec, deleting: false };
-                    consumer.nodes.insert((from, node.spec.pool.clone()), node.into());
+                    let node = VirtualNodeState {
+                        spec,
+                        deleting: false,
+                    };
+                    consumer
+                        .nodes
+                        .insert((from, node.spec.pool.clone()), node.into());
                 }
-                Action::DeleteMirror(name) => consumer.snapshot.offers.retain(|(key, _)| *key != copy(&name)),
+                Action::DeleteMirror(name) => consumer
+                    .snapshot
+                    .offers
+                    .retain(|(key, _)| *key != copy(&name)),
                 Action::ApplyMirror(spec) => {
                     let key = copy(&spec.pool);
-                    let status = local.mirrors.get(&key.name).and_then(|mirror| mirror.status.clone());
+                    let status = local
+                        .mirrors
+                        .get(&key.name)
+                        .and_then(|mirror| mirror.status.clone());
                     consumer.snapshot.offers.retain(|(known, _)| *known != key);
-                    let offer = ResourceOffer { status, ..ResourceOffer::new(&key.name.clone(), spec) };
+                    let offer = ResourceOffer {
+                        status,
+                        ..ResourceOffer::new(&key.name.clone(), spec)
+                    };
                     consumer.snapshot.offers.push((key, offer.into()));
                 }
-                Action::AnswerMirror(name, status) => answer(&mut consumer.snapshot, &copy(&name), &status),
+                Action::AnswerMirror(name, status) => {
+                    answer(&mut consumer.snapshot, &copy(&name), &status);
+                }
                 Action::Answer(name, status) => {
-                    answer(&mut self.clusters[from].snapshot, &Key::new(tenant_namespace(&id(to)), name), &status);
+                    answer(
+                        &mut self.clusters[from].snapshot,
+                        &Key::new(tenant_namespace(&id(to)), name),
+                        &status,
+                    );
                 }
             }
         }
@@ -186,7 +252,8 @@ impl World {
         Err(TestCaseError::fail("it does not settle"))
     }
 
-    /// Starts a pod at a cluster on one of its virtual nodes, if every cluster on its way admits it. Returns these clusters.
+    /// Starts a pod at a cluster on one of its virtual nodes, if every cluster on its way admits
+    /// it. Returns these clusters.
     fn start(&mut self, at: usize, cores: u8, choices: &[u8]) -> Option<Vec<usize>> {
         let cpu = Quantity::from_units(i64::from(cores));
         let (mut here, mut way, mut placed) = (at, vec![at], Vec::new());
@@ -194,14 +261,29 @@ impl World {
         let mut selector: Option<NodeSelector> = None;
         for choice in choices {
             let cluster = &self.clusters[here];
-            let matches = |node: &LocalNode| selector.as_ref().is_none_or(|selector| selects(selector, node));
+            let matches = |node: &LocalNode| {
+                selector
+                    .as_ref()
+                    .is_none_or(|selector| selects(selector, node))
+            };
             // The first cluster sends the pod away; the others put it where its pool is.
-            let may_run = |node: &LocalNode| if way.len() == 1 { node.upstream.is_some() } else { matches(node) };
+            let may_run = |node: &LocalNode| {
+                if way.len() == 1 {
+                    node.upstream.is_some()
+                } else {
+                    matches(node)
+                }
+            };
             let may_run = |node: &LocalNode| {
                 let is_default = selector.is_none() && way.len() > 1;
                 may_run(node) && (!is_default || node.upstream.is_none())
             };
-            let nodes: Vec<_> = cluster.snapshot.nodes.iter().filter(|(_, node)| node.eligible && may_run(node)).collect();
+            let nodes: Vec<_> = cluster
+                .snapshot
+                .nodes
+                .iter()
+                .filter(|(_, node)| node.eligible && may_run(node))
+                .collect();
             let (key, node) = *nodes.get(usize::from(*choice) % nodes.len().max(1))?;
             let pod = PodUsage {
                 node: Some(key.name.clone()),
@@ -219,10 +301,16 @@ impl World {
             let next = self.index(&upstream.provider);
             let offer = self.offers(next, here).get(&upstream.pool)?.clone();
             // Admission at the provider.
-            if self.used(next, here, &upstream.pool) + cpu > offer.spec.resource_quota.hard.get("cpu") {
+            if self.used(next, here, &upstream.pool) + cpu
+                > offer.spec.resource_quota.hard.get("cpu")
+            {
                 return None;
             }
-            owner_here = Some(owner(&format!("mapped-{}", number(here)), number(here), &upstream.pool));
+            owner_here = Some(owner(
+                &format!("mapped-{}", number(here)),
+                number(here),
+                &upstream.pool,
+            ));
             selector = offer.spec.node_selector.clone();
             here = next;
             way.push(here);
@@ -231,27 +319,43 @@ impl World {
     }
 
     fn index(&self, id: &ClusterId) -> usize {
-        (0..self.clusters.len()).find(|index| super::chains::id(*index) == *id).unwrap()
+        (0..self.clusters.len())
+            .find(|index| super::chains::id(*index) == *id)
+            .unwrap()
     }
 
     /// CPU that the pods of a consumer request from a pool.
     fn used(&self, at: usize, consumer: usize, pool: &str) -> Quantity {
         let is_its = |pod: &&PodUsage| {
-            pod.owner.as_ref().is_some_and(|owner| owner.consumer == id(consumer).as_str() && owner.pool == pool)
+            pod.owner
+                .as_ref()
+                .is_some_and(|owner| owner.consumer == id(consumer).as_str() && owner.pool == pool)
         };
-        self.clusters[at].snapshot.pods.iter().filter(is_its).map(|pod| pod.resources.requests.get("cpu")).sum()
+        self.clusters[at]
+            .snapshot
+            .pods
+            .iter()
+            .filter(is_its)
+            .map(|pod| pod.resources.requests.get("cpu"))
+            .sum()
     }
 
     /// CPU that pods on the own nodes of a cluster request.
     fn runs(&self, at: usize) -> Quantity {
-        let pods = self.clusters[at].snapshot.pods.iter().filter(|pod| pod.node.as_deref() == Some(OWN_NODE));
+        let pods = self.clusters[at]
+            .snapshot
+            .pods
+            .iter()
+            .filter(|pod| pod.node.as_deref() == Some(OWN_NODE));
         pods.map(|pod| pod.resources.requests.get("cpu")).sum()
     }
 }
 
 impl Cluster {
     fn refresh_nodes(&mut self) {
-        self.snapshot.nodes.retain(|(_, node)| node.upstream.is_none());
+        self.snapshot
+            .nodes
+            .retain(|(_, node)| node.upstream.is_none());
         for ((provider, pool), state) in &self.nodes {
             let provider_id = id(*provider);
             let labels = [
@@ -262,10 +366,18 @@ impl Cluster {
             let node = LocalNode {
                 eligible: state.spec.withdrawal_timestamp.is_none(),
                 allocatable: state.spec.resources.clone(),
-                labels: labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
-                upstream: Some(Upstream { provider: provider_id.clone(), pool: pool.clone(), offer: None }),
+                labels: labels
+                    .map(|(key, value)| (key.to_owned(), value.to_owned()))
+                    .into(),
+                upstream: Some(Upstream {
+                    provider: provider_id.clone(),
+                    pool: pool.clone(),
+                    offer: None,
+                }),
             };
-            self.snapshot.nodes.push((Key::new("", node_name(*provider, pool)), node.into()));
+            self.snapshot
+                .nodes
+                .push((Key::new("", node_name(*provider, pool)), node.into()));
         }
     }
 }
@@ -281,24 +393,36 @@ fn selects(selector: &NodeSelector, node: &LocalNode) -> bool {
     selector.node_selector_terms.iter().any(|term| {
         let expressions = term.match_expressions.as_deref().unwrap_or_default();
         let fields = term.match_fields.as_deref().unwrap_or_default();
-        let is_own = |values: &[String]| values.contains(&OWN_NODE.to_owned()) && node.upstream.is_none();
+        let is_own =
+            |values: &[String]| values.contains(&OWN_NODE.to_owned()) && node.upstream.is_none();
         expressions.iter().all(|one| {
             let values = one.values.as_deref().unwrap_or_default();
-            let has = node.labels.get(&one.key).is_some_and(|value| values.contains(value));
+            let has = node
+                .labels
+                .get(&one.key)
+                .is_some_and(|value| values.contains(value));
             if one.operator == "In" { has } else { !has }
-        }) && fields.iter().all(|one| is_own(one.values.as_deref().unwrap_or_default()))
+        }) && fields
+            .iter()
+            .all(|one| is_own(one.values.as_deref().unwrap_or_default()))
     })
 }
 
 fn json_merge(into: &mut Value, from: Value) {
-    let (Some(into), Value::Object(from)) = (into.as_object_mut(), from) else { return };
+    let (Some(into), Value::Object(from)) = (into.as_object_mut(), from) else {
+        return;
+    };
     into.extend(from);
 }
 
 /// Brokers that lend what they own and what they borrow, each to the next one.
 fn ring(size: usize) -> World {
     let edges = (0..size).map(|index| (index, (index + 1) % size)).collect();
-    World::new(Graph { clusters: vec![(4, 2); size], edges, pods: Vec::new() })
+    World::new(Graph {
+        clusters: vec![(4, 2); size],
+        edges,
+        pods: Vec::new(),
+    })
 }
 
 #[test]
@@ -306,9 +430,17 @@ fn brokers_in_a_ring_settle_with_all_hops_that_policies_accept() {
     for size in 2..9 {
         let mut world = ring(size);
         world.settle().unwrap();
-        let pools: Vec<String> = world.clusters[0].nodes.keys().map(|(_, pool)| pool.clone()).collect();
+        let pools: Vec<String> = world.clusters[0]
+            .nodes
+            .keys()
+            .map(|(_, pool)| pool.clone())
+            .collect();
         let wanted = ["default", "hops-2", "hops-3"];
-        assert_eq!(pools, wanted[..(size - 1).min(wanted.len())], "{size} clusters");
+        assert_eq!(
+            pools,
+            wanted[..(size - 1).min(wanted.len())],
+            "{size} clusters"
+        );
     }
 }
 
@@ -319,8 +451,15 @@ fn a_pod_goes_through_brokers_to_the_owner() {
     // The virtual nodes are in the order of their pools, after the own node.
     assert_eq!(world.start(4, 3, &[2, 0, 0, 0, 0]), Some(vec![4, 3, 2, 1]));
     world.settle().unwrap();
-    assert_eq!([1, 2, 3].map(|at| world.runs(at).to_string()), ["3", "0", "0"]);
-    assert_eq!(world.start(4, 3, &[2, 0, 0, 0, 0]), None, "nobody in the chain admits more than the owner has");
+    assert_eq!(
+        [1, 2, 3].map(|at| world.runs(at).to_string()),
+        ["3", "0", "0"]
+    );
+    assert_eq!(
+        world.start(4, 3, &[2, 0, 0, 0, 0]),
+        None,
+        "nobody in the chain admits more than the owner has"
+    );
 }
 
 proptest! {

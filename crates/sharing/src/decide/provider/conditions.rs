@@ -1,10 +1,13 @@
-//! The conditions of requests, which consumers read, and of their `ForeignCluster`s in this cluster.
+//! The conditions of requests, which consumers read, and of their `ForeignCluster`s in this
+//! cluster.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use liqo_api::conditions::DesiredCondition;
 use liqo_api::isolation::Lending;
-use liqo_api::{ANSWERED, NETWORK_POLICIES_ENFORCED, PeeringPolicy, ResourcesOfferedReason, TETHERING, links};
+use liqo_api::{
+    ANSWERED, NETWORK_POLICIES_ENFORCED, PeeringPolicy, ResourcesOfferedReason, TETHERING, links,
+};
 
 use super::{allocations::PoolAllocation, overcommit::Note};
 use crate::decide::{
@@ -31,10 +34,13 @@ pub fn add_conditions(
             offered[allocation.requester].push(&allocation.pool);
         }
     }
-    for (at, ((requester, division), pools)) in requesters.iter().zip(divisions).zip(offered).enumerate() {
+    for (at, ((requester, division), pools)) in
+        requesters.iter().zip(divisions).zip(offered).enumerate()
+    {
         let consumer = &requester.tenant.consumer;
         if let Some(policy) = requester.policy {
-            plan.applied_policies.insert(consumer.clone(), PolicyVersion::of(policy));
+            plan.applied_policies
+                .insert(consumer.clone(), PolicyVersion::of(policy));
         }
         let answer = snapshot.plugin_answers.get(consumer);
         let is_withheld = requester.policy.is_some() && !requester.is_included(snapshot.lending);
@@ -49,12 +55,25 @@ pub fn add_conditions(
             })
         };
         let (request, namespace) = (requester.request, requester.namespace.to_owned());
-        let has_answer = request.conditions.iter().any(|condition| condition.type_ == TETHERING);
+        let has_answer = request
+            .conditions
+            .iter()
+            .any(|condition| condition.type_ == TETHERING);
         let tethering = tethering::condition(snapshot, consumer, request.tethering, has_answer);
-        let wanted = [condition(ANSWERED)].into_iter().chain(tethering).chain(division.condition.clone()).collect();
+        let wanted = [condition(ANSWERED)]
+            .into_iter()
+            .chain(tethering)
+            .chain(division.condition.clone())
+            .collect();
         let (current, generation) = (request.conditions.clone(), request.generation);
-        plan.request_conditions.push(RequestCondition { namespace, current, wanted, generation });
-        plan.peer_conditions.insert(consumer.clone(), condition(links::RESOURCES_OFFERED));
+        plan.request_conditions.push(RequestCondition {
+            namespace,
+            current,
+            wanted,
+            generation,
+        });
+        plan.peer_conditions
+            .insert(consumer.clone(), condition(links::RESOURCES_OFFERED));
     }
     add_unreadable(snapshot, plan);
 }
@@ -65,13 +84,19 @@ fn absence(kind: &'static str, requester: &Requester) -> Option<DesiredCondition
     let seconds = policy.spec.provide.absence_seconds.unwrap_or_default();
     let message = if kind == links::RESOURCES_OFFERED {
         let name = policy.metadata.name.as_deref().unwrap_or_default();
-        format!("policy {name}: the consumer was silent for {seconds} s, so its pods end; it gets a new offer when it is back")
+        format!(
+            "policy {name}: the consumer was silent for {seconds} s, so its pods end; it gets a new offer when it is back"
+        )
     } else {
         format!(
             "this cluster was silent for {seconds} s, so the provider ended its pods; it makes a new offer when it hears this cluster"
         )
     };
-    Some(DesiredCondition::no(kind, ResourcesOfferedReason::ConsumerAbsent, message))
+    Some(DesiredCondition::no(
+        kind,
+        ResourcesOfferedReason::ConsumerAbsent,
+        message,
+    ))
 }
 
 fn condition(
@@ -88,16 +113,28 @@ fn condition(
     };
     let name = policy.metadata.name.as_deref().unwrap_or_default();
     let provide = &policy.spec.provide;
-    let problem = answer.and_then(|answer| answer.problem.as_deref()).filter(|_| provide.source.plugin.is_some());
+    let problem = answer
+        .and_then(|answer| answer.problem.as_deref())
+        .filter(|_| provide.source.plugin.is_some());
     // Consumers see neither the errors of plugins nor the names of policies.
     if let Some(problem) = problem.filter(|_| is_local) {
-        let effect = if pools.is_empty() { "nothing is offered until it answers" } else { "the last offer stays" };
-        return DesiredCondition::no(kind, ResourcesOfferedReason::PluginFailed, format!("policy {name}: {problem}; {effect}"));
+        let effect = if pools.is_empty() {
+            "nothing is offered until it answers"
+        } else {
+            "the last offer stays"
+        };
+        return DesiredCondition::no(
+            kind,
+            ResourcesOfferedReason::PluginFailed,
+            format!("policy {name}: {problem}; {effect}"),
+        );
     }
     match pools {
-        [] if provide.source.plugin.is_some() => {
-            DesiredCondition::no(kind, ResourcesOfferedReason::NothingOffered, "the provider's resource plugin offers nothing")
-        }
+        [] if provide.source.plugin.is_some() => DesiredCondition::no(
+            kind,
+            ResourcesOfferedReason::NothingOffered,
+            "the provider's resource plugin offers nothing",
+        ),
         [] if provide.source.fixed.is_none() && provide.percentage == 0 => DesiredCondition::no(
             kind,
             ResourcesOfferedReason::NothingShared,
@@ -110,17 +147,24 @@ fn condition(
         // How much others are promised is nothing that a consumer should know.
         pools if is_local => {
             let (reason, note) = match note {
-                Some(Note::Overcommitted(text)) => (ResourcesOfferedReason::Overcommitted, format!("; {text}")),
+                Some(Note::Overcommitted(text)) => {
+                    (ResourcesOfferedReason::Overcommitted, format!("; {text}"))
+                }
                 Some(Note::Cut(text)) => (ResourcesOfferedReason::Offered, format!("; {text}")),
                 None => (ResourcesOfferedReason::Offered, String::new()),
             };
-            DesiredCondition::yes(kind, reason, format!("{}, under policy {name}{note}", offered(pools)))
+            DesiredCondition::yes(
+                kind,
+                reason,
+                format!("{}, under policy {name}{note}", offered(pools)),
+            )
         }
         pools => DesiredCondition::yes(kind, ResourcesOfferedReason::Offered, offered(pools)),
     }
 }
 
-/// Nothing is offered because pods of consumers would not be isolated. Consumers do not see how to allow it.
+/// Nothing is offered because pods of consumers would not be isolated. Consumers do not see how to
+/// allow it.
 fn not_isolated(kind: &'static str, lending: Lending) -> DesiredCondition {
     let why = if lending == Lending::Untested {
         "the provider does not know yet whether its pod network enforces NetworkPolicies, and lends only if it does"
@@ -143,11 +187,14 @@ fn offered(pools: &[&str]) -> String {
     }
 }
 
-/// Adds a condition for each unreadable request. A tenant without a request gets none: it may only use the network.
+/// Adds a condition for each unreadable request. A tenant without a request gets none: it may only
+/// use the network.
 fn add_unreadable(snapshot: &Snapshot, plan: &mut Plan) {
     let requests = snapshot.requests();
     for (namespace, tenant) in snapshot.tenants() {
-        let Some(Err(error)) = requests.get(namespace).map(|request| &request.resources) else { continue };
+        let Some(Err(error)) = requests.get(namespace).map(|request| &request.resources) else {
+            continue;
+        };
         let error: String = error.chars().take(200).collect();
         let wanted = DesiredCondition::no(
             links::RESOURCES_OFFERED,

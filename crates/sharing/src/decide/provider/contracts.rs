@@ -1,4 +1,5 @@
-//! Connects contracts with offers: what each consumer's contract should say now, and what to do about it.
+//! Connects contracts with offers: what each consumer's contract should say now, and what to do
+//! about it.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -22,8 +23,11 @@ pub fn add_contracts(
     plan: &mut Plan,
 ) -> Option<Duration> {
     let identity = snapshot.contracts.identity.as_deref()?;
-    let by_namespace: HashMap<&str, usize> =
-        requesters.iter().enumerate().map(|(index, requester)| (requester.namespace, index)).collect();
+    let by_namespace: HashMap<&str, usize> = requesters
+        .iter()
+        .enumerate()
+        .map(|(index, requester)| (requester.namespace, index))
+        .collect();
     let asking = snapshot.requests();
     let mut next = None;
     for (namespace, tenant) in snapshot.tenants() {
@@ -32,37 +36,65 @@ pub fn add_contracts(
         if records.is_empty() && provide.is_none_or(|provide| provide.contract.is_none()) {
             continue;
         }
-        let mut doubts = snapshot.contracts.doubts.get(consumer).cloned().unwrap_or_default();
+        let mut doubts = snapshot
+            .contracts
+            .doubts
+            .get(consumer)
+            .cloned()
+            .unwrap_or_default();
         if snapshot.contracts.unseen.contains(namespace) {
             plan.contract_doubts.insert(consumer.clone(), doubts);
             continue;
         }
         let index = by_namespace.get(namespace).copied();
         let requester = index.map(|index| &requesters[index]);
-        let pools: Vec<&PoolAllocation> = allocations.iter().filter(|allocation| Some(allocation.requester) == index).collect();
+        let pools: Vec<&PoolAllocation> = allocations
+            .iter()
+            .filter(|allocation| Some(allocation.requester) == index)
+            .collect();
         let (empty, answered) = (BTreeMap::new(), BTreeMap::new());
         let case = Case {
             identity,
             consumer,
             provide,
             asks: asking.contains_key(namespace),
-            peering: asking.get(namespace).and_then(|request| request.peering.as_deref()),
+            peering: asking
+                .get(namespace)
+                .and_then(|request| request.peering.as_deref()),
             is_heard: !snapshot.silences.contains_key(consumer),
             wanted: requester.and_then(|requester| wanted(requester, &pools)),
             offered: requester
                 .filter(|requester| requester.standing.may_have_offers() && !requester.is_absent())
-                .map(|_| pools.iter().map(|allocation| (allocation.pool.clone(), allocation.target.clone())).collect()),
+                .map(|_| {
+                    pools
+                        .iter()
+                        .map(|allocation| (allocation.pool.clone(), allocation.target.clone()))
+                        .collect()
+                }),
             records,
             decisions: snapshot.contracts.decisions.get(consumer).unwrap_or(&empty),
-            unanswered: snapshot.contracts.unanswered.get(namespace).unwrap_or(&answered),
+            unanswered: snapshot
+                .contracts
+                .unanswered
+                .get(namespace)
+                .unwrap_or(&answered),
             nonce: &snapshot.contracts.nonce,
             now: snapshot.wall_time,
         };
         let decided = provider::decide(&case, &mut doubts);
         plan.contract_doubts.insert(consumer.clone(), doubts);
-        plan.contract_deletions.extend(decided.deletions.into_iter().map(|name| Key::new(namespace, name)));
+        plan.contract_deletions.extend(
+            decided
+                .deletions
+                .into_iter()
+                .map(|name| Key::new(namespace, name)),
+        );
         for write in decided.writes {
-            plan.contract_writes.push(ContractChange { namespace: namespace.to_owned(), consumer: consumer.clone(), write });
+            plan.contract_writes.push(ContractChange {
+                namespace: namespace.to_owned(),
+                consumer: consumer.clone(),
+                write,
+            });
         }
         if let Some(problem) = decided.problem {
             if let Some(condition) = plan.peer_conditions.get_mut(consumer) {
@@ -70,8 +102,14 @@ pub fn add_contracts(
             }
             plan.contract_problems.insert(consumer.clone(), problem);
         }
-        let due = decided.next.into_iter().chain(requester.and_then(|requester| requester.standing.next)).min();
-        let left = due.map(|due| Duration::try_from(due.duration_since(snapshot.wall_time)).unwrap_or_default());
+        let due = decided
+            .next
+            .into_iter()
+            .chain(requester.and_then(|requester| requester.standing.next))
+            .min();
+        let left = due.map(|due| {
+            Duration::try_from(due.duration_since(snapshot.wall_time)).unwrap_or_default()
+        });
         next = earlier(next, left);
     }
     next

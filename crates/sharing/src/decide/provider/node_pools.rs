@@ -11,8 +11,9 @@ use crate::decide::{
     snapshot::{Requester, Snapshot},
 };
 
-/// Maximum number of nodes that a consumer gets as pools of their own. Consumers count pools that are being withdrawn, too: one place
-/// stays free for the pool that comes next when the consumer takes its request back.
+/// Maximum number of nodes that a consumer gets as pools of their own. Consumers count pools that
+/// are being withdrawn, too: one place stays free for the pool that comes next when the consumer
+/// takes its request back.
 const MAX_NODE_POOLS: usize = MAX_POOLS - 1;
 
 /// A node that is a pool of its own.
@@ -34,11 +35,15 @@ pub struct NodePool {
     pub reserved: ResourceList,
 }
 
-/// Maximum number of pools for a requester, without pools that are being withdrawn. `offered` of them exist already and stay. A consumer
-/// refuses more than [`MAX_POOLS`], and counts pools in withdrawal, too: if one of these was too many, its pods would end without notice.
+/// Maximum number of pools for a requester, without pools that are being withdrawn. `offered` of
+/// them exist already and stay. A consumer refuses more than [`MAX_POOLS`], and counts pools in
+/// withdrawal, too: if one of these was too many, its pods would end without notice.
 pub fn max_pools(requester: &Requester, offered: usize) -> usize {
     let leaving = requester.offers.len().saturating_sub(offered);
-    MAX_POOLS.saturating_sub(leaving).max(offered).min(MAX_POOLS)
+    MAX_POOLS
+        .saturating_sub(leaving)
+        .max(offered)
+        .min(MAX_POOLS)
 }
 
 /// All nodes, each as a pool of its own. Empty if nobody needs it.
@@ -58,17 +63,29 @@ struct NodeAt {
 
 impl<'a> NodeIndex<'a> {
     pub fn new(requesters: &[Requester], partitions: &'a [NodePartition<'a>]) -> Self {
-        let mut index = Self { partitions, by_pool: HashMap::new(), order: Vec::new() };
+        let mut index = Self {
+            partitions,
+            by_pool: HashMap::new(),
+            order: Vec::new(),
+        };
         let is_choosing = |requester: &Requester| {
-            let may_choose = requester.policy.is_some_and(|policy| may_choose(&policy.spec.provide));
+            let may_choose = requester
+                .policy
+                .is_some_and(|policy| may_choose(&policy.spec.provide));
             may_choose && (was_asked(requester.request) || requester.standing.bound.is_some())
         };
         if !requesters.iter().any(is_choosing) {
             return index;
         }
-        for (partition, nodes) in partitions.iter().map(|partition| &partition.nodes).enumerate() {
+        for (partition, nodes) in partitions
+            .iter()
+            .map(|partition| &partition.nodes)
+            .enumerate()
+        {
             for (node, (name, _)) in nodes.iter().enumerate() {
-                index.by_pool.insert(pool_name(name), NodeAt { partition, node });
+                index
+                    .by_pool
+                    .insert(pool_name(name), NodeAt { partition, node });
                 index.order.push(NodeAt { partition, node });
             }
         }
@@ -76,7 +93,9 @@ impl<'a> NodeIndex<'a> {
             let (name, node) = partitions[at.partition].nodes[at.node];
             (!node.eligible, name)
         };
-        index.order.sort_unstable_by(|one, other| rank(one).cmp(&rank(other)));
+        index
+            .order
+            .sort_unstable_by(|one, other| rank(one).cmp(&rank(other)));
         index
     }
 
@@ -88,13 +107,21 @@ impl<'a> NodeIndex<'a> {
 
     /// The node of a pool, if a policy lends it to the requester.
     fn node(&self, requester: &Requester, lender: usize, pool: &str) -> Option<NodeAt> {
-        self.by_pool.get(pool).copied().filter(|at| self.is_lent(requester, lender, *at))
+        self.by_pool
+            .get(pool)
+            .copied()
+            .filter(|at| self.is_lent(requester, lender, *at))
     }
 
-    /// The nodes that a requester gets as pools of their own. It keeps those that it has, so a new node never replaces one.
+    /// The nodes that a requester gets as pools of their own. It keeps those that it has, so a new
+    /// node never replaces one.
     pub fn chosen(&self, requester: &Requester, lender: usize) -> Vec<NodePool> {
-        let mut chosen: Vec<NodeAt> =
-            requester.offers.keys().filter_map(|pool| self.node(requester, lender, pool)).take(MAX_POOLS).collect();
+        let mut chosen: Vec<NodeAt> = requester
+            .offers
+            .keys()
+            .filter_map(|pool| self.node(requester, lender, pool))
+            .take(MAX_POOLS)
+            .collect();
         let most = max_pools(requester, chosen.len()).min(MAX_NODE_POOLS.max(chosen.len()));
         for &at in &self.order {
             if chosen.len() >= most {
@@ -104,7 +131,10 @@ impl<'a> NodeIndex<'a> {
                 chosen.push(at);
             }
         }
-        chosen.into_iter().filter_map(|at| self.pool(requester, lender, at)).collect()
+        chosen
+            .into_iter()
+            .filter_map(|at| self.pool(requester, lender, at))
+            .collect()
     }
 
     fn pool(&self, requester: &Requester, lender: usize, at: NodeAt) -> Option<NodePool> {
@@ -113,7 +143,11 @@ impl<'a> NodeIndex<'a> {
         let pool = pool_name(name);
         Some(NodePool {
             refused: requester.refuses(&pool),
-            reserved: requester.standing.reserved(&pool).cloned().unwrap_or_default(),
+            reserved: requester
+                .standing
+                .reserved(&pool)
+                .cloned()
+                .unwrap_or_default(),
             pool,
             node: name.to_owned(),
             policy_pool: partition.pools[lender].clone()?,
@@ -123,12 +157,23 @@ impl<'a> NodeIndex<'a> {
         })
     }
 
-    /// Decides how the offer to each requester is divided. `lenders` are the policies that lend nodes.
-    pub fn divisions(&self, snapshot: &Snapshot, requesters: &[Requester], lenders: &[&Arc<PeeringPolicy>]) -> Vec<Division> {
+    /// Decides how the offer to each requester is divided. `lenders` are the policies that lend
+    /// nodes.
+    pub fn divisions(
+        &self,
+        snapshot: &Snapshot,
+        requesters: &[Requester],
+        lenders: &[&Arc<PeeringPolicy>],
+    ) -> Vec<Division> {
         let division = |requester: &Requester| {
             let bound = || {
                 let name = &requester.policy?.metadata.name;
-                self.bound_pools(requester, lenders.iter().position(|lender| lender.metadata.name == *name)?)
+                self.bound_pools(
+                    requester,
+                    lenders
+                        .iter()
+                        .position(|lender| lender.metadata.name == *name)?,
+                )
             };
             let provide = requester.policy.map(|policy| &policy.spec.provide);
             Division::of(requester.request, provide, bound, snapshot.wall_time)
@@ -140,9 +185,17 @@ impl<'a> NodeIndex<'a> {
     fn bound_pools(&self, requester: &Requester, lender: usize) -> Option<BoundPools> {
         let (terms, provide) = (requester.standing.bound?, &requester.policy?.spec.provide);
         let of_policy = pools::names(lender, provide, &requester.tenant.consumer, self.partitions);
-        if terms.pools.iter().any(|pool| of_policy.contains(&pool.name)) {
+        if terms
+            .pools
+            .iter()
+            .any(|pool| of_policy.contains(&pool.name))
+        {
             return Some(BoundPools::OfPolicy);
         }
-        terms.pools.iter().any(|pool| self.node(requester, lender, &pool.name).is_some()).then_some(BoundPools::OfNodes)
+        terms
+            .pools
+            .iter()
+            .any(|pool| self.node(requester, lender, &pool.name).is_some())
+            .then_some(BoundPools::OfNodes)
     }
 }

@@ -1,14 +1,15 @@
 //! Computes each consumer's share of single nodes, if it asked for one pool for each node.
 //!
-//! It gets the amounts that it would get in the policy's own pools, so what it asks for takes nothing from others. Only then its share of
-//! each partition is divided between the nodes:
+//! It gets the amounts that it would get in the policy's own pools, so what it asks for takes
+//! nothing from others. Only then its share of each partition is divided between the nodes:
 //!
 //! ```text
 //!   pool default of rome: cpu 12   ── node a ─▶  pool a: cpu 4
 //!   (not published)                ── node b ─▶  pool b: cpu 8
 //! ```
 //!
-//! Several consumers may have a pool of the same node. What one of them gets of it is not there for the next one.
+//! Several consumers may have a pool of the same node. What one of them gets of it is not there for
+//! the next one.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -28,13 +29,22 @@ use crate::decide::{
 /// The sum of the weights of all nodes, when a share is divided between them.
 const WEIGHTS: i128 = 10_000;
 
-/// Limits each claimant that has some nodes of a partition only to what these nodes have. Nodes that several claimants have count by
-/// weight.
-pub fn limit(budgets: &mut [PartitionBudget], allocations: &[PoolAllocation], usage: &PoolUsage, partitions: &[NodePartition]) {
+/// Limits each claimant that has some nodes of a partition only to what these nodes have. Nodes
+/// that several claimants have count by weight.
+pub fn limit(
+    budgets: &mut [PartitionBudget],
+    allocations: &[PoolAllocation],
+    usage: &PoolUsage,
+    partitions: &[NodePartition],
+) {
     if usage.nodes.is_empty() {
         return;
     }
-    let divided = || allocations.iter().filter(|allocation| matches!(allocation.nodes, PoolNodes::Divided(_)));
+    let divided = || {
+        allocations
+            .iter()
+            .filter(|allocation| matches!(allocation.nodes, PoolNodes::Divided(_)))
+    };
     for (index, (budget, partition)) in budgets.iter_mut().zip(partitions).enumerate() {
         let mut weights: HashMap<&str, i128> = HashMap::new();
         for allocation in divided() {
@@ -42,31 +52,61 @@ pub fn limit(budgets: &mut [PartitionBudget], allocations: &[PoolAllocation], us
                 *weights.entry(node).or_default() += i128::from(allocation.policy.weight);
             }
         }
-        let all = partition.nodes.iter().filter(|(_, node)| node.eligible).count();
+        let all = partition
+            .nodes
+            .iter()
+            .filter(|(_, node)| node.eligible)
+            .count();
         for allocation in divided().filter(|allocation| allocation.includes(partition)) {
             let nodes: Vec<&str> = open_nodes(allocation, index).collect();
             if nodes.len() == all {
                 continue;
             }
-            let part = |node: &str| fraction(&usage.node(node).free, i128::from(allocation.policy.weight), weights[node]);
-            let sum = nodes.into_iter().fold(ResourceList::new(), |sum, node| sum + &part(node));
-            let named = budget.free.names().map(|name| (name, sum.get(name))).collect();
-            budget.limits.insert(allocation.requester, max_for_policy(&named, allocation.policy));
+            let part = |node: &str| {
+                fraction(
+                    &usage.node(node).free,
+                    i128::from(allocation.policy.weight),
+                    weights[node],
+                )
+            };
+            let sum = nodes
+                .into_iter()
+                .fold(ResourceList::new(), |sum, node| sum + &part(node));
+            let named = budget
+                .free
+                .names()
+                .map(|name| (name, sum.get(name)))
+                .collect();
+            budget.limits.insert(
+                allocation.requester,
+                max_for_policy(&named, allocation.policy),
+            );
         }
     }
 }
 
 /// The nodes of a partition in which an allocation can get more than it uses.
-fn open_nodes<'a>(allocation: &'a PoolAllocation, partition: usize) -> impl Iterator<Item = &'a str> {
+fn open_nodes<'a>(
+    allocation: &'a PoolAllocation,
+    partition: usize,
+) -> impl Iterator<Item = &'a str> {
     let pools = allocation.node_pools().iter();
-    let open = pools.filter(move |pool| pool.partition == partition && pool.eligible && !pool.refused);
+    let open =
+        pools.filter(move |pool| pool.partition == partition && pool.eligible && !pool.refused);
     open.map(|pool| pool.node.as_str())
 }
 
 /// `list * part / whole`.
 fn fraction(list: &ResourceList, part: i128, whole: i128) -> ResourceList {
-    let of = |amount: Quantity| Quantity::from_nanos(amount.nanos().saturating_mul(part) / whole.max(1), amount.format());
-    list.iter().map(|(name, amount)| (name, of(amount))).collect()
+    let of = |amount: Quantity| {
+        Quantity::from_nanos(
+            amount.nanos().saturating_mul(part) / whole.max(1),
+            amount.format(),
+        )
+    };
+    list.iter()
+        .map(|(name, amount)| (name, of(amount)))
+        .collect()
 }
 
 /// Replaces each divided allocation by one for each of its nodes.
@@ -76,9 +116,16 @@ pub fn divide<'a>(
     shares: &Shares,
     entitlements: &Shares,
 ) -> Vec<PoolAllocation<'a>> {
-    let mut divided: Vec<usize> = (0..allocations.len()).filter(|&index| !allocations[index].node_pools().is_empty()).collect();
+    let mut divided: Vec<usize> = (0..allocations.len())
+        .filter(|&index| !allocations[index].node_pools().is_empty())
+        .collect();
     // Who has few nodes cannot turn to others.
-    divided.sort_by_key(|&index| (allocations[index].node_pools().len(), allocations[index].consumer));
+    divided.sort_by_key(|&index| {
+        (
+            allocations[index].node_pools().len(),
+            allocations[index].consumer,
+        )
+    });
     let mut taken = Taken::new(usage, &allocations);
     let mut parts: HashMap<usize, Vec<PoolAllocation<'a>>> = HashMap::new();
     for index in divided {
@@ -88,11 +135,23 @@ pub fn divide<'a>(
             by_partition.entry(pool.partition).or_default().push(pool);
         }
         for (partition, pools) in by_partition {
-            let of = |all: &Shares| all[partition].get(&allocation.requester).cloned().unwrap_or_default();
+            let of = |all: &Shares| {
+                all[partition]
+                    .get(&allocation.requester)
+                    .cloned()
+                    .unwrap_or_default()
+            };
             let (share, due) = (of(shares), of(entitlements));
-            let rooms: Vec<ResourceList> = pools.iter().map(|pool| taken.room(allocation, pool)).collect();
+            let rooms: Vec<ResourceList> = pools
+                .iter()
+                .map(|pool| taken.room(allocation, pool))
+                .collect();
             let amounts = amounts(&share, allocation.consumer, &pools, &rooms);
-            let covered = covered(&due, allocation.consumer, pools.iter().map(|pool| pool.in_use.clone()));
+            let covered = covered(
+                &due,
+                allocation.consumer,
+                pools.iter().map(|pool| pool.in_use.clone()),
+            );
             for ((pool, amount), due) in pools.into_iter().zip(amounts).zip(covered) {
                 taken.add(pool, &amount);
                 let of_node = allocation.of_node(pool, &amount, &due, &usage.node(&pool.node).free);
@@ -118,8 +177,11 @@ struct Taken<'a> {
 
 impl<'a> Taken<'a> {
     fn new(usage: &'a PoolUsage<'a>, allocations: &[PoolAllocation]) -> Self {
-        let mut by_node: HashMap<String, ResourceList> =
-            usage.nodes.iter().map(|(node, NodeUse { by_others, .. })| (node.clone(), by_others.clone())).collect();
+        let mut by_node: HashMap<String, ResourceList> = usage
+            .nodes
+            .iter()
+            .map(|(node, NodeUse { by_others, .. })| (node.clone(), by_others.clone()))
+            .collect();
         for pool in allocations.iter().flat_map(PoolAllocation::node_pools) {
             *by_node.entry(pool.node.clone()).or_default() += &pool.in_use;
         }
@@ -128,7 +190,11 @@ impl<'a> Taken<'a> {
 
     /// The most that a pool can have: what it uses, and what is left of its node.
     fn room(&self, allocation: &PoolAllocation, pool: &NodePool) -> ResourceList {
-        let free = self.usage.node(&pool.node).free.percentage(u32::from(allocation.policy.overcommit_percentage));
+        let free = self
+            .usage
+            .node(&pool.node)
+            .free
+            .percentage(u32::from(allocation.policy.overcommit_percentage));
         free.saturating_sub(&self.by_node[&pool.node]) + &pool.in_use
     }
 
@@ -138,28 +204,49 @@ impl<'a> Taken<'a> {
     }
 }
 
-/// Divides a share between pools: each gets what it uses and what is guaranteed, as far as the share covers that, and then in proportion to
-/// its room.
-fn amounts(share: &ResourceList, consumer: &ClusterId, pools: &[&NodePool], rooms: &[ResourceList]) -> Vec<ResourceList> {
-    let used = covered(share, consumer, pools.iter().map(|pool| pool.in_use.clone()));
+/// Divides a share between pools: each gets what it uses and what is guaranteed, as far as the
+/// share covers that, and then in proportion to its room.
+fn amounts(
+    share: &ResourceList,
+    consumer: &ClusterId,
+    pools: &[&NodePool],
+    rooms: &[ResourceList],
+) -> Vec<ResourceList> {
+    let used = covered(
+        share,
+        consumer,
+        pools.iter().map(|pool| pool.in_use.clone()),
+    );
     let mut amounts = vec![ResourceList::new(); pools.len()];
     for name in share.names() {
         let total: ResourceList = [(name, share.get(name))].into_iter().collect();
-        let one = |list: &ResourceList| -> ResourceList { [(name, list.get(name))].into_iter().collect() };
-        let all = rooms.iter().fold(0, |sum: i128, room| sum.saturating_add(room.get(name).nanos()));
-        let claim = |(at, pool): (usize, &&NodePool), least: ResourceList, most: ResourceList| Claim {
-            consumer: consumer.clone(),
-            weight: weight(rooms[at].get(name).nanos(), all),
-            in_use: least,
-            requested: if pool.refused { one(&used[at]) } else { most },
+        let one = |list: &ResourceList| -> ResourceList {
+            [(name, list.get(name))].into_iter().collect()
         };
+        let all = rooms.iter().fold(0, |sum: i128, room| {
+            sum.saturating_add(room.get(name).nanos())
+        });
+        let claim =
+            |(at, pool): (usize, &&NodePool), least: ResourceList, most: ResourceList| Claim {
+                consumer: consumer.clone(),
+                weight: weight(rooms[at].get(name).nanos(), all),
+                in_use: least,
+                requested: if pool.refused { one(&used[at]) } else { most },
+            };
         let guaranteed = |(at, pool): (usize, &&NodePool)| {
             let reserved = one(&pool.reserved).min(&one(&rooms[at]));
             claim((at, pool), one(&used[at]), one(&used[at]).max(&reserved))
         };
-        let least = ledger::split(&total, &pools.iter().enumerate().map(guaranteed).collect::<Vec<_>>());
-        let claims: Vec<Claim> =
-            pools.iter().enumerate().zip(least).map(|((at, pool), least)| claim((at, pool), least, one(&rooms[at]))).collect();
+        let least = ledger::split(
+            &total,
+            &pools.iter().enumerate().map(guaranteed).collect::<Vec<_>>(),
+        );
+        let claims: Vec<Claim> = pools
+            .iter()
+            .enumerate()
+            .zip(least)
+            .map(|((at, pool), least)| claim((at, pool), least, one(&rooms[at])))
+            .collect();
         for (amount, part) in amounts.iter_mut().zip(ledger::split(&total, &claims)) {
             amount.insert(name, part.get(name));
         }
@@ -174,7 +261,11 @@ fn weight(room: i128, all: i128) -> u16 {
 }
 
 /// Returns the part of each pool's use that `total` covers.
-fn covered(total: &ResourceList, consumer: &ClusterId, in_use: impl Iterator<Item = ResourceList>) -> Vec<ResourceList> {
+fn covered(
+    total: &ResourceList,
+    consumer: &ClusterId,
+    in_use: impl Iterator<Item = ResourceList>,
+) -> Vec<ResourceList> {
     let claim = |used: ResourceList| Claim {
         consumer: consumer.clone(),
         weight: 1,

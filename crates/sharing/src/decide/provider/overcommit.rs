@@ -5,7 +5,8 @@
 //!   promised            by the plugins of all policies, to all consumers that do not refuse it
 //! ```
 //!
-//! Own nodes count for own pools, and virtual nodes for borrowed pools that come through as many clusters.
+//! Own nodes count for own pools, and virtual nodes for borrowed pools that come through as many
+//! clusters.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,21 +28,38 @@ pub enum Note {
     Cut(String),
 }
 
-/// Compares what plugins promise with the nodes, and cuts it where the policy says so. The notes are by requester.
-pub fn limit(allocations: &mut [PoolAllocation], usage: &PoolUsage, partitions: &[NodePartition]) -> BTreeMap<usize, Note> {
+/// Compares what plugins promise with the nodes, and cuts it where the policy says so. The notes
+/// are by requester.
+pub fn limit(
+    allocations: &mut [PoolAllocation],
+    usage: &PoolUsage,
+    partitions: &[NodePartition],
+) -> BTreeMap<usize, Note> {
     let of_plugin = |allocation: &&PoolAllocation| allocation.local_policy.is_none();
-    let groups: BTreeSet<Option<u8>> = allocations.iter().filter(of_plugin).map(|one| one.borrowed_hops).collect();
+    let groups: BTreeSet<Option<u8>> = allocations
+        .iter()
+        .filter(of_plugin)
+        .map(|one| one.borrowed_hops)
+        .collect();
     let mut notes = BTreeMap::new();
     for group in groups {
         let members: Vec<usize> = (0..allocations.len())
-            .filter(|&at| allocations[at].local_policy.is_none() && allocations[at].borrowed_hops == group)
+            .filter(|&at| {
+                allocations[at].local_policy.is_none() && allocations[at].borrowed_hops == group
+            })
             .collect();
-        limit_group(allocations, &members, &existing(allocations, group, usage, partitions), &mut notes);
+        limit_group(
+            allocations,
+            &members,
+            &existing(allocations, group, usage, partitions),
+            &mut notes,
+        );
     }
     notes
 }
 
-/// Resources that the nodes have for pools of plugins: for own pools, or for pools borrowed through `borrowed_hops` clusters.
+/// Resources that the nodes have for pools of plugins: for own pools, or for pools borrowed through
+/// `borrowed_hops` clusters.
 fn existing(
     allocations: &[PoolAllocation],
     borrowed_hops: Option<u8>,
@@ -49,13 +67,28 @@ fn existing(
     partitions: &[NodePartition],
 ) -> ResourceList {
     let here = |partition: &NodePartition| match borrowed_hops {
-        Some(hops) => partition.nodes.iter().any(|(_, node)| upstream::hops(node) == Some(hops)),
+        Some(hops) => partition
+            .nodes
+            .iter()
+            .any(|(_, node)| upstream::hops(node) == Some(hops)),
         None => partition.behind.is_empty(),
     };
-    let free: ResourceList =
-        partitions.iter().zip(&usage.free_for_plugins).filter(|(one, _)| here(one)).map(|(_, free)| free).sum();
-    let is_offered = |one: &&PoolAllocation| partitions.iter().any(|partition| here(partition) && one.includes(partition));
-    let others: ResourceList = allocations.iter().filter(is_offered).map(|one| &one.target).sum();
+    let free: ResourceList = partitions
+        .iter()
+        .zip(&usage.free_for_plugins)
+        .filter(|(one, _)| here(one))
+        .map(|(_, free)| free)
+        .sum();
+    let is_offered = |one: &&PoolAllocation| {
+        partitions
+            .iter()
+            .any(|partition| here(partition) && one.includes(partition))
+    };
+    let others: ResourceList = allocations
+        .iter()
+        .filter(is_offered)
+        .map(|one| &one.target)
+        .sum();
     free.saturating_sub(&others)
 }
 
@@ -65,33 +98,63 @@ fn limit_group(
     existing: &ResourceList,
     notes: &mut BTreeMap<usize, Note>,
 ) {
-    let mode = |one: &PoolAllocation| one.policy.source.plugin.as_ref().map(|plugin| plugin.overcommit).unwrap_or_default();
-    let (cut, kept): (Vec<usize>, Vec<usize>) = members.iter().partition(|&&at| mode(&allocations[at]) == PluginOvercommit::Cut);
+    let mode = |one: &PoolAllocation| {
+        one.policy
+            .source
+            .plugin
+            .as_ref()
+            .map(|plugin| plugin.overcommit)
+            .unwrap_or_default()
+    };
+    let (cut, kept): (Vec<usize>, Vec<usize>) = members
+        .iter()
+        .partition(|&&at| mode(&allocations[at]) == PluginOvercommit::Cut);
     let promised: ResourceList = kept.iter().map(|&at| promised_by(&allocations[at])).sum();
-    let parts = split(&existing.saturating_sub(&promised), cut.iter().map(|&at| &allocations[at]));
+    let parts = split(
+        &existing.saturating_sub(&promised),
+        cut.iter().map(|&at| &allocations[at]),
+    );
     for (&at, part) in cut.iter().zip(parts) {
         let less = beyond(&allocations[at].target, &part).filter(|_| !allocations[at].refused);
         if let Some(less) = less {
             let text = format!("the nodes have less than the plugin says: {less}");
-            notes.entry(allocations[at].requester).or_insert(Note::Cut(text));
+            notes
+                .entry(allocations[at].requester)
+                .or_insert(Note::Cut(text));
             (allocations[at].target, allocations[at].is_cut) = (part, true);
         }
     }
-    let promised: ResourceList = members.iter().map(|&at| promised_by(&allocations[at])).sum();
-    let Some(beyond) = beyond(&promised, existing) else { return };
+    let promised: ResourceList = members
+        .iter()
+        .map(|&at| promised_by(&allocations[at]))
+        .sum();
+    let Some(beyond) = beyond(&promised, existing) else {
+        return;
+    };
     let text = format!("plugins promise more to all consumers than the nodes have: {beyond}");
-    for &at in members.iter().filter(|&&at| mode(&allocations[at]) == PluginOvercommit::Warn) {
+    for &at in members
+        .iter()
+        .filter(|&&at| mode(&allocations[at]) == PluginOvercommit::Warn)
+    {
         notes.insert(allocations[at].requester, Note::Overcommitted(text.clone()));
     }
 }
 
 /// A consumer that refuses an offer keeps only what it uses.
 fn promised_by<'a>(pool: &'a PoolAllocation) -> &'a ResourceList {
-    if pool.refused { &pool.floor } else { &pool.target }
+    if pool.refused {
+        &pool.floor
+    } else {
+        &pool.target
+    }
 }
 
-/// Divides an amount between pools of plugins, by the weight of their policies. None gets more than the plugin says.
-fn split<'a>(amount: &ResourceList, pools: impl Iterator<Item = &'a PoolAllocation<'a>>) -> Vec<ResourceList> {
+/// Divides an amount between pools of plugins, by the weight of their policies. None gets more than
+/// the plugin says.
+fn split<'a>(
+    amount: &ResourceList,
+    pools: impl Iterator<Item = &'a PoolAllocation<'a>>,
+) -> Vec<ResourceList> {
     let pools: Vec<&PoolAllocation> = pools.collect();
     let named: BTreeSet<&str> = pools.iter().flat_map(|pool| pool.target.names()).collect();
     let total: ResourceList = named.iter().map(|&name| (name, amount.get(name))).collect();
@@ -100,7 +163,10 @@ fn split<'a>(amount: &ResourceList, pools: impl Iterator<Item = &'a PoolAllocati
         weight: pool.policy.weight,
         // What a contract guarantees is no less than what is used.
         in_use: pool.floor.max(&pool.reserved),
-        requested: named.iter().map(|&name| (name, promised_by(pool).get(name))).collect(),
+        requested: named
+            .iter()
+            .map(|&name| (name, promised_by(pool).get(name)))
+            .collect(),
     };
     let mut parts = ledger::split(&total, &pools.iter().map(claim).collect::<Vec<_>>());
     for (part, pool) in parts.iter_mut().zip(pools) {
@@ -109,8 +175,13 @@ fn split<'a>(amount: &ResourceList, pools: impl Iterator<Item = &'a PoolAllocati
     parts
 }
 
-/// The resources of which the first list has more than the second one. Their amounts change with each pod, which is not worth a write.
+/// The resources of which the first list has more than the second one. Their amounts change with
+/// each pod, which is not worth a write.
 fn beyond(most: &ResourceList, least: &ResourceList) -> Option<String> {
-    let all: Vec<&str> = most.iter().filter(|(name, amount)| *amount > least.get(name)).map(|(name, _)| name).collect();
+    let all: Vec<&str> = most
+        .iter()
+        .filter(|(name, amount)| *amount > least.get(name))
+        .map(|(name, _)| name)
+        .collect();
     (!all.is_empty()).then(|| all.join(", "))
 }

@@ -1,4 +1,5 @@
-//! The status of each policy. It changes when offers change and when overuse begins or ends, but not with each pod.
+//! The status of each policy. It changes when offers change and when overuse begins or ends, but
+//! not with each pod.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -6,16 +7,25 @@ use std::{
 };
 
 use liqo_api::conditions::{self, DesiredCondition};
-use liqo_api::{ACTIVE, ActiveReason, ClusterId, HONOURED, HonouredReason, PeeringPolicy, PeeringPolicyStatus, ResourceList};
+use liqo_api::{
+    ACTIVE, ActiveReason, ClusterId, HONOURED, HonouredReason, PeeringPolicy, PeeringPolicyStatus,
+    ResourceList,
+};
 
 use super::allocations::PoolAllocation;
 use crate::decide::snapshot::{PolicyStatusWrite, Requester, Snapshot};
 
 /// The statuses that differ from the existing ones.
-pub fn policy_statuses(snapshot: &Snapshot, requesters: &[Requester], allocations: &[PoolAllocation]) -> Vec<PolicyStatusWrite> {
+pub fn policy_statuses(
+    snapshot: &Snapshot,
+    requesters: &[Requester],
+    allocations: &[PoolAllocation],
+) -> Vec<PolicyStatusWrite> {
     let consumers = snapshot.tenants().map(|(_, tenant)| &tenant.consumer);
-    let mut applied: HashMap<&ClusterId, Option<&Arc<PeeringPolicy>>> =
-        requesters.iter().map(|requester| (&requester.tenant.consumer, requester.policy)).collect();
+    let mut applied: HashMap<&ClusterId, Option<&Arc<PeeringPolicy>>> = requesters
+        .iter()
+        .map(|requester| (&requester.tenant.consumer, requester.policy))
+        .collect();
     for peer in snapshot.peers.keys().chain(consumers) {
         applied.entry(peer).or_insert_with(|| snapshot.policy(peer));
     }
@@ -25,7 +35,9 @@ pub fn policy_statuses(snapshot: &Snapshot, requesters: &[Requester], allocation
     }
     let mut offered: BTreeMap<&str, ResourceList> = BTreeMap::new();
     for requester in requesters {
-        let Some(policy) = requester.policy else { continue };
+        let Some(policy) = requester.policy else {
+            continue;
+        };
         for offer in requester.offers.values() {
             *offered.entry(name(policy)).or_default() += &offer.spec.resource_quota.hard;
         }
@@ -35,21 +47,38 @@ pub fn policy_statuses(snapshot: &Snapshot, requesters: &[Requester], allocation
         let peers = peers.get(name(policy)).copied().unwrap_or_default();
         let overused = allocations.iter().find(|allocation| {
             allocation.overuse.is_some()
-                && requesters[allocation.requester].policy.is_some_and(|applied| name(applied) == name(policy))
+                && requesters[allocation.requester]
+                    .policy
+                    .is_some_and(|applied| name(applied) == name(policy))
         });
         let wanted = [
             active(peers),
-            overused.map_or_else(honoured, |allocation| not_honoured(snapshot, requesters, allocation, &existing)),
+            overused.map_or_else(honoured, |allocation| {
+                not_honoured(snapshot, requesters, allocation, &existing)
+            }),
         ];
-        let changed = conditions::decide_for(policy.metadata.generation, &existing.conditions, &wanted, snapshot.wall_time);
+        let changed = conditions::decide_for(
+            policy.metadata.generation,
+            &existing.conditions,
+            &wanted,
+            snapshot.wall_time,
+        );
         let status = PeeringPolicyStatus {
             peers,
             offered: offered.get(name(policy)).cloned().unwrap_or_default(),
             conditions: changed.unwrap_or(existing.conditions),
         };
-        (policy.status.as_ref() != Some(&status)).then(|| PolicyStatusWrite { name: name(policy).to_owned(), status })
+        (policy.status.as_ref() != Some(&status)).then(|| PolicyStatusWrite {
+            name: name(policy).to_owned(),
+            status,
+        })
     };
-    snapshot.policies.iter().filter(|policy| policy.metadata.deletion_timestamp.is_none()).filter_map(write).collect()
+    snapshot
+        .policies
+        .iter()
+        .filter(|policy| policy.metadata.deletion_timestamp.is_none())
+        .filter_map(write)
+        .collect()
 }
 
 /// The name of the policy that a person wrote: one that replaces it has more behind a slash.
@@ -60,15 +89,22 @@ fn name(policy: &PeeringPolicy) -> &str {
 
 fn active(peers: u32) -> DesiredCondition {
     if peers == 0 {
-        let message =
-            "the policy applies to no known peer: it selects none, or policies with a higher priority select the same ones";
+        let message = "the policy applies to no known peer: it selects none, or policies with a higher priority select the same ones";
         return DesiredCondition::no(ACTIVE, ActiveReason::NoPeer, message);
     }
-    DesiredCondition::yes(ACTIVE, ActiveReason::HoldsForPeers, "the policy applies to peers; `liqoctl policy list` names them")
+    DesiredCondition::yes(
+        ACTIVE,
+        ActiveReason::HoldsForPeers,
+        "the policy applies to peers; `liqoctl policy list` names them",
+    )
 }
 
 fn honoured() -> DesiredCondition {
-    DesiredCondition::yes(HONOURED, HonouredReason::InBounds, "no peer uses more than the policy can promise")
+    DesiredCondition::yes(
+        HONOURED,
+        HonouredReason::InBounds,
+        "no peer uses more than the policy can promise",
+    )
 }
 
 /// The message contains the amounts at the beginning. Later amounts would change it with each pod.
@@ -78,17 +114,32 @@ fn not_honoured(
     allocation: &PoolAllocation,
     existing: &PeeringPolicyStatus,
 ) -> DesiredCondition {
-    let (Some((resource, used, due)), Some(at)) = (&allocation.overuse, allocation.reclaim_at) else { return honoured() };
+    let (Some((resource, used, due)), Some(at)) = (&allocation.overuse, allocation.reclaim_at)
+    else {
+        return honoured();
+    };
     let consumer = &requesters[allocation.requester].tenant.consumer;
-    let peer = snapshot.peers.get(consumer).and_then(|peer| peer.name.as_deref()).unwrap_or(consumer.as_str());
+    let peer = snapshot
+        .peers
+        .get(consumer)
+        .and_then(|peer| peer.name.as_deref())
+        .unwrap_or(consumer.as_str());
     let what = format!("peer {peer}, pool {}, {resource}: ", allocation.pool);
     let (reason, then) = if at > snapshot.wall_time {
-        (HonouredReason::Overused, format!("pods beyond that end from {at:.0} on"))
+        (
+            HonouredReason::Overused,
+            format!("pods beyond that end from {at:.0} on"),
+        )
     } else {
-        (HonouredReason::Reclaiming, "pods beyond that are ending".to_owned())
+        (
+            HonouredReason::Reclaiming,
+            "pods beyond that are ending".to_owned(),
+        )
     };
-    let reported =
-        existing.conditions.iter().find(|condition| condition.type_ == HONOURED && condition.reason == reason.as_str());
+    let reported = existing
+        .conditions
+        .iter()
+        .find(|condition| condition.type_ == HONOURED && condition.reason == reason.as_str());
     let message = match reported.filter(|reported| reported.message.starts_with(&what)) {
         Some(reported) => reported.message.clone(),
         None => format!("{what}{used} used, {due} can be promised; {then}"),
@@ -112,74 +163,164 @@ mod tests {
             let plan = self.plan();
             let mut after = self.after(plan.clone());
             for write in plan.policy_statuses {
-                let policy = after.policies.iter_mut().find(|policy| name(policy) == write.name).unwrap();
+                let policy = after
+                    .policies
+                    .iter_mut()
+                    .find(|policy| name(policy) == write.name)
+                    .unwrap();
                 Arc::make_mut(policy).status = Some(write.status);
             }
             after
         }
 
         fn status(&self, policy: &str) -> PeeringPolicyStatus {
-            self.policies.iter().find(|one| name(one) == policy).unwrap().status.clone().unwrap()
+            self.policies
+                .iter()
+                .find(|one| name(one) == policy)
+                .unwrap()
+                .status
+                .clone()
+                .unwrap()
         }
 
         /// Status and reason of a condition, and its message.
         fn condition(&self, policy: &str, kind: &str) -> (String, String) {
-            let found = self.status(policy).conditions.into_iter().find(|one| one.type_ == kind).unwrap();
+            let found = self
+                .status(policy)
+                .conditions
+                .into_iter()
+                .find(|one| one.type_ == kind)
+                .unwrap();
             (format!("{} {}", found.status, found.reason), found.message)
         }
     }
 
     #[test]
     fn a_policy_shows_how_many_peers_it_applies_to_and_what_it_offers_them() {
-        let rome = json!({ "peers": { "clusterIDs": [cluster(ROME)] }, "provide": { "percentage": 40 } });
+        let rome =
+            json!({ "peers": { "clusterIDs": [cluster(ROME)] }, "provide": { "percentage": 40 } });
         let nobody = json!({ "peers": { "names": ["nobody"] } });
-        let policies = [("default", 0, json!({ "provide": { "percentage": 20 } })), ("rome", 1, rome), ("idle", 2, nobody)];
-        let snapshot =
-            milan().asks(ROME, "").asks(TURIN, "").tenant(7).under(&policies).settled_with_statuses().settled_with_statuses();
-        assert_eq!((snapshot.status("rome").peers, snapshot.status("rome").offered), (1, list("cpu=4, pods=4")));
-        assert_eq!((snapshot.status("default").peers, snapshot.status("default").offered), (2, list("cpu=2, pods=2")));
+        let policies = [
+            ("default", 0, json!({ "provide": { "percentage": 20 } })),
+            ("rome", 1, rome),
+            ("idle", 2, nobody),
+        ];
+        let snapshot = milan()
+            .asks(ROME, "")
+            .asks(TURIN, "")
+            .tenant(7)
+            .under(&policies)
+            .settled_with_statuses()
+            .settled_with_statuses();
+        assert_eq!(
+            (
+                snapshot.status("rome").peers,
+                snapshot.status("rome").offered
+            ),
+            (1, list("cpu=4, pods=4"))
+        );
+        assert_eq!(
+            (
+                snapshot.status("default").peers,
+                snapshot.status("default").offered
+            ),
+            (2, list("cpu=2, pods=2"))
+        );
         assert_eq!(snapshot.condition("idle", ACTIVE).0, "False NoPeer");
         for policy in ["default", "rome"] {
             assert_eq!(snapshot.condition(policy, ACTIVE).0, "True HoldsForPeers");
             assert_eq!(snapshot.condition(policy, HONOURED).0, "True InBounds");
         }
-        assert_eq!(snapshot.plan().policy_statuses, [], "an unchanged status is written again");
+        assert_eq!(
+            snapshot.plan().policy_statuses,
+            [],
+            "an unchanged status is written again"
+        );
     }
 
     #[test]
     fn a_single_pod_changes_no_status() {
-        let snapshot = milan().asks(ROME, "").settled_with_statuses().settled_with_statuses();
-        assert_eq!(snapshot.clone().pod("mapped-1", Some(ROME), "cpu=1, pods=1").plan().policy_statuses, []);
-        assert_eq!(snapshot.pod("default", None, "cpu=100m").plan().policy_statuses, [], "the offer does not change for it");
+        let snapshot = milan()
+            .asks(ROME, "")
+            .settled_with_statuses()
+            .settled_with_statuses();
+        assert_eq!(
+            snapshot
+                .clone()
+                .pod("mapped-1", Some(ROME), "cpu=1, pods=1")
+                .plan()
+                .policy_statuses,
+            []
+        );
+        assert_eq!(
+            snapshot
+                .pod("default", None, "cpu=100m")
+                .plan()
+                .policy_statuses,
+            [],
+            "the offer does not change for it"
+        );
     }
 
     #[test]
     fn overuse_is_reported_when_it_begins_and_when_the_reclaim_begins() {
-        let capped = [("default", 0, json!({ "provide": { "percentage": 100, "caps": { "cpu": "2" }, "noticeSeconds": 60 } }))];
-        let used = milan().asks(ROME, "").offers(ROME, "cpu=10, pods=10").pod("mapped-1", Some(ROME), "cpu=8, pods=8");
+        let capped = [(
+            "default",
+            0,
+            json!({ "provide": { "percentage": 100, "caps": { "cpu": "2" }, "noticeSeconds": 60 } }),
+        )];
+        let used = milan().asks(ROME, "").offers(ROME, "cpu=10, pods=10").pod(
+            "mapped-1",
+            Some(ROME),
+            "cpu=8, pods=8",
+        );
         let snapshot = used.under(&capped).at(1000).settled_with_statuses();
         let (reason, message) = snapshot.condition("default", HONOURED);
         let id = cluster(ROME);
-        let expected =
-            format!("peer {id}, pool default, cpu: 8 used, 2 can be promised; pods beyond that end from 1970-01-01T00:17:40Z on");
-        assert_eq!((reason.as_str(), message), ("False Overused", expected.clone()));
-        // A pod ends in the meantime, and the message stays.
-        let fewer = Snapshot { pods: Arc::default(), ..snapshot.clone() };
+        let expected = format!(
+            "peer {id}, pool default, cpu: 8 used, 2 can be promised; pods beyond that end from 1970-01-01T00:17:40Z on"
+        );
         assert_eq!(
-            fewer.pod("mapped-1", Some(ROME), "cpu=7, pods=7").settled_with_statuses().condition("default", HONOURED).1,
+            (reason.as_str(), message),
+            ("False Overused", expected.clone())
+        );
+        // A pod ends in the meantime, and the message stays.
+        let fewer = Snapshot {
+            pods: Arc::default(),
+            ..snapshot.clone()
+        };
+        assert_eq!(
+            fewer
+                .pod("mapped-1", Some(ROME), "cpu=7, pods=7")
+                .settled_with_statuses()
+                .condition("default", HONOURED)
+                .1,
             expected
         );
         let snapshot = snapshot.at(1060).settled_with_statuses();
-        assert_eq!(snapshot.condition("default", HONOURED).0, "False Reclaiming");
-        assert_eq!(snapshot.writes(), [write(ROME, "cpu=2, pods=10")][..0], "and the offer is cut");
-        let snapshot = Snapshot { pods: Arc::default(), ..snapshot }.settled_with_statuses();
+        assert_eq!(
+            snapshot.condition("default", HONOURED).0,
+            "False Reclaiming"
+        );
+        assert_eq!(
+            snapshot.writes(),
+            [write(ROME, "cpu=2, pods=10")][..0],
+            "and the offer is cut"
+        );
+        let snapshot = Snapshot {
+            pods: Arc::default(),
+            ..snapshot
+        }
+        .settled_with_statuses();
         assert_eq!(snapshot.condition("default", HONOURED).0, "True InBounds");
     }
 
     #[test]
     fn the_status_of_a_policy_that_is_being_deleted_is_not_written() {
         let mut snapshot = milan().asks(ROME, "");
-        Arc::make_mut(&mut snapshot.policies[0]).metadata.deletion_timestamp = Some(liqo_api::Time(snapshot.wall_time));
+        Arc::make_mut(&mut snapshot.policies[0])
+            .metadata
+            .deletion_timestamp = Some(liqo_api::Time(snapshot.wall_time));
         assert_eq!(snapshot.plan().policy_statuses, []);
     }
 }

@@ -30,7 +30,10 @@ pub fn set_prices(
     let mut of_pools: BTreeMap<(usize, &str), Option<PriceList>> = BTreeMap::new();
     for allocation in allocations.iter() {
         let policy = allocation.policy.prices.as_ref();
-        next = earlier(next, policy.and_then(|policy| prices::next_change(policy, snapshot.wall_time)));
+        next = earlier(
+            next,
+            policy.and_then(|policy| prices::next_change(policy, snapshot.wall_time)),
+        );
         let Some(local) = allocation.local_policy else {
             set.push(of_plugin(snapshot, requesters, allocation));
             continue;
@@ -42,14 +45,26 @@ pub fn set_prices(
         }
         let pool = allocation.pool.as_str();
         let of_pool = of_pools.entry((local, pool)).or_insert_with(|| {
-            let members = allocations.iter().filter(|one| one.local_policy == Some(local) && one.pool == pool);
-            let published: Vec<&PriceList> = members.filter_map(|one| published(snapshot, requesters, one)).collect();
-            let of_pool = partitions.iter().filter(|partition| partition.pools[local].as_deref() == Some(pool));
+            let members = allocations
+                .iter()
+                .filter(|one| one.local_policy == Some(local) && one.pool == pool);
+            let published: Vec<&PriceList> = members
+                .filter_map(|one| published(snapshot, requesters, one))
+                .collect();
+            let of_pool = partitions
+                .iter()
+                .filter(|partition| partition.pools[local].as_deref() == Some(pool));
             let nodes = of_pool.flat_map(|partition| partition.nodes.iter().map(|(_, node)| *node));
             let borrowed = margin.map(|margin| upstream::with_margin(margin, nodes));
             let base = prices::base(policy, borrowed.as_ref(), pool)?;
             let policy = policy.unwrap_or(&constant);
-            Some(prices::now(policy, &base, snapshot.wall_time, &utilization(in_use, local, pool), &published))
+            Some(prices::now(
+                policy,
+                &base,
+                snapshot.wall_time,
+                &utilization(in_use, local, pool),
+                &published,
+            ))
         });
         set.push(of_pool.clone());
     }
@@ -67,7 +82,10 @@ pub fn margin(provide: &Provide) -> Option<&Margin> {
 /// Sums the utilization of a pool in all its partitions.
 fn utilization(partitions: &[PartitionUse], policy: usize, pool: &str) -> Utilization {
     let mut sum = Utilization::default();
-    for (_, one) in partitions.iter().filter(|(pools, _)| pools[policy].as_deref() == Some(pool)) {
+    for (_, one) in partitions
+        .iter()
+        .filter(|(pools, _)| pools[policy].as_deref() == Some(pool))
+    {
         sum.used += &one.used;
         sum.total += &one.total;
     }
@@ -75,23 +93,51 @@ fn utilization(partitions: &[PartitionUse], policy: usize, pool: &str) -> Utiliz
 }
 
 /// The prices of a pool of a plugin. It is one consumer's own, so only that consumer uses it.
-fn of_plugin(snapshot: &Snapshot, requesters: &[Requester], allocation: &PoolAllocation) -> Option<PriceList> {
+fn of_plugin(
+    snapshot: &Snapshot,
+    requesters: &[Requester],
+    allocation: &PoolAllocation,
+) -> Option<PriceList> {
     let published = published(snapshot, requesters, allocation);
-    let answer = snapshot.plugin_answers.get(&requesters[allocation.requester].tenant.consumer);
+    let answer = snapshot
+        .plugin_answers
+        .get(&requesters[allocation.requester].tenant.consumer);
     // Until the plugin answers for the first time, the offer stays as it is.
-    let Some(PluginAnswer { pools: Some(_), prices: of_plugin, .. }) = answer else { return published.cloned() };
+    let Some(PluginAnswer {
+        pools: Some(_),
+        prices: of_plugin,
+        ..
+    }) = answer
+    else {
+        return published.cloned();
+    };
     let policy = allocation.policy.prices.as_ref();
     let base = prices::base(policy, of_plugin.get(&allocation.pool), &allocation.pool)?;
     let constant = PricePolicy::default();
-    let utilization = Utilization { used: allocation.in_use.clone(), total: allocation.target.clone() };
+    let utilization = Utilization {
+        used: allocation.in_use.clone(),
+        total: allocation.target.clone(),
+    };
     let published: Vec<&PriceList> = published.into_iter().collect();
-    Some(prices::now(policy.unwrap_or(&constant), &base, snapshot.wall_time, &utilization, &published))
+    Some(prices::now(
+        policy.unwrap_or(&constant),
+        &base,
+        snapshot.wall_time,
+        &utilization,
+        &published,
+    ))
 }
 
 /// The prices that the consumer knows. The cache may not show the last write yet.
-fn published<'a>(snapshot: &'a Snapshot, requesters: &[Requester<'a>], allocation: &PoolAllocation) -> Option<&'a PriceList> {
+fn published<'a>(
+    snapshot: &'a Snapshot,
+    requesters: &[Requester<'a>],
+    allocation: &PoolAllocation,
+) -> Option<&'a PriceList> {
     let requester = &requesters[allocation.requester];
-    let (pool, offer) = allocation.offer_names().find_map(|pool| Some((pool, requester.offers.get(pool)?)))?;
+    let (pool, offer) = allocation
+        .offer_names()
+        .find_map(|pool| Some((pool, requester.offers.get(pool)?)))?;
     match snapshot.recent_write(requester, pool) {
         Some(write) => write.prices.as_ref(),
         None => offer.spec.prices.as_ref(),

@@ -1,7 +1,8 @@
 //! Reserves what contracts guarantee.
 //!
-//! A guaranteed amount is a floor of its consumer, whether it is used or not. So it comes before everybody else's share, and when nodes
-//! die, the reclaim of overused policies finds the others first. What the nodes do not have cannot be reserved.
+//! A guaranteed amount is a floor of its consumer, whether it is used or not. So it comes before
+//! everybody else's share, and when nodes die, the reclaim of overused policies finds the others
+//! first. What the nodes do not have cannot be reserved.
 
 use std::collections::BTreeMap;
 
@@ -24,12 +25,21 @@ pub fn budgets(
 ) -> Vec<PartitionBudget> {
     let mut budgets = usage.budgets(allocations, partitions);
     node_shares::limit(&mut budgets, allocations, usage, partitions);
-    if allocations.iter().all(|allocation| allocation.reserved.is_empty()) {
+    if allocations
+        .iter()
+        .all(|allocation| allocation.reserved.is_empty())
+    {
         return budgets;
     }
-    let capacities: Vec<ResourceList> = budgets.iter().map(|budget| budget.capacity(claimants, policies)).collect();
+    let capacities: Vec<ResourceList> = budgets
+        .iter()
+        .map(|budget| budget.capacity(claimants, policies))
+        .collect();
     let mut wanted: Vec<Vec<(usize, ResourceList)>> = vec![Vec::new(); budgets.len()];
-    for allocation in allocations.iter().filter(|allocation| !allocation.reserved.is_empty()) {
+    for allocation in allocations
+        .iter()
+        .filter(|allocation| !allocation.reserved.is_empty())
+    {
         for (partition, part) in by_partition(allocation, partitions, &capacities) {
             wanted[partition].push((allocation.requester, part));
         }
@@ -39,11 +49,17 @@ pub fn budgets(
             consumer: claimants[*claimant].consumer.clone(),
             weight: policies[claimants[*claimant].policy].weight,
             in_use: ResourceList::new(),
-            requested: capacity.names().map(|name| (name, part.get(name))).collect(),
+            requested: capacity
+                .names()
+                .map(|name| (name, part.get(name)))
+                .collect(),
         };
         let claims: Vec<Claim> = wanted.iter().map(claim).collect();
         for ((claimant, _), part) in wanted.iter().zip(ledger::split(capacity, &claims)) {
-            let part: ResourceList = part.iter().filter(|(_, amount)| !amount.is_zero()).collect();
+            let part: ResourceList = part
+                .iter()
+                .filter(|(_, amount)| !amount.is_zero())
+                .collect();
             if let Some(floor) = budget.floors.get_mut(claimant) {
                 *floor = floor.max(&part);
             }
@@ -66,7 +82,15 @@ fn by_partition(
     if !parts.is_empty() {
         return parts;
     }
-    let of_pool: Vec<usize> = (0..partitions.len()).filter(|&partition| allocation.includes(&partitions[partition])).collect();
-    let room: Vec<ResourceList> = of_pool.iter().map(|&partition| capacities[partition].clone()).collect();
-    of_pool.into_iter().zip(ledger::spread(&allocation.reserved, &room)).collect()
+    let of_pool: Vec<usize> = (0..partitions.len())
+        .filter(|&partition| allocation.includes(&partitions[partition]))
+        .collect();
+    let room: Vec<ResourceList> = of_pool
+        .iter()
+        .map(|&partition| capacities[partition].clone())
+        .collect();
+    of_pool
+        .into_iter()
+        .zip(ledger::spread(&allocation.reserved, &room))
+        .collect()
 }

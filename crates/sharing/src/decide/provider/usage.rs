@@ -20,7 +20,8 @@ use crate::decide::{
 pub struct PoolUsage<'a> {
     /// For each allocation, by partition.
     by_partition: Vec<BTreeMap<usize, ResourceList>>,
-    /// For each allocation, what its pods without a node use. [`Self::charge_waiting`] moves it to partitions.
+    /// For each allocation, what its pods without a node use. [`Self::charge_waiting`] moves it to
+    /// partitions.
     waiting: BTreeMap<usize, ResourceList>,
     /// Pools that must not exist but have pods, each with the index of its consumer.
     pub withdrawn_in_use: HashSet<(usize, &'a str)>,
@@ -59,9 +60,14 @@ enum Charged {
     Nowhere,
 }
 
-/// Whether a pool does not have a node of this partition any more. What a provider takes back is in no partition: it has an end of its own.
+/// Whether a pool does not have a node of this partition any more. What a provider takes back is in
+/// no partition: it has an end of its own.
 fn has_left(allocation: &PoolAllocation, partition: &NodePartition, node: &str) -> bool {
-    let found = partition.nodes.binary_search_by_key(&node, |(name, _)| *name).ok().and_then(|at| partition.nodes.get(at));
+    let found = partition
+        .nodes
+        .binary_search_by_key(&node, |(name, _)| *name)
+        .ok()
+        .and_then(|at| partition.nodes.get(at));
     found.is_some_and(|(_, node)| !allocation.has_node(partition, node))
 }
 
@@ -92,35 +98,45 @@ impl ChargedTo {
         for (index, allocation) in allocations.iter().enumerate() {
             let is_divided = matches!(allocation.nodes, PoolNodes::Divided(_));
             let pools = all.entry(allocation.requester).or_default();
-            pools.extend(
-                allocation
-                    .offer_names()
-                    .enumerate()
-                    .map(|(at, pool)| (pool.to_owned(), Self { allocation: index, node_pool: is_divided.then_some(at) })),
-            );
+            pools.extend(allocation.offer_names().enumerate().map(|(at, pool)| {
+                (
+                    pool.to_owned(),
+                    Self {
+                        allocation: index,
+                        node_pool: is_divided.then_some(at),
+                    },
+                )
+            }));
         }
         all
     }
 }
 
 impl<'a> PoolUsage<'a> {
-    /// Charges each pod to the pool that it uses, and sets `in_use` and `floor` of the allocations. Every other pod reduces
-    /// what is free on its node.
+    /// Charges each pod to the pool that it uses, and sets `in_use` and `floor` of the allocations.
+    /// Every other pod reduces what is free on its node.
     pub fn count(
         snapshot: &'a Snapshot,
         requesters: &[Requester<'_>],
         allocations: &mut [PoolAllocation<'_>],
         partitions: &[NodePartition],
     ) -> Self {
-        let consumers: HashMap<&str, usize> =
-            requesters.iter().enumerate().map(|(index, requester)| (requester.tenant.consumer.as_str(), index)).collect();
+        let consumers: HashMap<&str, usize> = requesters
+            .iter()
+            .enumerate()
+            .map(|(index, requester)| (requester.tenant.consumer.as_str(), index))
+            .collect();
         let by_pool = ChargedTo::by_pool(allocations);
         let nodes = allocations.iter().flat_map(PoolAllocation::node_pools);
-        let nodes = nodes.map(|pool| (pool.node.clone(), NodeUse::default())).collect();
+        let nodes = nodes
+            .map(|pool| (pool.node.clone(), NodeUse::default()))
+            .collect();
         let by_node: HashMap<&str, usize> = partitions
             .iter()
             .enumerate()
-            .flat_map(|(index, partition)| partition.nodes.iter().map(move |(name, _)| (*name, index)))
+            .flat_map(|(index, partition)| {
+                partition.nodes.iter().map(move |(name, _)| (*name, index))
+            })
             .collect();
         // A consumer has pods of one pool on many nodes, so each owner is looked up once.
         let mut charged_to: HashMap<&ClaimedOwner, Option<ChargedTo>> = HashMap::new();
@@ -132,22 +148,35 @@ impl<'a> PoolUsage<'a> {
             free_for_plugins: Vec::new(),
             nodes,
         };
-        let mut charge = |owner: &'a ClaimedOwner, resources: &Effective, node: &str, partition: Option<usize>| {
+        let mut charge = |owner: &'a ClaimedOwner,
+                          resources: &Effective,
+                          node: &str,
+                          partition: Option<usize>| {
             let find = || {
                 let (consumer, pool) = snapshot.verified_owner(owner)?;
                 let &consumer = consumers.get(consumer)?;
-                let found = by_pool.get(&consumer).and_then(|pools| pools.get(pool)).copied();
+                let found = by_pool
+                    .get(&consumer)
+                    .and_then(|pools| pools.get(pool))
+                    .copied();
                 if found.is_none() {
                     usage.withdrawn_in_use.insert((consumer, pool));
                 }
                 found
             };
-            let Some(ChargedTo { allocation: index, node_pool }) = *charged_to.entry(owner).or_insert_with(find) else {
+            let Some(ChargedTo {
+                allocation: index,
+                node_pool,
+            }) = *charged_to.entry(owner).or_insert_with(find)
+            else {
                 return Charged::Nowhere;
             };
             let charged = resources.charged(allocations[index].policy.usage.charge);
             allocations[index].charge(node_pool, charged);
-            if !owner.is_ending && partition.is_some_and(|here| has_left(&allocations[index], &partitions[here], node)) {
+            if !owner.is_ending
+                && partition
+                    .is_some_and(|here| has_left(&allocations[index], &partitions[here], node))
+            {
                 allocations[index].has_left_nodes = true;
             }
             let allocation = &allocations[index];
@@ -159,12 +188,19 @@ impl<'a> PoolUsage<'a> {
                     *usage.by_partition[index].entry(pool.partition).or_default() += charged;
                 }
                 // A waiting pod gets a node of its pool, and a pod whose node is gone ends.
-                None if partitions.iter().any(|partition| allocation.includes(partition)) => {
+                None if partitions
+                    .iter()
+                    .any(|partition| allocation.includes(partition)) =>
+                {
                     *usage.waiting.entry(index).or_default() += charged;
                 }
                 Some(here) if allocation.includes(&partitions[here]) => {
                     *usage.by_partition[index].entry(here).or_default() += charged;
-                    if let Some(on_node) = usage.nodes.get_mut(node).filter(|_| node_pool.is_none_or(|pool| pool.node != node)) {
+                    if let Some(on_node) = usage
+                        .nodes
+                        .get_mut(node)
+                        .filter(|_| node_pool.is_none_or(|pool| pool.node != node))
+                    {
                         on_node.by_others += charged;
                     }
                 }
@@ -175,14 +211,26 @@ impl<'a> PoolUsage<'a> {
         };
         let mut displaced = Displaced::default();
         for (node, sums) in snapshot.pods.sums() {
-            let partition = if sums.claimed.is_empty() { None } else { by_node.get(node).copied() };
+            let partition = if sums.claimed.is_empty() {
+                None
+            } else {
+                by_node.get(node).copied()
+            };
             for (owner, resources) in &sums.claimed {
-                displaced.add(node, &resources.requests, charge(owner, resources, node, partition));
+                displaced.add(
+                    node,
+                    &resources.requests,
+                    charge(owner, resources, node, partition),
+                );
             }
         }
         for pod in snapshot.pods.unbound() {
-            let charged = pod.owner.as_ref().map_or(Charged::Nowhere, |owner| charge(owner, &pod.resources, "", None));
-            displaced.waiting.extend((charged != Charged::ToPool).then_some((pod, charged)));
+            let charged = pod.owner.as_ref().map_or(Charged::Nowhere, |owner| {
+                charge(owner, &pod.resources, "", None)
+            });
+            displaced
+                .waiting
+                .extend((charged != Charged::ToPool).then_some((pod, charged)));
         }
         for allocation in allocations.iter_mut() {
             allocation.floor = allocation.in_use.clone();
@@ -199,12 +247,21 @@ impl<'a> PoolUsage<'a> {
         partitions: &[NodePartition],
         displaced: &Displaced,
     ) {
-        let nodes: Vec<&[(&str, &LocalNode)]> = partitions.iter().map(|partition| partition.nodes.as_slice()).collect();
+        let nodes: Vec<&[(&str, &LocalNode)]> = partitions
+            .iter()
+            .map(|partition| partition.nodes.as_slice())
+            .collect();
         let taken = |node: &str| [snapshot.pods.own(node), displaced.on_nodes.get(node)];
         let waiting: Vec<&PodUsage> = displaced.waiting.iter().map(|(pod, _)| *pod).collect();
         self.free = source::free(&nodes, taken, &waiting);
-        if allocations.iter().any(|allocation| allocation.local_policy.is_none()) {
-            let waiting = displaced.waiting.iter().filter(|(_, charged)| *charged == Charged::Nowhere);
+        if allocations
+            .iter()
+            .any(|allocation| allocation.local_policy.is_none())
+        {
+            let waiting = displaced
+                .waiting
+                .iter()
+                .filter(|(_, charged)| *charged == Charged::Nowhere);
             let waiting: Vec<&PodUsage> = waiting.map(|(pod, _)| *pod).collect();
             let taken = |node: &str| [snapshot.pods.own(node), displaced.by_others.get(node)];
             self.free_for_plugins = source::free(&nodes, taken, &waiting);
@@ -221,8 +278,9 @@ impl<'a> PoolUsage<'a> {
         &self.nodes[name]
     }
 
-    /// Charges pods without a node to the partitions of their pool: first where the consumer has some of its entitlement left, so
-    /// that pods which are about to start change no offer; the rest where anything is left of `capacities`.
+    /// Charges pods without a node to the partitions of their pool: first where the consumer has
+    /// some of its entitlement left, so that pods which are about to start change no offer; the
+    /// rest where anything is left of `capacities`.
     pub fn charge_waiting(
         &mut self,
         allocations: &[PoolAllocation],
@@ -237,18 +295,28 @@ impl<'a> PoolUsage<'a> {
         }
         for (index, amount) in std::mem::take(&mut self.waiting) {
             let (allocation, used) = (&allocations[index], &mut self.by_partition[index]);
-            let of_pool: Vec<usize> =
-                (0..partitions.len()).filter(|&partition| allocation.includes(&partitions[partition])).collect();
+            let of_pool: Vec<usize> = (0..partitions.len())
+                .filter(|&partition| allocation.includes(&partitions[partition]))
+                .collect();
             let own = |&partition: &usize| {
                 let entitled = &entitlements[partition][&allocation.requester];
-                entitled.saturating_sub(used.get(&partition).unwrap_or(&nothing)).min(&left[partition])
+                entitled
+                    .saturating_sub(used.get(&partition).unwrap_or(&nothing))
+                    .min(&left[partition])
             };
             let own: Vec<ResourceList> = of_pool.iter().map(own).collect();
             let beyond = amount.saturating_sub(&own.iter().sum());
             let within = ledger::spread(&amount.saturating_sub(&beyond), &own);
-            let rest: Vec<ResourceList> =
-                of_pool.iter().zip(&within).map(|(&partition, part)| left[partition].saturating_sub(part)).collect();
-            for ((partition, part), more) in of_pool.into_iter().zip(within).zip(ledger::spread(&beyond, &rest)) {
+            let rest: Vec<ResourceList> = of_pool
+                .iter()
+                .zip(&within)
+                .map(|(&partition, part)| left[partition].saturating_sub(part))
+                .collect();
+            for ((partition, part), more) in of_pool
+                .into_iter()
+                .zip(within)
+                .zip(ledger::spread(&beyond, &rest))
+            {
                 let part = part + &more;
                 left[partition] = left[partition].saturating_sub(&part);
                 *used.entry(partition).or_default() += &part;
@@ -256,7 +324,8 @@ impl<'a> PoolUsage<'a> {
         }
     }
 
-    /// Returns the utilization of each partition, with `promised` as its total. The key has the pools of the partition, for each policy.
+    /// Returns the utilization of each partition, with `promised` as its total. The key has the
+    /// pools of the partition, for each policy.
     pub fn of_partitions(
         &self,
         partitions: &[NodePartition],
@@ -266,21 +335,40 @@ impl<'a> PoolUsage<'a> {
         for (&partition, amount) in self.by_partition.iter().flatten() {
             used[partition] += amount;
         }
-        let of_one = |((partition, used), total): ((&NodePartition, ResourceList), ResourceList)| {
-            (partition.pools.clone(), Utilization { used, total })
-        };
-        partitions.iter().zip(used).zip(promised).map(of_one).collect()
+        let of_one =
+            |((partition, used), total): ((&NodePartition, ResourceList), ResourceList)| {
+                (partition.pools.clone(), Utilization { used, total })
+            };
+        partitions
+            .iter()
+            .zip(used)
+            .zip(promised)
+            .map(of_one)
+            .collect()
     }
 
     /// The budget of each partition, with the floors of its claimants.
-    pub fn budgets(&self, allocations: &[PoolAllocation], partitions: &[NodePartition]) -> Vec<PartitionBudget> {
+    pub fn budgets(
+        &self,
+        allocations: &[PoolAllocation],
+        partitions: &[NodePartition],
+    ) -> Vec<PartitionBudget> {
         let budget = |(index, partition): (usize, &NodePartition)| {
-            let mut budget = PartitionBudget { free: self.free[index].clone(), ..PartitionBudget::default() };
+            let mut budget = PartitionBudget {
+                free: self.free[index].clone(),
+                ..PartitionBudget::default()
+            };
             let members = allocations.iter().zip(&self.by_partition);
-            for (allocation, used) in members.filter(|(allocation, _)| allocation.includes(partition)) {
+            for (allocation, used) in
+                members.filter(|(allocation, _)| allocation.includes(partition))
+            {
                 let floor = used.get(&index).filter(|_| !allocation.is_reclaimed());
-                budget.floors.insert(allocation.requester, floor.cloned().unwrap_or_default());
-                budget.refused.extend(allocation.refused.then_some(allocation.requester));
+                budget
+                    .floors
+                    .insert(allocation.requester, floor.cloned().unwrap_or_default());
+                budget
+                    .refused
+                    .extend(allocation.refused.then_some(allocation.requester));
             }
             budget
         };

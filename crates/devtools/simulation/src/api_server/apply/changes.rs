@@ -29,7 +29,9 @@ impl Changes {
         let shapes = [old, new].map(|value| value.map(|value| shape_of(kind, value)));
         let is_leaf = match shapes {
             [None, None] => return,
-            [Some(shape), None] | [None, Some(shape)] => self.descend(node, shape, [old, new], path),
+            [Some(shape), None] | [None, Some(shape)] => {
+                self.descend(node, shape, [old, new], path)
+            }
             [Some(before), Some(after)] => {
                 if before != after {
                     self.descend(node, before, [old, new], path);
@@ -49,7 +51,13 @@ impl Changes {
     }
 
     /// Compares what the values hold, unless they are a leaf.
-    fn descend(&mut self, node: Node, shape: Shape, values: [Option<&Value>; 2], path: &mut Path) -> bool {
+    fn descend(
+        &mut self,
+        node: Node,
+        shape: Shape,
+        values: [Option<&Value>; 2],
+        path: &mut Path,
+    ) -> bool {
         let kind = node.kind();
         if is_leaf(kind, shape, values) {
             return true;
@@ -58,7 +66,11 @@ impl Changes {
             self.compare_items(node, list, values, path);
             return false;
         }
-        let names: BTreeSet<&String> = values.into_iter().flat_map(fields_of).map(|(name, _)| name).collect();
+        let names: BTreeSet<&String> = values
+            .into_iter()
+            .flat_map(fields_of)
+            .map(|(name, _)| name)
+            .collect();
         for name in names {
             let [old, new] = values.map(|value| value.and_then(|value| value.get(name)));
             if let Some(node) = node.field(name) {
@@ -70,14 +82,29 @@ impl Changes {
         false
     }
 
-    fn compare_items(&mut self, node: Node, list: &List, values: [Option<&Value>; 2], path: &mut Path) {
+    fn compare_items(
+        &mut self,
+        node: Node,
+        list: &List,
+        values: [Option<&Value>; 2],
+        path: &mut Path,
+    ) {
         let Some(node) = node.items() else { return };
         // Of items with the same keys, the last one counts.
-        let [old, new] = values.map(|value| items_of(list, value).into_iter().collect::<BTreeMap<_, _>>());
+        let [old, new] = values.map(|value| {
+            items_of(list, value)
+                .into_iter()
+                .collect::<BTreeMap<_, _>>()
+        });
         let elements: BTreeSet<&Element> = old.keys().chain(new.keys()).collect();
         for element in elements {
             path.push(element.clone());
-            self.compare(node, old.get(element).copied(), new.get(element).copied(), path);
+            self.compare(
+                node,
+                old.get(element).copied(),
+                new.get(element).copied(),
+                path,
+            );
             path.pop();
         }
     }

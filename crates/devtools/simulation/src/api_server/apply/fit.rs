@@ -22,21 +22,37 @@ pub fn check(lists: &Lists, configuration: &Value) -> Result<(), String> {
         [one] => one.clone(),
         _ => format!("errors:\n  {}", problems.join("\n  ")),
     };
-    Err(format!("failed to create typed patch object ({}): {listed}", describe(configuration)))
+    Err(format!(
+        "failed to create typed patch object ({}): {listed}",
+        describe(configuration)
+    ))
 }
 
 /// `namespace/name; apps/v1, Kind=Deployment`.
 fn describe(object: &Value) -> String {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let (metadata, version) = (&object["metadata"], text(&object["apiVersion"]));
-    let version = if version.contains('/') { version } else { format!("/{version}") };
-    format!("{}/{}; {version}, Kind={}", text(&metadata["namespace"]), text(&metadata["name"]), text(&object["kind"]))
+    let version = if version.contains('/') {
+        version
+    } else {
+        format!("/{version}")
+    };
+    format!(
+        "{}/{}; {version}, Kind={}",
+        text(&metadata["namespace"]),
+        text(&metadata["name"]),
+        text(&object["kind"])
+    )
 }
 
 fn find_problems(node: Node, value: &Value, path: &str, problems: &mut Vec<String>) {
     let kind = node.kind();
     let mut report = |message: String| {
-        problems.push(if path.is_empty() { message } else { format!("{path}: {message}") });
+        problems.push(if path.is_empty() {
+            message
+        } else {
+            format!("{path}: {message}")
+        });
     };
     match (shape_of(kind, value), value) {
         (_, Value::Null) => {}
@@ -60,8 +76,14 @@ fn find_problems(node: Node, value: &Value, path: &str, problems: &mut Vec<Strin
 }
 
 fn check_items(node: Node, items: &[Value], path: &str, problems: &mut Vec<String>) {
-    let prefix = if path.is_empty() { String::new() } else { format!("{path}: ") };
-    let (Some(list), Some(node)) = (&node.kind().list, node.items()) else { return };
+    let prefix = if path.is_empty() {
+        String::new()
+    } else {
+        format!("{path}: ")
+    };
+    let (Some(list), Some(node)) = (&node.kind().list, node.items()) else {
+        return;
+    };
     let mut seen = BTreeSet::new();
     for (index, item) in items.iter().enumerate() {
         if list.list_type == ListType::Atomic {
@@ -88,10 +110,18 @@ fn check_scalar(scalar: Scalar, value: &Value) -> Option<String> {
         _ => "map[string]interface {}",
     };
     match scalar {
-        Scalar::Number if !value.is_number() => Some(format!("expected numeric (int or float), got {go_type}")),
-        Scalar::Text if !value.is_string() => Some(format!("expected string, got &value.valueUnstructured{{Value:{value}}}")),
-        Scalar::Boolean if !value.is_boolean() => Some(format!("expected boolean, got &{{{}}}", go_text(value))),
-        Scalar::Any if value.is_array() || value.is_object() => Some(format!("expected any scalar, got &{{{}}}", go_text(value))),
+        Scalar::Number if !value.is_number() => {
+            Some(format!("expected numeric (int or float), got {go_type}"))
+        }
+        Scalar::Text if !value.is_string() => Some(format!(
+            "expected string, got &value.valueUnstructured{{Value:{value}}}"
+        )),
+        Scalar::Boolean if !value.is_boolean() => {
+            Some(format!("expected boolean, got &{{{}}}", go_text(value)))
+        }
+        Scalar::Any if value.is_array() || value.is_object() => {
+            Some(format!("expected any scalar, got &{{{}}}", go_text(value)))
+        }
         _ => None,
     }
 }

@@ -42,7 +42,12 @@ const UNOWNED: &[&[&str]] = &[
 impl Entry {
     pub fn new(manager: &Manager, is_apply: bool, fields: Set) -> Self {
         Self {
-            name: if manager.name.is_empty() { "unknown" } else { manager.name }.to_owned(),
+            name: if manager.name.is_empty() {
+                "unknown"
+            } else {
+                manager.name
+            }
+            .to_owned(),
             is_apply,
             api_version: manager.api_version.to_owned(),
             subresource: manager.subresource.to_owned(),
@@ -60,9 +65,12 @@ impl Entry {
         let mut id = Map::new();
         let api_version = if self.is_apply { "" } else { &self.api_version };
         let operation = self.operation();
-        for (name, value) in
-            [("manager", &*self.name), ("operation", operation), ("apiVersion", api_version), ("subresource", &self.subresource)]
-        {
+        for (name, value) in [
+            ("manager", &*self.name),
+            ("operation", operation),
+            ("apiVersion", api_version),
+            ("subresource", &self.subresource),
+        ] {
             if !value.is_empty() {
                 id.insert(name.to_owned(), json!(value));
             }
@@ -72,9 +80,16 @@ impl Entry {
 
     /// The manager as the message of a conflict names it.
     pub fn describe(&self) -> String {
-        let of_subresource =
-            if self.subresource.is_empty() { String::new() } else { format!(" with subresource {:?}", self.subresource) };
-        let using = if self.is_apply { String::new() } else { format!(" using {}", self.api_version) };
+        let of_subresource = if self.subresource.is_empty() {
+            String::new()
+        } else {
+            format!(" with subresource {:?}", self.subresource)
+        };
+        let using = if self.is_apply {
+            String::new()
+        } else {
+            format!(" using {}", self.api_version)
+        };
         format!("{:?}{of_subresource}{using}", self.name)
     }
 
@@ -109,17 +124,34 @@ impl Entry {
 }
 
 pub fn decode_managers(entries: &Value) -> Managers {
-    entries.as_array().into_iter().flatten().map(Entry::decode).map(|entry| (entry.id(), entry)).collect()
+    entries
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(Entry::decode)
+        .map(|entry| (entry.id(), entry))
+        .collect()
 }
 
 /// Removes the managers from an object.
 pub fn take_managed(object: &mut Value) -> Value {
-    object["metadata"].as_object_mut().and_then(|metadata| metadata.remove("managedFields")).unwrap_or_default()
+    object["metadata"]
+        .as_object_mut()
+        .and_then(|metadata| metadata.remove("managedFields"))
+        .unwrap_or_default()
 }
 
 pub fn put_managed(object: &mut Value, managers: &Managers) {
     let mut entries: Vec<&Entry> = managers.values().collect();
-    entries.sort_by_key(|entry| (entry.operation(), &entry.time, &entry.name, &entry.api_version, &entry.subresource));
+    entries.sort_by_key(|entry| {
+        (
+            entry.operation(),
+            &entry.time,
+            &entry.name,
+            &entry.api_version,
+            &entry.subresource,
+        )
+    });
     if !entries.is_empty() {
         object["metadata"]["managedFields"] = entries.into_iter().map(Entry::encode).collect();
     }
@@ -128,14 +160,18 @@ pub fn put_managed(object: &mut Value, managers: &Managers) {
 /// Removes the fields that changed or are gone from their managers.
 pub fn take_fields(managers: &mut Managers, changes: &Changes) {
     for entry in managers.values_mut() {
-        entry.fields.retain(|path| !changes.written.contains(path) && !changes.removed.contains(path));
+        entry
+            .fields
+            .retain(|path| !changes.written.contains(path) && !changes.removed.contains(path));
     }
     managers.retain(|_, entry| !entry.fields.is_empty());
 }
 
 pub fn is_unowned(path: &Path) -> bool {
     let is_name = |(element, name): (&Element, &&str)| matches!(element, Element::Field(field) if field == name);
-    UNOWNED.iter().any(|unowned| unowned.len() == path.len() && path.iter().zip(*unowned).all(is_name))
+    UNOWNED
+        .iter()
+        .any(|unowned| unowned.len() == path.len() && path.iter().zip(*unowned).all(is_name))
 }
 
 /// The managers with fields that an apply would take from them, each with one of these fields.
@@ -144,12 +180,19 @@ pub fn find_conflicts(managers: &Managers, changes: &Changes) -> Vec<(String, St
     for entry in managers.values() {
         let mut taken: Vec<&Path> = entry.fields.intersection(&changes.written).collect();
         taken.sort_by_key(|&path| shallow_first(path));
-        conflicts.extend(taken.into_iter().map(|path| (entry.describe(), print_path(path))));
+        conflicts.extend(
+            taken
+                .into_iter()
+                .map(|path| (entry.describe(), print_path(path))),
+        );
     }
     conflicts
 }
 
 /// Kubernetes lists the members of a field before those of its members.
 fn shallow_first(path: &Path) -> Vec<(bool, &Element)> {
-    path.iter().enumerate().map(|(at, element)| (at + 1 < path.len(), element)).collect()
+    path.iter()
+        .enumerate()
+        .map(|(at, element)| (at + 1 < path.len(), element))
+        .collect()
 }

@@ -16,7 +16,11 @@ pub fn merge(node: Node, live: Option<&Value>, applied: Option<&Value>) -> Optio
         return Some(preferred.clone());
     }
     if let (Shape::List, Some(list), Some(items)) = (shape, &kind.list, node.items()) {
-        return Some(Value::Array(merge_items(items, &items_of(list, live), &items_of(list, applied))));
+        return Some(Value::Array(merge_items(
+            items,
+            &items_of(list, live),
+            &items_of(list, applied),
+        )));
     }
     let mut merged = Map::new();
     for (name, _) in fields_of(live).chain(fields_of(applied)) {
@@ -28,11 +32,21 @@ pub fn merge(node: Node, live: Option<&Value>, applied: Option<&Value>) -> Optio
     Some(Value::Object(merged))
 }
 
-/// Merges items in the order of the configuration. Items that only the live list has keep their place in it.
-fn merge_items(node: Node, live: &[(Element, &Value)], applied: &[(Element, &Value)]) -> Vec<Value> {
-    let live_item = |element: &Element| live.iter().find(|(other, _)| other == element).map(|(_, item)| *item);
+/// Merges items in the order of the configuration. Items that only the live list has keep their
+/// place in it.
+fn merge_items(
+    node: Node,
+    live: &[(Element, &Value)],
+    applied: &[(Element, &Value)],
+) -> Vec<Value> {
+    let live_item = |element: &Element| {
+        live.iter()
+            .find(|(other, _)| other == element)
+            .map(|(_, item)| *item)
+    };
     let is_applied = |element: &Element| applied.iter().any(|(other, _)| other == element);
-    let merge_one = |(element, item): &(Element, &Value)| merge(node, live_item(element), Some(item));
+    let merge_one =
+        |(element, item): &(Element, &Value)| merge(node, live_item(element), Some(item));
     let (mut merged, mut begin) = (Vec::new(), 0);
     for (element, item) in live {
         // The next item of the configuration that exists already. Others are new, or were moved.
@@ -57,11 +71,17 @@ mod tests {
     #[test]
     fn items_come_in_the_order_of_the_configuration() {
         let pod = |names: &str| -> Value {
-            let containers: Vec<Value> = names.chars().map(|name| json!({ "name": name })).collect();
+            let containers: Vec<Value> =
+                names.chars().map(|name| json!({ "name": name })).collect();
             json!({ "spec": { "containers": containers } })
         };
         let merged = |live: &str, applied: &str| {
-            merge(Lists::of_built_in("", "Pod").root(), Some(&pod(live)), Some(&pod(applied))).unwrap()
+            merge(
+                Lists::of_built_in("", "Pod").root(),
+                Some(&pod(live)),
+                Some(&pod(applied)),
+            )
+            .unwrap()
         };
         assert_eq!(merged("abx", "ba"), pod("bxa"));
         assert_eq!(merged("xayb", "nab"), pod("xnayb"));

@@ -34,7 +34,9 @@ impl From<&Value> for Literal {
         match value {
             Value::String(text) => Self::Text(text.clone()),
             Value::Bool(value) => Self::Boolean(*value),
-            Value::Number(number) => number.as_i64().map_or_else(|| Self::Other(number.to_string()), Self::Number),
+            Value::Number(number) => number
+                .as_i64()
+                .map_or_else(|| Self::Other(number.to_string()), Self::Number),
             other => Self::Other(other.to_string()),
         }
     }
@@ -46,7 +48,9 @@ impl Literal {
         match self {
             Self::Text(text) => {
                 let text = json!(text).to_string();
-                text.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026")
+                text.replace('<', "\\u003c")
+                    .replace('>', "\\u003e")
+                    .replace('&', "\\u0026")
             }
             other => other.print(),
         }
@@ -68,9 +72,16 @@ impl Element {
         match &list.list_type {
             ListType::Atomic => Err("invalid indexing of non-associative list".to_owned()),
             ListType::Set => match item {
-                Value::Object(_) => Err("associative list without keys has an element that's a map type".to_owned()),
-                Value::Array(_) => Err("not supported: associative list with lists as elements".to_owned()),
-                Value::Null => Err("associative list without keys has an element that's an explicit null".to_owned()),
+                Value::Object(_) => {
+                    Err("associative list without keys has an element that's a map type".to_owned())
+                }
+                Value::Array(_) => {
+                    Err("not supported: associative list with lists as elements".to_owned())
+                }
+                Value::Null => Err(
+                    "associative list without keys has an element that's an explicit null"
+                        .to_owned(),
+                ),
                 scalar => Ok(Self::Item(scalar.into())),
             },
             ListType::Map(keys) => Self::of_keys(keys, item),
@@ -80,15 +91,24 @@ impl Element {
     fn of_keys(keys: &[(String, Option<Value>)], item: &Value) -> Result<Self, String> {
         let fields = match item {
             Value::Object(fields) => fields,
-            Value::Null => return Err("associative list with keys may not have a null element".to_owned()),
+            Value::Null => {
+                return Err("associative list with keys may not have a null element".to_owned());
+            }
             _ => return Err("associative list with keys may not have non-map elements".to_owned()),
         };
         let value = |(key, default): &(String, Option<Value>)| {
-            fields.get(key).or(default.as_ref()).map(|value| (key.clone(), value.into()))
+            fields
+                .get(key)
+                .or(default.as_ref())
+                .map(|value| (key.clone(), value.into()))
         };
         let mut found: Vec<(String, Literal)> = keys.iter().filter_map(value).collect();
         if found.is_empty() {
-            let names = keys.iter().map(|(key, _)| format!("{key:?}")).collect::<Vec<_>>().join(" ");
+            let names = keys
+                .iter()
+                .map(|(key, _)| format!("{key:?}"))
+                .collect::<Vec<_>>()
+                .join(" ");
             return Err(format!(
                 "associative list with keys has an element that omits all key fields [{names}] \
                  (and doesn't have default values for any key fields)"
@@ -103,7 +123,10 @@ impl Element {
         match self {
             Self::Field(name) => format!(".{name}"),
             Self::Key(keys) => {
-                let keys: Vec<String> = keys.iter().map(|(key, value)| format!("{key}={}", value.print())).collect();
+                let keys: Vec<String> = keys
+                    .iter()
+                    .map(|(key, value)| format!("{key}={}", value.print()))
+                    .collect();
                 format!("[{}]", keys.join(","))
             }
             Self::Item(value) => format!("[={}]", value.print()),
@@ -115,7 +138,10 @@ impl Element {
         match self {
             Self::Field(name) => format!("f:{name}"),
             Self::Key(keys) => {
-                let keys: Vec<String> = keys.iter().map(|(key, value)| format!("{}:{}", json!(key), value.to_json())).collect();
+                let keys: Vec<String> = keys
+                    .iter()
+                    .map(|(key, value)| format!("{}:{}", json!(key), value.to_json()))
+                    .collect();
                 format!("k:{{{}}}", keys.join(","))
             }
             Self::Item(value) => format!("v:{}", value.to_json()),
@@ -128,11 +154,16 @@ impl Element {
             "f" => Some(Self::Field(text.to_owned())),
             "k" => {
                 let fields: Map<String, Value> = serde_json::from_str(text).ok()?;
-                let mut keys: Vec<_> = fields.iter().map(|(key, value)| (key.clone(), value.into())).collect();
+                let mut keys: Vec<_> = fields
+                    .iter()
+                    .map(|(key, value)| (key.clone(), value.into()))
+                    .collect();
                 keys.sort();
                 Some(Self::Key(keys))
             }
-            "v" => Some(Self::Item((&serde_json::from_str::<Value>(text).ok()?).into())),
+            "v" => Some(Self::Item(
+                (&serde_json::from_str::<Value>(text).ok()?).into(),
+            )),
             _ => None,
         }
     }
@@ -172,7 +203,8 @@ pub fn decode_set(fields: &Value) -> Set {
 
 fn decode_paths(fields: &Value, path: &mut Path, set: &mut Set) {
     let children = || fields.as_object().into_iter().flatten();
-    let is_member = fields.get(".").is_some() || children().all(|(name, _)| Element::decode(name).is_none());
+    let is_member =
+        fields.get(".").is_some() || children().all(|(name, _)| Element::decode(name).is_none());
     if is_member && !path.is_empty() {
         set.insert(path.clone());
     }

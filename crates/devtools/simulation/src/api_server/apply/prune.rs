@@ -16,16 +16,32 @@ pub fn prune(root: Node, merged: Value, last: &Set, managers: &Managers) -> Valu
     if last.is_empty() {
         return merged;
     }
-    let paths_left = |removed: &Set| with_parents(root, &paths_of(root, &without(root, &merged, removed, &mut Path::new())));
+    let paths_left = |removed: &Set| {
+        with_parents(
+            root,
+            &paths_of(root, &without(root, &merged, removed, &mut Path::new())),
+        )
+    };
     let last = with_parents(root, last);
     let all = with_parents(root, &paths_of(root, &merged));
-    let owned: Set = managers.values().flat_map(|entry| entry.fields.iter().cloned()).collect();
+    let owned: Set = managers
+        .values()
+        .flat_map(|entry| entry.fields.iter().cloned())
+        .collect();
     let owned = with_parents(root, &owned);
     let left = paths_left(&last);
-    let unowned: Set = all.iter().filter(|path| !left.contains(*path) && !owned.contains(*path)).cloned().collect();
+    let unowned: Set = all
+        .iter()
+        .filter(|path| !left.contains(*path) && !owned.contains(*path))
+        .cloned()
+        .collect();
     // Removing a list item also removed fields of it that this manager did not apply: they stay.
     let left = paths_left(&unowned);
-    let removed = all.iter().filter(|path| !left.contains(*path) && last.contains(*path)).cloned().collect();
+    let removed = all
+        .iter()
+        .filter(|path| !left.contains(*path) && last.contains(*path))
+        .cloned()
+        .collect();
     without(root, &merged, &removed, &mut Path::new())
 }
 
@@ -57,7 +73,9 @@ fn without(node: Node, value: &Value, removed: &Set, path: &mut Path) -> Value {
         path.push(element);
         let kept = match node {
             _ if removed.contains(path) => None,
-            Some(node) if holds_more_below(removed, path) => Some(without(node, value, removed, path)),
+            Some(node) if holds_more_below(removed, path) => {
+                Some(without(node, value, removed, path))
+            }
             _ => Some(value.clone()),
         };
         path.pop();
@@ -65,17 +83,32 @@ fn without(node: Node, value: &Value, removed: &Set, path: &mut Path) -> Value {
     };
     match (shape_of(kind, value), value, &kind.list) {
         (Shape::Scalar, ..) => value.clone(),
-        (Shape::Map, Value::Object(fields), _) if kind.map.as_ref().is_some_and(|map| !map.is_atomic) => {
-            let kept = fields
-                .iter()
-                .filter_map(|(name, field)| Some((name.clone(), keep(Element::Field(name.clone()), node.field(name), field)?)));
+        (Shape::Map, Value::Object(fields), _)
+            if kind.map.as_ref().is_some_and(|map| !map.is_atomic) =>
+        {
+            let kept = fields.iter().filter_map(|(name, field)| {
+                Some((
+                    name.clone(),
+                    keep(Element::Field(name.clone()), node.field(name), field)?,
+                ))
+            });
             let kept: Map<String, Value> = kept.collect();
-            if kept.is_empty() { Value::Null } else { Value::Object(kept) }
+            if kept.is_empty() {
+                Value::Null
+            } else {
+                Value::Object(kept)
+            }
         }
         (Shape::List, Value::Array(_), Some(list)) if list.list_type != ListType::Atomic => {
             let items = items_of(list, Some(value)).into_iter();
-            let kept: Vec<Value> = items.filter_map(|(element, item)| keep(element, node.items(), item)).collect();
-            if kept.is_empty() { Value::Null } else { Value::Array(kept) }
+            let kept: Vec<Value> = items
+                .filter_map(|(element, item)| keep(element, node.items(), item))
+                .collect();
+            if kept.is_empty() {
+                Value::Null
+            } else {
+                Value::Array(kept)
+            }
         }
         _ => Value::Null,
     }
@@ -83,6 +116,8 @@ fn without(node: Node, value: &Value, removed: &Set, path: &mut Path) -> Value {
 
 /// Whether a set has paths that go on from this one.
 fn holds_more_below(set: &Set, path: &Path) -> bool {
-    let after = set.range::<Path, _>((Bound::Excluded(path), Bound::Unbounded)).next();
+    let after = set
+        .range::<Path, _>((Bound::Excluded(path), Bound::Unbounded))
+        .next();
     after.is_some_and(|next| next.starts_with(path))
 }

@@ -18,24 +18,32 @@ pub enum Shape {
 pub fn shape_of(kind: &Type, value: &Value) -> Shape {
     match value {
         Value::Array(_) if kind.list.is_some() => Shape::List,
-        Value::Bool(_) | Value::Number(_) | Value::String(_) if kind.scalar.is_some() => Shape::Scalar,
+        Value::Bool(_) | Value::Number(_) | Value::String(_) if kind.scalar.is_some() => {
+            Shape::Scalar
+        }
         _ if kind.map.is_some() => Shape::Map,
         _ if kind.scalar.is_some() => Shape::Scalar,
         _ => Shape::List,
     }
 }
 
-/// Whether the values are compared and merged as a whole. Null and empty maps are: that keeps them distinct.
+/// Whether the values are compared and merged as a whole. Null and empty maps are: that keeps them
+/// distinct.
 pub fn is_leaf(kind: &Type, shape: Shape, values: [Option<&Value>; 2]) -> bool {
     match shape {
         Shape::Scalar => true,
         Shape::Map => {
-            let is_empty = |value: Option<&Value>| value.and_then(Value::as_object).is_none_or(Map::is_empty);
+            let is_empty =
+                |value: Option<&Value>| value.and_then(Value::as_object).is_none_or(Map::is_empty);
             kind.map.as_ref().is_none_or(|map| map.is_atomic) || values.into_iter().all(is_empty)
         }
         Shape::List => {
-            let is_empty = |value: Option<&Value>| value.and_then(Value::as_array).is_none_or(Vec::is_empty);
-            kind.list.as_ref().is_none_or(|list| list.list_type == ListType::Atomic) || values.into_iter().all(is_empty)
+            let is_empty =
+                |value: Option<&Value>| value.and_then(Value::as_array).is_none_or(Vec::is_empty);
+            kind.list
+                .as_ref()
+                .is_none_or(|list| list.list_type == ListType::Atomic)
+                || values.into_iter().all(is_empty)
         }
     }
 }
@@ -43,7 +51,9 @@ pub fn is_leaf(kind: &Type, shape: Shape, values: [Option<&Value>; 2]) -> bool {
 /// The items of a list that merges by item, with what identifies them.
 pub fn items_of<'a>(list: &List, value: Option<&'a Value>) -> Vec<(Element, &'a Value)> {
     let items = value.and_then(Value::as_array).into_iter().flatten();
-    items.filter_map(|item| Some((Element::of_item(list, item).ok()?, item))).collect()
+    items
+        .filter_map(|item| Some((Element::of_item(list, item).ok()?, item)))
+        .collect()
 }
 
 pub fn fields_of(value: Option<&Value>) -> impl Iterator<Item = (&String, &Value)> {
@@ -65,7 +75,10 @@ fn collect(node: Node, value: &Value, path: &mut Path, set: &mut Set) {
                 if let Some(node) = node.field(name) {
                     collect(node, field, path, set);
                 }
-                if field.is_null() || field.as_object().is_some_and(Map::is_empty) || !node.declares(name) {
+                if field.is_null()
+                    || field.as_object().is_some_and(Map::is_empty)
+                    || !node.declares(name)
+                {
                     set.insert(path.clone());
                 }
                 path.pop();

@@ -50,7 +50,9 @@ pub fn keep(from: &Value, object: &mut Value, field: &str) {
 
 /// Adds the entries of one map to another that does not have them.
 pub fn copy_missing(object: &mut Value, from: &str, to: &str) {
-    let Some(entries) = object.get(from).and_then(Value::as_object).cloned() else { return };
+    let Some(entries) = object.get(from).and_then(Value::as_object).cloned() else {
+        return;
+    };
     or(object, to, Map::new());
     for (key, value) in entries {
         or(&mut object[to], &key, value);
@@ -60,11 +62,22 @@ pub fn copy_missing(object: &mut Value, from: &str, to: &str) {
 /// Quantities of resources are at least thousandths.
 pub fn round_up(amounts: &mut Value) {
     const NANOS: i128 = 1_000_000;
-    for amount in amounts.as_object_mut().into_iter().flat_map(Map::values_mut) {
-        let Some(quantity) = amount.as_str().and_then(|text| text.parse::<Quantity>().ok()) else { continue };
+    for amount in amounts
+        .as_object_mut()
+        .into_iter()
+        .flat_map(Map::values_mut)
+    {
+        let Some(quantity) = amount
+            .as_str()
+            .and_then(|text| text.parse::<Quantity>().ok())
+        else {
+            continue;
+        };
         if quantity.nanos() % NANOS != 0 {
             let nanos = quantity.nanos().div_euclid(NANOS) * NANOS + NANOS;
-            *amount = Quantity::from_nanos(nanos, quantity.format()).to_string().into();
+            *amount = Quantity::from_nanos(nanos, quantity.format())
+                .to_string()
+                .into();
         }
     }
 }
@@ -78,7 +91,10 @@ pub fn first_of_many(
     to_one: impl Fn(&Value) -> Option<Value>,
 ) {
     let first = object[many].get(0).and_then(to_one);
-    match object.get(one).filter(|single| single.as_str().is_some_and(|text| !text.is_empty())) {
+    match object
+        .get(one)
+        .filter(|single| single.as_str().is_some_and(|text| !text.is_empty()))
+    {
         Some(single) if first.as_ref() != Some(single) => object[many] = json!([to_item(single)]),
         None if first.is_some() => object[one] = first.into(),
         _ => {

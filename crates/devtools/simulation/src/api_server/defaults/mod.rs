@@ -1,6 +1,7 @@
 //! What an API server adds to an object that is created or changed.
 //!
-//! Every function wants an object as [`super::known_fields::prune`] leaves it: no unknown fields, no empty ones.
+//! Every function wants an object as [`super::known_fields::prune`] leaves it: no unknown fields,
+//! no empty ones.
 //!
 //! ```text
 //! create: prune, set_defaults, admit_create, prepare_for_create, validate_create
@@ -18,11 +19,14 @@ mod workloads;
 
 pub use admission::{admit_create, admit_update, mount_service_account};
 pub use prepare::{
-    canonicalize, complete_condition_times, complete_job, convert_event, prepare_for_create, prepare_for_subresource,
-    prepare_for_update,
+    canonicalize, complete_condition_times, complete_job, convert_event, prepare_for_create,
+    prepare_for_subresource, prepare_for_update,
 };
 pub use quality::quality_of_service;
-pub use services::{init_service_families, needs_cluster_ip, needs_node_ports, normalize_cluster_ips, patch_allocated_values};
+pub use services::{
+    init_service_families, needs_cluster_ip, needs_node_ports, normalize_cluster_ips,
+    patch_allocated_values,
+};
 
 use json::{copy_missing, each, in_field, or, or_text, round_up};
 use serde_json::{Value, json};
@@ -33,10 +37,14 @@ pub fn set_defaults(kind: &str, object: &mut Value) {
         "Pod" => pods::pod(object),
         "PodTemplate" => in_field(object, "template", pods::template),
         "Service" => services::defaults(object),
-        "Deployment" | "ReplicaSet" | "StatefulSet" | "DaemonSet" | "Job" | "CronJob" => workloads::defaults(kind, object),
+        "Deployment" | "ReplicaSet" | "StatefulSet" | "DaemonSet" | "Job" | "CronJob" => {
+            workloads::defaults(kind, object);
+        }
         "ClusterRoleBinding" | "RoleBinding" => binding(object),
         "ValidatingWebhookConfiguration" | "MutatingWebhookConfiguration" => {
-            each(object, "webhooks", |webhook| self::webhook(kind == "MutatingWebhookConfiguration", webhook));
+            each(object, "webhooks", |webhook| {
+                self::webhook(kind == "MutatingWebhookConfiguration", webhook);
+            });
         }
         _ => small_kind(kind, object),
     }
@@ -52,17 +60,25 @@ fn small_kind(kind: &str, object: &mut Value) {
         "PersistentVolume" => persistent_volume(object),
         "ResourceQuota" => {
             in_field(object, "spec", |spec| in_field(spec, "hard", round_up));
-            in_field(object, "status", |status| in_field(status, "hard", round_up));
-            in_field(object, "status", |status| in_field(status, "used", round_up));
+            in_field(object, "status", |status| {
+                in_field(status, "hard", round_up);
+            });
+            in_field(object, "status", |status| {
+                in_field(status, "used", round_up);
+            });
         }
-        "Endpoints" => each(object, "subsets", |subset| each(subset, "ports", |port| or(port, "protocol", "TCP"))),
+        "Endpoints" => each(object, "subsets", |subset| {
+            each(subset, "ports", |port| or(port, "protocol", "TCP"));
+        }),
         "EndpointSlice" => each(object, "ports", |port| {
             or(port, "name", "");
             or(port, "protocol", "TCP");
         }),
         "NetworkPolicy" => in_field(object, "spec", network_policy),
         "IngressClass" => in_field(object, "spec", |spec| {
-            in_field(spec, "parameters", |parameters| or(parameters, "scope", "Cluster"));
+            in_field(spec, "parameters", |parameters| {
+                or(parameters, "scope", "Cluster");
+            });
         }),
         "PriorityClass" => or(object, "preemptionPolicy", "PreemptLowerPriority"),
         "StorageClass" => {
@@ -76,7 +92,10 @@ fn small_kind(kind: &str, object: &mut Value) {
 fn namespace(namespace: &mut Value) {
     or(namespace, "status", json!({}));
     in_field(namespace, "status", |status| or(status, "phase", "Active"));
-    let name = namespace["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+    let name = namespace["metadata"]["name"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned();
     if !name.is_empty() {
         canonicalize("Namespace", namespace);
     }
@@ -91,17 +110,27 @@ fn node(node: &mut Value) {
         in_field(status, "allocatable", round_up);
     });
     // The first of many addresses has a field of its own.
-    in_field(node, "spec", |spec| json::first_of_many(spec, "podCIDR", "podCIDRs", Value::clone, |one| Some(one.clone())));
+    in_field(node, "spec", |spec| {
+        json::first_of_many(spec, "podCIDR", "podCIDRs", Value::clone, |one| {
+            Some(one.clone())
+        });
+    });
 }
 
 /// Texts join the encoded data.
 fn secret(secret: &mut Value) {
     or(secret, "type", "Opaque");
-    let texts = secret.as_object_mut().and_then(|fields| fields.remove("stringData"));
-    let Some(Value::Object(texts)) = texts else { return };
+    let texts = secret
+        .as_object_mut()
+        .and_then(|fields| fields.remove("stringData"));
+    let Some(Value::Object(texts)) = texts else {
+        return;
+    };
     or(secret, "data", json!({}));
     for (key, text) in texts {
-        secret["data"][key] = data_encoding::BASE64.encode(text.as_str().unwrap_or_default().as_bytes()).into();
+        secret["data"][key] = data_encoding::BASE64
+            .encode(text.as_str().unwrap_or_default().as_bytes())
+            .into();
     }
 }
 
@@ -111,7 +140,13 @@ fn limit(limit: &mut Value) {
         copy_missing(limit, "default", "defaultRequest");
         copy_missing(limit, "min", "defaultRequest");
     }
-    for field in ["max", "min", "default", "defaultRequest", "maxLimitRequestRatio"] {
+    for field in [
+        "max",
+        "min",
+        "default",
+        "defaultRequest",
+        "maxLimitRequestRatio",
+    ] {
         in_field(limit, field, round_up);
     }
 }
@@ -142,10 +177,22 @@ fn persistent_volume(volume: &mut Value) {
 
 fn network_policy(spec: &mut Value) {
     for rules in ["ingress", "egress"] {
-        each(spec, rules, |rule| each(rule, "ports", |port| or(port, "protocol", "TCP")));
+        each(spec, rules, |rule| {
+            each(rule, "ports", |port| or(port, "protocol", "TCP"));
+        });
     }
-    let egress = spec["egress"].as_array().is_some_and(|rules| !rules.is_empty());
-    or(spec, "policyTypes", if egress { json!(["Ingress", "Egress"]) } else { json!(["Ingress"]) });
+    let egress = spec["egress"]
+        .as_array()
+        .is_some_and(|rules| !rules.is_empty());
+    or(
+        spec,
+        "policyTypes",
+        if egress {
+            json!(["Ingress", "Egress"])
+        } else {
+            json!(["Ingress"])
+        },
+    );
 }
 
 fn binding(binding: &mut Value) {
@@ -168,7 +215,9 @@ fn webhook(mutating: bool, webhook: &mut Value) {
         or(webhook, "reinvocationPolicy", "Never");
     }
     each(webhook, "rules", |rule| or(rule, "scope", "*"));
-    in_field(webhook, "clientConfig", |config| in_field(config, "service", |service| or(service, "port", 443)));
+    in_field(webhook, "clientConfig", |config| {
+        in_field(config, "service", |service| or(service, "port", 443));
+    });
 }
 
 #[cfg(test)]

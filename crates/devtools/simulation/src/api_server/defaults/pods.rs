@@ -10,21 +10,34 @@ pub fn pod(pod: &mut Value) {
     in_field(pod, "spec", |spec| {
         for containers in ["containers", "initContainers"] {
             each(spec, containers, |container| {
-                in_field(container, "resources", |resources| copy_missing(resources, "limits", "requests"));
+                in_field(container, "resources", |resources| {
+                    copy_missing(resources, "limits", "requests");
+                });
             });
         }
         or(spec, "enableServiceLinks", true);
-        if spec["terminationGracePeriodSeconds"].as_i64().is_some_and(|seconds| seconds < 0) {
+        if spec["terminationGracePeriodSeconds"]
+            .as_i64()
+            .is_some_and(|seconds| seconds < 0)
+        {
             spec["terminationGracePeriodSeconds"] = json!(1);
         }
         pod_spec(spec);
         if spec["hostNetwork"] == true {
             host_ports(spec);
         }
-        in_field(spec, "resources", |resources| copy_missing(resources, "limits", "requests"));
+        in_field(spec, "resources", |resources| {
+            copy_missing(resources, "limits", "requests");
+        });
     });
     in_field(pod, "status", |status| {
-        first_of_many(status, "podIP", "podIPs", |ip| json!({ "ip": ip }), |item| item.get("ip").cloned());
+        first_of_many(
+            status,
+            "podIP",
+            "podIPs",
+            |ip| json!({ "ip": ip }),
+            |item| item.get("ip").cloned(),
+        );
     });
 }
 
@@ -36,7 +49,9 @@ pub fn drop_disabled(kind: &str, object: &mut Value) {
         "CronJob" => "/spec/jobTemplate/spec/template/spec",
         _ => return,
     };
-    let Some(spec) = object.pointer_mut(path) else { return };
+    let Some(spec) = object.pointer_mut(path) else {
+        return;
+    };
     remove(spec, "hostnameOverride");
     for kind in ["initContainers", "containers", "ephemeralContainers"] {
         each(spec, kind, |container| {
@@ -45,8 +60,12 @@ pub fn drop_disabled(kind: &str, object: &mut Value) {
                 remove(container, "restartPolicy");
             }
             remove(container, "restartPolicyRules");
-            in_field(container, "lifecycle", |lifecycle| remove(lifecycle, "stopSignal"));
-            each(container, "env", |variable| in_field(variable, "valueFrom", |source| remove(source, "fileKeyRef")));
+            in_field(container, "lifecycle", |lifecycle| {
+                remove(lifecycle, "stopSignal");
+            });
+            each(container, "env", |variable| {
+                in_field(variable, "valueFrom", |source| remove(source, "fileKeyRef"));
+            });
         });
     }
     each(spec, "volumes", |volume| {
@@ -111,7 +130,9 @@ fn container(container: &mut Value) {
         in_field(variable, "valueFrom", |source| {
             in_field(source, "fieldRef", |field| or(field, "apiVersion", "v1"));
             in_field(source, "fileKeyRef", |file| or(file, "optional", false));
-            in_field(source, "resourceFieldRef", |resource| or(resource, "divisor", "0"));
+            in_field(source, "resourceFieldRef", |resource| {
+                or(resource, "divisor", "0");
+            });
         });
     });
     in_field(container, "resources", round_up_resources);
@@ -136,9 +157,17 @@ static IMAGE: LazyLock<Option<Regex>> = LazyLock::new(|| {
 
 /// Always for the tag `latest`, which an image without tag and digest has.
 fn pull_policy(image: &str) -> &'static str {
-    let is_id = image.len() == 64 && image.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-    let parts = IMAGE.as_ref().and_then(|pattern| pattern.captures(image)).filter(|_| !is_id);
-    let Some(parts) = parts else { return "IfNotPresent" };
+    let is_id = image.len() == 64
+        && image
+            .bytes()
+            .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+    let parts = IMAGE
+        .as_ref()
+        .and_then(|pattern| pattern.captures(image))
+        .filter(|_| !is_id);
+    let Some(parts) = parts else {
+        return "IfNotPresent";
+    };
     match (parts.get(1).map(|tag| tag.as_str()), parts.get(2)) {
         (Some("latest"), _) | (None, None) => "Always",
         _ => "IfNotPresent",
@@ -166,8 +195,11 @@ fn http_get(action: &mut Value) {
 }
 
 fn volume(volume: &mut Value) {
-    let only_named =
-        volume.as_object().is_some_and(|fields| fields.iter().all(|(name, value)| name == "name" || value.is_null()));
+    let only_named = volume.as_object().is_some_and(|fields| {
+        fields
+            .iter()
+            .all(|(name, value)| name == "name" || value.is_null())
+    });
     if only_named {
         or(volume, "emptyDir", json!({}));
     }
@@ -179,12 +211,18 @@ fn volume(volume: &mut Value) {
     in_field(volume, "projected", |projected| {
         each(projected, "sources", |source| {
             in_field(source, "downwardAPI", field_items);
-            in_field(source, "serviceAccountToken", |token| or(token, "expirationSeconds", 3600));
+            in_field(source, "serviceAccountToken", |token| {
+                or(token, "expirationSeconds", 3600);
+            });
         });
     });
-    in_field(volume, "iscsi", |iscsi| or(iscsi, "iscsiInterface", "default"));
+    in_field(volume, "iscsi", |iscsi| {
+        or(iscsi, "iscsiInterface", "default");
+    });
     in_field(volume, "ephemeral", |ephemeral| {
-        in_field(ephemeral, "volumeClaimTemplate", |template| in_field(template, "spec", super::claim_spec));
+        in_field(ephemeral, "volumeClaimTemplate", |template| {
+            in_field(template, "spec", super::claim_spec);
+        });
     });
     in_field(volume, "image", |image| {
         let policy = pull_policy(image["reference"].as_str().unwrap_or_default());
@@ -202,6 +240,8 @@ fn remove_null(volume: &mut Value) {
 fn field_items(source: &mut Value) {
     each(source, "items", |item| {
         in_field(item, "fieldRef", |field| or(field, "apiVersion", "v1"));
-        in_field(item, "resourceFieldRef", |resource| or(resource, "divisor", "0"));
+        in_field(item, "resourceFieldRef", |resource| {
+            or(resource, "divisor", "0");
+        });
     });
 }

@@ -48,7 +48,10 @@ fn empty_status(kind: &str) -> Value {
 pub fn prepare_for_create(kind: &str, object: &mut Value) {
     super::pods::drop_disabled(kind, object);
     if kind == "Pod" {
-        let quality = object.pointer("/status/qosClass").cloned().unwrap_or_else(|| quality_of_service(object).into());
+        let quality = object
+            .pointer("/status/qosClass")
+            .cloned()
+            .unwrap_or_else(|| quality_of_service(object).into());
         object["status"] = json!({ "phase": "Pending", "qosClass": quality });
         if object.pointer("/spec/schedulingGates").is_some() {
             object["status"]["conditions"] = json!([{
@@ -129,14 +132,25 @@ fn template_generation(object: &Value) -> i64 {
 /// A claim names its source in two fields.
 fn data_sources(claim: &mut Value) {
     let spec = &mut claim["spec"];
-    let source = (spec["dataSource"]["apiGroup"].as_str().unwrap_or_default(), spec["dataSource"]["kind"].as_str());
-    let known = [("", Some("PersistentVolumeClaim")), ("snapshot.storage.k8s.io", Some("VolumeSnapshot"))].contains(&source);
+    let source = (
+        spec["dataSource"]["apiGroup"].as_str().unwrap_or_default(),
+        spec["dataSource"]["kind"].as_str(),
+    );
+    let known = [
+        ("", Some("PersistentVolumeClaim")),
+        ("snapshot.storage.k8s.io", Some("VolumeSnapshot")),
+    ]
+    .contains(&source);
     if !known && spec.get("dataSourceRef").is_none() {
         remove(spec, "dataSource");
     }
     if let Some(source) = spec.get("dataSource").cloned() {
         or(spec, "dataSourceRef", source);
-    } else if let Some(source) = spec.get("dataSourceRef").filter(|source| source.get("namespace").is_none()).cloned() {
+    } else if let Some(source) = spec
+        .get("dataSourceRef")
+        .filter(|source| source.get("namespace").is_none())
+        .cloned()
+    {
         spec["dataSource"] = source;
     }
 }
@@ -157,7 +171,9 @@ pub fn prepare_for_update(kind: &str, old: &Value, new: &mut Value) {
         }
         "Namespace" => keep_in(old, new, "spec", "finalizers"),
         "CertificateSigningRequest" => keep(old, new, "spec"),
-        "Node" if old.pointer("/spec/configSource").is_none() => remove(&mut new["spec"], "configSource"),
+        "Node" if old.pointer("/spec/configSource").is_none() => {
+            remove(&mut new["spec"], "configSource");
+        }
         "Secret" if new["type"] == "" => keep(old, new, "type"),
         "ServiceAccount" => clean_secrets(new),
         "PersistentVolumeClaim" => data_sources(new),
@@ -180,14 +196,20 @@ fn counts(kind: &str, old: &Value, new: &Value) -> bool {
     let differs = |pointer: &str| old.pointer(pointer) != new.pointer(pointer);
     match kind {
         "Deployment" => differs("/spec") || differs("/metadata/annotations"),
-        "EndpointSlice" => differs("/metadata/labels") || ["/addressType", "/endpoints", "/ports"].into_iter().any(differs),
+        "EndpointSlice" => {
+            differs("/metadata/labels")
+                || ["/addressType", "/endpoints", "/ports"]
+                    .into_iter()
+                    .any(differs)
+        }
         "ValidatingWebhookConfiguration" | "MutatingWebhookConfiguration" => differs("/webhooks"),
         "PriorityClass" => false,
         _ => WITH_GENERATION.contains(&kind) && differs("/spec"),
     }
 }
 
-/// What an update of any kind keeps: when and as what an object was made, and that it is being deleted.
+/// What an update of any kind keeps: when and as what an object was made, and that it is being
+/// deleted.
 fn keep_system_metadata(old: &Value, new: &mut Value) {
     let (old, new) = (&old["metadata"], &mut new["metadata"]);
     if new["uid"].as_str().unwrap_or_default().is_empty() {
@@ -206,15 +228,21 @@ fn keep_in(old: &Value, new: &mut Value, part: &str, field: &str) {
     keep(&old[part], &mut new[part], field);
 }
 
-/// Keeps what an update by way of a subresource must not change: `status`, `approval` of requests for certificates,
-/// `finalize` of namespaces, or `ephemeralcontainers` of pods.
+/// Keeps what an update by way of a subresource must not change: `status`, `approval` of requests
+/// for certificates, `finalize` of namespaces, or `ephemeralcontainers` of pods.
 pub fn prepare_for_subresource(kind: &str, subresource: &str, old: &Value, new: &mut Value) {
     keep_in(old, new, "metadata", "generation");
     match (kind, subresource) {
         ("Namespace", "finalize") => keep(old, new, "status"),
         ("Pod", "ephemeralcontainers") => {
             let containers = new["spec"].get("ephemeralContainers").cloned();
-            for field in ["deletionTimestamp", "labels", "annotations", "finalizers", "ownerReferences"] {
+            for field in [
+                "deletionTimestamp",
+                "labels",
+                "annotations",
+                "finalizers",
+                "ownerReferences",
+            ] {
                 keep_in(old, new, "metadata", field);
             }
             keep(old, new, "spec");
@@ -223,7 +251,8 @@ pub fn prepare_for_subresource(kind: &str, subresource: &str, old: &Value, new: 
                 new["spec"]["ephemeralContainers"] = containers;
             }
             if new["spec"] != old["spec"] {
-                new["metadata"]["generation"] = (old["metadata"]["generation"].as_i64().unwrap_or(0) + 1).into();
+                new["metadata"]["generation"] =
+                    (old["metadata"]["generation"].as_i64().unwrap_or(0) + 1).into();
             }
         }
         (_, "approval") => {
@@ -265,11 +294,23 @@ fn keep_for_status(kind: &str, old: &Value, new: &mut Value) {
     }
 }
 
-/// The approval of a request does not change with its status, unless a condition is added or removed, which is refused.
+/// The approval of a request does not change with its status, unless a condition is added or
+/// removed, which is refused.
 fn keep_approval(old: &Value, new: &mut Value, kind: &str) {
     let is_kind = |condition: &&Value| condition["type"] == kind;
-    let known: Vec<_> = old["status"]["conditions"].as_array().into_iter().flatten().filter(is_kind).cloned().collect();
-    let given = new["status"]["conditions"].as_array().into_iter().flatten().filter(is_kind).count();
+    let known: Vec<_> = old["status"]["conditions"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter(is_kind)
+        .cloned()
+        .collect();
+    let given = new["status"]["conditions"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter(is_kind)
+        .count();
     if known.len() == given {
         let mut known = known.into_iter();
         each(&mut new["status"], "conditions", |condition| {
@@ -282,10 +323,13 @@ fn keep_approval(old: &Value, new: &mut Value, kind: &str) {
     }
 }
 
-/// Gives conditions the time of a change, where a client left it to the server: those of a request for a certificate, and
-/// of a new pod that waits at a gate. `now` is in seconds.
+/// Gives conditions the time of a change, where a client left it to the server: those of a request
+/// for a certificate, and of a new pod that waits at a gate. `now` is in seconds.
 pub fn complete_condition_times(kind: &str, old: Option<&Value>, object: &mut Value, now: &str) {
-    let known = old.and_then(|old| old["status"]["conditions"].as_array()).cloned().unwrap_or_default();
+    let known = old
+        .and_then(|old| old["status"]["conditions"].as_array())
+        .cloned()
+        .unwrap_or_default();
     if !(kind == "CertificateSigningRequest" || (kind == "Pod" && old.is_none())) {
         return;
     }
@@ -293,8 +337,14 @@ pub fn complete_condition_times(kind: &str, old: Option<&Value>, object: &mut Va
         if kind == "CertificateSigningRequest" {
             or(condition, "lastUpdateTime", now);
         }
-        let same = |old: &&Value| old["type"] == condition["type"] && old["status"] == condition["status"];
-        let since = known.iter().find(same).and_then(|old| old["lastTransitionTime"].as_str()).unwrap_or(now).to_owned();
+        let same =
+            |old: &&Value| old["type"] == condition["type"] && old["status"] == condition["status"];
+        let since = known
+            .iter()
+            .find(same)
+            .and_then(|old| old["lastTransitionTime"].as_str())
+            .unwrap_or(now)
+            .to_owned();
         or(condition, "lastTransitionTime", since);
     });
 }
@@ -305,7 +355,10 @@ fn keep_observed_generations(old: &Value, new: &mut Value) {
     }
     let mut known = old["conditions"].as_array().cloned().unwrap_or_default();
     each(new, "conditions", |condition| {
-        if let Some(at) = known.iter().position(|old| old["type"] == condition["type"]) {
+        if let Some(at) = known
+            .iter()
+            .position(|old| old["type"] == condition["type"])
+        {
             let old = known.remove(at);
             if condition.get("observedGeneration").is_none() {
                 keep(&old, condition, "observedGeneration");
@@ -314,8 +367,8 @@ fn keep_observed_generations(old: &Value, new: &mut Value) {
     });
 }
 
-/// The last change after an object passed its checks: the label of a namespace's name, and what a service shows that has no
-/// address.
+/// The last change after an object passed its checks: the label of a namespace's name, and what a
+/// service shows that has no address.
 pub fn canonicalize(kind: &str, object: &mut Value) {
     match kind {
         "Namespace" => {
@@ -323,12 +376,15 @@ pub fn canonicalize(kind: &str, object: &mut Value) {
             or(&mut object["metadata"], "labels", Map::new());
             object["metadata"]["labels"]["kubernetes.io/metadata.name"] = name;
         }
-        "Service" if object["spec"]["type"] == "ExternalName" => remove(&mut object["spec"], "internalTrafficPolicy"),
+        "Service" if object["spec"]["type"] == "ExternalName" => {
+            remove(&mut object["spec"], "internalTrafficPolicy");
+        }
         _ => {}
     }
 }
 
-/// Both groups of events show the same objects: writes one as the given group does. The result is to be pruned.
+/// Both groups of events show the same objects: writes one as the given group does. The result is
+/// to be pruned.
 pub fn convert_event(to_group: &str, event: &mut Value) {
     const NAMES: [(&str, &str); 7] = [
         ("involvedObject", "regarding"),
@@ -339,13 +395,23 @@ pub fn convert_event(to_group: &str, event: &mut Value) {
         ("count", "deprecatedCount"),
         ("reportingComponent", "reportingController"),
     ];
-    let Some(fields) = event.as_object_mut() else { return };
+    let Some(fields) = event.as_object_mut() else {
+        return;
+    };
     for (core, new) in NAMES {
-        let (from, to) = if to_group.is_empty() { (new, core) } else { (core, new) };
+        let (from, to) = if to_group.is_empty() {
+            (new, core)
+        } else {
+            (core, new)
+        };
         if let Some(value) = fields.remove(from) {
             fields.insert(to.to_owned(), value);
         }
     }
-    let version = if to_group.is_empty() { "v1".to_owned() } else { format!("{to_group}/v1") };
+    let version = if to_group.is_empty() {
+        "v1".to_owned()
+    } else {
+        format!("{to_group}/v1")
+    };
     fields.insert("apiVersion".to_owned(), version.into());
 }

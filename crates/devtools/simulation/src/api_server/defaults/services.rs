@@ -12,7 +12,11 @@ pub fn defaults(service: &mut Value) {
         or(spec, "type", "ClusterIP");
         match spec["sessionAffinity"].as_str() {
             Some("None") => remove(spec, "sessionAffinityConfig"),
-            Some("ClientIP") if spec.pointer("/sessionAffinityConfig/clientIP/timeoutSeconds").is_none() => {
+            Some("ClientIP")
+                if spec
+                    .pointer("/sessionAffinityConfig/clientIP/timeoutSeconds")
+                    .is_none() =>
+            {
                 spec["sessionAffinityConfig"] = json!({ "clientIP": { "timeoutSeconds": 10800 } });
             }
             _ => {}
@@ -44,11 +48,14 @@ pub fn defaults(service: &mut Value) {
 }
 
 fn has_type(spec: &Value, types: &[&str]) -> bool {
-    spec["type"].as_str().is_some_and(|name| types.contains(&name))
+    spec["type"]
+        .as_str()
+        .is_some_and(|name| types.contains(&name))
 }
 
 fn externally_accessible(spec: &Value) -> bool {
-    has_type(spec, &["LoadBalancer", "NodePort"]) || (spec["type"] == "ClusterIP" && spec.get("externalIPs").is_some())
+    has_type(spec, &["LoadBalancer", "NodePort"])
+        || (spec["type"] == "ClusterIP" && spec.get("externalIPs").is_some())
 }
 
 /// Whether a service, given its spec, passes traffic on: it is of a known type, and no mere name.
@@ -63,7 +70,8 @@ pub fn needs_cluster_ip(spec: &Value) -> bool {
 
 /// Whether the ports of a service, given its spec, get a port on every node.
 pub fn needs_node_ports(spec: &Value) -> bool {
-    spec["type"] == "NodePort" || (spec["type"] == "LoadBalancer" && spec["allocateLoadBalancerNodePorts"] != false)
+    spec["type"] == "NodePort"
+        || (spec["type"] == "LoadBalancer" && spec["allocateLoadBalancerNodePorts"] != false)
 }
 
 /// Whether a service, given its spec, needs `healthCheckNodePort`.
@@ -111,40 +119,66 @@ pub fn patch_allocated_values(spec: &mut Value, old: &Value) {
     if needs_node_ports(old) && needs_node_ports(spec) {
         patch_node_ports(spec, old);
     }
-    if needs_health_port(old) && needs_health_port(spec) && spec.get("healthCheckNodePort").is_none() {
+    if needs_health_port(old)
+        && needs_health_port(spec)
+        && spec.get("healthCheckNodePort").is_none()
+    {
         keep(old, spec, "healthCheckNodePort");
     }
 }
 
 fn node_ports(spec: &Value) -> Vec<i64> {
-    spec["ports"].as_array().into_iter().flatten().filter_map(|port| port["nodePort"].as_i64()).collect()
+    spec["ports"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|port| port["nodePort"].as_i64())
+        .collect()
 }
 
 fn patch_node_ports(spec: &mut Value, old: &Value) {
     let given = node_ports(spec);
-    let used: Vec<_> = node_ports(old).into_iter().filter(|port| given.contains(port)).collect();
+    let used: Vec<_> = node_ports(old)
+        .into_iter()
+        .filter(|port| given.contains(port))
+        .collect();
     let old_ports = old["ports"].as_array().cloned().unwrap_or_default();
     each(spec, "ports", |port| {
-        let same_name = old_ports.iter().rfind(|old| old["name"].as_str() == port["name"].as_str());
-        if let Some(number) = same_name.and_then(|old| old["nodePort"].as_i64()).filter(|number| !used.contains(number)) {
+        let same_name = old_ports
+            .iter()
+            .rfind(|old| old["name"].as_str() == port["name"].as_str());
+        if let Some(number) = same_name
+            .and_then(|old| old["nodePort"].as_i64())
+            .filter(|number| !used.contains(number))
+        {
             or(port, "nodePort", number);
         }
     });
 }
 
-/// Completes `ipFamilies` and `ipFamilyPolicy` of a spec, in a cluster that has only IPv4. Returns why it is refused.
+/// Completes `ipFamilies` and `ipFamilyPolicy` of a spec, in a cluster that has only IPv4. Returns
+/// why it is refused.
 pub fn init_service_families(spec: &mut Value, old: Option<&Value>) -> Vec<Cause> {
     if !needs_cluster_ip(spec) {
         return Vec::new();
     }
     let headless = spec["clusterIP"] == "None" && spec.get("selector").is_none();
     let old_policy = old.and_then(|old| old["ipFamilyPolicy"].as_str());
-    or(spec, "ipFamilyPolicy", old_policy.unwrap_or(if headless { "RequireDualStack" } else { "SingleStack" }));
+    or(
+        spec,
+        "ipFamilyPolicy",
+        old_policy.unwrap_or(if headless {
+            "RequireDualStack"
+        } else {
+            "SingleStack"
+        }),
+    );
     let mut causes = Vec::new();
     let single = spec["ipFamilyPolicy"] == "SingleStack";
     if single && let Some(old) = old {
         for field in ["clusterIPs", "ipFamilies"] {
-            if same(old, spec, field) && spec[field].as_array().is_some_and(|items| items.len() > 1) {
+            if same(old, spec, field) && spec[field].as_array().is_some_and(|items| items.len() > 1)
+            {
                 spec[field] = json!([spec[field][0]]);
             }
         }
@@ -157,8 +191,16 @@ pub fn init_service_families(spec: &mut Value, old: Option<&Value>) -> Vec<Cause
     }
     if headless {
         or(spec, "ipFamilies", json!(["IPv4"]));
-        let both = if spec["ipFamilies"][0] == "IPv4" { ["IPv4", "IPv6"] } else { ["IPv6", "IPv4"] };
-        if !single && spec["ipFamilies"].as_array().is_some_and(|families| families.len() < 2) {
+        let both = if spec["ipFamilies"][0] == "IPv4" {
+            ["IPv4", "IPv6"]
+        } else {
+            ["IPv6", "IPv4"]
+        };
+        if !single
+            && spec["ipFamilies"]
+                .as_array()
+                .is_some_and(|families| families.len() < 2)
+        {
             spec["ipFamilies"] = json!(both);
         }
         return causes;
@@ -167,9 +209,16 @@ pub fn init_service_families(spec: &mut Value, old: Option<&Value>) -> Vec<Cause
         let detail = "this cluster is not configured for dual-stack services";
         causes.push(Cause::invalid("spec.ipFamilyPolicy", detail));
     }
-    let families = spec["ipFamilies"].as_array().into_iter().flatten().enumerate();
+    let families = spec["ipFamilies"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .enumerate();
     for (index, _) in families.filter(|(_, family)| *family != "IPv4") {
-        causes.push(Cause::invalid(format!("spec.ipFamilies[{index}]"), "not configured on this cluster"));
+        causes.push(Cause::invalid(
+            format!("spec.ipFamilies[{index}]"),
+            "not configured on this cluster",
+        ));
     }
     or(spec, "ipFamilies", json!(["IPv4"]));
     causes
@@ -179,7 +228,10 @@ pub fn init_service_families(spec: &mut Value, old: Option<&Value>) -> Vec<Cause
 fn refuse_second(causes: &mut Vec<Cause>, spec: &Value) {
     let has_two = |field: &str| spec[field].as_array().is_some_and(|items| items.len() == 2);
     if has_two("clusterIPs") || has_two("ipFamilies") {
-        causes.push(Cause::invalid("spec.ipFamilyPolicy", "must not be SingleStack for two addresses"));
+        causes.push(Cause::invalid(
+            "spec.ipFamilyPolicy",
+            "must not be SingleStack for two addresses",
+        ));
     }
 }
 

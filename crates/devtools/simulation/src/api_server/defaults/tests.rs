@@ -5,7 +5,10 @@ use super::*;
 
 fn created(group: &str, mut object: Value) -> Value {
     let kind = object["kind"].as_str().unwrap_or_default().to_owned();
-    assert_eq!(prune((&kind, group), &mut object), super::super::known_fields::Pruned::default());
+    assert_eq!(
+        prune((&kind, group), &mut object),
+        super::super::known_fields::Pruned::default()
+    );
     set_defaults(&kind, &mut object);
     admit_create(&kind, &mut object);
     prepare_for_create(&kind, &mut object);
@@ -84,20 +87,25 @@ fn a_new_job_gets_its_selector() {
 
 #[test]
 fn a_service_loses_its_ports_of_nodes_with_its_type() {
-    let mut old = json!({ "type": "NodePort", "clusterIP": "10.96.0.9", "clusterIPs": ["10.96.0.9"] });
+    let mut old =
+        json!({ "type": "NodePort", "clusterIP": "10.96.0.9", "clusterIPs": ["10.96.0.9"] });
     old["ports"] = json!([{ "port": 80, "protocol": "TCP", "targetPort": 80, "nodePort": 30000 }]);
     old["externalTrafficPolicy"] = "Cluster".into();
     let mut new = json!({ "spec": old });
     new["spec"]["type"] = "ClusterIP".into();
     prepare_for_update("Service", &json!({ "metadata": {}, "spec": old }), &mut new);
-    assert_eq!(new["spec"]["ports"], json!([{ "port": 80, "protocol": "TCP", "targetPort": 80 }]));
+    assert_eq!(
+        new["spec"]["ports"],
+        json!([{ "port": 80, "protocol": "TCP", "targetPort": 80 }])
+    );
     assert_eq!(new["spec"].get("externalTrafficPolicy"), None);
 }
 
 #[test]
 fn the_generation_counts_changes_of_the_spec() {
     let old = json!({ "metadata": { "generation": 3, "uid": "u" }, "spec": { "replicas": 1 }, "status": { "replicas": 1 } });
-    let mut new = json!({ "metadata": { "generation": 9 }, "spec": { "replicas": 2 }, "status": {} });
+    let mut new =
+        json!({ "metadata": { "generation": 9 }, "spec": { "replicas": 2 }, "status": {} });
     prepare_for_update("ReplicaSet", &old, &mut new);
     let kept = json!({ "metadata": { "generation": 4, "uid": "u" }, "spec": { "replicas": 2 }, "status": { "replicas": 1 } });
     assert_eq!(new, kept);
@@ -105,13 +113,17 @@ fn the_generation_counts_changes_of_the_spec() {
     new["metadata"]["labels"] = json!({ "a": "b" });
     prepare_for_subresource("ReplicaSet", "status", &kept, &mut new);
     assert_eq!(new["spec"], kept["spec"]);
-    assert_eq!(new["metadata"], json!({ "generation": 4, "uid": "u", "labels": { "a": "b" } }));
+    assert_eq!(
+        new["metadata"],
+        json!({ "generation": 4, "uid": "u", "labels": { "a": "b" } })
+    );
 }
 
 #[test]
 fn images_are_pulled_by_their_tag() {
     let policy = |image: &str| {
-        let given = json!({ "kind": "Pod", "spec": { "containers": [{ "name": "c", "image": image }] } });
+        let given =
+            json!({ "kind": "Pod", "spec": { "containers": [{ "name": "c", "image": image }] } });
         created("", given)["spec"]["containers"][0]["imagePullPolicy"].clone()
     };
     for image in ["a", "a:5000/b", "a:latest", "REG.io/foo"] {

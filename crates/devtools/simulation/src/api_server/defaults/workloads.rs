@@ -6,7 +6,9 @@ use serde_json::{Value, json};
 
 pub fn defaults(kind: &str, object: &mut Value) {
     // A job whose selector is still to be drawn up gets its labels after that.
-    if kind == "Job" && (object["spec"].get("selector").is_some() || object["spec"]["manualSelector"] == true) {
+    if kind == "Job"
+        && (object["spec"].get("selector").is_some() || object["spec"]["manualSelector"] == true)
+    {
         label_job(object);
     }
     in_field(object, "spec", |spec| {
@@ -24,7 +26,11 @@ pub fn defaults(kind: &str, object: &mut Value) {
 
 /// A job without labels has those of its pods.
 pub fn label_job(job: &mut Value) {
-    if let Some(labels) = job.pointer("/spec/template/metadata/labels").filter(|labels| !labels.is_null()).cloned() {
+    if let Some(labels) = job
+        .pointer("/spec/template/metadata/labels")
+        .filter(|labels| !labels.is_null())
+        .cloned()
+    {
         or(&mut job["metadata"], "labels", labels);
     }
 }
@@ -47,7 +53,11 @@ fn rolling_update(spec: &mut Value, strategy: &str, unavailable: Value, surge: &
         or(strategy, "type", "RollingUpdate");
         if strategy["type"] == "RollingUpdate" {
             or(strategy, "rollingUpdate", json!({}));
-            or(&mut strategy["rollingUpdate"], "maxUnavailable", unavailable);
+            or(
+                &mut strategy["rollingUpdate"],
+                "maxUnavailable",
+                unavailable,
+            );
             or(&mut strategy["rollingUpdate"], "maxSurge", surge.clone());
         }
     });
@@ -64,7 +74,9 @@ fn stateful_set(spec: &mut Value) {
             or(strategy, "rollingUpdate", json!({}));
         }
         if strategy["type"] == "RollingUpdate" {
-            in_field(strategy, "rollingUpdate", |update| or(update, "partition", 0));
+            in_field(strategy, "rollingUpdate", |update| {
+                or(update, "partition", 0);
+            });
         }
     });
     or(spec, "persistentVolumeClaimRetentionPolicy", json!({}));
@@ -84,15 +96,27 @@ fn job(spec: &mut Value) {
         or(spec, "completions", 1);
     }
     or(spec, "parallelism", 1);
-    let limit = if spec.get("backoffLimitPerIndex").is_some() { i32::MAX } else { 6 };
+    let limit = if spec.get("backoffLimitPerIndex").is_some() {
+        i32::MAX
+    } else {
+        6
+    };
     or(spec, "backoffLimit", limit);
     or(spec, "completionMode", "NonIndexed");
     or(spec, "suspend", false);
-    let policy = if spec.get("podFailurePolicy").is_some() { "Failed" } else { "TerminatingOrFailed" };
+    let policy = if spec.get("podFailurePolicy").is_some() {
+        "Failed"
+    } else {
+        "TerminatingOrFailed"
+    };
     or(spec, "podReplacementPolicy", policy);
     or(spec, "manualSelector", false);
     in_field(spec, "podFailurePolicy", |policy| {
-        each(policy, "rules", |rule| each(rule, "onPodConditions", |pattern| or(pattern, "status", "True")));
+        each(policy, "rules", |rule| {
+            each(rule, "onPodConditions", |pattern| {
+                or(pattern, "status", "True");
+            });
+        });
     });
 }
 
@@ -101,5 +125,9 @@ fn cron_job(spec: &mut Value) {
     or(spec, "suspend", false);
     or(spec, "successfulJobsHistoryLimit", 3);
     or(spec, "failedJobsHistoryLimit", 1);
-    in_field(spec, "jobTemplate", |template| in_field(template, "spec", |spec| in_field(spec, "template", pods::template)));
+    in_field(spec, "jobTemplate", |template| {
+        in_field(template, "spec", |spec| {
+            in_field(spec, "template", pods::template);
+        });
+    });
 }

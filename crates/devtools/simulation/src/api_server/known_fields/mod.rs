@@ -1,7 +1,9 @@
-//! What Go makes of the JSON of a built-in kind: unknown fields go, empty ones too, values get their canonical form.
+//! What Go makes of the JSON of a built-in kind: unknown fields go, empty ones too, values get
+//! their canonical form.
 //!
-//! `go_types.txt` lists the types of k8s.io/api v0.34.4 as reflection sees them, one a line (a line that begins with a space
-//! goes on): the name, then `field:type`. A `!` after a field's name tells that Go writes it even if it is empty.
+//! `go_types.txt` lists the types of k8s.io/api v0.34.4 as reflection sees them, one a line (a line
+//! that begins with a space goes on): the name, then `field:type`. A `!` after a field's name tells
+//! that Go writes it even if it is empty.
 
 mod scalars;
 
@@ -42,14 +44,21 @@ static TYPES: LazyLock<HashMap<&'static str, Vec<Field>>> = LazyLock::new(|| {
         if !line.starts_with(' ') {
             name = words.next().unwrap_or_default();
         }
-        types.entry(name).or_default().extend(words.filter_map(parse_field));
+        types
+            .entry(name)
+            .or_default()
+            .extend(words.filter_map(parse_field));
     }
     types
 });
 
 fn parse_field(text: &'static str) -> Option<Field> {
     let (name, kind) = text.split_once(':')?;
-    Some(Field { name: name.trim_end_matches('!'), always: name.ends_with('!'), kind: parse_kind(kind) })
+    Some(Field {
+        name: name.trim_end_matches('!'),
+        always: name.ends_with('!'),
+        kind: parse_kind(kind),
+    })
 }
 
 fn parse_kind(text: &'static str) -> Kind {
@@ -76,8 +85,8 @@ fn parse_kind(text: &'static str) -> Kind {
     })
 }
 
-/// Gives an object of a built-in kind, as `(kind, group)`, the form in which the API server would write it. Objects of other
-/// kinds keep all but the unknown fields of their metadata.
+/// Gives an object of a built-in kind, as `(kind, group)`, the form in which the API server would
+/// write it. Objects of other kinds keep all but the unknown fields of their metadata.
 pub fn prune(kind_group: (&str, &str), object: &mut Value) -> Pruned {
     let mut decoder = Decoder::default();
     match type_of(kind_group) {
@@ -92,14 +101,20 @@ pub fn prune(kind_group: (&str, &str), object: &mut Value) -> Pruned {
     decoder.found
 }
 
-/// The name of a kind's type: some groups have a type of the same name, and those are listed as `events.Event`.
+/// The name of a kind's type: some groups have a type of the same name, and those are listed as
+/// `events.Event`.
 fn type_of((kind, group): (&str, &str)) -> Option<&'static str> {
     if !matches!(group, "" | "apps" | "batch" | "policy") && !group.ends_with(".k8s.io") {
         return None;
     }
     let qualified = format!("{}.{kind}", group.split('.').next().unwrap_or_default());
-    let (name, fields) = TYPES.get_key_value(qualified.as_str()).or_else(|| TYPES.get_key_value(kind))?;
-    fields.iter().any(|field| field.name == "apiVersion").then_some(*name)
+    let (name, fields) = TYPES
+        .get_key_value(qualified.as_str())
+        .or_else(|| TYPES.get_key_value(kind))?;
+    fields
+        .iter()
+        .any(|field| field.name == "apiVersion")
+        .then_some(*name)
 }
 
 /// Where the decoder is: a step, and the place before it. The texts are made when somebody asks.
@@ -119,7 +134,9 @@ impl<'a> Place<'a> {
     fn path(&self) -> String {
         match self {
             Place::Root => String::new(),
-            Place::Field(before, _, name) | Place::Entry(before, name) => join(&before.path(), name),
+            Place::Field(before, _, name) | Place::Entry(before, name) => {
+                join(&before.path(), name)
+            }
             Place::Item(before, index) => format!("{}[{index}]", before.path()),
         }
     }
@@ -144,12 +161,20 @@ impl<'a> Place<'a> {
 
     /// As Go names it in errors: `Container.spec.containers.image`.
     fn in_struct(&self) -> String {
-        format!("{}.{}", self.owner().rsplit('.').next().unwrap_or_default(), self.fields())
+        format!(
+            "{}.{}",
+            self.owner().rsplit('.').next().unwrap_or_default(),
+            self.fields()
+        )
     }
 }
 
 fn join(path: &str, name: &str) -> String {
-    if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
+    if path.is_empty() {
+        name.to_owned()
+    } else {
+        format!("{path}.{name}")
+    }
 }
 
 #[derive(Default)]
@@ -183,7 +208,12 @@ impl Decoder {
         items.into_iter().enumerate().map(decode).collect()
     }
 
-    fn decode_map(&mut self, inner: &Kind, entries: Map<String, Value>, place: &Place<'_>) -> Value {
+    fn decode_map(
+        &mut self,
+        inner: &Kind,
+        entries: Map<String, Value>,
+        place: &Place<'_>,
+    ) -> Value {
         let decode = |(key, entry): (String, Value)| {
             let decoded = self.decode(inner, entry, &Place::Entry(place, &key));
             (key, decoded)
@@ -192,7 +222,9 @@ impl Decoder {
     }
 
     fn decode_struct(&mut self, name: &str, given: Map<String, Value>, place: &Place<'_>) -> Value {
-        let Some((owner, fields)) = TYPES.get_key_value(name) else { return Value::Object(given) };
+        let Some((owner, fields)) = TYPES.get_key_value(name) else {
+            return Value::Object(given);
+        };
         let mut decoded = Map::new();
         for (key, value) in given {
             let place = Place::Field(place, owner, &key);
@@ -261,7 +293,10 @@ mod tests {
         let mut slice = json!({
             "kind": "EndpointSlice", "addressType": "IPv4", "ports": [], "metadata": { "name": "e", "annotations": {} },
         });
-        assert_eq!(prune(("EndpointSlice", "discovery.k8s.io"), &mut slice), Pruned::default());
+        assert_eq!(
+            prune(("EndpointSlice", "discovery.k8s.io"), &mut slice),
+            Pruned::default()
+        );
         let answer = json!({
             "kind": "EndpointSlice", "addressType": "IPv4", "ports": null, "endpoints": null, "metadata": { "name": "e" },
         });
@@ -271,10 +306,19 @@ mod tests {
             "status": { "capacity": { "cpu": 0.5, "memory": "1.5Gi" }, "conditions": [{ "type": "Ready", "status": "True" }] },
         });
         prune(("Node", ""), &mut node);
-        assert_eq!(node["metadata"]["creationTimestamp"], "2024-01-01T00:00:00Z");
+        assert_eq!(
+            node["metadata"]["creationTimestamp"],
+            "2024-01-01T00:00:00Z"
+        );
         assert_eq!(node["spec"], json!({}));
-        assert_eq!(node["status"]["capacity"], json!({ "cpu": "500m", "memory": "1536Mi" }));
-        assert_eq!(node["status"]["conditions"][0]["lastHeartbeatTime"], Value::Null);
+        assert_eq!(
+            node["status"]["capacity"],
+            json!({ "cpu": "500m", "memory": "1536Mi" })
+        );
+        assert_eq!(
+            node["status"]["conditions"][0]["lastHeartbeatTime"],
+            Value::Null
+        );
     }
 
     #[test]
@@ -283,10 +327,18 @@ mod tests {
             "metadata": { "x": 1 },
             "spec": { "foo": 1, "containers": [{ "name": "c", "bar": 2, "env": [{ "name": "a", "baz": {} }] }] },
         });
-        let paths = ["metadata.x", "spec.containers[0].bar", "spec.containers[0].env[0].baz", "spec.foo"];
+        let paths = [
+            "metadata.x",
+            "spec.containers[0].bar",
+            "spec.containers[0].env[0].baz",
+            "spec.foo",
+        ];
         assert_eq!(prune(("Pod", ""), &mut pod).unknown, paths);
         let mut custom = json!({ "metadata": { "name": "n", "x": 1 }, "spec": { "foo": 1 } });
-        assert_eq!(prune(("Pod", "example.com"), &mut custom).unknown, ["metadata.x"]);
+        assert_eq!(
+            prune(("Pod", "example.com"), &mut custom).unknown,
+            ["metadata.x"]
+        );
         assert_eq!(custom["spec"], json!({ "foo": 1 }));
     }
 
@@ -299,15 +351,21 @@ mod tests {
         let of = "into Go struct field";
         assert_eq!(
             error(json!({ "containers": [{ "name": 5 }] })),
-            format!("json: cannot unmarshal number {of} Container.spec.containers.name of type string")
+            format!(
+                "json: cannot unmarshal number {of} Container.spec.containers.name of type string"
+            )
         );
         assert_eq!(
             error(json!({ "containers": [{ "ports": [{ "containerPort": 1.5 }] }] })),
-            format!("json: cannot unmarshal number 1.5 {of} ContainerPort.spec.containers.ports.containerPort of type int32")
+            format!(
+                "json: cannot unmarshal number 1.5 {of} ContainerPort.spec.containers.ports.containerPort of type int32"
+            )
         );
         // A type with a parser of its own ends everything.
         assert_eq!(
-            error(json!({ "hostNetwork": "x", "containers": [{ "resources": { "limits": { "cpu": "1Mi1" } } }] })),
+            error(
+                json!({ "hostNetwork": "x", "containers": [{ "resources": { "limits": { "cpu": "1Mi1" } } }] })
+            ),
             "unable to parse quantity's suffix"
         );
     }
@@ -317,10 +375,19 @@ mod tests {
         let prune_time = |time: &str| {
             let mut lease = json!({ "spec": { "renewTime": time } });
             let pruned = prune(("Lease", "coordination.k8s.io"), &mut lease);
-            pruned.error.ok_or_else(|| lease["spec"]["renewTime"].clone())
+            pruned
+                .error
+                .ok_or_else(|| lease["spec"]["renewTime"].clone())
         };
-        assert_eq!(prune_time("2024-01-01T02:00:00.123456+02:00"), Err("2024-01-01T00:00:00.123456Z".into()));
-        let layout = "parsing time \"2024-01-01T00:00:00Z\" as \"2006-01-02T15:04:05.000000Z07:00\":";
-        assert_eq!(prune_time("2024-01-01T00:00:00Z"), Ok(format!("{layout} cannot parse \"Z\" as \".000000\"")));
+        assert_eq!(
+            prune_time("2024-01-01T02:00:00.123456+02:00"),
+            Err("2024-01-01T00:00:00.123456Z".into())
+        );
+        let layout =
+            "parsing time \"2024-01-01T00:00:00Z\" as \"2006-01-02T15:04:05.000000Z07:00\":";
+        assert_eq!(
+            prune_time("2024-01-01T00:00:00Z"),
+            Ok(format!("{layout} cannot parse \"Z\" as \".000000\""))
+        );
     }
 }

@@ -28,7 +28,9 @@ impl Scalar {
             Scalar::Int(name) => name,
             Scalar::Bytes => "[]uint8",
             Scalar::IntOrString => "int32",
-            Scalar::String | Scalar::Time | Scalar::MicroTime | Scalar::Quantity | Scalar::Raw => "string",
+            Scalar::String | Scalar::Time | Scalar::MicroTime | Scalar::Quantity | Scalar::Raw => {
+                "string"
+            }
         }
     }
 }
@@ -74,7 +76,9 @@ impl Problem {
     pub fn to_text(&self, place: &str) -> String {
         match self {
             Problem::Type(found, wanted) | Problem::TypeInside(found, wanted) => {
-                format!("json: cannot unmarshal {found} into Go struct field {place} of type {wanted}")
+                format!(
+                    "json: cannot unmarshal {found} into Go struct field {place} of type {wanted}"
+                )
             }
             Problem::Bytes(text) | Problem::Text(text) => text.clone(),
         }
@@ -91,15 +95,23 @@ pub fn decode(scalar: Scalar, value: Value) -> Result<Value, Problem> {
         (Scalar::Raw, value)
         | (Scalar::String | Scalar::IntOrString, value @ Value::String(_))
         | (Scalar::Bool, value @ Value::Bool(_)) => Ok(value),
-        (Scalar::Int(_) | Scalar::IntOrString, Value::Number(number)) if fits(scalar, number.as_i64()) => {
+        (Scalar::Int(_) | Scalar::IntOrString, Value::Number(number))
+            if fits(scalar, number.as_i64()) =>
+        {
             Ok(Value::Number(number))
         }
         (Scalar::Bytes, Value::String(text)) => bytes(&text),
-        (Scalar::Time, Value::String(text)) => time(&text, "2006-01-02T15:04:05Z07:00", "%Y-%m-%dT%H:%M:%SZ"),
+        (Scalar::Time, Value::String(text)) => {
+            time(&text, "2006-01-02T15:04:05Z07:00", "%Y-%m-%dT%H:%M:%SZ")
+        }
         (Scalar::MicroTime, Value::String(text)) => micro_time(&text),
         (
             Scalar::Quantity,
-            value @ (Value::String(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) | Value::Bool(_)),
+            value @ (Value::String(_)
+            | Value::Number(_)
+            | Value::Array(_)
+            | Value::Object(_)
+            | Value::Bool(_)),
         ) => quantity(&value),
         (scalar @ (Scalar::Time | Scalar::MicroTime | Scalar::IntOrString), value) => {
             Err(Problem::mismatch(&value, scalar.go_name().to_owned()).ending())
@@ -117,50 +129,85 @@ fn fits(scalar: Scalar, number: Option<i64>) -> bool {
 }
 
 fn bytes(text: &str) -> Result<Value, Problem> {
-    let text: String = text.chars().filter(|character| !matches!(character, '\r' | '\n')).collect();
+    let text: String = text
+        .chars()
+        .filter(|character| !matches!(character, '\r' | '\n'))
+        .collect();
     let decoded = BASE64.decode(text.as_bytes());
-    decoded.map(|bytes| Value::from(BASE64.encode(&bytes))).map_err(|error| {
-        // Go sees a foreign character before it sees that the length is wrong.
-        let foreign = text.bytes().position(|byte| !byte.is_ascii_alphanumeric() && !b"+/=".contains(&byte));
-        Problem::Bytes(format!("illegal base64 data at input byte {}", foreign.unwrap_or(error.position)))
-    })
+    decoded
+        .map(|bytes| Value::from(BASE64.encode(&bytes)))
+        .map_err(|error| {
+            // Go sees a foreign character before it sees that the length is wrong.
+            let foreign = text
+                .bytes()
+                .position(|byte| !byte.is_ascii_alphanumeric() && !b"+/=".contains(&byte));
+            Problem::Bytes(format!(
+                "illegal base64 data at input byte {}",
+                foreign.unwrap_or(error.position)
+            ))
+        })
 }
 
 fn time(text: &str, layout: &str, format: &str) -> Result<Value, Problem> {
     // Go wants the separators of RFC 3339 exactly, jiff does not.
     let separators = [(4, '-'), (7, '-'), (10, 'T'), (13, ':'), (16, ':')];
-    let strict = separators.iter().all(|&(at, separator)| text.as_bytes().get(at) == Some(&(separator as u8)));
+    let strict = separators
+        .iter()
+        .all(|&(at, separator)| text.as_bytes().get(at) == Some(&(separator as u8)));
     let parsed = text.parse::<Timestamp>().ok().filter(|_| strict);
-    let parsed =
-        parsed.ok_or_else(|| Problem::Text(format!("parsing time {text:?} as {layout:?}: cannot parse {text:?} as \"2006\"")))?;
+    let parsed = parsed.ok_or_else(|| {
+        Problem::Text(format!(
+            "parsing time {text:?} as {layout:?}: cannot parse {text:?} as \"2006\""
+        ))
+    })?;
     Ok(Value::from(parsed.strftime(format).to_string()))
 }
 
 fn micro_time(text: &str) -> Result<Value, Problem> {
     let layout = "2006-01-02T15:04:05.000000Z07:00";
-    let fraction = text.get(19..26).filter(|fraction| fraction.starts_with('.'));
-    let fraction = fraction.filter(|fraction| fraction[1..].bytes().all(|digit| digit.is_ascii_digit()));
+    let fraction = text
+        .get(19..26)
+        .filter(|fraction| fraction.starts_with('.'));
+    let fraction =
+        fraction.filter(|fraction| fraction[1..].bytes().all(|digit| digit.is_ascii_digit()));
     let exact = fraction.is_some() && !text.as_bytes().get(26).is_some_and(u8::is_ascii_digit);
-    if !exact && text.get(..19).is_some_and(|start| start.parse::<DateTime>().is_ok()) {
+    if !exact
+        && text
+            .get(..19)
+            .is_some_and(|start| start.parse::<DateTime>().is_ok())
+    {
         let rest = &text[19..];
-        return Err(Problem::Text(format!("parsing time {text:?} as {layout:?}: cannot parse {rest:?} as \".000000\"")));
+        return Err(Problem::Text(format!(
+            "parsing time {text:?} as {layout:?}: cannot parse {rest:?} as \".000000\""
+        )));
     }
     time(text, layout, "%Y-%m-%dT%H:%M:%S.%6fZ")
 }
 
 fn quantity(value: &Value) -> Result<Value, Problem> {
-    let text = value.as_str().map_or_else(|| value.to_string(), |text| text.trim().to_owned());
+    let text = value
+        .as_str()
+        .map_or_else(|| value.to_string(), |text| text.trim().to_owned());
     let parsed = text.parse::<Quantity>();
-    parsed.map(|quantity| Value::from(quantity.to_string())).map_err(|_| {
-        let number = text.trim_start_matches(['+', '-']).trim_start_matches(|character: char| character.is_ascii_digit());
-        let rest = number.strip_prefix('.').unwrap_or(number).trim_start_matches(|character: char| character.is_ascii_digit());
-        let suffix = rest.trim_start_matches(|character| "eEinumkKMGTP".contains(character));
-        let digits = suffix.strip_prefix(['+', '-']).unwrap_or(suffix);
-        // With a number in front, and a suffix of known letters, only the suffix is to blame.
-        if rest.len() < text.len() && digits.bytes().all(|byte| byte.is_ascii_digit()) {
-            return Problem::Text("unable to parse quantity's suffix".to_owned());
-        }
-        let pattern = "^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$";
-        Problem::Text(format!("quantities must match the regular expression '{pattern}'"))
-    })
+    parsed
+        .map(|quantity| Value::from(quantity.to_string()))
+        .map_err(|_| {
+            let number = text
+                .trim_start_matches(['+', '-'])
+                .trim_start_matches(|character: char| character.is_ascii_digit());
+            let rest = number
+                .strip_prefix('.')
+                .unwrap_or(number)
+                .trim_start_matches(|character: char| character.is_ascii_digit());
+            let suffix = rest.trim_start_matches(|character| "eEinumkKMGTP".contains(character));
+            let digits = suffix.strip_prefix(['+', '-']).unwrap_or(suffix);
+            // With a number in front, and a suffix of known letters, only the suffix is to blame.
+            if rest.len() < text.len() && digits.bytes().all(|byte| byte.is_ascii_digit()) {
+                return Problem::Text("unable to parse quantity's suffix".to_owned());
+            }
+            let pattern = "^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$";
+            Problem::Text(format!(
+                "quantities must match the regular expression '{pattern}'"
+            ))
+        })
 }

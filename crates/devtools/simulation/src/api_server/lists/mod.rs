@@ -1,7 +1,9 @@
-//! How the fields of a kind merge: its maps by field or as a whole, its lists by keys, as a set or as a whole.
+//! How the fields of a kind merge: its maps by field or as a whole, its lists by keys, as a set or
+//! as a whole.
 //!
-//! The fields come from k8s-openapi or from the schema of a custom kind. k8s-openapi lacks the extensions that say how fields
-//! merge: `tables` adds them, as in `api/openapi-spec/swagger.json` of Kubernetes 1.34.
+//! The fields come from k8s-openapi or from the schema of a custom kind. k8s-openapi lacks the
+//! extensions that say how fields merge: `tables` adds them, as in `api/openapi-spec/swagger.json`
+//! of Kubernetes 1.34.
 
 mod tables;
 
@@ -58,7 +60,8 @@ pub enum Scalar {
 #[allow(clippy::struct_field_names, reason = "as Kubernetes names it")]
 pub struct List {
     pub list_type: ListType,
-    /// The key by which a strategic merge patch merges the list: empty for scalars, `None` where it replaces the list.
+    /// The key by which a strategic merge patch merges the list: empty for scalars, `None` where it
+    /// replaces the list.
     pub patch_key: Option<String>,
     items: usize,
 }
@@ -80,13 +83,18 @@ pub struct Node<'a> {
 }
 
 impl Lists {
-    /// The fields of a kind of Kubernetes. All fields of a kind that is not known merge as those without a schema.
+    /// The fields of a kind of Kubernetes. All fields of a kind that is not known merge as those
+    /// without a schema.
     pub fn of_built_in(group: &str, kind: &str) -> Self {
         let name = format!("{group}/{kind}");
         let root = BUILT_IN.roots.get(&name).copied().unwrap_or(DEDUCED);
         let mut empty = json!({ "metadata": {} });
         known_fields::prune((kind, group), &mut empty);
-        Self { types: Arc::clone(&BUILT_IN.types), root, empty }
+        Self {
+            types: Arc::clone(&BUILT_IN.types),
+            root,
+            empty,
+        }
     }
 
     /// The fields of a custom kind, from the `openAPIV3Schema` of its definition.
@@ -95,16 +103,24 @@ impl Lists {
         let mut root = schema.clone();
         root["x-kubernetes-embedded-resource"] = json!(true);
         let root = builder.add(&root, false);
-        Self { types: Arc::new(builder.types), root, empty: json!({}) }
+        Self {
+            types: Arc::new(builder.types),
+            root,
+            empty: json!({}),
+        }
     }
 
-    /// The fields that Kubernetes writes for an object that has none. Nobody owns them by creating an object.
+    /// The fields that Kubernetes writes for an object that has none. Nobody owns them by creating
+    /// an object.
     pub fn empty_object(&self) -> &Value {
         &self.empty
     }
 
     pub fn root(&self) -> Node<'_> {
-        Node { types: &self.types, id: self.root }
+        Node {
+            types: &self.types,
+            id: self.root,
+        }
     }
 }
 
@@ -122,12 +138,18 @@ impl<'a> Node<'a> {
 
     /// Whether the schema names the field, rather than all fields of a map.
     pub fn declares(self, name: &str) -> bool {
-        self.kind().map.as_ref().is_some_and(|map| map.fields.contains_key(name))
+        self.kind()
+            .map
+            .as_ref()
+            .is_some_and(|map| map.fields.contains_key(name))
     }
 
     /// The type of the items of a list.
     pub fn items(self) -> Option<Self> {
-        Some(Self { id: self.kind().list.as_ref()?.items, ..self })
+        Some(Self {
+            id: self.kind().list.as_ref()?.items,
+            ..self
+        })
     }
 }
 
@@ -144,12 +166,21 @@ struct BuiltIn {
 
 static BUILT_IN: LazyLock<BuiltIn> = LazyLock::new(|| {
     let mut generator = SchemaGenerator::default();
-    let schemas: Vec<(String, Schema)> =
-        built_in_kinds().into_iter().map(|(name, generate)| (name, generate(&mut generator))).collect();
+    let schemas: Vec<(String, Schema)> = built_in_kinds()
+        .into_iter()
+        .map(|(name, generate)| (name, generate(&mut generator)))
+        .collect();
     let definitions = generator.take_definitions(false);
     let mut builder = Builder::new(&definitions);
-    let roots = schemas.iter().map(|(name, schema)| (name.clone(), builder.add(schema.as_value(), false))).collect();
-    BuiltIn { types: Arc::new(builder.types), roots, definitions }
+    let roots = schemas
+        .iter()
+        .map(|(name, schema)| (name.clone(), builder.add(schema.as_value(), false)))
+        .collect();
+    BuiltIn {
+        types: Arc::new(builder.types),
+        roots,
+        definitions,
+    }
 });
 
 /// The rules of `MERGED_LISTS`, by type and field.
@@ -159,7 +190,10 @@ static RULES: LazyLock<BTreeMap<(&str, &str), &str>> = LazyLock::new(|| {
         let mut words = line.split(' ');
         let type_name = words.next().unwrap_or_default();
         for word in words {
-            let (field, rule) = word.split_at(word.find(['[', '{', '~', '!', '+', '^']).unwrap_or(word.len()));
+            let (field, rule) = word.split_at(
+                word.find(['[', '{', '~', '!', '+', '^'])
+                    .unwrap_or(word.len()),
+            );
             rules.insert((type_name, field), rule);
         }
     }
@@ -177,17 +211,32 @@ impl<'a> Builder<'a> {
     fn new(definitions: &'a Fields<String, Value>) -> Self {
         let untyped = |is_atomic: bool, id: usize| Type {
             name: String::new(),
-            map: Some(Map { is_atomic, is_replaced: false, fields: BTreeMap::new(), rest: Some(id) }),
+            map: Some(Map {
+                is_atomic,
+                is_replaced: false,
+                fields: BTreeMap::new(),
+                rest: Some(id),
+            }),
             scalar: Some(Scalar::Any),
-            list: Some(List { list_type: ListType::Atomic, patch_key: None, items: UNTYPED }),
+            list: Some(List {
+                list_type: ListType::Atomic,
+                patch_key: None,
+                items: UNTYPED,
+            }),
         };
-        Self { definitions, types: vec![untyped(false, DEDUCED), untyped(true, UNTYPED)], named: BTreeMap::new() }
+        Self {
+            definitions,
+            types: vec![untyped(false, DEDUCED), untyped(true, UNTYPED)],
+            named: BTreeMap::new(),
+        }
     }
 
     /// Adds the type of a schema, or finds the one that a reference names.
     /// With `preserves`, maps may have fields that they do not declare.
     fn add(&mut self, schema: &Value, preserves: bool) -> usize {
-        let reference = schema["$ref"].as_str().and_then(|path| path.rsplit('/').next());
+        let reference = schema["$ref"]
+            .as_str()
+            .and_then(|path| path.rsplit('/').next());
         if let Some(name) = reference {
             return self.add_named(name);
         }
@@ -217,7 +266,10 @@ impl<'a> Builder<'a> {
 
     fn convert(&mut self, schema: &Value, name: &str, preserves: bool) -> Type {
         let preserves = preserves || schema["x-kubernetes-preserve-unknown-fields"] == true;
-        let of_scalar = |scalar| Type { scalar: Some(scalar), ..Type::default() };
+        let of_scalar = |scalar| Type {
+            scalar: Some(scalar),
+            ..Type::default()
+        };
         let is_text = matches!(schema["format"].as_str(), None | Some("" | "byte"));
         let mut converted = match (name, schema["type"].as_str()) {
             ("api.resource.Quantity", _) => of_scalar(Scalar::Any),
@@ -226,8 +278,14 @@ impl<'a> Builder<'a> {
             (_, Some("string")) => of_scalar(if is_text { Scalar::Text } else { Scalar::Any }),
             (_, Some("boolean")) => of_scalar(Scalar::Boolean),
             (_, Some("integer" | "number")) => of_scalar(Scalar::Number),
-            (_, Some("object")) => Type { map: Some(self.convert_map(schema, name, preserves)), ..Type::default() },
-            (_, Some("array")) => Type { list: Some(self.convert_list(schema, preserves)), ..Type::default() },
+            (_, Some("object")) => Type {
+                map: Some(self.convert_map(schema, name, preserves)),
+                ..Type::default()
+            },
+            (_, Some("array")) => Type {
+                list: Some(self.convert_list(schema, preserves)),
+                ..Type::default()
+            },
             _ => Type {
                 map: Some(self.convert_map(schema, name, preserves)),
                 scalar: Some(Scalar::Any),
@@ -235,7 +293,10 @@ impl<'a> Builder<'a> {
                 name: String::new(),
             },
         };
-        name.rsplit('.').next().unwrap_or_default().clone_into(&mut converted.name);
+        name.rsplit('.')
+            .next()
+            .unwrap_or_default()
+            .clone_into(&mut converted.name);
         converted
     }
 
@@ -245,41 +306,69 @@ impl<'a> Builder<'a> {
         for (field, member) in properties.into_iter().flatten() {
             let id = self.add(member, preserves);
             let rule = RULES.get(&(name, field.as_str()));
-            fields.insert(field.clone(), rule.map_or(id, |rule| self.add_ruled(id, rule)));
+            fields.insert(
+                field.clone(),
+                rule.map_or(id, |rule| self.add_ruled(id, rule)),
+            );
         }
         if schema["x-kubernetes-embedded-resource"] == true {
             let text = self.add(&json!({ "type": "string" }), false);
             let metadata = self.add_named("io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta");
-            fields.extend([("apiVersion", text), ("kind", text), ("metadata", metadata)].map(|(name, id)| (name.to_owned(), id)));
+            fields.extend(
+                [("apiVersion", text), ("kind", text), ("metadata", metadata)]
+                    .map(|(name, id)| (name.to_owned(), id)),
+            );
         }
         let rest = match &schema["additionalProperties"] {
             Value::Bool(allowed) => allowed.then_some(DEDUCED),
-            Value::Null => (preserves || properties.is_none_or(Fields::is_empty)).then_some(DEDUCED),
+            Value::Null => {
+                (preserves || properties.is_none_or(Fields::is_empty)).then_some(DEDUCED)
+            }
             rest => Some(self.add(rest, preserves)),
         };
         let is_atomic = schema["x-kubernetes-map-type"] == "atomic" || ATOMIC_TYPES.contains(&name);
-        Map { is_atomic, is_replaced: false, fields, rest }
+        Map {
+            is_atomic,
+            is_replaced: false,
+            fields,
+            rest,
+        }
     }
 
     fn convert_list(&mut self, schema: &Value, preserves: bool) -> List {
-        let items = schema.get("items").map_or(UNTYPED, |items| self.add(items, preserves));
+        let items = schema
+            .get("items")
+            .map_or(UNTYPED, |items| self.add(items, preserves));
         let default = |key: &str| schema["items"]["properties"][key].get("default").cloned();
-        let keys = schema["x-kubernetes-list-map-keys"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        let keys = schema["x-kubernetes-list-map-keys"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_str);
         let list_type = match schema["x-kubernetes-list-type"].as_str() {
             Some("set") => ListType::Set,
             Some("map") => ListType::Map(keys.map(|key| (key.to_owned(), default(key))).collect()),
             _ => ListType::Atomic,
         };
-        List { list_type, patch_key: None, items }
+        List {
+            list_type,
+            patch_key: None,
+            items,
+        }
     }
 
     /// Adds a type with a rule of `MERGED_LISTS`.
     fn add_ruled(&mut self, id: usize, rule: &str) -> usize {
         let mut ruled = self.types[id].clone();
-        let (list_rule, patch_key) = rule.split_once('~').map_or((rule, None), |(rule, key)| (rule, Some(key.to_owned())));
+        let (list_rule, patch_key) = rule
+            .split_once('~')
+            .map_or((rule, None), |(rule, key)| (rule, Some(key.to_owned())));
         if let Some(list) = &mut ruled.list {
             list.patch_key = patch_key;
-            if let Some(keys) = list_rule.strip_prefix('[').and_then(|rule| rule.strip_suffix(']')) {
+            if let Some(keys) = list_rule
+                .strip_prefix('[')
+                .and_then(|rule| rule.strip_suffix(']'))
+            {
                 list.list_type = ListType::Map(keys.split(',').map(parse_key).collect());
             } else if list_rule == "{}" {
                 list.list_type = ListType::Set;
@@ -299,12 +388,21 @@ fn parse_key(text: &str) -> (String, Option<Value>) {
     let Some((key, default)) = text.split_once('=') else {
         return (text.to_owned(), None);
     };
-    (key.to_owned(), Some(default.parse::<i64>().map_or_else(|_| json!(default), |number| json!(number))))
+    (
+        key.to_owned(),
+        Some(
+            default
+                .parse::<i64>()
+                .map_or_else(|_| json!(default), |number| json!(number)),
+        ),
+    )
 }
 
 /// `core.v1.Pod` for `io.k8s.api.core.v1.Pod`.
 fn short_name(name: &str) -> &str {
-    name.rmatch_indices('.').nth(2).map_or(name, |(dot, _)| &name[dot + 1..])
+    name.rmatch_indices('.')
+        .nth(2)
+        .map_or(name, |(dot, _)| &name[dot + 1..])
 }
 
 #[cfg(test)]
@@ -314,7 +412,11 @@ mod tests {
     /// The place of a field, without the items of lists.
     fn place<'a>(lists: &'a Lists, path: &str) -> Node<'a> {
         path.split('.').fold(lists.root(), |node, name| {
-            let map = if node.kind().map.is_some() { node } else { node.items().unwrap() };
+            let map = if node.kind().map.is_some() {
+                node
+            } else {
+                node.items().unwrap()
+            };
             map.field(name).unwrap()
         })
     }
@@ -325,15 +427,36 @@ mod tests {
 
     #[test]
     fn pod_templates_merge_as_pods_do() {
-        let ports = ListType::Map(vec![("containerPort".into(), Some(json!(0))), ("protocol".into(), Some(json!("TCP")))]);
-        for (group, kind, prefix) in
-            [("", "Pod", ""), ("apps", "Deployment", "spec.template."), ("batch", "Job", "spec.template.")]
-        {
+        let ports = ListType::Map(vec![
+            ("containerPort".into(), Some(json!(0))),
+            ("protocol".into(), Some(json!("TCP"))),
+        ]);
+        for (group, kind, prefix) in [
+            ("", "Pod", ""),
+            ("apps", "Deployment", "spec.template."),
+            ("batch", "Job", "spec.template."),
+        ] {
             let lists = Lists::of_built_in(group, kind);
-            assert_eq!(keys(&lists, &format!("{prefix}spec.containers.ports")), ports);
-            assert_eq!(keys(&lists, &format!("{prefix}spec.tolerations")), ListType::Atomic);
-            assert_eq!(keys(&lists, &format!("{prefix}metadata.finalizers")), ListType::Set);
-            assert!(place(&lists, &format!("{prefix}spec.nodeSelector")).kind().map.as_ref().unwrap().is_atomic);
+            assert_eq!(
+                keys(&lists, &format!("{prefix}spec.containers.ports")),
+                ports
+            );
+            assert_eq!(
+                keys(&lists, &format!("{prefix}spec.tolerations")),
+                ListType::Atomic
+            );
+            assert_eq!(
+                keys(&lists, &format!("{prefix}metadata.finalizers")),
+                ListType::Set
+            );
+            assert!(
+                place(&lists, &format!("{prefix}spec.nodeSelector"))
+                    .kind()
+                    .map
+                    .as_ref()
+                    .unwrap()
+                    .is_atomic
+            );
         }
     }
 
@@ -341,11 +464,17 @@ mod tests {
     #[test]
     fn all_rules_name_fields_that_exist() {
         let fields = |name: &str| {
-            let found = BUILT_IN.definitions.iter().find(|(full, _)| short_name(full) == name);
+            let found = BUILT_IN
+                .definitions
+                .iter()
+                .find(|(full, _)| short_name(full) == name);
             found.map(|(_, schema)| schema["properties"].as_object().unwrap().clone())
         };
         for (name, field) in RULES.keys() {
-            assert!(fields(name).is_some_and(|fields| fields.contains_key(*field)), "{name} {field}");
+            assert!(
+                fields(name).is_some_and(|fields| fields.contains_key(*field)),
+                "{name} {field}"
+            );
         }
         for name in ATOMIC_TYPES {
             assert!(fields(name).is_some(), "{name}");
@@ -357,15 +486,44 @@ mod tests {
         let deployment = Lists::of_built_in("apps", "Deployment");
         let template = json!({ "metadata": {}, "spec": { "containers": null } });
         let spec = json!({ "selector": null, "template": template, "strategy": {} });
-        assert_eq!(deployment.empty_object(), &json!({ "metadata": {}, "spec": spec, "status": {} }));
+        assert_eq!(
+            deployment.empty_object(),
+            &json!({ "metadata": {}, "spec": spec, "status": {} })
+        );
     }
 
     #[test]
     fn a_strategic_patch_merges_lists_by_one_key() {
         let node = Lists::of_built_in("", "Node");
-        assert_eq!(place(&node, "spec.taints").kind().list.as_ref().unwrap().patch_key, None);
-        assert_eq!(place(&node, "status.addresses").kind().list.as_ref().unwrap().patch_key.as_deref(), Some("type"));
-        assert_eq!(place(&node, "metadata.finalizers").kind().list.as_ref().unwrap().patch_key.as_deref(), Some(""));
+        assert_eq!(
+            place(&node, "spec.taints")
+                .kind()
+                .list
+                .as_ref()
+                .unwrap()
+                .patch_key,
+            None
+        );
+        assert_eq!(
+            place(&node, "status.addresses")
+                .kind()
+                .list
+                .as_ref()
+                .unwrap()
+                .patch_key
+                .as_deref(),
+            Some("type")
+        );
+        assert_eq!(
+            place(&node, "metadata.finalizers")
+                .kind()
+                .list
+                .as_ref()
+                .unwrap()
+                .patch_key
+                .as_deref(),
+            Some("")
+        );
     }
 
     #[test]
@@ -384,10 +542,20 @@ mod tests {
                 "free": { "type": "object", "x-kubernetes-preserve-unknown-fields": true },
             } } },
         }));
-        assert_eq!(keys(&lists, "spec.peers"), ListType::Map(vec![("name".into(), None), ("port".into(), Some(json!(7)))]));
+        assert_eq!(
+            keys(&lists, "spec.peers"),
+            ListType::Map(vec![("name".into(), None), ("port".into(), Some(json!(7)))])
+        );
         assert_eq!(keys(&lists, "spec.names"), ListType::Atomic);
         assert_eq!(keys(&lists, "metadata.finalizers"), ListType::Set);
-        assert!(place(&lists, "spec.whole").kind().map.as_ref().unwrap().is_atomic);
+        assert!(
+            place(&lists, "spec.whole")
+                .kind()
+                .map
+                .as_ref()
+                .unwrap()
+                .is_atomic
+        );
         assert!(place(&lists, "spec.free.any.thing").kind().scalar.is_some());
         assert!(place(&lists, "spec").field("other").is_none());
     }

@@ -3,11 +3,13 @@
 use k8s_openapi::{
     Resource,
     api::{
-        admissionregistration::v1 as admission, apps::v1 as apps, authentication::v1 as authentication,
-        authorization::v1 as authorization, batch::v1 as batch, certificates::v1 as certificates,
-        coordination::v1 as coordination, core::v1 as core, discovery::v1 as discovery, events::v1 as events,
-        flowcontrol::v1 as flow_control, networking::v1 as networking, node::v1 as node, policy::v1 as policy, rbac::v1 as rbac,
-        scheduling::v1 as scheduling, storage::v1 as storage,
+        admissionregistration::v1 as admission, apps::v1 as apps,
+        authentication::v1 as authentication, authorization::v1 as authorization,
+        batch::v1 as batch, certificates::v1 as certificates, coordination::v1 as coordination,
+        core::v1 as core, discovery::v1 as discovery, events::v1 as events,
+        flowcontrol::v1 as flow_control, networking::v1 as networking, node::v1 as node,
+        policy::v1 as policy, rbac::v1 as rbac, scheduling::v1 as scheduling,
+        storage::v1 as storage,
     },
     apiextensions_apiserver::pkg::apis::apiextensions::v1 as extensions,
     schemars::{JsonSchema, Schema, SchemaGenerator},
@@ -15,9 +17,9 @@ use k8s_openapi::{
 
 /// A type and its fields that do not merge as their schema says.
 ///
-/// `[keys]` is a list of items with these keys (`=` precedes the value of an item without the key), and `{}` is a set.
-/// `!` and `+` say that a map merges as a whole or by field.
-/// A strategic merge patch merges a list with `~` by the key behind it, and replaces a map with `^`.
+/// `[keys]` is a list of items with these keys (`=` precedes the value of an item without the key),
+/// and `{}` is a set. `!` and `+` say that a map merges as a whole or by field. A strategic merge
+/// patch merges a list with `~` by the key behind it, and replaces a map with `^`.
 pub const MERGED_LISTS: &str = "
 admissionregistration.v1.MutatingWebhook matchConditions[name=]~name
 admissionregistration.v1.MutatingWebhookConfiguration webhooks[name=]~name
@@ -152,5 +154,8 @@ pub fn built_in_kinds() -> Vec<BuiltInKind> {
 pub type BuiltInKind = (String, fn(&mut SchemaGenerator) -> Schema);
 
 fn kind<K: Resource + JsonSchema>() -> BuiltInKind {
-    (format!("{}/{}", K::GROUP, K::KIND), SchemaGenerator::subschema_for::<K>)
+    (
+        format!("{}/{}", K::GROUP, K::KIND),
+        SchemaGenerator::subschema_for::<K>,
+    )
 }

@@ -8,7 +8,9 @@ use super::{Failure, json_type};
 pub fn apply(mut object: Value, patch: &Value) -> Result<Value, Failure> {
     let undecodable = |value: &Value, wanted: &str| {
         let found = json_type(value);
-        Failure::bad_request(format!("error decoding patch: json: cannot unmarshal {found} into Go value of type {wanted}"))
+        Failure::bad_request(format!(
+            "error decoding patch: json: cannot unmarshal {found} into Go value of type {wanted}"
+        ))
     };
     let operations = match patch {
         Value::Array(operations) => operations.as_slice(),
@@ -35,8 +37,13 @@ fn apply_operation(object: &mut Value, operation: &Value) -> Option<()> {
         }
         PatchOperation::Replace(replace) if object.pointer(replace.path.as_str()).is_none() => {
             let parent = replace.path.parent()?;
-            object.pointer(parent.as_str()).filter(|parent| parent.is_object())?;
-            PatchOperation::Add(AddOperation { path: replace.path, value: replace.value })
+            object
+                .pointer(parent.as_str())
+                .filter(|parent| parent.is_object())?;
+            PatchOperation::Add(AddOperation {
+                path: replace.path,
+                value: replace.value,
+            })
         }
         other => other,
     };
@@ -53,10 +60,23 @@ mod tests {
     fn a_json_patch_does_as_the_library_of_kubernetes() {
         let original = json!({ "a": { "b/c": [1, 2, 3] } });
         let list = |patch: Value| apply(original.clone(), &patch).unwrap()["a"]["b/c"].clone();
-        assert_eq!(list(json!([{ "op": "add", "path": "/a/b~1c/-", "value": 4 }])), json!([1, 2, 3, 4]));
-        assert_eq!(list(json!([{ "op": "add", "path": "/a/b~1c/1", "value": 4 }])), json!([1, 4, 2, 3]));
-        assert_eq!(list(json!([{ "op": "move", "from": "/a/b~1c/0", "path": "/a/b~1c/-" }])), json!([2, 3, 1]));
-        let replaced = apply(original, &json!([{ "op": "replace", "path": "/x", "value": 1 }])).unwrap();
+        assert_eq!(
+            list(json!([{ "op": "add", "path": "/a/b~1c/-", "value": 4 }])),
+            json!([1, 2, 3, 4])
+        );
+        assert_eq!(
+            list(json!([{ "op": "add", "path": "/a/b~1c/1", "value": 4 }])),
+            json!([1, 4, 2, 3])
+        );
+        assert_eq!(
+            list(json!([{ "op": "move", "from": "/a/b~1c/0", "path": "/a/b~1c/-" }])),
+            json!([2, 3, 1])
+        );
+        let replaced = apply(
+            original,
+            &json!([{ "op": "replace", "path": "/x", "value": 1 }]),
+        )
+        .unwrap();
         assert_eq!(replaced["x"], 1);
     }
 
@@ -72,7 +92,11 @@ mod tests {
             ("turn", "/a"),
             ("add", "a"),
         ] {
-            assert_eq!(refused(json!([{ "op": op, "path": path, "value": 2 }])), Failure::unfit_patch(), "{op} {path}");
+            assert_eq!(
+                refused(json!([{ "op": op, "path": path, "value": 2 }])),
+                Failure::unfit_patch(),
+                "{op} {path}"
+            );
         }
         let undecodable = "error decoding patch: json: cannot unmarshal object into Go value of type []handlers.jsonPatchOp";
         assert_eq!(refused(json!({})), Failure::bad_request(undecodable));

@@ -24,7 +24,8 @@ fn without_nulls(value: &Value) -> Value {
     match value {
         Value::Object(fields) => {
             let kept = fields.iter().filter(|(_, value)| !value.is_null());
-            kept.map(|(name, value)| (name.clone(), without_nulls(value))).collect()
+            kept.map(|(name, value)| (name.clone(), without_nulls(value)))
+                .collect()
         }
         Value::Array(items) => items.iter().map(without_nulls).collect(),
         other => other.clone(),
@@ -40,7 +41,13 @@ mod tests {
     #[test]
     fn a_merge_patch_removes_what_is_null() {
         let mut target = json!({ "a": { "b": 1, "c": 2 }, "d": [1], "e": "x" });
-        apply(&mut target, &json!({ "a": { "b": null, "n": { "m": null, "k": [{ "z": null }, null] } }, "d": [2], "e": null }));
-        assert_eq!(target, json!({ "a": { "c": 2, "n": { "k": [{}, null] } }, "d": [2] }));
+        apply(
+            &mut target,
+            &json!({ "a": { "b": null, "n": { "m": null, "k": [{ "z": null }, null] } }, "d": [2], "e": null }),
+        );
+        assert_eq!(
+            target,
+            json!({ "a": { "c": 2, "n": { "k": [{}, null] } }, "d": [2] })
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! The patches of an API server: what each makes of an object. `apply` has the fourth kind, server-side apply.
+//! The patches of an API server: what each makes of an object. `apply` has the fourth kind,
+//! server-side apply.
 
 mod json;
 mod merge;
@@ -14,11 +15,17 @@ use super::{
 
 /// The change that a request describes.
 pub fn change_of(request: &Request) -> Result<Value, Failure> {
-    serde_json::from_slice(&request.body).map_err(|error| Failure::bad_request(format!("error decoding patch: {error}")))
+    serde_json::from_slice(&request.body)
+        .map_err(|error| Failure::bad_request(format!("error decoding patch: {error}")))
 }
 
 /// Returns the patched object.
-pub fn patched(kind: Option<PatchType>, lists: &Lists, mut object: Value, change: &Value) -> Result<Value, Failure> {
+pub fn patched(
+    kind: Option<PatchType>,
+    lists: &Lists,
+    mut object: Value,
+    change: &Value,
+) -> Result<Value, Failure> {
     match kind {
         Some(PatchType::Json) => json::apply(object, change),
         Some(PatchType::Strategic) => strategic::apply(lists, object, change),
@@ -38,9 +45,15 @@ pub fn go_text(value: &Value) -> String {
     match value {
         Value::Null => "<nil>".to_owned(),
         Value::String(text) => text.clone(),
-        Value::Array(items) => format!("[{}]", items.iter().map(go_text).collect::<Vec<_>>().join(" ")),
+        Value::Array(items) => format!(
+            "[{}]",
+            items.iter().map(go_text).collect::<Vec<_>>().join(" ")
+        ),
         Value::Object(fields) => {
-            let mut texts: Vec<String> = fields.iter().map(|(name, value)| format!("{name}:{}", go_text(value))).collect();
+            let mut texts: Vec<String> = fields
+                .iter()
+                .map(|(name, value)| format!("{name}:{}", go_text(value)))
+                .collect();
             texts.sort();
             format!("map[{}]", texts.join(" "))
         }

@@ -54,7 +54,9 @@ fn merge_fields(node: Node, fields: &mut Fields, changes: &Fields) -> Result<(),
 }
 
 fn unknown(directive: &str) -> Failure {
-    Failure::internal(format!("the simulated API server does not know this directive of a strategic merge patch: {directive}"))
+    Failure::internal(format!(
+        "the simulated API server does not know this directive of a strategic merge patch: {directive}"
+    ))
 }
 
 fn delete_items(fields: &mut Fields, name: &str, deleted: &Value) {
@@ -65,7 +67,12 @@ fn delete_items(fields: &mut Fields, name: &str, deleted: &Value) {
 
 fn merge_field(node: Node, fields: &mut Fields, name: &str, change: &Value) -> Result<(), Failure> {
     let type_of_field = || {
-        let unknown = || format!("unable to find api field in struct {} for the json field {name:?}", node.kind().name);
+        let unknown = || {
+            format!(
+                "unable to find api field in struct {} for the json field {name:?}",
+                node.kind().name
+            )
+        };
         node.field(name).ok_or_else(|| Failure::internal(unknown()))
     };
     match (fields.get_mut(name), change) {
@@ -88,17 +95,39 @@ fn merge_field(node: Node, fields: &mut Fields, name: &str, change: &Value) -> R
     Ok(())
 }
 
-fn merge_items(list: Node, mut items: Vec<Value>, changes: &[Value]) -> Result<Vec<Value>, Failure> {
-    let Some(key) = list.kind().list.as_ref().and_then(|list| list.patch_key.as_deref()) else {
+fn merge_items(
+    list: Node,
+    mut items: Vec<Value>,
+    changes: &[Value],
+) -> Result<Vec<Value>, Failure> {
+    let Some(key) = list
+        .kind()
+        .list
+        .as_ref()
+        .and_then(|list| list.patch_key.as_deref())
+    else {
         return Ok(changes.to_vec());
     };
     // Lists of scalars have no key, and are sets.
-    let identity = |item: &Value| if key.is_empty() { Some(item.clone()) } else { item.get(key).cloned() };
-    if let Some(without_key) = changes.iter().find(|change| change[DIRECTIVE] != "replace" && identity(change).is_none()) {
+    let identity = |item: &Value| {
+        if key.is_empty() {
+            Some(item.clone())
+        } else {
+            item.get(key).cloned()
+        }
+    };
+    if let Some(without_key) = changes
+        .iter()
+        .find(|change| change[DIRECTIVE] != "replace" && identity(change).is_none())
+    {
         let item = go_text(without_key);
-        return Err(Failure::internal(format!("map: {item} does not contain declared merge key: {key}")));
+        return Err(Failure::internal(format!(
+            "map: {item} does not contain declared merge key: {key}"
+        )));
     }
-    let (directives, changes): (Vec<&Value>, Vec<&Value>) = changes.iter().partition(|change| change.get(DIRECTIVE).is_some());
+    let (directives, changes): (Vec<&Value>, Vec<&Value>) = changes
+        .iter()
+        .partition(|change| change.get(DIRECTIVE).is_some());
     for directive in directives {
         match directive[DIRECTIVE].as_str() {
             Some("delete") => items.retain(|item| identity(item) != identity(directive)),
@@ -108,35 +137,60 @@ fn merge_items(list: Node, mut items: Vec<Value>, changes: &[Value]) -> Result<V
     }
     let mut merged = items.clone();
     for change in &changes {
-        match (merged.iter_mut().find(|item| identity(item) == identity(change)), change) {
-            (Some(Value::Object(fields)), Value::Object(changes)) => merge_fields(list.items().unwrap_or(list), fields, changes)?,
+        match (
+            merged
+                .iter_mut()
+                .find(|item| identity(item) == identity(change)),
+            change,
+        ) {
+            (Some(Value::Object(fields)), Value::Object(changes)) => {
+                merge_fields(list.items().unwrap_or(list), fields, changes)?;
+            }
             (Some(_), _) => {}
             (None, change) => merged.push((*change).clone()),
         }
     }
-    let place_in = |items: &[Value], item: &Value| items.iter().position(|other| identity(other) == identity(item));
-    let place_in_changes = |item: &Value| changes.iter().position(|change| identity(change) == identity(item));
-    Ok(put_in_order(merged, place_in_changes, |item| place_in(&items, item)))
+    let place_in = |items: &[Value], item: &Value| {
+        items
+            .iter()
+            .position(|other| identity(other) == identity(item))
+    };
+    let place_in_changes = |item: &Value| {
+        changes
+            .iter()
+            .position(|change| identity(change) == identity(item))
+    };
+    Ok(put_in_order(merged, place_in_changes, |item| {
+        place_in(&items, item)
+    }))
 }
 
-/// Items of the patch come in its order. The others keep theirs, each before the first item that follows it in the live list.
+/// Items of the patch come in its order. The others keep theirs, each before the first item that
+/// follows it in the live list.
 fn put_in_order(
     merged: Vec<Value>,
     place_in_changes: impl Fn(&Value) -> Option<usize>,
     place_in_live: impl Fn(&Value) -> Option<usize>,
 ) -> Vec<Value> {
-    let (mut named, mut others): (Vec<Value>, Vec<Value>) = merged.into_iter().partition(|item| place_in_changes(item).is_some());
+    let (mut named, mut others): (Vec<Value>, Vec<Value>) = merged
+        .into_iter()
+        .partition(|item| place_in_changes(item).is_some());
     named.sort_by_key(&place_in_changes);
-    others.sort_by(|one, other| match (place_in_live(one), place_in_live(other)) {
-        (Some(one), Some(other)) => one.cmp(&other),
-        _ => Ordering::Equal,
-    });
+    others.sort_by(
+        |one, other| match (place_in_live(one), place_in_live(other)) {
+            (Some(one), Some(other)) => one.cmp(&other),
+            _ => Ordering::Equal,
+        },
+    );
     let mut ordered = Vec::with_capacity(named.len() + others.len());
     let mut others = others.into_iter().peekable();
     for item in named {
         let place = place_in_live(&item);
-        while let Some(other) = others.next_if(|other| place_in_live(other).zip(place).is_some_and(|(other, item)| other < item))
-        {
+        while let Some(other) = others.next_if(|other| {
+            place_in_live(other)
+                .zip(place)
+                .is_some_and(|(other, item)| other < item)
+        }) {
             ordered.push(other);
         }
         ordered.push(item);
@@ -151,7 +205,9 @@ fn as_new(value: &Value) -> Option<Value> {
         Value::Null => None,
         Value::Object(fields) if fields.contains_key(DIRECTIVE) => None,
         Value::Object(fields) => {
-            let kept = fields.iter().filter_map(|(name, value)| Some((name.clone(), as_new(value)?)));
+            let kept = fields
+                .iter()
+                .filter_map(|(name, value)| Some((name.clone(), as_new(value)?)));
             Some(kept.collect())
         }
         Value::Array(items) => Some(items.iter().filter_map(as_new).collect()),
@@ -180,33 +236,62 @@ mod tests {
         let containers = json!([{ "name": "c", "image": "3" }, { "name": "a", "image": "1" }, { "name": "b", "image": "2" }]);
         assert_eq!(patched(&pod, &change)["spec"]["containers"], containers);
         let deletes = json!({ "spec": { "containers": [{ "name": "a", "$patch": "delete" }] } });
-        assert_eq!(patched(&pod, &deletes)["spec"]["containers"], json!([{ "name": "b", "image": "1" }]));
-        let replaces = json!({ "spec": { "containers": [{ "$patch": "replace" }, { "name": "c" }] } });
-        assert_eq!(patched(&pod, &replaces)["spec"]["containers"], json!([{ "name": "c" }]));
+        assert_eq!(
+            patched(&pod, &deletes)["spec"]["containers"],
+            json!([{ "name": "b", "image": "1" }])
+        );
+        let replaces =
+            json!({ "spec": { "containers": [{ "$patch": "replace" }, { "name": "c" }] } });
+        assert_eq!(
+            patched(&pod, &replaces)["spec"]["containers"],
+            json!([{ "name": "c" }])
+        );
     }
 
     #[test]
     fn finalizers_merge_as_a_set() {
         let pod = json!({ "metadata": { "finalizers": ["a", "b"] } });
         let adds = json!({ "metadata": { "finalizers": ["c", "a"] } });
-        assert_eq!(patched(&pod, &adds)["metadata"]["finalizers"], json!(["c", "a", "b"]));
+        assert_eq!(
+            patched(&pod, &adds)["metadata"]["finalizers"],
+            json!(["c", "a", "b"])
+        );
         let deletes = json!({ "metadata": { "$deleteFromPrimitiveList/finalizers": ["a"] } });
-        assert_eq!(patched(&pod, &deletes)["metadata"]["finalizers"], json!(["b"]));
+        assert_eq!(
+            patched(&pod, &deletes)["metadata"]["finalizers"],
+            json!(["b"])
+        );
     }
 
     #[test]
     fn labels_are_replaced_on_demand() {
         let pod = json!({ "metadata": { "labels": { "a": "1", "b": "1" } } });
         let replaces = json!({ "metadata": { "labels": { "$patch": "replace", "c": "1" } } });
-        assert_eq!(patched(&pod, &replaces)["metadata"]["labels"], json!({ "c": "1" }));
+        assert_eq!(
+            patched(&pod, &replaces)["metadata"]["labels"],
+            json!({ "c": "1" })
+        );
     }
 
     #[test]
     fn what_is_not_understood_is_refused() {
         let pod = json!({ "spec": { "containers": [{ "name": "a" }] } });
-        let without_key = refused(&pod, &json!({ "spec": { "containers": [{ "image": "x" }] } }));
-        assert_eq!(without_key, Failure::internal("map: map[image:x] does not contain declared merge key: name"));
-        let ordered = refused(&pod, &json!({ "spec": { "$setElementOrder/containers": [{ "name": "a" }] } }));
-        assert!(ordered.message.ends_with("$setElementOrder/containers"), "{}", ordered.message);
+        let without_key = refused(
+            &pod,
+            &json!({ "spec": { "containers": [{ "image": "x" }] } }),
+        );
+        assert_eq!(
+            without_key,
+            Failure::internal("map: map[image:x] does not contain declared merge key: name")
+        );
+        let ordered = refused(
+            &pod,
+            &json!({ "spec": { "$setElementOrder/containers": [{ "name": "a" }] } }),
+        );
+        assert!(
+            ordered.message.ends_with("$setElementOrder/containers"),
+            "{}",
+            ordered.message
+        );
     }
 }

@@ -16,10 +16,18 @@ impl Cause {
     pub fn new(path: &str, kind: CauseKind, value: Option<&Value>, detail: &str) -> Self {
         let field = if path.is_empty() { "<nil>" } else { path };
         let mut message = kind.title().to_owned();
-        for part in value.map(Value::to_string).into_iter().chain((!detail.is_empty()).then(|| detail.to_owned())) {
+        for part in value
+            .map(Value::to_string)
+            .into_iter()
+            .chain((!detail.is_empty()).then(|| detail.to_owned()))
+        {
             message.push_str(": ");
             message.push_str(&part);
         }
-        Cause { field: field.to_owned(), kind, message }
+        Cause {
+            field: field.to_owned(),
+            kind,
+            message,
+        }
     }
 }

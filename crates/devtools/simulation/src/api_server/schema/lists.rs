@@ -38,18 +38,37 @@ fn check(node: &Node, value: &Value, path: &str, causes: &mut Vec<Cause>) {
 
 /// Names the second one of the items that have the same keys.
 fn check_keys(node: &Node, items: &[Value], path: &str, causes: &mut Vec<Cause>) {
-    if let Some(index) = items.iter().position(|item| !item.is_object() && !item.is_null()) {
+    if let Some(index) = items
+        .iter()
+        .position(|item| !item.is_object() && !item.is_null())
+    {
         let message = "must be an object for an array of list-type map";
-        causes.push(Cause::new(&format!("{path}[{index}]"), CauseKind::Invalid, Some(&items[index]), message));
+        causes.push(Cause::new(
+            &format!("{path}[{index}]"),
+            CauseKind::Invalid,
+            Some(&items[index]),
+            message,
+        ));
         return;
     }
     let keys_of = |item: &Value| -> Map<String, Value> {
-        node.keys.iter().filter_map(|key| Some((key.clone(), item.get(key)?.clone()))).collect()
+        node.keys
+            .iter()
+            .filter_map(|key| Some((key.clone(), item.get(key)?.clone())))
+            .collect()
     };
-    let keys: Vec<Value> = items.iter().map(|item| Value::Object(keys_of(item))).collect();
+    let keys: Vec<Value> = items
+        .iter()
+        .map(|item| Value::Object(keys_of(item)))
+        .collect();
     for (index, own) in keys.iter().enumerate() {
         if keys[..index].iter().filter(|other| *other == own).count() == 1 {
-            causes.push(Cause::new(&format!("{path}[{index}]"), CauseKind::Duplicate, Some(own), ""));
+            causes.push(Cause::new(
+                &format!("{path}[{index}]"),
+                CauseKind::Duplicate,
+                Some(own),
+                "",
+            ));
         }
     }
 }

@@ -11,14 +11,21 @@ pub fn prune(root: &Node, object: &mut Value) -> Vec<String> {
     let mut removed = vec![];
     if let Some(fields) = object.as_object_mut() {
         fields.retain(|name, value| {
-            OF_EVERY_RESOURCE.contains(&name.as_str()) || prune_field(root, name, value, name, &mut removed)
+            OF_EVERY_RESOURCE.contains(&name.as_str())
+                || prune_field(root, name, value, name, &mut removed)
         });
     }
     removed
 }
 
 /// Whether the field stays. If so, it is pruned itself.
-fn prune_field(node: &Node, name: &str, value: &mut Value, path: &str, removed: &mut Vec<String>) -> bool {
+fn prune_field(
+    node: &Node,
+    name: &str,
+    value: &mut Value,
+    path: &str,
+    removed: &mut Vec<String>,
+) -> bool {
     let Some(field) = node.field(name) else {
         if !node.preserves_unknown {
             removed.push(path.to_owned());
@@ -32,7 +39,8 @@ fn prune_field(node: &Node, name: &str, value: &mut Value, path: &str, removed: 
 fn prune_value(node: &Node, value: &mut Value, path: &str, removed: &mut Vec<String>) {
     match value {
         Value::Object(fields) => {
-            fields.retain(|name, value| prune_field(node, name, value, &child(path, name), removed));
+            fields
+                .retain(|name, value| prune_field(node, name, value, &child(path, name), removed));
         }
         Value::Array(items) => {
             if let Some(node) = &node.items {
@@ -49,7 +57,9 @@ fn prune_value(node: &Node, value: &mut Value, path: &str, removed: &mut Vec<Str
 pub fn drop_nulls(node: &Node, value: &mut Value) {
     match value {
         Value::Object(fields) => fields.retain(|name, value| {
-            let Some(field) = node.field(name) else { return true };
+            let Some(field) = node.field(name) else {
+                return true;
+            };
             drop_nulls(field, value);
             !value.is_null() || field.nullable || field.default.is_some()
         }),
@@ -89,7 +99,9 @@ pub fn fill(node: &Node, value: &mut Value) {
 fn add_defaults(node: &Node, fields: &mut Map<String, Value>) {
     for (name, field) in &node.properties {
         if let Some(default) = &field.default
-            && fields.get(name).is_none_or(|value| value.is_null() && !field.nullable)
+            && fields
+                .get(name)
+                .is_none_or(|value| value.is_null() && !field.nullable)
         {
             fields.insert(name.clone(), default.clone());
         }

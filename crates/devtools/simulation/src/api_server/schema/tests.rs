@@ -35,14 +35,20 @@ fn all_rules_and_patterns_of_our_kinds_compile() {
         let rules = rules(&schema.root);
         assert!(rules.iter().all(|rule| rule.compiles()));
         count += rules.len();
-        assert!(patterns(&schema.root).iter().all(|pattern| pattern.regex.is_some() && means_the_same_in_go(&pattern.text)));
+        assert!(
+            patterns(&schema.root)
+                .iter()
+                .all(|pattern| pattern.regex.is_some() && means_the_same_in_go(&pattern.text))
+        );
     }
     assert!(count > 40, "{count} rules");
 }
 
 /// Apart from `\s`, which `Pattern::new` translates.
 fn means_the_same_in_go(pattern: &str) -> bool {
-    let differs = ["\\d", "\\D", "\\S", "\\w", "\\W", "\\b", "[[", "&&", "~~", "--"];
+    let differs = [
+        "\\d", "\\D", "\\S", "\\w", "\\W", "\\b", "[[", "&&", "~~", "--",
+    ];
     !differs.iter().any(|text| pattern.contains(text))
 }
 
@@ -60,17 +66,30 @@ fn check_features(schema: &Value) {
                          x-kubernetes-int-or-string x-kubernetes-list-map-keys x-kubernetes-list-type \
                          x-kubernetes-preserve-unknown-fields x-kubernetes-validations";
     for (feature, value) in schema.as_object().unwrap() {
-        assert!(KNOWN.split_whitespace().any(|known| known == feature), "{feature}");
+        assert!(
+            KNOWN.split_whitespace().any(|known| known == feature),
+            "{feature}"
+        );
         match feature.as_str() {
             "properties" => value.as_object().unwrap().values().for_each(check_features),
             "items" | "additionalProperties" => check_features(value),
             "type" => assert!(TYPES.iter().any(|known| value == known), "{value}"),
             // kube-apiserver checks no format of numbers.
-            "format" => assert!(value == "date-time" || schema["type"] == "integer", "{value}"),
+            "format" => assert!(
+                value == "date-time" || schema["type"] == "integer",
+                "{value}"
+            ),
             "x-kubernetes-list-type" => assert_eq!(value, "map"),
             "x-kubernetes-validations" => {
-                let mut fields = value.as_array().unwrap().iter().flat_map(|rule| rule.as_object().unwrap().keys());
-                assert!(fields.all(|field| field == "rule" || field == "message"), "{value}");
+                let mut fields = value
+                    .as_array()
+                    .unwrap()
+                    .iter()
+                    .flat_map(|rule| rule.as_object().unwrap().keys());
+                assert!(
+                    fields.all(|field| field == "rule" || field == "message"),
+                    "{value}"
+                );
             }
             _ => {}
         }
@@ -78,7 +97,10 @@ fn check_features(schema: &Value) {
 }
 
 fn patterns(node: &Node) -> Vec<&Pattern> {
-    node.pattern.iter().chain(node.parts().flat_map(patterns)).collect()
+    node.pattern
+        .iter()
+        .chain(node.parts().flat_map(patterns))
+        .collect()
 }
 
 #[test]
@@ -92,7 +114,14 @@ fn a_policy_loses_unknown_fields_and_gets_defaults() {
         },
     });
     let removed = schema.prune(&mut policy);
-    assert_eq!(removed, ["other", "spec.peers.selector.matchExpressions[0].x", "spec.provide.a"]);
+    assert_eq!(
+        removed,
+        [
+            "other",
+            "spec.peers.selector.matchExpressions[0].x",
+            "spec.provide.a"
+        ]
+    );
     assert_eq!(policy["metadata"], json!({"name": "a", "unknown": 1}));
     assert!(policy["spec"]["peers"].get("clusterIDs").is_none());
     schema.set_defaults(&mut policy);
@@ -129,7 +158,10 @@ fn unknown_fields_stay_where_they_may() {
     let schema = schema("virtualkubelet.liqo.io_shadowpods");
     let mut pod = json!({"status": {"pod": {"phase": "Running", "a": [{"b": null}]}, "x": 1}});
     assert_eq!(schema.prune(&mut pod), ["status.x"]);
-    assert_eq!(pod, json!({"status": {"pod": {"phase": "Running", "a": [{"b": null}]}}}));
+    assert_eq!(
+        pod,
+        json!({"status": {"pod": {"phase": "Running", "a": [{"b": null}]}}})
+    );
 }
 
 fn shadow_pod(phase: &str) -> Value {
@@ -142,12 +174,19 @@ fn shadow_pod(phase: &str) -> Value {
 #[test]
 fn a_terminal_phase_never_changes() {
     let schema = schema("virtualkubelet.liqo.io_shadowpods");
-    let (pending, failed, lost) = (shadow_pod("Pending"), shadow_pod("Failed"), shadow_pod("Lost"));
+    let (pending, failed, lost) = (
+        shadow_pod("Pending"),
+        shadow_pod("Failed"),
+        shadow_pod("Lost"),
+    );
     let judge = |new, old| texts(&schema.validate_status(new, old));
     assert_eq!(schema.validate(&failed, None), []);
     assert!(judge(&failed, &pending).is_empty());
     assert!(judge(&failed, &failed).is_empty());
-    assert_eq!(judge(&lost, &failed), ["<nil>: Invalid value: \"object\": a terminal phase never changes"]);
+    assert_eq!(
+        judge(&lost, &failed),
+        ["<nil>: Invalid value: \"object\": a terminal phase never changes"]
+    );
     let mut other = pending.clone();
     other["spec"]["pool"] = json!("other");
     let refused = "spec.pool: Invalid value: \"string\": the pool of a shadow pod does not change";
@@ -166,8 +205,11 @@ fn what_is_refused_is_said_as_kube_apiserver_says_it() {
         "provide": {"contract": {"meteringPeriodSeconds": 61}, "granularity": {"by": "NodeLabel"}},
     }});
     schema.set_defaults(&mut policy);
-    let quantity = r"^\+?([0-9]+(\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]{1,18})?$";
-    let pods = format!("Invalid value: \"x\": spec.consume.maxResources.pods in body should match '{quantity}'");
+    let quantity =
+        r"^\+?([0-9]+(\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]{1,18})?$";
+    let pods = format!(
+        "Invalid value: \"x\": spec.consume.maxResources.pods in body should match '{quantity}'"
+    );
     let expected = [
         "spec.consume.budget.currency: Required value",
         "spec.consume.maxHops: Invalid value: 9: spec.consume.maxHops in body should be less than or equal to 8",
@@ -188,10 +230,16 @@ fn what_is_refused_is_said_as_kube_apiserver_says_it() {
     let causes = schema.validate(&policy, None);
     assert_eq!(texts(&causes), expected);
     let reasons: Vec<_> = causes.iter().map(|cause| cause.kind.reason()).collect();
-    assert_eq!(reasons[..3], ["FieldValueRequired", "FieldValueInvalid", "FieldValueTypeInvalid"]);
+    assert_eq!(
+        reasons[..3],
+        [
+            "FieldValueRequired",
+            "FieldValueInvalid",
+            "FieldValueTypeInvalid"
+        ]
+    );
     policy["spec"] = json!({"provide": {"granularity": {"by": "NodeLabel"}}});
-    let refused =
-        "spec.provide.granularity: Invalid value: \"object\": granularity by NodeLabel needs a label, and no other does";
+    let refused = "spec.provide.granularity: Invalid value: \"object\": granularity by NodeLabel needs a label, and no other does";
     assert_eq!(texts(&schema.validate(&policy, None)), [refused]);
     policy["spec"] = json!({"provide": {"granularity": {"by": "Node", "peersMayChoose": true}}});
     assert!(texts(&schema.validate(&policy, None))[0].contains("leaves nothing to choose"));
@@ -219,8 +267,7 @@ fn what_an_update_does_not_change_is_not_refused() {
 fn lists_have_no_duplicates() {
     let schema = schema("discovery.liqo.io_resourcerequests");
     let now = "2026-01-02T03:04:05Z";
-    let condition =
-        |status: &str| json!({"type": "Answered", "status": status, "reason": "A", "message": "", "lastTransitionTime": now});
+    let condition = |status: &str| json!({"type": "Answered", "status": status, "reason": "A", "message": "", "lastTransitionTime": now});
     let request = |conditions: &[Value]| json!({"metadata": {"name": "a"}, "spec": {}, "status": {"conditions": conditions}});
     let twice = request(&[condition("True"), condition("False")]);
     let duplicate = "status.conditions[1]: Duplicate value: {\"type\":\"Answered\"}";
@@ -228,28 +275,34 @@ fn lists_have_no_duplicates() {
     assert_eq!(schema.validate(&twice, Some(&twice)), []);
     let judge = |object: &Value, old: &Value| texts(&schema.validate_status(object, old));
     assert_eq!(judge(&twice, &request(&[])), [duplicate]);
-    let wrong =
-        request(&[json!({"type": "Answered", "status": "Maybe", "lastTransitionTime": "now", "observedGeneration": 1.5})]);
+    let wrong = request(&[
+        json!({"type": "Answered", "status": "Maybe", "lastTransitionTime": "now", "observedGeneration": 1.5}),
+    ]);
     let causes = judge(&wrong, &request(&[]));
     let time = "status.conditions[0].lastTransitionTime: Invalid value: \"now\": \
                 conditions[0].lastTransitionTime in body must be of type date-time: \"now\"";
     assert!(causes.contains(&time.to_owned()), "{causes:?}");
     // An item with the same key is the same item, wherever it is.
     let more = request(&[condition("True"), json!({"type": "B"})]);
-    assert_eq!(judge(&request(&[json!({"type": "B"}), condition("True")]), &more), Vec::<String>::new());
+    assert_eq!(
+        judge(&request(&[json!({"type": "B"}), condition("True")]), &more),
+        Vec::<String>::new()
+    );
 }
 
 #[test]
 fn rules_hold_in_items_and_in_maps() {
     let value = json!({"type": "string", "x-kubernetes-validations": [{"rule": "self == oldSelf", "message": "stays"}]});
-    let schema = Schema::new(&json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {
-        "list": {"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"], "items": {
-            "type": "object", "properties": {"name": {"type": "string"}, "value": value},
-        }},
-        "map": {"type": "object", "additionalProperties": {
-            "type": "string", "x-kubernetes-validations": [{"rule": "self != 'bad'"}],
-        }},
-    }}}}));
+    let schema = Schema::new(
+        &json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {
+            "list": {"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"], "items": {
+                "type": "object", "properties": {"name": {"type": "string"}, "value": value},
+            }},
+            "map": {"type": "object", "additionalProperties": {
+                "type": "string", "x-kubernetes-validations": [{"rule": "self != 'bad'"}],
+            }},
+        }}}}),
+    );
     let judge = |spec: Value, old: Option<Value>| {
         let object = |spec| json!({"metadata": {"name": "a"}, "spec": spec});
         texts(&schema.validate(&object(spec), old.map(object).as_ref()))

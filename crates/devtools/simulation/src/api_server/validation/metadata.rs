@@ -27,7 +27,10 @@ pub fn check(causes: &mut Causes, object: &Value, name: NameRule) {
         causes.check_name("metadata.finalizers", finalizer, QUALIFIED);
     }
     if finalizers.contains(&"orphan") && finalizers.contains(&"foregroundDeletion") {
-        causes.invalid("metadata.finalizers", "orphan and foregroundDeletion exclude each other");
+        causes.invalid(
+            "metadata.finalizers",
+            "orphan and foregroundDeletion exclude each other",
+        );
     }
 }
 
@@ -35,26 +38,52 @@ pub fn check_update(causes: &mut Causes, old: &Value, new: &Value) {
     check(causes, new, PATH_SEGMENT);
     let (old, new) = (&old["metadata"], &new["metadata"]);
     let known = items(&old["finalizers"]);
-    if !old["deletionTimestamp"].is_null() && items(&new["finalizers"]).iter().any(|finalizer| !known.contains(finalizer)) {
-        causes.forbidden("metadata.finalizers", "an object that is being deleted gets no new finalizers");
+    if !old["deletionTimestamp"].is_null()
+        && items(&new["finalizers"])
+            .iter()
+            .any(|finalizer| !known.contains(finalizer))
+    {
+        causes.forbidden(
+            "metadata.finalizers",
+            "an object that is being deleted gets no new finalizers",
+        );
     }
     if text(&new["resourceVersion"]).is_empty() {
-        causes.invalid("metadata.resourceVersion", "must be specified for an update");
+        causes.invalid(
+            "metadata.resourceVersion",
+            "must be specified for an update",
+        );
     }
     let generation = |metadata: &Value| metadata["generation"].as_i64().unwrap_or(0);
     if generation(new) < generation(old) {
         causes.invalid("metadata.generation", "must not be decremented");
     }
-    for field in ["name", "namespace", "uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"] {
+    for field in [
+        "name",
+        "namespace",
+        "uid",
+        "creationTimestamp",
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+    ] {
         causes.refuse_change(&format!("metadata.{field}"), &old[field], &new[field]);
     }
 }
 
 /// A finalizer without a domain must be one of Kubernetes.
 pub fn known_finalizers(causes: &mut Causes, object: &Value) {
-    for (index, finalizer) in items(&object["metadata"]["finalizers"]).iter().map(text).enumerate() {
-        if !finalizer.contains('/') && !["kubernetes", "orphan", "foregroundDeletion"].contains(&finalizer) {
-            causes.invalid(format!("metadata.finalizers[{index}]"), "must have a domain");
+    for (index, finalizer) in items(&object["metadata"]["finalizers"])
+        .iter()
+        .map(text)
+        .enumerate()
+    {
+        if !finalizer.contains('/')
+            && !["kubernetes", "orphan", "foregroundDeletion"].contains(&finalizer)
+        {
+            causes.invalid(
+                format!("metadata.finalizers[{index}]"),
+                "must have a domain",
+            );
         }
     }
 }
@@ -70,7 +99,11 @@ pub fn annotations(causes: &mut Causes, path: &str, annotations: &Value) {
     for (key, _) in entries(annotations) {
         causes.check_name(path, key, ANNOTATION);
     }
-    if entries(annotations).map(|(key, value)| key.len() + text(value).len()).sum::<usize>() > MAX_ANNOTATIONS {
+    if entries(annotations)
+        .map(|(key, value)| key.len() + text(value).len())
+        .sum::<usize>()
+        > MAX_ANNOTATIONS
+    {
         causes.add(CauseKind::TooLong, path, "");
     }
 }
@@ -79,14 +112,22 @@ fn owners(causes: &mut Causes, metadata: &Value) {
     let path = "metadata.ownerReferences";
     let owners = items(&metadata["ownerReferences"]);
     for owner in owners {
-        for field in ["apiVersion", "kind", "name", "uid"].into_iter().filter(|field| text(&owner[*field]).is_empty()) {
+        for field in ["apiVersion", "kind", "name", "uid"]
+            .into_iter()
+            .filter(|field| text(&owner[*field]).is_empty())
+        {
             causes.invalid(format!("{path}.{field}"), "must not be empty");
         }
         if owner["apiVersion"] == "v1" && owner["kind"] == "Event" {
             causes.invalid(path, "an Event owns nothing");
         }
     }
-    if owners.iter().filter(|owner| owner["controller"] == true).count() > 1 {
+    if owners
+        .iter()
+        .filter(|owner| owner["controller"] == true)
+        .count()
+        > 1
+    {
         causes.invalid(path, "only one owner can be the controller");
     }
 }

@@ -1,7 +1,8 @@
 //! What an API server refuses.
 //!
-//! These are the checks that clients of ours can fail: names and labels, what is missing, what must not change. A real API server
-//! has many more. Refusals have its causes (reason and field), with messages of our own, in any order.
+//! These are the checks that clients of ours can fail: names and labels, what is missing, what must
+//! not change. A real API server has many more. Refusals have its causes (reason and field), with
+//! messages of our own, in any order.
 
 mod fields;
 mod metadata;
@@ -26,7 +27,15 @@ const IMMUTABLE: &[(&str, &[&str])] = &[
     ("DaemonSet", &["spec.selector"]),
     ("Deployment", &["spec.selector"]),
     ("EndpointSlice", &["addressType"]),
-    ("Job", &["spec.selector", "spec.completionMode", "spec.podFailurePolicy", "spec.successPolicy"]),
+    (
+        "Job",
+        &[
+            "spec.selector",
+            "spec.completionMode",
+            "spec.podFailurePolicy",
+            "spec.successPolicy",
+        ],
+    ),
     ("ReplicaSet", &["spec.selector"]),
     ("RoleBinding", &["roleRef"]),
     ("RuntimeClass", &["handler"]),
@@ -71,7 +80,8 @@ fn name_rule(kind: &str, object: &Value) -> NameRule {
     }
 }
 
-/// Whether finalizers without a domain must be those of Kubernetes: kinds of later groups are checked less.
+/// Whether finalizers without a domain must be those of Kubernetes: kinds of later groups are
+/// checked less.
 fn knows_finalizers(kind: &str, object: &Value) -> bool {
     match kind {
         "" | "Lease" | "PodDisruptionBudget" => false,
@@ -100,7 +110,11 @@ pub fn validate_create(kind: &str, object: &Value) -> Vec<Cause> {
 pub fn validate_update(kind: &str, old: &Value, new: &Value) -> Vec<Cause> {
     let mut causes = metadata_of_update(kind, old, new);
     check(&mut causes, kind, new);
-    for path in IMMUTABLE.iter().filter(|(of, _)| *of == kind).flat_map(|(_, paths)| *paths) {
+    for path in IMMUTABLE
+        .iter()
+        .filter(|(of, _)| *of == kind)
+        .flat_map(|(_, paths)| *paths)
+    {
         causes.refuse_change(path, at(old, path), at(new, path));
     }
     match kind {
@@ -124,10 +138,16 @@ pub fn validate_subresource(kind: &str, subresource: &str, old: &Value, new: &Va
     let mut causes = metadata_of_update(kind, old, new);
     match (kind, subresource) {
         ("Pod", "ephemeralcontainers") => pods::check_spec(&mut causes, "spec", &new["spec"]),
-        ("Pod", _) => causes.refuse_change("status.qosClass", &old["status"]["qosClass"], &new["status"]["qosClass"]),
+        ("Pod", _) => causes.refuse_change(
+            "status.qosClass",
+            &old["status"]["qosClass"],
+            &new["status"]["qosClass"],
+        ),
         ("Node", _) => check_node_update(&mut causes, &old["spec"], &new["spec"]),
         ("Service", _) => services::check_status(&mut causes, new),
-        ("CertificateSigningRequest", _) => check_conditions_of_request(&mut causes, subresource, old, new),
+        ("CertificateSigningRequest", _) => {
+            check_conditions_of_request(&mut causes, subresource, old, new);
+        }
         _ => {}
     }
     causes.into_vec()
@@ -147,7 +167,9 @@ fn check(causes: &mut Causes, kind: &str, object: &Value) {
     match kind {
         "ConfigMap" | "Secret" => check_data(causes, object),
         "Service" => services::check(causes, &object["spec"]),
-        "Deployment" | "ReplicaSet" | "DaemonSet" | "StatefulSet" => workloads::check(causes, &object["spec"]),
+        "Deployment" | "ReplicaSet" | "DaemonSet" | "StatefulSet" => {
+            workloads::check(causes, &object["spec"]);
+        }
         "Job" => workloads::check_job(causes, object),
         "PodDisruptionBudget" => check_budget(causes, &object["spec"]),
         "RoleBinding" => check_role_ref(causes, &object["roleRef"], &["Role", "ClusterRole"]),
@@ -163,7 +185,10 @@ fn check_data(causes: &mut Causes, object: &Value) {
         }
     }
     if object["type"] == "kubernetes.io/tls" {
-        for key in ["tls.crt", "tls.key"].into_iter().filter(|key| object["data"][*key].is_null()) {
+        for key in ["tls.crt", "tls.key"]
+            .into_iter()
+            .filter(|key| object["data"][*key].is_null())
+        {
             causes.required(format!("data[{key}]"));
         }
     }
@@ -173,14 +198,21 @@ fn check_immutable_data(causes: &mut Causes, old: &Value, new: &Value) {
     if old["immutable"] != true {
         return;
     }
-    for field in ["immutable", "data", "binaryData"].into_iter().filter(|field| old[*field] != new[*field]) {
+    for field in ["immutable", "data", "binaryData"]
+        .into_iter()
+        .filter(|field| old[*field] != new[*field])
+    {
         causes.forbidden(field, "field is immutable when `immutable` is set");
     }
 }
 
 fn check_role_ref(causes: &mut Causes, role: &Value, kinds: &[&str]) {
     if !kinds.contains(&text(&role["kind"])) {
-        causes.add(CauseKind::NotSupported, "roleRef.kind", &format!("must be one of {}", kinds.join(", ")));
+        causes.add(
+            CauseKind::NotSupported,
+            "roleRef.kind",
+            &format!("must be one of {}", kinds.join(", ")),
+        );
     }
     if text(&role["name"]).is_empty() {
         causes.required("roleRef.name");
@@ -192,33 +224,49 @@ fn check_budget(causes: &mut Causes, spec: &Value) {
     if !spec["minAvailable"].is_null() && !spec["maxUnavailable"].is_null() {
         causes.invalid("spec", "minAvailable and maxUnavailable cannot be both set");
     }
-    metadata::labels(causes, "spec.selector.matchLabels", &spec["selector"]["matchLabels"]);
+    metadata::labels(
+        causes,
+        "spec.selector.matchLabels",
+        &spec["selector"]["matchLabels"],
+    );
 }
 
 /// A slice has addresses of one family.
 fn check_slice(causes: &mut Causes, slice: &Value) {
-    let is_right = |address: &Value| match (text(&slice["addressType"]), text(address).parse::<IpAddr>()) {
-        ("IPv4", Ok(address)) => address.is_ipv4(),
-        ("IPv6", Ok(address)) => address.is_ipv6(),
-        ("FQDN", _) => true,
-        _ => false,
-    };
+    let is_right =
+        |address: &Value| match (text(&slice["addressType"]), text(address).parse::<IpAddr>()) {
+            ("IPv4", Ok(address)) => address.is_ipv4(),
+            ("IPv6", Ok(address)) => address.is_ipv6(),
+            ("FQDN", _) => true,
+            _ => false,
+        };
     for (index, endpoint) in items(&slice["endpoints"]).iter().enumerate() {
         if !items(&endpoint["addresses"]).iter().all(is_right) {
-            causes.invalid(format!("endpoints[{index}].addresses"), "must be addresses of the slice's type");
+            causes.invalid(
+                format!("endpoints[{index}].addresses"),
+                "must be addresses of the slice's type",
+            );
         }
     }
 }
 
 fn check_node_update(causes: &mut Causes, old: &Value, new: &Value) {
-    for field in ["podCIDRs", "providerID"].into_iter().filter(|field| !old[*field].is_null() && old[*field] != new[*field]) {
+    for field in ["podCIDRs", "providerID"]
+        .into_iter()
+        .filter(|field| !old[*field].is_null() && old[*field] != new[*field])
+    {
         causes.forbidden(format!("spec.{field}"), "may not change once set");
     }
 }
 
-/// An event is in the namespace of its object. Those of cluster-scoped objects have places of their own.
+/// An event is in the namespace of its object. Those of cluster-scoped objects have places of their
+/// own.
 fn check_place_of_event(causes: &mut Causes, event: &Value) {
-    let object = if is_new_event(event) { &event["regarding"] } else { &event["involvedObject"] };
+    let object = if is_new_event(event) {
+        &event["regarding"]
+    } else {
+        &event["involvedObject"]
+    };
     let namespace = text(&event["metadata"]["namespace"]);
     let agrees = match (text(&object["namespace"]), event["eventTime"].is_null()) {
         ("", true) => namespace == "default",
@@ -243,13 +291,18 @@ fn check_event_update(causes: &mut Causes, old: &Value, new: &Value) {
 /// Only the approval of a request for a certificate changes whether it is approved.
 fn check_conditions_of_request(causes: &mut Causes, subresource: &str, old: &Value, new: &Value) {
     let of_kind = |object: &Value, kind: &str| -> Vec<Value> {
-        items(&object["status"]["conditions"]).iter().filter(|condition| condition["type"] == kind).cloned().collect()
+        items(&object["status"]["conditions"])
+            .iter()
+            .filter(|condition| condition["type"] == kind)
+            .cloned()
+            .collect()
     };
     let path = "status.conditions";
     for kind in ["Approved", "Denied", "Failed"] {
         let (before, after) = (of_kind(old, kind), of_kind(new, kind));
         let is_added = after.len() > before.len() || after.len() == before.len() && after != before;
-        if after.len() < before.len() || (kind != "Failed" && subresource != "approval" && is_added) {
+        if after.len() < before.len() || (kind != "Failed" && subresource != "approval" && is_added)
+        {
             causes.forbidden(path, &format!("the condition {kind} may not change"));
         }
     }

@@ -14,26 +14,59 @@ impl NameRule {
     }
 }
 
-pub const SUBDOMAIN: NameRule = NameRule { is_valid: is_subdomain, max_len: 253, text: "must be a lowercase DNS subdomain" };
-pub const LABEL: NameRule = NameRule { is_valid: is_label, max_len: 63, text: "must be a lowercase DNS label" };
-pub const SERVICE: NameRule =
-    NameRule { is_valid: is_service, max_len: 63, text: "must be a lowercase DNS label that begins with a letter" };
+pub const SUBDOMAIN: NameRule = NameRule {
+    is_valid: is_subdomain,
+    max_len: 253,
+    text: "must be a lowercase DNS subdomain",
+};
+pub const LABEL: NameRule = NameRule {
+    is_valid: is_label,
+    max_len: 63,
+    text: "must be a lowercase DNS label",
+};
+pub const SERVICE: NameRule = NameRule {
+    is_valid: is_service,
+    max_len: 63,
+    text: "must be a lowercase DNS label that begins with a letter",
+};
 /// A name in the path of a request.
-pub const PATH_SEGMENT: NameRule =
-    NameRule { is_valid: is_path_segment, max_len: usize::MAX, text: "must be one step of a path" };
+pub const PATH_SEGMENT: NameRule = NameRule {
+    is_valid: is_path_segment,
+    max_len: usize::MAX,
+    text: "must be one step of a path",
+};
 /// The key of a label, or the name of a finalizer.
-pub const QUALIFIED: NameRule =
-    NameRule { is_valid: is_qualified, max_len: usize::MAX, text: "must be a name, with an optional domain before it" };
-pub const ANNOTATION: NameRule = NameRule { is_valid: |key| is_qualified(&key.to_lowercase()), ..QUALIFIED };
-pub const LABEL_VALUE: NameRule =
-    NameRule { is_valid: |value| value.is_empty() || is_word(value), max_len: 63, text: "must be empty or the value of a label" };
+pub const QUALIFIED: NameRule = NameRule {
+    is_valid: is_qualified,
+    max_len: usize::MAX,
+    text: "must be a name, with an optional domain before it",
+};
+pub const ANNOTATION: NameRule = NameRule {
+    is_valid: |key| is_qualified(&key.to_lowercase()),
+    ..QUALIFIED
+};
+pub const LABEL_VALUE: NameRule = NameRule {
+    is_valid: |value| value.is_empty() || is_word(value),
+    max_len: 63,
+    text: "must be empty or the value of a label",
+};
 /// A key of a config map or secret.
-pub const CONFIG_KEY: NameRule = NameRule { is_valid: is_config_key, max_len: 253, text: "must be a valid key" };
+pub const CONFIG_KEY: NameRule = NameRule {
+    is_valid: is_config_key,
+    max_len: 253,
+    text: "must be a valid key",
+};
 
 /// Whether a text has only these characters, and begins and ends with those.
-fn is_shaped(text: &str, inside: fn(u8) -> bool, first: fn(u8) -> bool, last: fn(u8) -> bool) -> bool {
+fn is_shaped(
+    text: &str,
+    inside: fn(u8) -> bool,
+    first: fn(u8) -> bool,
+    last: fn(u8) -> bool,
+) -> bool {
     let bytes = text.as_bytes();
-    let ends = bytes.first().is_some_and(|byte| first(*byte)) && bytes.last().is_some_and(|byte| last(*byte));
+    let ends = bytes.first().is_some_and(|byte| first(*byte))
+        && bytes.last().is_some_and(|byte| last(*byte));
     ends && bytes.iter().all(|byte| inside(*byte))
 }
 
@@ -58,7 +91,12 @@ fn is_label(name: &str) -> bool {
 }
 
 fn is_service(name: &str) -> bool {
-    is_shaped(name, is_lower_or_dash, |byte| byte.is_ascii_lowercase(), is_lower)
+    is_shaped(
+        name,
+        is_lower_or_dash,
+        |byte| byte.is_ascii_lowercase(),
+        is_lower,
+    )
 }
 
 fn is_subdomain(name: &str) -> bool {
@@ -70,7 +108,9 @@ fn is_word(name: &str) -> bool {
 }
 
 fn is_qualified(name: &str) -> bool {
-    let (domain, name) = name.split_once('/').map_or((None, name), |(domain, name)| (Some(domain), name));
+    let (domain, name) = name
+        .split_once('/')
+        .map_or((None, name), |(domain, name)| (Some(domain), name));
     domain.is_none_or(|domain| SUBDOMAIN.fits(domain)) && name.len() <= 63 && is_word(name)
 }
 

@@ -14,7 +14,10 @@ pub fn check_new(causes: &mut Causes, pod: &Value) {
     let spec = &pod["spec"];
     check_pod_spec(causes, spec);
     if !text(&spec["nodeName"]).is_empty() && !items(&spec["schedulingGates"]).is_empty() {
-        causes.forbidden("spec.nodeName", "cannot be set until all schedulingGates have been cleared");
+        causes.forbidden(
+            "spec.nodeName",
+            "cannot be set until all schedulingGates have been cleared",
+        );
     }
 }
 
@@ -23,18 +26,38 @@ fn check_pod_spec(causes: &mut Causes, spec: &Value) {
     if !text(&spec["serviceAccountName"]).is_empty() {
         return;
     }
-    for (volume, sources) in items(&spec["volumes"]).iter().map(|volume| items(&volume["projected"]["sources"])).enumerate() {
-        for (source, _) in sources.iter().enumerate().filter(|(_, source)| !source["serviceAccountToken"].is_null()) {
-            let path = format!("spec.volumes[{volume}].projected.sources[{source}].serviceAccountToken");
-            causes.forbidden(path, "must not be specified when serviceAccountName is not set");
+    for (volume, sources) in items(&spec["volumes"])
+        .iter()
+        .map(|volume| items(&volume["projected"]["sources"]))
+        .enumerate()
+    {
+        for (source, _) in sources
+            .iter()
+            .enumerate()
+            .filter(|(_, source)| !source["serviceAccountToken"].is_null())
+        {
+            let path =
+                format!("spec.volumes[{volume}].projected.sources[{source}].serviceAccountToken");
+            causes.forbidden(
+                path,
+                "must not be specified when serviceAccountName is not set",
+            );
         }
     }
 }
 
 /// The template in a workload.
 pub fn check_template(causes: &mut Causes, template: &Value) {
-    labels(causes, "spec.template.labels", &template["metadata"]["labels"]);
-    annotations(causes, "spec.template.annotations", &template["metadata"]["annotations"]);
+    labels(
+        causes,
+        "spec.template.labels",
+        &template["metadata"]["labels"],
+    );
+    annotations(
+        causes,
+        "spec.template.annotations",
+        &template["metadata"]["annotations"],
+    );
     check_spec(causes, "spec.template.spec", &template["spec"]);
 }
 
@@ -55,18 +78,29 @@ pub fn check_spec(causes: &mut Causes, path: &str, spec: &Value) {
             known.push(name);
             let target = text(&container["targetContainerName"]);
             if !target.is_empty() && !known.contains(&target) {
-                causes.add(CauseKind::NotFound, format!("{path}.targetContainerName"), target);
+                causes.add(
+                    CauseKind::NotFound,
+                    format!("{path}.targetContainerName"),
+                    target,
+                );
             }
         }
     }
-    labels(causes, &format!("{path}.nodeSelector"), &spec["nodeSelector"]);
+    labels(
+        causes,
+        &format!("{path}.nodeSelector"),
+        &spec["nodeSelector"],
+    );
 }
 
 /// Checks the names of volumes, and returns them.
 fn volumes<'a>(causes: &mut Causes, path: &str, spec: &'a Value) -> Vec<&'a str> {
     let mut names = Vec::new();
     for (index, volume) in items(&spec["volumes"]).iter().enumerate() {
-        let (path, name) = (format!("{path}.volumes[{index}].name"), text(&volume["name"]));
+        let (path, name) = (
+            format!("{path}.volumes[{index}].name"),
+            text(&volume["name"]),
+        );
         causes.require_name(&path, name, LABEL);
         if names.contains(&name) {
             causes.duplicate(path);
@@ -82,13 +116,21 @@ fn check_container(causes: &mut Causes, path: &str, container: &Value, volumes: 
     for (index, mount) in items(&container["volumeMounts"]).iter().enumerate() {
         let path = format!("{path}.volumeMounts[{index}]");
         if !volumes.contains(&text(&mount["name"])) {
-            causes.add(CauseKind::NotFound, format!("{path}.name"), text(&mount["name"]));
+            causes.add(
+                CauseKind::NotFound,
+                format!("{path}.name"),
+                text(&mount["name"]),
+            );
         }
         if text(&mount["mountPath"]).is_empty() {
             causes.required(format!("{path}.mountPath"));
         }
     }
-    check_resources(causes, &format!("{path}.resources"), &container["resources"]);
+    check_resources(
+        causes,
+        &format!("{path}.resources"),
+        &container["resources"],
+    );
 }
 
 fn check_image(causes: &mut Causes, path: &str, container: &Value) {
@@ -101,7 +143,11 @@ fn check_image(causes: &mut Causes, path: &str, container: &Value) {
 }
 
 fn amount(value: &Value) -> Option<i128> {
-    value.as_str()?.parse::<Quantity>().ok().map(Quantity::nanos)
+    value
+        .as_str()?
+        .parse::<Quantity>()
+        .ok()
+        .map(Quantity::nanos)
 }
 
 fn check_resources(causes: &mut Causes, path: &str, resources: &Value) {
@@ -116,7 +162,10 @@ fn check_resources(causes: &mut Causes, path: &str, resources: &Value) {
         if let (Some(request), Some(limit)) = (amount(request), amount(&resources["limits"][name]))
             && request > limit
         {
-            causes.invalid(format!("{path}.requests"), "must not be greater than the limit");
+            causes.invalid(
+                format!("{path}.requests"),
+                "must not be greater than the limit",
+            );
         }
     }
 }
@@ -127,22 +176,40 @@ pub fn check_update(causes: &mut Causes, old: &Value, new: &Value) {
     check_pod_spec(causes, new);
     for list in ["containers", "initContainers"] {
         if items(&old[list]).len() != items(&new[list]).len() {
-            return causes.forbidden(format!("spec.{list}"), "pod updates may not add or remove containers");
+            return causes.forbidden(
+                format!("spec.{list}"),
+                "pod updates may not add or remove containers",
+            );
         }
     }
     let deadline = "spec.activeDeadlineSeconds";
-    match (old["activeDeadlineSeconds"].as_i64(), new["activeDeadlineSeconds"].as_i64()) {
-        (Some(before), Some(after)) if before < after => return causes.invalid(deadline, "must not become later"),
+    match (
+        old["activeDeadlineSeconds"].as_i64(),
+        new["activeDeadlineSeconds"].as_i64(),
+    ) {
+        (Some(before), Some(after)) if before < after => {
+            return causes.invalid(deadline, "must not become later");
+        }
         (Some(_), None) => causes.invalid(deadline, "must not be removed"),
         _ => {}
     }
     check_tolerations(causes, &old["tolerations"], &new["tolerations"]);
     let gates = |spec: &Value| -> Vec<String> {
-        items(&spec["schedulingGates"]).iter().map(|gate| text(&gate["name"]).to_owned()).collect()
+        items(&spec["schedulingGates"])
+            .iter()
+            .map(|gate| text(&gate["name"]).to_owned())
+            .collect()
     };
     let known = gates(old);
-    for (index, _) in gates(new).iter().enumerate().filter(|(_, gate)| !known.contains(gate)) {
-        causes.forbidden(format!("spec.schedulingGates[{index}].name"), "gates can only be removed");
+    for (index, _) in gates(new)
+        .iter()
+        .enumerate()
+        .filter(|(_, gate)| !known.contains(gate))
+    {
+        causes.forbidden(
+            format!("spec.schedulingGates[{index}].name"),
+            "gates can only be removed",
+        );
     }
     check_rest(causes, old, new);
 }
@@ -155,35 +222,55 @@ fn check_tolerations(causes: &mut Causes, old: &Value, new: &Value) {
         fields
     };
     let after: Vec<_> = items(new).iter().map(timeless).collect();
-    if items(old).iter().any(|toleration| !after.contains(&timeless(toleration))) {
+    if items(old)
+        .iter()
+        .any(|toleration| !after.contains(&timeless(toleration)))
+    {
         causes.forbidden("spec.tolerations", "existing tolerations cannot change");
     }
 }
 
-/// Whether each required term has the requirements that it had, and none is new. The others of the affinity are not compared.
+/// Whether each required term has the requirements that it had, and none is new. The others of the
+/// affinity are not compared.
 fn affinity_grows(old: &Value, new: &Value) -> bool {
-    let terms =
-        |affinity: &Value| items(&affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]).to_vec();
+    let terms = |affinity: &Value| {
+        items(&affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"])
+            .to_vec()
+    };
     let (before, after) = (terms(old), terms(new));
     let keeps = |old: &Value, new: &Value| {
-        ["matchExpressions", "matchFields"].iter().all(|part| items(&new[part]).starts_with(items(&old[part])))
+        ["matchExpressions", "matchFields"]
+            .iter()
+            .all(|part| items(&new[part]).starts_with(items(&old[part])))
     };
-    before.is_empty() || (before.len() == after.len() && before.iter().zip(&after).all(|(old, new)| keeps(old, new)))
+    before.is_empty()
+        || (before.len() == after.len()
+            && before.iter().zip(&after).all(|(old, new)| keeps(old, new)))
 }
 
 /// Everything else stays, but for images.
 fn check_rest(causes: &mut Causes, old: &Value, new: &Value) {
     let mut changeable = vec!["activeDeadlineSeconds", "schedulingGates", "tolerations"];
     if !items(&old["schedulingGates"]).is_empty() {
-        let grows = entries(&old["nodeSelector"]).all(|(key, value)| new["nodeSelector"][key] == *value);
+        let grows =
+            entries(&old["nodeSelector"]).all(|(key, value)| new["nodeSelector"][key] == *value);
         if !grows {
             causes.invalid("spec.nodeSelector", "entries can only be added");
         }
-        if !affinity_grows(&old["affinity"]["nodeAffinity"], &new["affinity"]["nodeAffinity"]) {
-            causes.invalid("spec.affinity.nodeAffinity", "requirements can only be added");
+        if !affinity_grows(
+            &old["affinity"]["nodeAffinity"],
+            &new["affinity"]["nodeAffinity"],
+        ) {
+            causes.invalid(
+                "spec.affinity.nodeAffinity",
+                "requirements can only be added",
+            );
         }
         changeable.push("nodeSelector");
-        if ["podAffinity", "podAntiAffinity"].iter().all(|part| old["affinity"][part] == new["affinity"][part]) {
+        if ["podAffinity", "podAntiAffinity"]
+            .iter()
+            .all(|part| old["affinity"][part] == new["affinity"][part])
+        {
             changeable.push("affinity");
         }
     }
@@ -191,13 +278,21 @@ fn check_rest(causes: &mut Causes, old: &Value, new: &Value) {
         let mut fields = spec.as_object().cloned().unwrap_or_default();
         fields.retain(|field, _| !changeable.contains(&field.as_str()));
         for list in ["containers", "initContainers"] {
-            for container in fields.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
+            for container in fields
+                .get_mut(list)
+                .and_then(Value::as_array_mut)
+                .into_iter()
+                .flatten()
+            {
                 container["image"] = Value::Null;
             }
         }
         fields
     };
     if fixed(old) != fixed(new) {
-        causes.forbidden("spec", "pod updates may change only images, tolerations, the deadline and scheduling gates");
+        causes.forbidden(
+            "spec",
+            "pod updates may change only images, tolerations, the deadline and scheduling gates",
+        );
     }
 }

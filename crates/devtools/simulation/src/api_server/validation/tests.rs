@@ -15,7 +15,10 @@ fn refused(group: &str, mut object: Value) -> Vec<String> {
 }
 
 fn lines(causes: &[Cause]) -> Vec<String> {
-    let mut lines: Vec<String> = causes.iter().map(|cause| format!("{:?} {}", cause.kind, cause.field)).collect();
+    let mut lines: Vec<String> = causes
+        .iter()
+        .map(|cause| format!("{:?} {}", cause.kind, cause.field))
+        .collect();
     lines.sort();
     lines.dedup();
     lines
@@ -28,28 +31,54 @@ fn metadata() -> Value {
 #[test]
 fn names_have_the_form_of_their_kind() {
     for (rule, good, bad) in [
-        (names::SUBDOMAIN, &["a", "a.b-c.1"][..], &["", "A", "a..b", "-a", "a-", "a_b"][..]),
+        (
+            names::SUBDOMAIN,
+            &["a", "a.b-c.1"][..],
+            &["", "A", "a..b", "-a", "a-", "a_b"][..],
+        ),
         (names::LABEL, &["a", "1-b"], &["a.b", "a_b"]),
         (names::SERVICE, &["a1"], &["1a"]),
-        (names::PATH_SEGMENT, &["A:b", "a_b"], &[".", "..", "a/b", "a%b"]),
-        (names::QUALIFIED, &["a", "A_b.c", "example.com/a"], &["", "/a", "a/", "a/b/c", "A.com/b", "bad key!"]),
+        (
+            names::PATH_SEGMENT,
+            &["A:b", "a_b"],
+            &[".", "..", "a/b", "a%b"],
+        ),
+        (
+            names::QUALIFIED,
+            &["a", "A_b.c", "example.com/a"],
+            &["", "/a", "a/", "a/b/c", "A.com/b", "bad key!"],
+        ),
         (names::ANNOTATION, &["Example.com/a"], &["/x"]),
         (names::LABEL_VALUE, &["", "a_B.c"], &["a ", "-a"]),
-        (names::CONFIG_KEY, &["a.b", "-", "A_b"], &["", ".", "..a", "a/b"]),
+        (
+            names::CONFIG_KEY,
+            &["a.b", "-", "A_b"],
+            &["", ".", "..a", "a/b"],
+        ),
     ] {
         assert!(good.iter().all(|name| rule.fits(name)), "{}", rule.text);
         assert!(!bad.iter().any(|name| rule.fits(name)), "{}", rule.text);
     }
     assert!(names::LABEL.fits(&"x".repeat(63)) && !names::LABEL.fits(&"x".repeat(64)));
-    assert_eq!([names::generated("web-"), names::generated("web"), names::generated("-")], ["wea", "web", "-"]);
+    assert_eq!(
+        [
+            names::generated("web-"),
+            names::generated("web"),
+            names::generated("-")
+        ],
+        ["wea", "web", "-"]
+    );
 }
 
 #[test]
 fn a_pod_without_image_and_volume() {
     let container = json!({ "name": "c", "volumeMounts": [{ "name": "v", "mountPath": "/x" }] });
     let pod = json!({ "kind": "Pod", "metadata": { "name": "A", "namespace": "t" }, "spec": { "containers": [container] } });
-    let expected =
-        ["Invalid metadata.name", "NotFound spec.containers[0].volumeMounts[0].name", "Required spec.containers[0].image"];
+    let expected = [
+        "Invalid metadata.name",
+        "NotFound spec.containers[0].volumeMounts[0].name",
+        "Required spec.containers[0].image",
+    ];
     assert_eq!(refused("", pod), expected);
 }
 
@@ -62,9 +91,18 @@ fn a_pod_keeps_what_it_runs() {
         lines(&validate_update("Pod", &old, &new))
     };
     assert_eq!(changed(&json!({ "nodeName": "m" })), ["Forbidden spec"]);
-    assert_eq!(changed(&json!({ "containers": [{ "name": "c", "image": "b" }] })), Vec::<String>::new());
-    assert_eq!(changed(&json!({ "containers": [] })), ["Forbidden spec.containers", "Required spec.containers"]);
-    assert_eq!(changed(&json!({ "tolerations": [{ "key": "a", "operator": "Exists" }] })), Vec::<String>::new());
+    assert_eq!(
+        changed(&json!({ "containers": [{ "name": "c", "image": "b" }] })),
+        Vec::<String>::new()
+    );
+    assert_eq!(
+        changed(&json!({ "containers": [] })),
+        ["Forbidden spec.containers", "Required spec.containers"]
+    );
+    assert_eq!(
+        changed(&json!({ "tolerations": [{ "key": "a", "operator": "Exists" }] })),
+        Vec::<String>::new()
+    );
 }
 
 /// Replaces fields.
@@ -82,20 +120,44 @@ fn requests_are_positive_and_within_limits() {
     };
     let resources = json!({ "requests": { "cpu": "2", "memory": "-1" }, "limits": { "cpu": "1" } });
     let path = "spec.containers[0].resources.requests";
-    assert_eq!(refused("", pod(resources)), [format!("Invalid {path}"), format!("Invalid {path}[memory]")]);
+    assert_eq!(
+        refused("", pod(resources)),
+        [format!("Invalid {path}"), format!("Invalid {path}[memory]")]
+    );
 }
 
 #[test]
 fn what_is_immutable() {
     let role = |name: &str| json!({ "metadata": metadata(), "roleRef": { "kind": "ClusterRole", "name": name } });
-    assert_eq!(lines(&validate_update("RoleBinding", &role("view"), &role("edit"))), ["Invalid roleRef"]);
+    assert_eq!(
+        lines(&validate_update(
+            "RoleBinding",
+            &role("view"),
+            &role("edit")
+        )),
+        ["Invalid roleRef"]
+    );
     let map = |immutable: bool, value: &str| json!({ "metadata": metadata(), "immutable": immutable, "data": { "a": value } });
     let expected = ["Forbidden data", "Forbidden immutable"];
-    assert_eq!(lines(&validate_update("ConfigMap", &map(true, "b"), &map(false, "c"))), expected);
-    let claim = |class: &str| json!({ "metadata": metadata(), "spec": { "storageClassName": class } });
-    assert_eq!(lines(&validate_update("PersistentVolumeClaim", &claim("a"), &claim("b"))), ["Forbidden spec"]);
-    let service =
-        |address: &str| json!({ "metadata": metadata(), "spec": { "ports": [{ "port": 1 }], "clusterIPs": [address] } });
+    assert_eq!(
+        lines(&validate_update(
+            "ConfigMap",
+            &map(true, "b"),
+            &map(false, "c")
+        )),
+        expected
+    );
+    let claim =
+        |class: &str| json!({ "metadata": metadata(), "spec": { "storageClassName": class } });
+    assert_eq!(
+        lines(&validate_update(
+            "PersistentVolumeClaim",
+            &claim("a"),
+            &claim("b")
+        )),
+        ["Forbidden spec"]
+    );
+    let service = |address: &str| json!({ "metadata": metadata(), "spec": { "ports": [{ "port": 1 }], "clusterIPs": [address] } });
     let moved = validate_update("Service", &service("10.96.0.1"), &service("10.96.0.2"));
     assert_eq!(lines(&moved), ["Invalid spec.clusterIPs[0]"]);
 }
@@ -111,8 +173,14 @@ fn a_job_stays_as_it_is() {
         job["metadata"]["uid"] = "uid".into();
         job
     };
-    assert_eq!(lines(&validate_create("Job", &job("a", "c"))), Vec::<String>::new());
-    assert_eq!(lines(&validate_update("Job", &job("a", "c"), &job("b", "c"))), ["Invalid spec.template"]);
+    assert_eq!(
+        lines(&validate_create("Job", &job("a", "c"))),
+        Vec::<String>::new()
+    );
+    assert_eq!(
+        lines(&validate_update("Job", &job("a", "c"), &job("b", "c"))),
+        ["Invalid spec.template"]
+    );
 }
 
 #[test]
@@ -124,12 +192,16 @@ fn a_selector_must_match_its_template() {
         } })
     };
     assert_eq!(refused("apps", deployment("b")), Vec::<String>::new());
-    assert_eq!(refused("apps", deployment("c")), ["Invalid spec.template.metadata.labels"]);
+    assert_eq!(
+        refused("apps", deployment("c")),
+        ["Invalid spec.template.metadata.labels"]
+    );
 }
 
 #[test]
 fn an_event_is_where_its_object_is() {
-    let event = json!({ "kind": "Event", "metadata": metadata(), "involvedObject": { "namespace": "q" } });
+    let event =
+        json!({ "kind": "Event", "metadata": metadata(), "involvedObject": { "namespace": "q" } });
     assert_eq!(refused("", event), ["Invalid involvedObject.namespace"]);
 }
 
@@ -139,7 +211,10 @@ fn what_is_being_deleted_gets_no_new_finalizers() {
     old["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
     let mut new = old.clone();
     new["metadata"]["finalizers"] = json!(["x"]);
-    let expected = ["Forbidden metadata.finalizers", "Invalid metadata.finalizers[0]"];
+    let expected = [
+        "Forbidden metadata.finalizers",
+        "Invalid metadata.finalizers[0]",
+    ];
     assert_eq!(lines(&validate_update("ConfigMap", &old, &new)), expected);
     assert_eq!(lines(&validate_update("", &old, &new)), expected[..1]);
 }

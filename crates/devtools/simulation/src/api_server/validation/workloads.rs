@@ -20,19 +20,33 @@ pub fn check(causes: &mut Causes, spec: &Value) {
     }
     check_selected_template(causes, spec);
     if spec["template"]["spec"]["restartPolicy"] != "Always" {
-        causes.add(CauseKind::NotSupported, "spec.template.spec.restartPolicy", "must be Always");
+        causes.add(
+            CauseKind::NotSupported,
+            "spec.template.spec.restartPolicy",
+            "must be Always",
+        );
     }
     let strategy = &spec["strategy"];
     if strategy["type"] == "Recreate" && !strategy["rollingUpdate"].is_null() {
-        causes.forbidden("spec.strategy.rollingUpdate", "may not be specified when the type is Recreate");
+        causes.forbidden(
+            "spec.strategy.rollingUpdate",
+            "may not be specified when the type is Recreate",
+        );
     }
 }
 
 /// The template, which the selector must match.
 fn check_selected_template(causes: &mut Causes, spec: &Value) {
-    labels(causes, "spec.selector.matchLabels", &spec["selector"]["matchLabels"]);
+    labels(
+        causes,
+        "spec.selector.matchLabels",
+        &spec["selector"]["matchLabels"],
+    );
     if !selectors::selects(&spec["selector"], &spec["template"]["metadata"]["labels"]) {
-        causes.invalid("spec.template.metadata.labels", "must be what the selector selects");
+        causes.invalid(
+            "spec.template.metadata.labels",
+            "must be what the selector selects",
+        );
     }
     pods::check_template(causes, &spec["template"]);
 }
@@ -41,7 +55,10 @@ pub fn check_job(causes: &mut Causes, job: &Value) {
     let spec = &job["spec"];
     causes.refuse_negative("spec.parallelism", &spec["parallelism"]);
     check_selected_template(causes, spec);
-    if matches!(text(&spec["template"]["spec"]["restartPolicy"]), "Always" | "") {
+    if matches!(
+        text(&spec["template"]["spec"]["restartPolicy"]),
+        "Always" | ""
+    ) {
         causes.required("spec.template.spec.restartPolicy");
     }
     if spec["selector"].is_null() {
@@ -69,7 +86,10 @@ fn check_generated_labels(causes: &mut Causes, job: &Value) {
             _ => {}
         }
     }
-    let generated: serde_json::Map<_, _> = generated.iter().map(|(key, value)| ((*key).to_owned(), json!(value))).collect();
+    let generated: serde_json::Map<_, _> = generated
+        .iter()
+        .map(|(key, value)| ((*key).to_owned(), json!(value)))
+        .collect();
     if !selectors::selects(&spec["selector"], &Value::Object(generated)) {
         causes.invalid("spec.selector", "must be the generated one");
     }
@@ -81,9 +101,16 @@ pub fn check_job_update(causes: &mut Causes, old: &Value, new: &Value) {
     if new["completionMode"] != "Indexed" {
         causes.refuse_change("spec.completions", &old["completions"], &new["completions"]);
     } else if old["completions"] != new["completions"] && new["parallelism"] != new["completions"] {
-        causes.invalid("spec.completions", "can only be changed together with spec.parallelism");
+        causes.invalid(
+            "spec.completions",
+            "can only be changed together with spec.parallelism",
+        );
     }
-    causes.refuse_change("spec.template", &fixed_template(old, waits), &fixed_template(new, waits));
+    causes.refuse_change(
+        "spec.template",
+        &fixed_template(old, waits),
+        &fixed_template(new, waits),
+    );
 }
 
 /// What must stay of a job's template. The place where pods run may change while the job waits.
@@ -92,8 +119,10 @@ fn fixed_template(spec: &Value, waits: bool) -> Value {
     if !waits {
         return template;
     }
-    let changeable =
-        [("metadata", &["labels", "annotations"][..]), ("spec", &["nodeSelector", "tolerations", "schedulingGates"])];
+    let changeable = [
+        ("metadata", &["labels", "annotations"][..]),
+        ("spec", &["nodeSelector", "tolerations", "schedulingGates"]),
+    ];
     for (part, fields) in changeable {
         if let Some(part) = template[part].as_object_mut() {
             part.retain(|field, _| !fields.contains(&field.as_str()));
@@ -137,6 +166,9 @@ fn refuse_other_changes(causes: &mut Causes, old: &Value, new: &Value, changeabl
         fields
     };
     if fixed(old) != fixed(new) {
-        causes.forbidden("spec", &format!("only these fields can change: {}", changeable.join(", ")));
+        causes.forbidden(
+            "spec",
+            &format!("only these fields can change: {}", changeable.join(", ")),
+        );
     }
 }

@@ -25,8 +25,17 @@ impl Story {
             refusals: up_to(30),
             broken_watches: up_to(30),
         };
-        let bad_wire = WireFaults { broken: up_to(40), late: up_to(20), lateness: Duration::from_secs(20) };
-        for manager in self.world.clusters.iter().flat_map(|cluster| &cluster.managers) {
+        let bad_wire = WireFaults {
+            broken: up_to(40),
+            late: up_to(20),
+            lateness: Duration::from_secs(20),
+        };
+        for manager in self
+            .world
+            .clusters
+            .iter()
+            .flat_map(|cluster| &cluster.managers)
+        {
             manager.link.set_faults(bad);
         }
         self.world.internet.set_faults(bad_wire);
@@ -39,17 +48,24 @@ impl Story {
         }
         self.world.clusters[cluster].manager(number).kill();
         self.dead.push((cluster, number));
-        self.fault("process killed", &format!("manager-{number} of {}", self.world.clusters[cluster].name));
+        self.fault(
+            "process killed",
+            &format!("manager-{number} of {}", self.world.clusters[cluster].name),
+        );
     }
 
     pub(super) fn revive_managers(&mut self) {
         for (cluster, number) in std::mem::take(&mut self.dead) {
             self.world.clusters[cluster].restart_manager(number);
-            self.tell(format!("manager-{number} of {} starts again", self.world.clusters[cluster].name));
+            self.tell(format!(
+                "manager-{number} of {} starts again",
+                self.world.clusters[cluster].name
+            ));
         }
     }
 
-    /// A manager ends itself if it could not renew its lease in time, and the kubelet starts it again. Those that were killed stay dead.
+    /// A manager ends itself if it could not renew its lease in time, and the kubelet starts it
+    /// again. Those that were killed stay dead.
     pub(super) fn restart_ended(&mut self) {
         for (index, cluster) in self.world.clusters.iter_mut().enumerate() {
             for number in 1..=2 {
@@ -60,16 +76,26 @@ impl Story {
         }
     }
 
-    /// A manager hears nothing from its own API server for a while, shorter or longer than its lease.
+    /// A manager hears nothing from its own API server for a while, shorter or longer than its
+    /// lease.
     pub(super) fn cut_off_manager(&mut self) {
         let (cluster, number) = (self.cluster(), self.draws.one_of(&[1, 2]));
-        let (link, time) = (self.world.clusters[cluster].manager(number).link.clone(), self.draws.up_to(Duration::from_secs(15)));
+        let (link, time) = (
+            self.world.clusters[cluster].manager(number).link.clone(),
+            self.draws.up_to(Duration::from_secs(15)),
+        );
         link.cut();
         tokio::spawn(async move {
             tokio::time::sleep(time).await;
             link.heal();
         });
-        self.fault("no API server", &format!("manager-{number} of {} for {time:?}", self.world.clusters[cluster].name));
+        self.fault(
+            "no API server",
+            &format!(
+                "manager-{number} of {} for {time:?}",
+                self.world.clusters[cluster].name
+            ),
+        );
     }
 
     /// Nothing arrives any more at a provider from a consumer, or back.
@@ -80,14 +106,25 @@ impl Story {
             Third::Borrows => &[(ROME, MILAN), (TURIN, MILAN)],
             Third::IsBehind => &[(ROME, MILAN), (MILAN, TURIN)],
         });
-        let (consumer, provider) = (&self.world.clusters[consumer], &self.world.clusters[provider]);
+        let (consumer, provider) = (
+            &self.world.clusters[consumer],
+            &self.world.clusters[provider],
+        );
         let is_there = self.draws.per_mille(500);
         for number in [1, 2] {
             let (manager, server) = (consumer.address(number), provider.address(0));
-            let (from, to) = if is_there { (manager, server) } else { (server, manager) };
+            let (from, to) = if is_there {
+                (manager, server)
+            } else {
+                (server, manager)
+            };
             self.world.internet.cut(from, to);
         }
-        let (from, to) = if is_there { (&consumer.name, &provider.name) } else { (&provider.name, &consumer.name) };
+        let (from, to) = if is_there {
+            (&consumer.name, &provider.name)
+        } else {
+            (&provider.name, &consumer.name)
+        };
         let event = format!("nothing arrives from {from} at {to}");
         self.fault("partition", &event);
     }
@@ -108,7 +145,10 @@ impl Story {
     pub(super) fn cut_power(&mut self) {
         let milan = &self.world.clusters[MILAN];
         let node = self.draws.one_of(&["milan-1", "milan-2"]);
-        let (settings, time) = (milan.settings.clone(), self.draws.up_to(Duration::from_mins(2)));
+        let (settings, time) = (
+            milan.settings.clone(),
+            self.draws.up_to(Duration::from_mins(2)),
+        );
         settings.send_modify(|settings| _ = settings.nodes_without_power.insert(node.to_owned()));
         tokio::spawn(async move {
             tokio::time::sleep(time).await;
@@ -125,9 +165,13 @@ impl Story {
             *self.faults.entry(kind).or_default() += count;
         }
         for cluster in &mut self.world.clusters {
-            cluster.settings.send_modify(|settings| settings.nodes_without_power.clear());
+            cluster
+                .settings
+                .send_modify(|settings| settings.nodes_without_power.clear());
             let links = cluster.managers.iter().map(|manager| &manager.link);
-            links.clone().for_each(|link| link.set_faults(Faults::default()));
+            links
+                .clone()
+                .for_each(|link| link.set_faults(Faults::default()));
             for (kind, count) in links.chain(&cluster.former_links).flat_map(Link::counts) {
                 *self.faults.entry(kind).or_default() += count;
             }

@@ -1,4 +1,5 @@
-//! A story: people use the clusters, things go wrong, and then everything must come to rest as they asked. The seed decides all of it.
+//! A story: people use the clusters, things go wrong, and then everything must come to rest as they
+//! asked. The seed decides all of it.
 //!
 //! ```text
 //!   seed --> steps of people and faults --> faults end --> rest --> invariants, and what was asked for
@@ -45,10 +46,15 @@ const MANY_PODS: usize = 60;
 /// How long the clusters may take to come to rest, and for how long nothing changes then.
 const REST_LIMIT: Duration = Duration::from_mins(30);
 const QUIET: Duration = Duration::from_secs(90);
-/// The same if something does not hold yet: the longest that a manager waits for a better time is the refusal timeout of five minutes.
+/// The same if something does not hold yet: the longest that a manager waits for a better time is
+/// the refusal timeout of five minutes.
 const LONG_QUIET: Duration = Duration::from_secs(330);
 /// Resources that change while nothing happens.
-const ALWAYS_CHANGING: [&str; 3] = ["leases.coordination.k8s.io", "events.events.k8s.io", "events"];
+const ALWAYS_CHANGING: [&str; 3] = [
+    "leases.coordination.k8s.io",
+    "events.events.k8s.io",
+    "events",
+];
 
 /// What happened in a story.
 #[derive(Debug, Default)]
@@ -72,7 +78,13 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { pods, faults, simulated, moved, history } = self;
+        let Self {
+            pods,
+            faults,
+            simulated,
+            moved,
+            history,
+        } = self;
         let sum: u64 = faults.values().sum();
         write!(
             formatter,
@@ -100,10 +112,18 @@ impl fmt::Display for Failure {
             writeln!(formatter, "  {violation}")?;
         }
         writeln!(formatter, "the last events:")?;
-        for event in self.events.iter().skip(self.events.len().saturating_sub(20)) {
+        for event in self
+            .events
+            .iter()
+            .skip(self.events.len().saturating_sub(20))
+        {
             writeln!(formatter, "  {event}")?;
         }
-        write!(formatter, "repeat it with: LIQO_SEED={} cargo test -p liqo-simulation --test liqo stories", self.seed)
+        write!(
+            formatter,
+            "repeat it with: LIQO_SEED={} cargo test -p liqo-simulation --test liqo stories",
+            self.seed
+        )
     }
 }
 
@@ -164,12 +184,30 @@ pub async fn run(seed: u64) -> Result<Report, Failure> {
     // The delays before watches are tried again have a random part.
     fastrand::seed(seed);
     let mut draws = Draws::new(seed);
-    let third = draws.one_of(&[Third::IsAbsent, Third::IsBehind, Third::Lends, Third::Borrows]);
+    let third = draws.one_of(&[
+        Third::IsAbsent,
+        Third::IsBehind,
+        Third::Lends,
+        Third::Borrows,
+    ]);
     let is_laptop = seed.is_multiple_of(LAPTOPS);
     let third = if is_laptop { Third::IsAbsent } else { third };
-    let world = world(Start { seed, replicas: 2, skew_seconds: 3, ..Start::default() }, third, is_laptop).await;
+    let world = world(
+        Start {
+            seed,
+            replicas: 2,
+            skew_seconds: 3,
+            ..Start::default()
+        },
+        third,
+        is_laptop,
+    )
+    .await;
     let safety = Safety::default();
-    world.clusters.iter().for_each(|cluster| safety.watch(cluster));
+    world
+        .clusters
+        .iter()
+        .for_each(|cluster| safety.watch(cluster));
     let mut story = Story {
         world,
         third,
@@ -178,7 +216,10 @@ pub async fn run(seed: u64) -> Result<Report, Failure> {
         draws,
         started: Instant::now(),
         events: Vec::new(),
-        wanted: Wanted { is_peered: true, ..Wanted::default() },
+        wanted: Wanted {
+            is_peered: true,
+            ..Wanted::default()
+        },
         created: 0,
         peerings: 0,
         faults: BTreeMap::new(),
@@ -199,14 +240,23 @@ pub async fn run(seed: u64) -> Result<Report, Failure> {
         return Ok(story.report());
     }
     let events = std::mem::take(&mut story.events);
-    Err(Failure { seed, violations, events, objects: story.world.to_text() })
+    Err(Failure {
+        seed,
+        violations,
+        events,
+        objects: story.world.to_text(),
+    })
 }
 
 async fn world(start: Start, third: Third, is_laptop: bool) -> World {
     if is_laptop {
         return tethered::laptop_and_office(start).await;
     }
-    let names: &[&str] = if third == Third::IsAbsent { &["rome", "milan"] } else { &["rome", "milan", "turin"] };
+    let names: &[&str] = if third == Third::IsAbsent {
+        &["rome", "milan"]
+    } else {
+        &["rome", "milan", "turin"]
+    };
     let world = World::start(names, start).await;
     world.peer_and_wait(ROME, MILAN).await;
     match third {
@@ -220,7 +270,11 @@ async fn world(start: Start, third: Third, is_laptop: bool) -> World {
 
 impl Story {
     fn tell(&mut self, event: impl Into<String>) {
-        self.events.push(format!("{:>8.3} s  {}", self.started.elapsed().as_secs_f64(), event.into()));
+        self.events.push(format!(
+            "{:>8.3} s  {}",
+            self.started.elapsed().as_secs_f64(),
+            event.into()
+        ));
     }
 
     /// Whether pods of a namespace can run anywhere.
@@ -259,21 +313,32 @@ impl Story {
         }
         self.begin_faults();
         if self.third == Third::Borrows {
-            self.world.clusters[TURIN].deploy(GUEST, GUEST, GUESTS).await;
+            self.world.clusters[TURIN]
+                .deploy(GUEST, GUEST, GUESTS)
+                .await;
             self.created += usize::from(GUESTS);
         }
         for (namespace, _) in NAMESPACES.into_iter().cycle() {
             if self.created >= FIRST_PODS {
                 return;
             }
-            self.deploy(if self.is_laptop { tethered::NAMESPACE } else { namespace }).await;
+            self.deploy(if self.is_laptop {
+                tethered::NAMESPACE
+            } else {
+                namespace
+            })
+            .await;
         }
     }
 
     /// One thing that people do, or that goes wrong.
     async fn step(&mut self) {
         let namespace = self.draws.one_of(&NAMESPACES).0;
-        let namespace = if self.is_laptop { tethered::NAMESPACE } else { namespace };
+        let namespace = if self.is_laptop {
+            tethered::NAMESPACE
+        } else {
+            namespace
+        };
         match self.below(18) {
             0 => self.deploy(namespace).await,
             1 => self.run_job(namespace).await,
@@ -282,7 +347,9 @@ impl Story {
             4 => self.roll_out().await,
             5 => self.delete_pod(namespace).await,
             6 | 7 if self.is_laptop => self.change_mode().await,
-            6 | 7 if self.third == Third::IsBehind && self.below(2) == 0 => self.begin_or_end_broker().await,
+            6 | 7 if self.third == Third::IsBehind && self.below(2) == 0 => {
+                self.begin_or_end_broker().await;
+            }
             6 if self.below(2) == 0 => self.change_strategy(namespace).await,
             6 => self.change_offloading(namespace).await,
             7 => self.change_peering().await,
@@ -326,14 +393,23 @@ impl Story {
 
     /// The versions of all objects that somebody changes.
     fn state(&self) -> Vec<String> {
-        let objects = self.world.clusters.iter().flat_map(|cluster| cluster.server.objects());
+        let objects = self
+            .world
+            .clusters
+            .iter()
+            .flat_map(|cluster| cluster.server.objects());
         let changing = objects.filter(|(key, _)| !ALWAYS_CHANGING.contains(&key.resource.as_str()));
-        changing.map(|(_, object)| object["metadata"]["resourceVersion"].to_string()).collect()
+        changing
+            .map(|(_, object)| object["metadata"]["resourceVersion"].to_string())
+            .collect()
     }
 
     async fn violations(&self) -> Vec<String> {
         let snapshots: Vec<Snapshot> = self.world.clusters.iter().map(Cluster::snapshot).collect();
-        let mut found: Vec<String> = violations(&snapshots).into_iter().map(|violation| violation.what).collect();
+        let mut found: Vec<String> = violations(&snapshots)
+            .into_iter()
+            .map(|violation| violation.what)
+            .collect();
         found.extend(self.unfulfilled().await);
         found
     }

@@ -26,10 +26,17 @@ impl Story {
         if self.created >= MANY_PODS {
             return;
         }
-        let (name, replicas) = (format!("app-{}", self.wanted.deployments.len()), 5 + u8::try_from(self.below(8)).unwrap());
-        self.world.clusters[ROME].deploy(namespace, &name, replicas).await;
+        let (name, replicas) = (
+            format!("app-{}", self.wanted.deployments.len()),
+            5 + u8::try_from(self.below(8)).unwrap(),
+        );
+        self.world.clusters[ROME]
+            .deploy(namespace, &name, replicas)
+            .await;
         self.created += usize::from(replicas);
-        self.tell(format!("Deployment {namespace}/{name} with {replicas} pods"));
+        self.tell(format!(
+            "Deployment {namespace}/{name} with {replicas} pods"
+        ));
         self.wanted.deployments.insert((namespace, name), replicas);
     }
 
@@ -37,43 +44,73 @@ impl Story {
         if self.created >= MANY_PODS {
             return;
         }
-        let (name, replicas) = (format!("db-{}", self.wanted.stateful_sets.len()), 1 + u8::try_from(self.below(3)).unwrap());
-        self.world.clusters[ROME].run_stateful_set(namespace, &name, replicas).await;
+        let (name, replicas) = (
+            format!("db-{}", self.wanted.stateful_sets.len()),
+            1 + u8::try_from(self.below(3)).unwrap(),
+        );
+        self.world.clusters[ROME]
+            .run_stateful_set(namespace, &name, replicas)
+            .await;
         self.created += usize::from(replicas);
-        self.tell(format!("StatefulSet {namespace}/{name} with {replicas} pods"));
-        self.wanted.stateful_sets.insert((namespace, name), replicas);
+        self.tell(format!(
+            "StatefulSet {namespace}/{name} with {replicas} pods"
+        ));
+        self.wanted
+            .stateful_sets
+            .insert((namespace, name), replicas);
     }
 
     pub(super) async fn run_job(&mut self, namespace: &'static str) {
         if self.created >= MANY_PODS {
             return;
         }
-        let (name, completions, seconds) =
-            (format!("job-{}", self.wanted.jobs.len()), 1 + u8::try_from(self.below(4)).unwrap(), 1 + self.below(60));
-        self.world.clusters[ROME].run_job(namespace, &name, completions, seconds, 100).await;
+        let (name, completions, seconds) = (
+            format!("job-{}", self.wanted.jobs.len()),
+            1 + u8::try_from(self.below(4)).unwrap(),
+            1 + self.below(60),
+        );
+        self.world.clusters[ROME]
+            .run_job(namespace, &name, completions, seconds, 100)
+            .await;
         self.created += usize::from(completions);
-        self.tell(format!("Job {namespace}/{name} with {completions} pods for {seconds} s"));
+        self.tell(format!(
+            "Job {namespace}/{name} with {completions} pods for {seconds} s"
+        ));
         self.wanted.jobs.insert((namespace, name), completions);
     }
 
     pub(super) async fn scale(&mut self) {
         let all: Vec<_> = self.wanted.deployments.keys().cloned().collect();
-        let Some((namespace, name)) = self.any(all) else { return };
+        let Some((namespace, name)) = self.any(all) else {
+            return;
+        };
         let replicas = u8::try_from(self.below(10)).unwrap();
-        self.world.clusters[ROME].scale(namespace, &name, replicas).await;
-        let before = self.wanted.deployments.insert((namespace, name.clone()), replicas).unwrap_or_default();
+        self.world.clusters[ROME]
+            .scale(namespace, &name, replicas)
+            .await;
+        let before = self
+            .wanted
+            .deployments
+            .insert((namespace, name.clone()), replicas)
+            .unwrap_or_default();
         self.created += usize::from(replicas.saturating_sub(before));
-        self.tell(format!("Deployment {namespace}/{name} scaled to {replicas}"));
+        self.tell(format!(
+            "Deployment {namespace}/{name} scaled to {replicas}"
+        ));
     }
 
     pub(super) async fn roll_out(&mut self) {
         let all: Vec<_> = self.wanted.deployments.keys().cloned().collect();
-        let Some((namespace, name)) = self.any(all) else { return };
+        let Some((namespace, name)) = self.any(all) else {
+            return;
+        };
         let image = format!("example.com/main:{}", self.below(100));
         let containers = json!([{ "name": "main", "image": image }]);
         let patch = json!({ "spec": { "template": { "spec": { "containers": containers } } } });
         let api = self.world.clusters[ROME].api::<Deployment>(namespace);
-        api.patch(&name, &PatchParams::default(), &Patch::Strategic(patch)).await.unwrap();
+        api.patch(&name, &PatchParams::default(), &Patch::Strategic(patch))
+            .await
+            .unwrap();
         self.created += usize::from(self.wanted.deployments[&(namespace, name.clone())]);
         self.tell(format!("Deployment {namespace}/{name} rolls out {image}"));
     }
@@ -97,7 +134,11 @@ impl Story {
             rome.unoffload(namespace).await;
             self.tell(format!("namespace {namespace} comes home"));
         } else if rome.is_offloadable(namespace).await {
-            let strategy = NAMESPACES.iter().find(|(name, _)| *name == namespace).unwrap().1;
+            let strategy = NAMESPACES
+                .iter()
+                .find(|(name, _)| *name == namespace)
+                .unwrap()
+                .1;
             rome.start_offloading(namespace, strategy).await;
             self.wanted.offloaded.insert(namespace, strategy);
             self.tell(format!("namespace {namespace} is offloaded again"));
@@ -108,9 +149,13 @@ impl Story {
     pub(super) async fn change_strategy(&mut self, namespace: &'static str) {
         self.safety.wish();
         let strategy = self.draws.one_of(&STRATEGIES);
-        let Some(before) = self.wanted.offloaded.get_mut(namespace) else { return };
+        let Some(before) = self.wanted.offloaded.get_mut(namespace) else {
+            return;
+        };
         *before = strategy;
-        self.world.clusters[ROME].change_strategy(namespace, strategy).await;
+        self.world.clusters[ROME]
+            .change_strategy(namespace, strategy)
+            .await;
         self.tell(format!("namespace {namespace} has the strategy {strategy}"));
     }
 
@@ -119,26 +164,50 @@ impl Story {
         self.safety.wish();
         self.wanted.is_tethered = !self.wanted.is_tethered;
         let milan = self.world.clusters[MILAN].id.clone();
-        tethered::wish(&self.world.clusters[ROME], self.wanted.is_tethered.then_some(&milan)).await;
-        self.tell(if self.wanted.is_tethered { "rome is to be tethered to milan" } else { "rome is to be autonomous" });
+        tethered::wish(
+            &self.world.clusters[ROME],
+            self.wanted.is_tethered.then_some(&milan),
+        )
+        .await;
+        self.tell(if self.wanted.is_tethered {
+            "rome is to be tethered to milan"
+        } else {
+            "rome is to be autonomous"
+        });
     }
 
-    /// Whether the mode of rome is what people want, and its pods are at home if nobody else controls it.
+    /// Whether the mode of rome is what people want, and its pods are at home if nobody else
+    /// controls it.
     async fn wrong_mode(&self, found: &mut Vec<String>) {
         let rome = &self.world.clusters[ROME];
         let state = tethered::state(rome).await;
-        let wanted = if self.wanted.is_tethered { TetheringState::Tethered } else { TetheringState::Autonomous };
+        let wanted = if self.wanted.is_tethered {
+            TetheringState::Tethered
+        } else {
+            TetheringState::Autonomous
+        };
         if state != wanted {
             found.push(format!("rome should be {wanted:?}, and is {state:?}"));
         }
         if !self.wanted.is_tethered {
-            let pods = rome.api::<Pod>(tethered::NAMESPACE).list(&ListParams::default()).await.unwrap().into_iter();
+            let pods = rome
+                .api::<Pod>(tethered::NAMESPACE)
+                .list(&ListParams::default())
+                .await
+                .unwrap()
+                .into_iter();
             let is_away = |pod: &Pod| {
                 let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
-                let owner = pod.owner_references().first().map(|owner| owner.kind.as_str());
+                let owner = pod
+                    .owner_references()
+                    .first()
+                    .map(|owner| owner.kind.as_str());
                 node == Some("milan") && DepartureCause::ControlIsBack.takes(owner)
             };
-            found.extend(pods.filter(is_away).map(|pod| format!("pod {} does not come home", pod.name_any())));
+            found.extend(
+                pods.filter(is_away)
+                    .map(|pod| format!("pod {} does not come home", pod.name_any())),
+            );
         }
     }
 
@@ -174,23 +243,38 @@ impl Story {
     pub(super) async fn begin_or_end_broker(&mut self) {
         self.safety.wish();
         self.wanted.is_broker = !self.wanted.is_broker;
-        let source = if self.wanted.is_broker { json!({ "offers": {} }) } else { json!(null) };
+        let source = if self.wanted.is_broker {
+            json!({ "offers": {} })
+        } else {
+            json!(null)
+        };
         let policies: Api<PeeringPolicy> = self.world.clusters[MILAN].all();
         let patch = Patch::Merge(json!({ "spec": { "provide": { "source": source } } }));
-        policies.patch("default", &PatchParams::default(), &patch).await.unwrap();
-        self.tell(if self.wanted.is_broker { "milan lends on what turin lends" } else { "milan lends its own nodes" });
+        policies
+            .patch("default", &PatchParams::default(), &patch)
+            .await
+            .unwrap();
+        self.tell(if self.wanted.is_broker {
+            "milan lends on what turin lends"
+        } else {
+            "milan lends its own nodes"
+        });
     }
 
     /// Pods of rome on nodes of milan that its pool does not have.
     fn misplaced(&self) -> Vec<String> {
         let is_misplaced = |pod: &Value| {
-            let has_ended = matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
+            let has_ended = matches!(
+                pod["status"]["phase"].as_str(),
+                Some("Succeeded" | "Failed")
+            );
             let node = pod["spec"]["nodeName"].as_str().filter(|_| !has_ended);
             node.is_some_and(|node| (node == "turin") != self.wanted.is_broker)
         };
         let objects = self.world.clusters[MILAN].server.objects().into_iter();
-        let pods =
-            objects.filter(|(key, pod)| key.resource == "pods" && !pod["metadata"]["labels"][labels::SHADOW_POD].is_null());
+        let pods = objects.filter(|(key, pod)| {
+            key.resource == "pods" && !pod["metadata"]["labels"][labels::SHADOW_POD].is_null()
+        });
         pods.filter(|(_, pod)| is_misplaced(pod))
             .map(|(key, pod)| format!("{} is on node {}", key.name, pod["spec"]["nodeName"]))
             .collect()
@@ -200,19 +284,32 @@ impl Story {
         self.safety.wish();
         let policies: Api<PeeringPolicy> = self.world.clusters[MILAN].all();
         let patch = Patch::Merge(json!({ "spec": { "provide": { "percentage": percentage } } }));
-        policies.patch("default", &PatchParams::default(), &patch).await.unwrap();
+        policies
+            .patch("default", &PatchParams::default(), &patch)
+            .await
+            .unwrap();
         self.tell(format!("milan offers {percentage}%"));
     }
 
     /// Drains a node: of the provider, or the virtual one.
     pub(super) async fn drain(&mut self) {
         self.safety.wish();
-        let nodes = [(MILAN, "milan-1"), (MILAN, "milan-2"), (ROME, "milan"), (ROME, "rome-1")];
+        let nodes = [
+            (MILAN, "milan-1"),
+            (MILAN, "milan-2"),
+            (ROME, "milan"),
+            (ROME, "rome-1"),
+        ];
         // A laptop's nodes belong to milan while it is tethered.
-        let (cluster, node) = self.draws.one_of(if self.is_laptop { &nodes[..2] } else { &nodes });
+        let (cluster, node) = self
+            .draws
+            .one_of(if self.is_laptop { &nodes[..2] } else { &nodes });
         if self.world.clusters[cluster].drain(node).await {
             self.wanted.cordoned.insert((cluster, node.to_owned()));
-            self.tell(format!("node {node} of {} is drained", self.world.clusters[cluster].name));
+            self.tell(format!(
+                "node {node} of {} is drained",
+                self.world.clusters[cluster].name
+            ));
         }
     }
 
@@ -223,15 +320,18 @@ impl Story {
         }
     }
 
-    /// People want what can be had: all nodes take pods, and the provider lends. One peering in four stays ended. A provider with a cluster
-    /// behind lends other nodes at last, because stories seldom do that while pods run there.
+    /// People want what can be had: all nodes take pods, and the provider lends. One peering in
+    /// four stays ended. A provider with a cluster behind lends other nodes at last, because
+    /// stories seldom do that while pods run there.
     pub(super) async fn end_wishes(&mut self) {
         self.uncordon_all().await;
         self.offer(PERCENTAGES[0]).await;
         if !self.wanted.is_peered && self.below(4) > 0 {
             let world = &self.world;
             let is_gone = async || !world.clusters[ROME].knows("milan").await;
-            world.until("the peering has ended", super::REST_LIMIT, is_gone).await;
+            world
+                .until("the peering has ended", super::REST_LIMIT, is_gone)
+                .await;
             self.peer_again().await;
         }
         if self.wanted.is_peered && self.third == Third::IsBehind {
@@ -241,7 +341,13 @@ impl Story {
             // A provider that could not be told notices it by the silence.
             let (rome, milan) = (&self.world.clusters[ROME], &self.world.clusters[MILAN]);
             let is_gone = async || milan.kept_for(rome).is_empty();
-            self.world.until("the provider has forgotten the consumer", super::REST_LIMIT, is_gone).await;
+            self.world
+                .until(
+                    "the provider has forgotten the consumer",
+                    super::REST_LIMIT,
+                    is_gone,
+                )
+                .await;
         }
     }
 
@@ -257,8 +363,11 @@ impl Story {
         }
         for cluster in &self.world.clusters {
             let objects = cluster.server.objects().into_iter();
-            let ending = objects.filter(|(_, object)| !object["metadata"]["deletionTimestamp"].is_null());
-            found.extend(ending.map(|(key, _)| format!("{} of {} does not end", key.name, cluster.name)));
+            let ending =
+                objects.filter(|(_, object)| !object["metadata"]["deletionTimestamp"].is_null());
+            found.extend(
+                ending.map(|(key, _)| format!("{} of {} does not end", key.name, cluster.name)),
+            );
         }
         if self.third == Third::Lends && !rome.node_is_ready("turin").await {
             found.push("the virtual node of turin is not Ready".to_owned());
@@ -272,25 +381,57 @@ impl Story {
         if self.third == Third::Borrows {
             let ready = self.world.clusters[TURIN].ready_pods(GUEST).await.len();
             if ready != usize::from(GUESTS) {
-                found.push(format!("turin should have {GUESTS} ready pods, and has {ready}"));
+                found.push(format!(
+                    "turin should have {GUESTS} ready pods, and has {ready}"
+                ));
             }
         }
         for ((namespace, name), replicas) in &wanted.deployments {
-            let status = rome.api::<Deployment>(namespace).get(name).await.unwrap().status.unwrap_or_default();
-            if self.can_run(namespace) && status.ready_replicas.unwrap_or_default() != i32::from(*replicas) {
-                found.push(format!("Deployment {namespace}/{name} should have {replicas} ready pods: {status:?}"));
+            let status = rome
+                .api::<Deployment>(namespace)
+                .get(name)
+                .await
+                .unwrap()
+                .status
+                .unwrap_or_default();
+            if self.can_run(namespace)
+                && status.ready_replicas.unwrap_or_default() != i32::from(*replicas)
+            {
+                found.push(format!(
+                    "Deployment {namespace}/{name} should have {replicas} ready pods: {status:?}"
+                ));
             }
         }
         for ((namespace, name), replicas) in &wanted.stateful_sets {
-            let status = rome.api::<StatefulSet>(namespace).get(name).await.unwrap().status.unwrap_or_default();
-            if self.can_run(namespace) && status.ready_replicas.unwrap_or_default() != i32::from(*replicas) {
-                found.push(format!("StatefulSet {namespace}/{name} should have {replicas} ready pods: {status:?}"));
+            let status = rome
+                .api::<StatefulSet>(namespace)
+                .get(name)
+                .await
+                .unwrap()
+                .status
+                .unwrap_or_default();
+            if self.can_run(namespace)
+                && status.ready_replicas.unwrap_or_default() != i32::from(*replicas)
+            {
+                found.push(format!(
+                    "StatefulSet {namespace}/{name} should have {replicas} ready pods: {status:?}"
+                ));
             }
         }
         for ((namespace, name), completions) in &wanted.jobs {
-            let status = rome.api::<Job>(namespace).get(name).await.unwrap().status.unwrap_or_default();
-            if self.can_run(namespace) && status.succeeded.unwrap_or_default() != i32::from(*completions) {
-                found.push(format!("Job {namespace}/{name} should have {completions} completions: {status:?}"));
+            let status = rome
+                .api::<Job>(namespace)
+                .get(name)
+                .await
+                .unwrap()
+                .status
+                .unwrap_or_default();
+            if self.can_run(namespace)
+                && status.succeeded.unwrap_or_default() != i32::from(*completions)
+            {
+                found.push(format!(
+                    "Job {namespace}/{name} should have {completions} completions: {status:?}"
+                ));
             }
         }
         found

@@ -13,8 +13,14 @@ use super::{
 /// What the customer sees of the provider, and the provider of the customer.
 fn paths() -> [Direct; 2] {
     let path = |pairs: &[[&str; 2]]| {
-        let pairs = pairs.iter().map(|[here, there]| (Here(here.parse().unwrap()), There(there.parse().unwrap())));
-        Direct { number: 7, prefixes: PrefixMap::new(pairs).unwrap(), local: Local::Prefixes(Vec::new()) }
+        let pairs = pairs
+            .iter()
+            .map(|[here, there]| (Here(here.parse().unwrap()), There(there.parse().unwrap())));
+        Direct {
+            number: 7,
+            prefixes: PrefixMap::new(pairs).unwrap(),
+            local: Local::Prefixes(Vec::new()),
+        }
     };
     [
         path(&[["10.67.0.0/16", "10.65.0.0/16"], ["fd67::/64", "fd65::/64"]]),
@@ -33,7 +39,14 @@ fn flows(is_v4: bool) -> [(IpAddr, IpAddr); 2] {
 }
 
 fn with(make: &Make, (source, destination): (IpAddr, IpAddr)) -> Make {
-    Make { flow: Flow { source, destination, ..make.flow }, ..make.clone() }
+    Make {
+        flow: Flow {
+            source,
+            destination,
+            ..make.flow
+        },
+        ..make.clone()
+    }
 }
 
 /// The packet at the device of the other end.
@@ -46,7 +59,12 @@ fn carried(mut packet: Vec<u8>) -> Option<Vec<u8>> {
 
 #[test]
 fn a_packet_arrives_with_the_addresses_that_it_has_through_the_broker() {
-    let makes = [Make::tcp4(b"hello"), Make::udp4(b"hello"), Make::tcp6(b"hello"), Make::udp4(b"hello").v6()];
+    let makes = [
+        Make::tcp4(b"hello"),
+        Make::udp4(b"hello"),
+        Make::tcp6(b"hello"),
+        Make::udp4(b"hello").v6(),
+    ];
     for make in makes {
         let [leaves, arrives] = flows(make.flow.source.is_ipv4());
         let came = carried(with(&make, leaves).bytes()).unwrap();
@@ -81,14 +99,28 @@ fn a_datagram_without_a_checksum_stays_without_one() {
 fn icmp_error((source, destination): (IpAddr, IpAddr), about: &[u8]) -> Vec<u8> {
     let is_v4 = source.is_ipv4();
     // Destination unreachable (port), and packet too big.
-    let mut message = if is_v4 { vec![3, 3, 0, 0, 0, 0, 0, 0] } else { vec![2, 0, 0, 0, 0, 0, 5, 0] };
+    let mut message = if is_v4 {
+        vec![3, 3, 0, 0, 0, 0, 0, 0]
+    } else {
+        vec![2, 0, 0, 0, 0, 0, 5, 0]
+    };
     message.extend_from_slice(about);
     let pseudo = Sum::pseudo_header(source, destination, ICMPV6, message.len());
-    let sum = if is_v4 { Sum::of(&message) } else { pseudo.add(&message) };
+    let sum = if is_v4 {
+        Sum::of(&message)
+    } else {
+        pseudo.add(&message)
+    };
     message[2..4].copy_from_slice(&sum.checksum().to_be_bytes());
     // Build it as UDP and replace what follows the IP header.
     let mut make = Make::udp4(&vec![0; message.len() - 8]);
-    make.flow = Flow { source, destination, protocol: UDP, source_port: 0, destination_port: 0 };
+    make.flow = Flow {
+        source,
+        destination,
+        protocol: UDP,
+        source_port: 0,
+        destination_port: 0,
+    };
     let mut packet = make.bytes();
     let at = if is_v4 { IPV4_HEADER } else { IPV6_HEADER };
     packet[at..].copy_from_slice(&message);
@@ -105,14 +137,22 @@ fn icmp_error((source, destination): (IpAddr, IpAddr), about: &[u8]) -> Vec<u8> 
 
 #[test]
 fn an_error_arrives_about_the_packet_that_the_receiver_sent() {
-    for make in [Make::tcp4(b"hello"), Make::udp4(b"hello"), Make::tcp6(b"hello"), Make::udp4(b"hello").v6()] {
+    for make in [
+        Make::tcp4(b"hello"),
+        Make::udp4(b"hello"),
+        Make::tcp6(b"hello"),
+        Make::udp4(b"hello").v6(),
+    ] {
         let [at_customer, at_provider] = flows(make.flow.source.is_ipv4());
         // The provider sent a packet to the customer, which answers with an error.
         let sent = with(&make, (at_provider.1, at_provider.0)).bytes();
         let received = with(&make, (at_customer.1, at_customer.0)).bytes();
         for length in [received.len() - 4, received.len()] {
             let error = icmp_error(at_customer, &received[..length]);
-            assert_eq!(carried(error).unwrap(), icmp_error(at_provider, &sent[..length]));
+            assert_eq!(
+                carried(error).unwrap(),
+                icmp_error(at_provider, &sent[..length])
+            );
         }
     }
 }
@@ -124,7 +164,11 @@ fn all_fragments_are_translated_and_only_the_first_one_has_a_checksum() {
     let fragments = |flow| {
         let whole = with(&make, flow).bytes();
         let cut = |from: usize, to: usize, is_last: bool| {
-            let mut packet = [&whole[..IPV4_HEADER], &whole[IPV4_HEADER + from..IPV4_HEADER + to]].concat();
+            let mut packet = [
+                &whole[..IPV4_HEADER],
+                &whole[IPV4_HEADER + from..IPV4_HEADER + to],
+            ]
+            .concat();
             let length = u16::try_from(packet.len()).unwrap();
             packet[2..4].copy_from_slice(&length.to_be_bytes());
             let place = u16::try_from(from / 8).unwrap() | if is_last { 0 } else { 0x2000 };
@@ -136,7 +180,10 @@ fn all_fragments_are_translated_and_only_the_first_one_has_a_checksum() {
         };
         [cut(0, 32, false), cut(32, 72, true)]
     };
-    assert_eq!(fragments(leaves).map(|fragment| carried(fragment).unwrap()), fragments(arrives));
+    assert_eq!(
+        fragments(leaves).map(|fragment| carried(fragment).unwrap()),
+        fragments(arrives)
+    );
 }
 
 #[test]
@@ -159,34 +206,64 @@ fn the_transport_is_found_behind_extension_headers() {
 #[test]
 fn other_addresses_than_those_of_the_remote_do_not_pass_and_stay() {
     let [customer, provider] = paths();
-    let make = with(&Make::tcp4(b"hello"), ("10.66.1.5".parse().unwrap(), "10.69.0.9".parse().unwrap()));
+    let make = with(
+        &Make::tcp4(b"hello"),
+        ("10.66.1.5".parse().unwrap(), "10.69.0.9".parse().unwrap()),
+    );
     let mut packet = make.bytes();
-    assert_eq!((customer.outgoing(&mut packet), packet == make.bytes()), (None, true));
-    let make = with(&Make::tcp4(b"hello"), ("10.99.1.5".parse().unwrap(), "10.65.0.9".parse().unwrap()));
+    assert_eq!(
+        (customer.outgoing(&mut packet), packet == make.bytes()),
+        (None, true)
+    );
+    let make = with(
+        &Make::tcp4(b"hello"),
+        ("10.99.1.5".parse().unwrap(), "10.65.0.9".parse().unwrap()),
+    );
     let mut packet = make.bytes();
-    assert_eq!((provider.incoming(&mut packet), packet == make.bytes()), (None, true));
+    assert_eq!(
+        (provider.incoming(&mut packet), packet == make.bytes()),
+        (None, true)
+    );
 }
 
 #[test]
 fn a_path_is_for_what_is_the_ends_own_or_for_pods_of_the_customer() {
     let admitted = |local: Local| {
-        let path = Direct { local, ..paths()[0].clone() };
+        let path = Direct {
+            local,
+            ..paths()[0].clone()
+        };
         ["10.66.1.5", "10.66.1.6", "10.99.1.5"].map(|address| path.admits(address.parse().unwrap()))
     };
-    assert_eq!(admitted(Local::Prefixes(vec!["10.66.0.0/16".parse().unwrap()])), [true, true, false]);
-    assert_eq!(admitted(Local::Pods(Arc::new(["10.66.1.5".parse().unwrap()].into()))), [true, false, false]);
+    assert_eq!(
+        admitted(Local::Prefixes(vec!["10.66.0.0/16".parse().unwrap()])),
+        [true, true, false]
+    );
+    assert_eq!(
+        admitted(Local::Pods(Arc::new(["10.66.1.5".parse().unwrap()].into()))),
+        [true, false, false]
+    );
 }
 
 #[test]
 fn a_path_is_used_after_four_answers_in_a_row_and_left_after_four_missing_ones() {
-    assert_eq!([0, 3, 4, 9].map(|answered| is_used(false, answered, 0)), [false, false, true, true]);
-    assert_eq!([0, 3, 4, 9].map(|unanswered| is_used(true, 0, unanswered)), [true, true, false, false]);
+    assert_eq!(
+        [0, 3, 4, 9].map(|answered| is_used(false, answered, 0)),
+        [false, false, true, true]
+    );
+    assert_eq!(
+        [0, 3, 4, 9].map(|unanswered| is_used(true, 0, unanswered)),
+        [true, true, false, false]
+    );
 }
 
 #[test]
 fn only_an_end_with_the_same_broker_answers_a_probe() {
     let [customer, provider] = paths();
-    let other = Direct { number: 8, ..customer.clone() };
+    let other = Direct {
+        number: 8,
+        ..customer.clone()
+    };
     for random in [0, 1, u32::MAX] {
         let token = customer.token(random);
         assert!(provider.is_named_by(token) && !other.is_named_by(token));

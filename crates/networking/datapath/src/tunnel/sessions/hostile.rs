@@ -1,4 +1,5 @@
-//! Recorded messages of a real handshake and of a real session with faults: the ends refuse them, and get a session nevertheless.
+//! Recorded messages of a real handshake and of a real session with faults: the ends refuse them,
+//! and get a session nevertheless.
 
 use std::net::SocketAddr;
 
@@ -22,7 +23,10 @@ struct End {
 fn ends() -> [End; 2] {
     let keys = [PrivateKey::generate(), PrivateKey::generate()];
     [0, 1].map(|own| {
-        let (identity, live) = (Identity::new(&keys[own]), Arc::new(LiveRemote::new(keys[1 - own].public())));
+        let (identity, live) = (
+            Identity::new(&keys[own]),
+            Arc::new(LiveRemote::new(keys[1 - own].public())),
+        );
         let link = Link::new(&identity, &live, None, &IndexTable::from_os_rng());
         End { identity, link }
     })
@@ -33,18 +37,22 @@ fn sender() -> SocketAddr {
 }
 
 impl End {
-    /// Handles a datagram whatever its first checksum (`mac1`) is: whoever knows our public key can compute it. Returns what it carries
-    /// and what is answered, or `None` if it is refused.
+    /// Handles a datagram whatever its first checksum (`mac1`) is: whoever knows our public key can
+    /// compute it. Returns what it carries and what is answered, or `None` if it is refused.
     fn receive(&self, datagram: &[u8]) -> Option<(BytesMut, Vec<WgKind>)> {
         kind(datagram)?;
-        let _ = self.identity.limiter.verify_packet(sender(), Packet::copy_from(datagram));
+        let _ = self
+            .identity
+            .limiter
+            .verify_packet(sender(), Packet::copy_from(datagram));
         let (mut sessions, mut replies) = (self.link.lock(), Vec::new());
         let carried = match Packet::copy_from(datagram).try_into_wg().ok()? {
             WgKind::Data(packet) => sessions.decrypt(packet).ok()?,
             handshake => {
                 if let WgKind::HandshakeInit(message) = &handshake {
                     // The device looks here for the sender's key.
-                    let _ = parse_handshake_anon(&self.identity.secret, &self.identity.public, message);
+                    let _ =
+                        parse_handshake_anon(&self.identity.secret, &self.identity.public, message);
                 }
                 sessions.handshake(handshake, &mut replies).ok()?;
                 BytesMut::new()
@@ -77,26 +85,38 @@ fn handshake(ends: &[End; 2]) {
     ends[1].receive(&bytes(confirmation.remove(0))).unwrap();
 }
 
-/// The bytes of a message that must not differ: in a handshake, all but both checksums and the sender's index, which only they cover. No
-/// end checks the second checksum (`mac2`) unless it sent a cookie.
+/// The bytes of a message that must not differ: in a handshake, all but both checksums and the
+/// sender's index, which only they cover. No end checks the second checksum (`mac2`) unless it sent
+/// a cookie.
 fn checked(message: &[u8]) -> Vec<u8> {
     let mut checked = message.to_vec();
     if matches!(checked.first(), Some(1 | 2)) {
         checked.truncate(checked.len().saturating_sub(32));
-        checked.iter_mut().skip(4).take(4).for_each(|byte| *byte = 0);
+        checked
+            .iter_mut()
+            .skip(4)
+            .take(4)
+            .for_each(|byte| *byte = 0);
     }
     checked
 }
 
 fn config() -> Config {
-    Config { failure_persistence: None, ..Config::default() }
+    Config {
+        failure_persistence: None,
+        ..Config::default()
+    }
 }
 
 /// Sends a message with faults to an end, many times. It accepts nothing but the message itself.
 fn attack(end: &End, message: &[u8]) {
     let run = TestRunner::new(config()).run(&mutated(Just(message.to_vec())), |datagram| {
         let is_accepted = end.receive(&datagram).is_some();
-        prop_assert!(!is_accepted || checked(&datagram) == checked(message), "{:?}", datagram);
+        prop_assert!(
+            !is_accepted || checked(&datagram) == checked(message),
+            "{:?}",
+            datagram
+        );
         prop_assert!(!is_accepted || datagram.len() == message.len());
         Ok(())
     });
@@ -108,8 +128,11 @@ fn mutated_handshakes_and_cookies_are_refused_and_a_session_is_established_never
     let ends = ends();
     let initiation = ends[0].begin();
     attack(&ends[1], &initiation);
-    let cookie = RateLimiter::new(&ends[1].identity.public, 0).verify_packet(sender(), Packet::copy_from(&initiation[..]));
-    let Err(TunnResult::WriteToNetwork(cookie)) = cookie else { panic!("no cookie") };
+    let cookie = RateLimiter::new(&ends[1].identity.public, 0)
+        .verify_packet(sender(), Packet::copy_from(&initiation[..]));
+    let Err(TunnResult::WriteToNetwork(cookie)) = cookie else {
+        panic!("no cookie")
+    };
     attack(&ends[0], &bytes(cookie));
     // One that was accepted, with other checksums, would make the first initiation a repetition.
     let initiation = ends[0].begin();
@@ -139,7 +162,9 @@ fn hostile_packets_inside_of_a_session_arrive_as_they_are_and_the_session_goes_o
     let hostile = (packet::tests::mutated_packets(), any::<bool>());
     let run = TestRunner::new(config()).run(&hostile, |(inside, is_first)| {
         let [from, to] = if is_first { [0, 1] } else { [1, 0] };
-        let Some((packet, _)) = ends[to].receive(&ends[from].encrypt(&inside)) else { panic!("{inside:?} was refused") };
+        let Some((packet, _)) = ends[to].receive(&ends[from].encrypt(&inside)) else {
+            panic!("{inside:?} was refused")
+        };
         prop_assert_eq!(&packet[..], &inside[..]);
         prop_assert!(packet::parse(&packet).is_none() || Probe::read(&packet).is_none());
         Ok(())

@@ -28,14 +28,24 @@ const POLL_INTERVAL: Duration = Duration::from_millis(500);
 pub async fn run(consumer: Arc<Consumer>) {
     let stop = consumer.context.stop.clone();
     let synced = async {
-        consumer.recorder.synced().await && consumer.policies.synced().await && consumer.foreign_clusters.synced().await
+        consumer.recorder.synced().await
+            && consumer.policies.synced().await
+            && consumer.foreign_clusters.synced().await
     };
     if stop.run_until_cancelled(synced).await != Some(true) {
         return;
     }
     loop {
-        let next = if look(&consumer) { ROUND } else { POLL_INTERVAL };
-        if stop.run_until_cancelled(tokio::time::sleep(next)).await.is_none() {
+        let next = if look(&consumer) {
+            ROUND
+        } else {
+            POLL_INTERVAL
+        };
+        if stop
+            .run_until_cancelled(tokio::time::sleep(next))
+            .await
+            .is_none()
+        {
             return;
         }
     }
@@ -44,15 +54,25 @@ pub async fn run(consumer: Arc<Consumer>) {
 /// Judges all budgets. Returns `false` if not everything is known that counts.
 fn look(consumer: &Consumer) -> bool {
     let budgets = budgets(consumer);
-    let providers = if budgets.is_empty() { Some(Vec::new()) } else { providers(consumer) };
-    let Some(providers) = providers.filter(|_| consumer.placement_known()) else { return false };
+    let providers = if budgets.is_empty() {
+        Some(Vec::new())
+    } else {
+        providers(consumer)
+    };
+    let Some(providers) = providers.filter(|_| consumer.placement_known()) else {
+        return false;
+    };
     let former = consumer.budgets.read().clone();
     let before = former.as_deref().cloned().unwrap_or_default();
     let standing = Standing::of(&budgets, &providers, &before, ROUND, consumer.context.now());
     let is_new = former.as_deref() != Some(&standing);
     *consumer.budgets.write() = Some(Arc::new(standing.clone()));
     if is_new {
-        let changed = if former.is_some() { standing.changed_since(&before) } else { None };
+        let changed = if former.is_some() {
+            standing.changed_since(&before)
+        } else {
+            None
+        };
         enqueue(consumer, changed.as_ref());
     }
     true
@@ -62,7 +82,12 @@ fn look(consumer: &Consumer) -> bool {
 fn enqueue(consumer: &Consumer, namespaces: Option<&BTreeSet<&str>>) {
     let queue = &consumer.queues.namespaces;
     let is_concerned = |namespace: &str| namespaces.is_none_or(|all| all.contains(namespace));
-    for (key, _) in consumer.offloadings.all().into_iter().filter(|(key, _)| is_concerned(&key.namespace)) {
+    for (key, _) in consumer
+        .offloadings
+        .all()
+        .into_iter()
+        .filter(|(key, _)| is_concerned(&key.namespace))
+    {
         queue.add(NamespaceKey::Namespace(key.namespace.clone()));
         queue.add(NamespaceKey::Pods(key.namespace));
     }
@@ -74,34 +99,73 @@ fn enqueue(consumer: &Consumer, namespaces: Option<&BTreeSet<&str>>) {
 }
 
 fn budgets(consumer: &Consumer) -> Vec<HeldBudget> {
-    let offloadings = consumer.offloadings.all().into_iter().filter(|(key, _)| key.name == NAMESPACE_OFFLOADING);
+    let offloadings = consumer
+        .offloadings
+        .all()
+        .into_iter()
+        .filter(|(key, _)| key.name == NAMESPACE_OFFLOADING);
     let of_namespaces = offloadings.filter_map(|(key, offloading)| {
-        Some(HeldBudget { holder: Holder::Namespace(key.namespace), budget: offloading.spec.budget.clone()? })
+        Some(HeldBudget {
+            holder: Holder::Namespace(key.namespace),
+            budget: offloading.spec.budget.clone()?,
+        })
     });
-    let of_policies = consumer.policies.all().into_iter().filter_map(|(key, policy)| {
-        Some(HeldBudget { holder: Holder::Policy(key.name), budget: policy.spec.consume.budget.clone()? })
-    });
+    let of_policies = consumer
+        .policies
+        .all()
+        .into_iter()
+        .filter_map(|(key, policy)| {
+            Some(HeldBudget {
+                holder: Holder::Policy(key.name),
+                budget: policy.spec.consume.budget.clone()?,
+            })
+        });
     of_namespaces.chain(of_policies).collect()
 }
 
-/// The costs at all providers that have a virtual node or a contract. `None` while not all pods are known.
+/// The costs at all providers that have a virtual node or a contract. `None` while not all pods are
+/// known.
 fn providers(consumer: &Consumer) -> Option<Vec<Provider>> {
-    let mut names: BTreeMap<ClusterId, String> =
-        consumer.recorder.peers().into_iter().map(|id| (id.clone(), id.to_string())).collect();
+    let mut names: BTreeMap<ClusterId, String> = consumer
+        .recorder
+        .peers()
+        .into_iter()
+        .map(|id| (id.clone(), id.to_string()))
+        .collect();
     names.extend(consumer.providers());
-    names.into_iter().map(|(id, name)| consumer.all_pods_known(&id).then(|| provider(consumer, id, name))).collect()
+    names
+        .into_iter()
+        .map(|(id, name)| {
+            consumer
+                .all_pods_known(&id)
+                .then(|| provider(consumer, id, name))
+        })
+        .collect()
 }
 
 fn provider(consumer: &Consumer, id: ClusterId, name: String) -> Provider {
     let clusters = consumer.foreign_clusters.all();
-    let cluster = clusters.iter().map(|(_, cluster)| cluster).find(|cluster| cluster.spec.cluster_id == id);
-    let policy = policies::effective(&consumer.policies, &PolicyPeer::new(&id, cluster.map(AsRef::as_ref)));
+    let cluster = clusters
+        .iter()
+        .map(|(_, cluster)| cluster)
+        .find(|cluster| cluster.spec.cluster_id == id);
+    let policy = policies::effective(
+        &consumer.policies,
+        &PolicyPeer::new(&id, cluster.map(AsRef::as_ref)),
+    );
     let asks = consumer.nodes_of(&id).into_iter().filter_map(|(_, node)| {
-        let prices = node.spec.prices.as_ref().filter(|prices| prices.rates.iter().any(|(_, rate)| !rate.is_zero()))?;
+        let prices = node
+            .spec
+            .prices
+            .as_ref()
+            .filter(|prices| prices.rates.iter().any(|(_, rate)| !rate.is_zero()))?;
         Some((node.spec.pool.clone(), prices.clone()))
     });
-    let (asks, accounts, now): (BTreeMap<String, PriceList>, _, _) =
-        (asks.collect(), consumer.accounts(&id), consumer.context.now());
+    let (asks, accounts, now): (BTreeMap<String, PriceList>, _, _) = (
+        asks.collect(),
+        consumer.accounts(&id),
+        consumer.context.now(),
+    );
     let running = consumer.running(&id, &unmetered_pools(&asks, &accounts, now.as_second()));
     let policy = policy.and_then(|policy| policy.metadata.name.clone());
     Provider::of(id, name, policy, &asks, &accounts, &running, now)
@@ -118,15 +182,22 @@ mod tests {
     async fn a_provider_whose_costs_do_not_count_gets_no_new_pods_of_a_namespace_with_a_budget() {
         let budget = json!({ "budget": { "currency": "EUR", "amount": "5" } });
         let mut objects = here(&budget);
-        objects["virtualnodes"][0]["spec"]["prices"] = json!({ "currency": "EUR", "rates": { "cpu": "0.04" } });
+        objects["virtualnodes"][0]["spec"]["prices"] =
+            json!({ "currency": "EUR", "rates": { "cpu": "0.04" } });
         // Without a recorded Node no pods are listed.
         let consumer = started(api_server(objects, |_, _| std::future::ready(true)));
         tokio::spawn(run(consumer.clone()));
         let standing = until(|| consumer.budgets.read().clone()).await;
         let milan = ClusterId::of_public_key(&[2; 32]);
         let why = standing.closed_for("demo", &milan).unwrap();
-        assert!(why.contains("milan asks for EUR without a contract"), "{why}");
-        assert_eq!((standing.closed_for("shop", &milan), standing.closed(&milan)), (None, None));
+        assert!(
+            why.contains("milan asks for EUR without a contract"),
+            "{why}"
+        );
+        assert_eq!(
+            (standing.closed_for("shop", &milan), standing.closed(&milan)),
+            (None, None)
+        );
         consumer.context.stop.cancel();
     }
 }

@@ -1,5 +1,5 @@
-//! Follows the connection to one provider: what we have there is cached while it exists, and everything of the provider is due when
-//! it comes, goes, falls silent or answers again.
+//! Follows the connection to one provider: what we have there is cached while it exists, and
+//! everything of the provider is due when it comes, goes, falls silent or answers again.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,7 +1,9 @@
-//! `NamespaceOffloading`s: the map of namespaces at each provider, the status here, and the end of offloading.
+//! `NamespaceOffloading`s: the map of namespaces at each provider, the status here, and the end of
+//! offloading.
 //!
-//! A map is computed as a whole, for one provider at a time, from everything that exists: so a namespace that was unoffloaded
-//! while a provider was away leaves its map when the provider is back.
+//! A map is computed as a whole, for one provider at a time, from everything that exists: so a
+//! namespace that was unoffloaded while a provider was away leaves its map when the provider is
+//! back.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,15 +18,18 @@ use kube::{
 use liqo_api::conditions::DesiredCondition;
 use liqo_api::departure::DepartureCause;
 use liqo_api::{
-    BudgetStatus, CONTROLLER_MANAGER, ClusterId, Condition, Exposed, NAMESPACE_MAP, NAMESPACE_OFFLOADING, NamespaceMap,
-    NamespaceMapSpec, NamespaceOffloading, RemoteNamespace, WITHIN_BUDGET, annotations, finalizers, labels, may_be_offloaded,
-    roles,
+    BudgetStatus, CONTROLLER_MANAGER, ClusterId, Condition, Exposed, NAMESPACE_MAP,
+    NAMESPACE_OFFLOADING, NamespaceMap, NamespaceMapSpec, NamespaceOffloading, RemoteNamespace,
+    WITHIN_BUDGET, annotations, finalizers, labels, may_be_offloaded, roles,
 };
 use liqo_controller_runtime::{
     Key, Next,
     departures::{self, Departure},
     peers::{PeerError, call},
-    writes::{Step as _, StepError, add_finalizer, create_missing, delete_if_present, only, remove_finalizer, unless_gone},
+    writes::{
+        Step as _, StepError, add_finalizer, create_missing, delete_if_present, only,
+        remove_finalizer, unless_gone,
+    },
 };
 use serde_json::json;
 
@@ -46,16 +51,19 @@ use liqo_offloading_rules::replica::record::Reference;
 /// Namespaces and maps that are handled at the same time.
 const CONCURRENCY: usize = 4;
 
-/// Time that the pods of a namespace have to end when it is unoffloaded. After that they are removed at once.
+/// Time that the pods of a namespace have to end when it is unoffloaded. After that they are
+/// removed at once.
 const UNOFFLOAD_TIMEOUT: Duration = Duration::from_mins(2);
 
 /// Interval between two checks of an unoffloading, or of caches that are not synced yet.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Interval between two checks for pods that came to a virtual node after their namespace was unoffloaded.
+/// Interval between two checks for pods that came to a virtual node after their namespace was
+/// unoffloaded.
 const LATE_PODS_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Maximum number of Services and Ingresses in the status of a `NamespaceOffloading`, for each provider.
+/// Maximum number of Services and Ingresses in the status of a `NamespaceOffloading`, for each
+/// provider.
 const MAX_EXPOSED: usize = 50;
 
 /// Maximum number of clusters in the status that a budget closes.
@@ -70,14 +78,22 @@ pub enum Error {
     Local(#[from] StepError),
     /// The map at a provider could not be written.
     #[error("at provider {cluster}: {source}")]
-    Map { cluster: ClusterId, source: StepError<PeerError> },
-    #[error("RoleBinding {0}/{ROLE_BINDING} exists and is not Liqo's, so Liqo cannot read the namespace; remove it")]
+    Map {
+        cluster: ClusterId,
+        source: StepError<PeerError>,
+    },
+    #[error(
+        "RoleBinding {0}/{ROLE_BINDING} exists and is not Liqo's, so Liqo cannot read the namespace; remove it"
+    )]
     BindingTaken(String),
 }
 
 /// Runs the controller until the context stops.
 pub async fn run(consumer: Arc<Consumer>) {
-    let (queue, stop) = (consumer.queues.namespaces.clone(), consumer.context.stop.clone());
+    let (queue, stop) = (
+        consumer.queues.namespaces.clone(),
+        consumer.context.stop.clone(),
+    );
     queue
         .run("namespaces", CONCURRENCY, stop, move |key| {
             let consumer = consumer.clone();
@@ -87,9 +103,13 @@ pub async fn run(consumer: Arc<Consumer>) {
                 }
                 match key {
                     NamespaceKey::Map(id) => return reconcile_map(&consumer, &id).await,
-                    NamespaceKey::Namespace(namespace) => return reconcile_offloading(&consumer, &namespace).await,
+                    NamespaceKey::Namespace(namespace) => {
+                        return reconcile_offloading(&consumer, &namespace).await;
+                    }
                     NamespaceKey::AllMaps => triggers::enqueue_all_maps(&consumer),
-                    NamespaceKey::Pods(namespace) => triggers::enqueue_pods_of(&consumer, &namespace),
+                    NamespaceKey::Pods(namespace) => {
+                        triggers::enqueue_pods_of(&consumer, &namespace);
+                    }
                     NamespaceKey::AllPods => triggers::enqueue_all_pods(&consumer),
                     NamespaceKey::AllUnscheduled => triggers::enqueue_all_unscheduled(&consumer),
                     NamespaceKey::AllNamespaces => triggers::enqueue_all_namespaces(&consumer),
@@ -101,58 +121,100 @@ pub async fn run(consumer: Arc<Consumer>) {
 }
 
 async fn reconcile_map(consumer: &Consumer, id: &ClusterId) -> Result<Next, Error> {
-    let Some(peer) = consumer.peers.get(id) else { return Ok(Next::OnChange) };
+    let Some(peer) = consumer.peers.get(id) else {
+        return Ok(Next::OnChange);
+    };
     if peer.remote().is_none() && consumer.nodes_of(id).is_empty() {
         drop(peer);
         // Those that work with it may not have ended yet.
-        return Ok(if consumer.peers.forget(id) { Next::OnChange } else { Next::After(POLL_INTERVAL) });
+        return Ok(if consumer.peers.forget(id) {
+            Next::OnChange
+        } else {
+            Next::After(POLL_INTERVAL)
+        });
     }
     // When it answers, or the Node appears, the map is due again.
-    let (Some(remote), Some(nodes)) = (peer.answering(), consumer.candidates(id)) else { return Ok(Next::OnChange) };
+    let (Some(remote), Some(nodes)) = (peer.answering(), consumer.candidates(id)) else {
+        return Ok(Next::OnChange);
+    };
     if !consumer.all_pods_known(id) {
         return Ok(Next::After(POLL_INTERVAL));
     }
     let system = &consumer.context.namespace;
-    let counts = |key: &Key| key.name == NAMESPACE_OFFLOADING && may_be_offloaded(&key.namespace, system);
-    let offloadings: Vec<_> = consumer.offloadings.all().into_iter().filter(|(key, _)| counts(key)).collect();
+    let counts =
+        |key: &Key| key.name == NAMESPACE_OFFLOADING && may_be_offloaded(&key.namespace, system);
+    let offloadings: Vec<_> = consumer
+        .offloadings
+        .all()
+        .into_iter()
+        .filter(|(key, _)| counts(key))
+        .collect();
     let (shadows, pods) = (remote.shadows.all(), peer.pods());
     let in_use = |namespace: &str| {
-        pods.iter().any(|pod| pod.key.namespace == namespace && peer.may_run(pod))
-            || shadows.iter().any(|(_, shadow)| shadow.home.namespace == namespace)
+        pods.iter()
+            .any(|pod| pod.key.namespace == namespace && peer.may_run(pod))
+            || shadows
+                .iter()
+                .any(|(_, shadow)| shadow.home.namespace == namespace)
     };
     // A pod that waits for the namespace may start under another name.
     let runs = |namespace: &str| {
-        pods.iter().any(|pod| pod.key.namespace == namespace && peer.sent(&pod.uid) != Sent::No)
-            || shadows.iter().any(|(_, shadow)| shadow.home.namespace == namespace)
+        pods.iter()
+            .any(|pod| pod.key.namespace == namespace && peer.sent(&pod.uid) != Sent::No)
+            || shadows
+                .iter()
+                .any(|(_, shadow)| shadow.home.namespace == namespace)
     };
-    let (cluster_name, us) = (consumer.context.config().spec.cluster_name.clone(), &consumer.context.cluster_id);
+    let (cluster_name, us) = (
+        consumer.context.config().spec.cluster_name.clone(),
+        &consumer.context.cluster_id,
+    );
     let wanted = placement::wanted(
-        offloadings.iter().map(|(key, offloading)| (key.namespace.as_str(), offloading.as_ref())),
+        offloadings
+            .iter()
+            .map(|(key, offloading)| (key.namespace.as_str(), offloading.as_ref())),
         &nodes,
         (&cluster_name, us),
         in_use,
     );
-    let api: Api<NamespaceMap> = Api::namespaced(remote.connection.client.clone(), &remote.connection.tenant_namespace);
+    let api: Api<NamespaceMap> = Api::namespaced(
+        remote.connection.client.clone(),
+        &remote.connection.tenant_namespace,
+    );
     let key = Key::new(&remote.connection.tenant_namespace, NAMESPACE_MAP);
-    let failed = |source| Error::Map { cluster: id.clone(), source };
+    let failed = |source| Error::Map {
+        cluster: id.clone(),
+        source,
+    };
     let domain = consumer.context.cluster_domain.as_deref();
     match remote.map() {
         Some(live) => {
             let patch = placement::patch(&live, &wanted, us, runs);
             if let Some(patch) = placement::announce_domain(patch, &live, domain) {
-                let answer = call(api.patch(NAMESPACE_MAP, &PatchParams::default(), &Patch::Merge(&patch))).await;
+                let answer = call(api.patch(
+                    NAMESPACE_MAP,
+                    &PatchParams::default(),
+                    &Patch::Merge(&patch),
+                ))
+                .await;
                 answer.step("change", "NamespaceMap", key).map_err(failed)?;
             }
         }
         None if wanted.is_empty() => {}
         None => {
             let mut map = NamespaceMap::new(NAMESPACE_MAP, NamespaceMapSpec { mappings: wanted });
-            map.labels_mut().insert(labels::MANAGED.into(), "true".into());
-            map.annotations_mut().extend(domain.map(|domain| (annotations::CLUSTER_DOMAIN.into(), domain.into())));
+            map.labels_mut()
+                .insert(labels::MANAGED.into(), "true".into());
+            map.annotations_mut()
+                .extend(domain.map(|domain| (annotations::CLUSTER_DOMAIN.into(), domain.into())));
             match call(api.create(&PostParams::default(), &map)).await {
                 // The watch lags; its event triggers us again.
                 Err(PeerError::Api(kube::Error::Api(status))) if status.is_already_exists() => {}
-                created => drop(created.step("create", "NamespaceMap", key).map_err(failed)?),
+                created => drop(
+                    created
+                        .step("create", "NamespaceMap", key)
+                        .map_err(failed)?,
+                ),
             }
         }
     }
@@ -170,8 +232,13 @@ async fn reconcile_offloading(consumer: &Arc<Consumer>, namespace: &str) -> Resu
     }
     let system = consumer.context.namespace.as_str();
     if !may_be_offloaded(namespace, system) {
-        let condition = placement::not_allowed(namespace == system, offloading.spec.pod_offloading_strategy);
-        let shown = Shown { remote_namespaces: Vec::new(), conditions: vec![condition], budget: None };
+        let condition =
+            placement::not_allowed(namespace == system, offloading.spec.pod_offloading_strategy);
+        let shown = Shown {
+            remote_namespaces: Vec::new(),
+            conditions: vec![condition],
+            budget: None,
+        };
         write_status(consumer, namespace, &offloading, shown).await?;
         return Ok(Next::OnChange);
     }
@@ -187,48 +254,111 @@ async fn reconcile_offloading(consumer: &Arc<Consumer>, namespace: &str) -> Resu
 }
 
 /// Shows where the namespace exists.
-async fn update_status(consumer: &Consumer, namespace: &str, offloading: &NamespaceOffloading) -> Result<(), Error> {
+async fn update_status(
+    consumer: &Consumer,
+    namespace: &str,
+    offloading: &NamespaceOffloading,
+) -> Result<(), Error> {
     let cluster_name = consumer.context.config().spec.cluster_name.clone();
-    let asked = placement::remote_name(namespace, offloading, (&cluster_name, &consumer.context.cluster_id));
+    let asked = placement::remote_name(
+        namespace,
+        offloading,
+        (&cluster_name, &consumer.context.cluster_id),
+    );
     let status = offloading.status.clone().unwrap_or_default();
     let remote_namespaces: Vec<RemoteNamespace> = consumer
         .providers()
         .iter()
-        .filter(|(id, _)| consumer.candidates(id).is_none_or(|nodes| placement::is_wanted(offloading, &nodes)))
+        .filter(|(id, _)| {
+            consumer
+                .candidates(id)
+                .is_none_or(|nodes| placement::is_wanted(offloading, &nodes))
+        })
         .map(|(id, name)| {
-            let shown = status.remote_namespaces.iter().find(|one| one.cluster_id == *id);
+            let shown = status
+                .remote_namespaces
+                .iter()
+                .find(|one| one.cluster_id == *id);
             remote_namespace(consumer, namespace, &asked, (id, name), shown)
         })
         .collect();
     let placed = lent_on::is_lent_on(offloading)
-        || webhook::selected(&consumer.webhook).covers(namespace, offloading.spec.pod_offloading_strategy);
+        || webhook::selected(&consumer.webhook)
+            .covers(namespace, offloading.spec.pod_offloading_strategy);
     let ready = placement::ready(&remote_namespaces, placed);
     let (within, budget) = budget(consumer, namespace, offloading).unzip();
     let conditions = [ready].into_iter().chain(within).collect();
-    write_status(consumer, namespace, offloading, Shown { remote_namespaces, conditions, budget }).await
+    write_status(
+        consumer,
+        namespace,
+        offloading,
+        Shown {
+            remote_namespaces,
+            conditions,
+            budget,
+        },
+    )
+    .await
 }
 
-/// Returns the effect of the budget of a namespace, if it has one. Until that is known, the status keeps the shown one.
-fn budget(consumer: &Consumer, namespace: &str, offloading: &NamespaceOffloading) -> Option<(DesiredCondition, BudgetStatus)> {
+/// Returns the effect of the budget of a namespace, if it has one. Until that is known, the status
+/// keeps the shown one.
+fn budget(
+    consumer: &Consumer,
+    namespace: &str,
+    offloading: &NamespaceOffloading,
+) -> Option<(DesiredCondition, BudgetStatus)> {
     let budget = offloading.spec.budget.as_ref()?;
     let standing = consumer.budgets.read().clone();
-    let verdict = standing.as_ref().and_then(|standing| standing.of_namespace(namespace));
+    let verdict = standing
+        .as_ref()
+        .and_then(|standing| standing.of_namespace(namespace));
     let Some(verdict) = verdict.filter(|verdict| verdict.held.budget == *budget) else {
         let status = offloading.status.clone().unwrap_or_default();
-        let shown = status.conditions.into_iter().find(|one| one.type_ == WITHIN_BUDGET)?;
+        let shown = status
+            .conditions
+            .into_iter()
+            .find(|one| one.type_ == WITHIN_BUDGET)?;
         let known = match shown.status.as_str() {
             "True" => Some(true),
             "False" => Some(false),
             _ => None,
         };
-        let condition = DesiredCondition { kind: WITHIN_BUDGET, status: known, reason: shown.reason, message: shown.message };
+        let condition = DesiredCondition {
+            kind: WITHIN_BUDGET,
+            status: known,
+            reason: shown.reason,
+            message: shown.message,
+        };
         return Some((condition, status.budget.unwrap_or_default()));
     };
-    let is_selected = |id: &ClusterId| consumer.candidates(id).is_none_or(|nodes| placement::is_wanted(offloading, &nodes));
-    let selected: Vec<ClusterId> = consumer.providers().into_iter().map(|(id, _)| id).filter(is_selected).collect();
-    let all_closed = !selected.is_empty() && selected.iter().all(|id| verdict.closed.contains_key(id));
-    let closed_cluster_ids = verdict.closed.keys().filter(|id| selected.contains(id)).take(MAX_CLOSED).cloned().collect();
-    Some((verdict.condition(), BudgetStatus { closed_cluster_ids, all_closed }))
+    let is_selected = |id: &ClusterId| {
+        consumer
+            .candidates(id)
+            .is_none_or(|nodes| placement::is_wanted(offloading, &nodes))
+    };
+    let selected: Vec<ClusterId> = consumer
+        .providers()
+        .into_iter()
+        .map(|(id, _)| id)
+        .filter(is_selected)
+        .collect();
+    let all_closed =
+        !selected.is_empty() && selected.iter().all(|id| verdict.closed.contains_key(id));
+    let closed_cluster_ids = verdict
+        .closed
+        .keys()
+        .filter(|id| selected.contains(id))
+        .take(MAX_CLOSED)
+        .cloned()
+        .collect();
+    Some((
+        verdict.condition(),
+        BudgetStatus {
+            closed_cluster_ids,
+            all_closed,
+        },
+    ))
 }
 
 /// The namespace at one provider; `shown` is what the status says of it so far.
@@ -246,8 +376,14 @@ fn remote_namespace(
         return shown.clone();
     }
     let map = peer.remote().and_then(|remote| remote.map());
-    let provider = Provider { cluster_id: id, cluster_name: name, map: map.as_deref(), answers };
-    let mut remote_namespace = placement::remote_namespace(namespace, asked, &consumer.context.cluster_id, &provider);
+    let provider = Provider {
+        cluster_id: id,
+        cluster_name: name,
+        map: map.as_deref(),
+        answers,
+    };
+    let mut remote_namespace =
+        placement::remote_namespace(namespace, asked, &consumer.context.cluster_id, &provider);
     // A provider that does not answer keeps what it showed last.
     remote_namespace.exposed = match answering {
         Some(remote) => exposed(consumer, &remote, namespace),
@@ -258,7 +394,9 @@ fn remote_namespace(
 
 /// The objects of a namespace that clients outside the provider's cluster reach.
 fn exposed(consumer: &Consumer, remote: &RemoteState, namespace: &str) -> Vec<Exposed> {
-    let Some(objects) = consumer.local_objects(namespace) else { return Vec::new() };
+    let Some(objects) = consumer.local_objects(namespace) else {
+        return Vec::new();
+    };
     // Only objects that exist here: the provider could write any other name.
     let is_ours = |reference: &Reference| match reference.kind {
         Kind::Service => objects.services.get(&reference.key()).is_some(),
@@ -270,8 +408,15 @@ fn exposed(consumer: &Consumer, remote: &RemoteState, namespace: &str) -> Vec<Ex
         .iter()
         .filter(|(_, record)| record.reference.namespace == namespace && is_ours(&record.reference))
         .filter_map(|(_, record)| {
-            let (kind, name) = (record.reference.kind.name().to_owned(), record.reference.name.clone());
-            Some(Exposed { kind, name, exposure: record.exposure.clone()? })
+            let (kind, name) = (
+                record.reference.kind.name().to_owned(),
+                record.reference.name.clone(),
+            );
+            Some(Exposed {
+                kind,
+                name,
+                exposure: record.exposure.clone()?,
+            })
         })
         .collect();
     all.sort_by(|one, other| (&one.kind, &one.name).cmp(&(&other.kind, &other.name)));
@@ -287,18 +432,40 @@ struct Shown {
 }
 
 /// Writes the status, if it changed.
-async fn write_status(consumer: &Consumer, namespace: &str, offloading: &NamespaceOffloading, shown: Shown) -> Result<(), Error> {
-    let Shown { remote_namespaces, conditions: wanted, budget } = shown;
+async fn write_status(
+    consumer: &Consumer,
+    namespace: &str,
+    offloading: &NamespaceOffloading,
+    shown: Shown,
+) -> Result<(), Error> {
+    let Shown {
+        remote_namespaces,
+        conditions: wanted,
+        budget,
+    } = shown;
     let status = offloading.status.clone().unwrap_or_default();
     let generation = offloading.metadata.generation;
-    let conditions = liqo_api::conditions::decide_for(generation, &status.conditions, &wanted, consumer.context.now());
+    let conditions = liqo_api::conditions::decide_for(
+        generation,
+        &status.conditions,
+        &wanted,
+        consumer.context.now(),
+    );
     let conditions = conditions.or_else(|| {
         (status.conditions.len() != wanted.len()).then(|| {
             let is_wanted = |one: &Condition| wanted.iter().any(|want| want.kind == one.type_);
-            status.conditions.iter().filter(|one| is_wanted(one)).cloned().collect()
+            status
+                .conditions
+                .iter()
+                .filter(|one| is_wanted(one))
+                .cloned()
+                .collect()
         })
     });
-    if conditions.is_none() && status.budget == budget && status.remote_namespaces == remote_namespaces {
+    if conditions.is_none()
+        && status.budget == budget
+        && status.remote_namespaces == remote_namespaces
+    {
         return Ok(());
     }
     let patch = json!({ "status": {
@@ -307,20 +474,45 @@ async fn write_status(consumer: &Consumer, namespace: &str, offloading: &Namespa
         "budget": budget,
     } });
     let api: Api<NamespaceOffloading> = Api::namespaced(consumer.context.client.clone(), namespace);
-    let answer = api.patch_status(NAMESPACE_OFFLOADING, &PatchParams::default(), &Patch::Merge(&patch)).await;
+    let answer = api
+        .patch_status(
+            NAMESPACE_OFFLOADING,
+            &PatchParams::default(),
+            &Patch::Merge(&patch),
+        )
+        .await;
     let key = Key::new(namespace, NAMESPACE_OFFLOADING);
     unless_gone(answer).step("write the status of", "NamespaceOffloading", key)?;
     Ok(())
 }
 
-/// Ends the offloading of a namespace: pods first, then the mapping, then our right to look into the namespace.
-async fn unoffload(consumer: &Consumer, namespace: &str, offloading: &NamespaceOffloading) -> Result<Next, Error> {
+/// Ends the offloading of a namespace: pods first, then the mapping, then our right to look into
+/// the namespace.
+async fn unoffload(
+    consumer: &Consumer,
+    namespace: &str,
+    offloading: &NamespaceOffloading,
+) -> Result<Next, Error> {
     let now = consumer.context.now();
-    let asked = offloading.metadata.deletion_timestamp.as_ref().map_or(now, |time| time.0);
-    let late = Duration::try_from(now.duration_since(asked)).is_ok_and(|waited| waited > UNOFFLOAD_TIMEOUT);
-    let mut is_empty = consumer.providers().iter().all(|(id, _)| consumer.all_pods_known(id));
+    let asked = offloading
+        .metadata
+        .deletion_timestamp
+        .as_ref()
+        .map_or(now, |time| time.0);
+    let late = Duration::try_from(now.duration_since(asked))
+        .is_ok_and(|waited| waited > UNOFFLOAD_TIMEOUT);
+    let mut is_empty = consumer
+        .providers()
+        .iter()
+        .all(|(id, _)| consumer.all_pods_known(id));
     for peer in consumer.peers.all() {
-        is_empty &= !end_pods(consumer, &peer, namespace, late || peer.outage() != Outage::None).await?;
+        is_empty &= !end_pods(
+            consumer,
+            &peer,
+            namespace,
+            late || peer.outage() != Outage::None,
+        )
+        .await?;
         let map = peer.answering().and_then(|remote| remote.map());
         if map.is_some_and(|map| map.spec.mappings.contains_key(namespace)) {
             triggers::enqueue_map(consumer, &peer.id);
@@ -335,28 +527,57 @@ async fn unoffload(consumer: &Consumer, namespace: &str, offloading: &NamespaceO
         Ok(false) if !late => return Ok(Next::After(POLL_INTERVAL)),
         Err(error) if !late => return Err(error.into()),
         // They do not hold up the end.
-        rest => tracing::warn!(namespace, ?rest, "pods that wait for a virtual node stay: delete them"),
+        rest => tracing::warn!(
+            namespace,
+            ?rest,
+            "pods that wait for a virtual node stay: delete them"
+        ),
     }
     consumer.unfollow(namespace);
     let client = &consumer.context.client;
-    let (bindings, key): (Api<RoleBinding>, _) = (Api::namespaced(client.clone(), namespace), Key::new(namespace, ROLE_BINDING));
-    let live = bindings.get_opt(ROLE_BINDING).await.step("read", "RoleBinding", &key)?;
+    let (bindings, key): (Api<RoleBinding>, _) = (
+        Api::namespaced(client.clone(), namespace),
+        Key::new(namespace, ROLE_BINDING),
+    );
+    let live = bindings
+        .get_opt(ROLE_BINDING)
+        .await
+        .step("read", "RoleBinding", &key)?;
     if let Some(ours) = live.filter(is_our_binding) {
         let only_this = only(ours.uid().unwrap_or_default());
-        delete_if_present(&bindings, ROLE_BINDING, &only_this).await.step("delete", "RoleBinding", key)?;
+        delete_if_present(&bindings, ROLE_BINDING, &only_this)
+            .await
+            .step("delete", "RoleBinding", key)?;
     }
-    consumer.unoffloaded.lock().add(namespace, consumer.context.now());
+    consumer
+        .unoffloaded
+        .lock()
+        .add(namespace, consumer.context.now());
     let api: Api<NamespaceOffloading> = Api::namespaced(client.clone(), namespace);
     // If the object changed meanwhile, the watch triggers us again.
     let removed = remove_finalizer(&api, offloading, finalizers::NAMESPACE_OFFLOADING).await;
-    removed.step("remove the finalizer of", "NamespaceOffloading", Key::new(namespace, NAMESPACE_OFFLOADING))?;
+    removed.step(
+        "remove the finalizer of",
+        "NamespaceOffloading",
+        Key::new(namespace, NAMESPACE_OFFLOADING),
+    )?;
     Ok(Next::OnChange)
 }
 
-/// Deletes the pods of a namespace on the virtual nodes of a provider. Returns whether some of them have to be waited for.
-async fn end_pods(consumer: &Consumer, peer: &PeerState, namespace: &str, at_once: bool) -> Result<bool, Error> {
+/// Deletes the pods of a namespace on the virtual nodes of a provider. Returns whether some of them
+/// have to be waited for.
+async fn end_pods(
+    consumer: &Consumer,
+    peer: &PeerState,
+    namespace: &str,
+    at_once: bool,
+) -> Result<bool, Error> {
     let mut some_are_left = false;
-    for pod in peer.pods().iter().filter(|pod| pod.key.namespace == namespace) {
+    for pod in peer
+        .pods()
+        .iter()
+        .filter(|pod| pod.key.namespace == namespace)
+    {
         if at_once {
             // They are gone with the call, so there is nothing to wait for.
             if !pod.only_finalizers_keep_it() {
@@ -367,7 +588,8 @@ async fn end_pods(consumer: &Consumer, peer: &PeerState, namespace: &str, at_onc
             if pod.deletion.is_none() && (may_run || comes_home(pod)) {
                 end(consumer, pod, None).await?;
             }
-            // A pod that only somebody's finalizer holds, or that no provider has, is not ours to wait for.
+            // A pod that only somebody's finalizer holds, or that no provider has, is not ours to
+            // wait for.
             some_are_left |= may_run && !pod.only_finalizers_keep_it();
         }
     }
@@ -375,19 +597,30 @@ async fn end_pods(consumer: &Consumer, peer: &PeerState, namespace: &str, at_onc
 }
 
 async fn end(consumer: &Consumer, pod: &LocalPod, grace: Option<u32>) -> Result<(), Error> {
-    let departure = Departure { grace, ..Departure::new(DepartureCause::Unoffloaded, &pod.key, &pod.uid) };
+    let departure = Departure {
+        grace,
+        ..Departure::new(DepartureCause::Unoffloaded, &pod.key, &pod.uid)
+    };
     departures::leave(&consumer.context, departure).await?;
     Ok(())
 }
 
-/// Deletes the pods of a namespace that was just unoffloaded which came to a virtual node all the same, or wait for one. Looks again until
-/// no such pod is expected any more.
+/// Deletes the pods of a namespace that was just unoffloaded which came to a virtual node all the
+/// same, or wait for one. Looks again until no such pod is expected any more.
 async fn bring_late_pods_home(consumer: &Consumer, namespace: &str) -> Result<Next, Error> {
-    if !consumer.unoffloaded.lock().is_recent(namespace, consumer.context.now()) {
+    if !consumer
+        .unoffloaded
+        .lock()
+        .is_recent(namespace, consumer.context.now())
+    {
         return Ok(Next::OnChange);
     }
     for peer in consumer.peers.all() {
-        for pod in peer.pods().iter().filter(|pod| pod.key.namespace == namespace && comes_home(pod)) {
+        for pod in peer
+            .pods()
+            .iter()
+            .filter(|pod| pod.key.namespace == namespace && comes_home(pod))
+        {
             tracing::info!(pod = %pod.key, "pod came to a virtual node after its namespace was unoffloaded; deleted");
             end(consumer, pod, None).await?;
         }
@@ -396,9 +629,14 @@ async fn bring_late_pods_home(consumer: &Consumer, namespace: &str) -> Result<Ne
     Ok(Next::After(LATE_PODS_INTERVAL))
 }
 
-/// Lets the manager read the `ConfigMap`s and Secrets of the namespace. In the mapped namespace of a consumer it has that right already;
-/// such a namespace is offloaded by Liqo only, because its pods are the consumer's.
-async fn bind(consumer: &Consumer, namespace: &str, offloading: &NamespaceOffloading) -> Result<(), Error> {
+/// Lets the manager read the `ConfigMap`s and Secrets of the namespace. In the mapped namespace of
+/// a consumer it has that right already; such a namespace is offloaded by Liqo only, because its
+/// pods are the consumer's.
+async fn bind(
+    consumer: &Consumer,
+    namespace: &str,
+    offloading: &NamespaceOffloading,
+) -> Result<(), Error> {
     let binding = RoleBinding {
         metadata: ObjectMeta {
             name: Some(ROLE_BINDING.into()),
@@ -418,8 +656,14 @@ async fn bind(consumer: &Consumer, namespace: &str, offloading: &NamespaceOffloa
         }]),
     };
     let api: Api<RoleBinding> = Api::namespaced(consumer.context.client.clone(), namespace);
-    let (live, _) = create_missing(&api, &binding).await.step("create", "RoleBinding", Key::new(namespace, ROLE_BINDING))?;
-    if is_our_binding(&live) || (refers_to(&live, roles::OWN_NAMESPACE) && lent_on::is_lent_on(offloading)) {
+    let (live, _) = create_missing(&api, &binding).await.step(
+        "create",
+        "RoleBinding",
+        Key::new(namespace, ROLE_BINDING),
+    )?;
+    if is_our_binding(&live)
+        || (refers_to(&live, roles::OWN_NAMESPACE) && lent_on::is_lent_on(offloading))
+    {
         return Ok(());
     }
     Err(Error::BindingTaken(namespace.to_owned()))
@@ -435,7 +679,10 @@ fn refers_to(binding: &RoleBinding, role: &str) -> bool {
 }
 
 #[cfg(test)]
-#[allow(clippy::needless_pass_by_value, reason = "JSON literals are written in place")]
+#[allow(
+    clippy::needless_pass_by_value,
+    reason = "JSON literals are written in place"
+)]
 mod tests {
     use parking_lot::Mutex;
     use serde_json::Value;
@@ -443,8 +690,9 @@ mod tests {
     use super::*;
     use crate::consumer::controllers::pods::tests::{api_server, started};
 
-    /// A consumer with two pods on a virtual node, which the controller of pods has refused: `web` has a controller, `alone` has none.
-    /// Also the names of the pods whose deletion was requested; each such request fails.
+    /// A consumer with two pods on a virtual node, which the controller of pods has refused: `web`
+    /// has a controller, `alone` has none. Also the names of the pods whose deletion was requested;
+    /// each such request fails.
     fn with_refused_pods() -> (Arc<Consumer>, Arc<PeerState>, Arc<Mutex<Vec<String>>>) {
         let deleted: Arc<Mutex<Vec<String>>> = Arc::default();
         let deleting = deleted.clone();
@@ -462,10 +710,15 @@ mod tests {
                 "lastTransitionTime": "2026-01-01T00:00:00Z" });
             let pod = json!({ "metadata": { "namespace": "demo", "name": name, "uid": name, "ownerReferences": owners },
                 "spec": { "containers": [] }, "status": { "conditions": [refused] } });
-            Arc::new(LocalPod::of(serde_json::from_value(pod).unwrap(), &Key::new("tenant", "milan")).unwrap())
+            Arc::new(
+                LocalPod::of(
+                    serde_json::from_value(pod).unwrap(),
+                    &Key::new("tenant", "milan"),
+                )
+                .unwrap(),
+            )
         };
-        let replica_set =
-            json!([{ "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "r", "controller": true }]);
+        let replica_set = json!([{ "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "r", "controller": true }]);
         peer.pod_changed(None, Some(&pod("web", replica_set)));
         peer.pod_changed(None, Some(&pod("alone", json!([]))));
         (consumer, peer, deleted)
@@ -482,8 +735,15 @@ mod tests {
     #[tokio::test]
     async fn a_pod_that_a_lagging_webhook_placed_comes_home_after_the_end_of_the_offloading() {
         let (consumer, _peer, deleted) = with_refused_pods();
-        assert_eq!(bring_late_pods_home(&consumer, "demo").await.unwrap(), Next::OnChange, "it was not offloaded before");
-        consumer.unoffloaded.lock().add("demo", consumer.context.now());
+        assert_eq!(
+            bring_late_pods_home(&consumer, "demo").await.unwrap(),
+            Next::OnChange,
+            "it was not offloaded before"
+        );
+        consumer
+            .unoffloaded
+            .lock()
+            .add("demo", consumer.context.now());
         assert!(bring_late_pods_home(&consumer, "demo").await.is_err());
         assert_eq!(*deleted.lock(), ["web"]);
         consumer.context.stop.cancel();

@@ -1,8 +1,10 @@
-//! Local pods: sent to the provider, their status brought back, removed when the remote pod is gone.
+//! Local pods: sent to the provider, their status brought back, removed when the remote pod is
+//! gone.
 //!
-//! This is the hot path. Each pod is one key in its provider's queue, so its writes never overlap, and changes that arrive
-//! during a reconciliation become one further reconciliation. Objects are created and patched without reading more than the
-//! metadata of the answer; only a change of a running pod reads its record before.
+//! This is the hot path. Each pod is one key in its provider's queue, so its writes never overlap,
+//! and changes that arrive during a reconciliation become one further reconciliation. Objects are
+//! created and patched without reading more than the metadata of the answer; only a change of a
+//! running pod reads its record before.
 
 mod replacement;
 mod send;
@@ -21,8 +23,9 @@ use kube::{
 };
 use liqo_api::departure::DepartureCause;
 use liqo_api::{
-    EvictionDelay, NAMESPACE_OFFLOADING, NamespaceOffloading, OffloadedReason, PodOffloadingStrategy, ShadowPod, ShadowPodPhase,
-    VirtualNode, annotations, pods, provider_namespace,
+    EvictionDelay, NAMESPACE_OFFLOADING, NamespaceOffloading, OffloadedReason,
+    PodOffloadingStrategy, ShadowPod, ShadowPodPhase, VirtualNode, annotations, pods,
+    provider_namespace,
 };
 use liqo_controller_runtime::{
     Key, Next,
@@ -79,20 +82,24 @@ const CONCURRENCY: usize = 24;
 /// Minimum time between two replacements of refused pods of one owner.
 const REPLACEMENT_INTERVAL: Duration = Duration::from_mins(1);
 
-/// Delay between the record of a refusal, or the strategy Local, and the deletion of the refused pod: by then, every replica's webhook knows
-/// it.
+/// Delay between the record of a refusal, or the strategy Local, and the deletion of the refused
+/// pod: by then, every replica's webhook knows it.
 const REMEMBERED_DELAY: Duration = Duration::from_secs(2);
 
-/// Interval between two reconciliations of a waiting pod, in case the configuration changes meanwhile.
+/// Interval between two reconciliations of a waiting pod, in case the configuration changes
+/// meanwhile.
 const MAX_WAIT: Duration = Duration::from_mins(1);
 
-/// Delay before a shadow pod without local pod is reconciled again, if the local pod turned out to exist.
+/// Delay before a shadow pod without local pod is reconciled again, if the local pod turned out to
+/// exist.
 const NO_ORPHAN_RETRY: Duration = Duration::from_secs(5);
 
 /// Runs the controller for one provider.
 pub async fn run(consumer: Arc<Consumer>, peer: Weak<PeerState>, stop: CancellationToken) {
     // The provider can be forgotten while its controllers run.
-    let Some(queue) = peer.upgrade().map(|peer| peer.pod_queue.clone()) else { return };
+    let Some(queue) = peer.upgrade().map(|peer| peer.pod_queue.clone()) else {
+        return;
+    };
     // A pod that goes before the contracts are known would leave no entry.
     if stop.run_until_cancelled(consumer.recorder.synced()).await != Some(true) {
         return;
@@ -111,16 +118,29 @@ pub async fn run(consumer: Arc<Consumer>, peer: Weak<PeerState>, stop: Cancellat
         .await;
 }
 
-async fn reconcile(consumer: &Arc<Consumer>, peer: &Arc<PeerState>, uid: &str) -> Result<Next, RequestError> {
+async fn reconcile(
+    consumer: &Arc<Consumer>,
+    peer: &Arc<PeerState>,
+    uid: &str,
+) -> Result<Next, RequestError> {
     let (local, remote, reachability) = (peer.pod(uid), peer.remote(), peer.reachability());
-    let shadow = remote.as_ref().and_then(|remote| remote.shadow(uid)).map(|shadow| of_shadow(shadow, local.as_deref()));
-    let left = if local.is_none() { peer.left_pod(uid) } else { None };
+    let shadow = remote
+        .as_ref()
+        .and_then(|remote| remote.shadow(uid))
+        .map(|shadow| of_shadow(shadow, local.as_deref()));
+    let left = if local.is_none() {
+        peer.left_pod(uid)
+    } else {
+        None
+    };
     if let (Some(pod), Some(shadow)) = (&left, &shadow) {
         peer.saw_charges(pod, shadow);
     }
     if local.is_none() && shadow.is_none() {
         // A shadow pod that is not seen may exist, and then tells how long the pod ran.
-        let is_due = |pod: &LocalPod| reachability != local::PeerState::Answers || !consumer.store_usage(peer, pod);
+        let is_due = |pod: &LocalPod| {
+            reachability != local::PeerState::Answers || !consumer.store_usage(peer, pod)
+        };
         if left.as_ref().is_some_and(|pod| is_due(pod)) {
             return Ok(Next::OnChange);
         }
@@ -136,10 +156,14 @@ async fn reconcile(consumer: &Arc<Consumer>, peer: &Arc<PeerState>, uid: &str) -
     {
         return Ok(Next::After(replacement::POLL_INTERVAL));
     }
-    let node = local.as_ref().and_then(|pod| consumer.virtual_nodes.get(&pod.virtual_node));
+    let node = local
+        .as_ref()
+        .and_then(|pod| consumer.virtual_nodes.get(&pod.virtual_node));
     let namespace = match (&local, &remote, &node) {
         // Whether the namespace is offloaded matters until the remote pod exists.
-        (Some(pod), Some(remote), Some(node)) if shadow.as_ref().is_none_or(|shadow| shadow.waits()) => {
+        (Some(pod), Some(remote), Some(node))
+            if shadow.as_ref().is_none_or(|shadow| shadow.waits()) =>
+        {
             namespace_state(consumer, remote, node, &pod.key.namespace)
         }
         _ => NamespaceState::Waiting,
@@ -154,16 +178,24 @@ async fn reconcile(consumer: &Arc<Consumer>, peer: &Arc<PeerState>, uid: &str) -
         shadow: shadow.as_deref(),
         peer: reachability,
         ran: match &local {
-            Some(pod) if reachability != local::PeerState::Answers => where_it_ran(consumer, peer, pod),
+            Some(pod) if reachability != local::PeerState::Answers => {
+                where_it_ran(consumer, peer, pod)
+            }
             _ => Ran::Elsewhere,
         },
         namespace,
         tenancy: tenancy.as_deref(),
         sent: peer.sent(uid),
         removed: peer.is_removed(uid),
-        eviction_delay: local.as_ref().and_then(|pod| eviction_delay(consumer, &pod.key.namespace)),
-        is_lent_on: local.as_ref().is_some_and(|pod| consumer.is_lent_on(&pod.key.namespace)),
-        may_run_here: local.as_ref().and_then(|pod| may_run_here(consumer, &pod.key.namespace)),
+        eviction_delay: local
+            .as_ref()
+            .and_then(|pod| eviction_delay(consumer, &pod.key.namespace)),
+        is_lent_on: local
+            .as_ref()
+            .is_some_and(|pod| consumer.is_lent_on(&pod.key.namespace)),
+        may_run_here: local
+            .as_ref()
+            .and_then(|pod| may_run_here(consumer, &pod.key.namespace)),
         stuck: stuck.as_ref(),
         refusal_timeout: refusal_timeout(consumer),
         now: consumer.context.now(),
@@ -178,11 +210,20 @@ async fn reconcile(consumer: &Arc<Consumer>, peer: &Arc<PeerState>, uid: &str) -
         consumer.store_orphan(peer, uid, shadow);
     }
     let decision = decide(&facts);
-    let mut next = decision.again.map_or(Next::OnChange, |again| Next::After(again.min(MAX_WAIT)));
+    let mut next = decision
+        .again
+        .map_or(Next::OnChange, |again| Next::After(again.min(MAX_WAIT)));
     for action in decision.actions {
         let look_again = match (&local, &remote) {
             (Some(pod), remote) => {
-                let pass = Pass { consumer, peer, remote: remote.as_deref(), node: node.as_deref(), pod, facts: &facts };
+                let pass = Pass {
+                    consumer,
+                    peer,
+                    remote: remote.as_deref(),
+                    node: node.as_deref(),
+                    pod,
+                    facts: &facts,
+                };
                 pass.act(action, shadow.as_deref()).await?
             }
             (None, Some(remote)) => remove_orphan(consumer, peer, remote, uid).await?,
@@ -197,104 +238,203 @@ async fn reconcile(consumer: &Arc<Consumer>, peer: &Arc<PeerState>, uid: &str) -
 
 /// Returns the setting of the namespace's user for pods at providers that do not answer.
 fn eviction_delay(consumer: &Consumer, namespace: &str) -> Option<EvictionDelay> {
-    consumer.offloadings.get(&Key::new(namespace, NAMESPACE_OFFLOADING))?.spec.eviction_delay
+    consumer
+        .offloadings
+        .get(&Key::new(namespace, NAMESPACE_OFFLOADING))?
+        .spec
+        .eviction_delay
 }
 
-/// Finds where a provider ran a pod, from the last address that it told. Its record here has the name of its namespace there, which may
-/// have changed since in the status of the offloading, or the address.
+/// Finds where a provider ran a pod, from the last address that it told. Its record here has the
+/// name of its namespace there, which may have changed since in the status of the offloading, or
+/// the address.
 fn where_it_ran(consumer: &Consumer, peer: &PeerState, pod: &LocalPod) -> Ran {
-    let is_ours = |there| consumer.networks.of(&peer.id)?.maps.exported.here(There(there));
-    let Some(Here(address)) = pod.address_there().and_then(is_ours) else { return Ran::Elsewhere };
-    let offloading = consumer.offloadings.get(&Key::new(&pod.key.namespace, NAMESPACE_OFFLOADING));
-    let there = offloading.iter().flat_map(|offloading| &offloading.status).flat_map(|status| &status.remote_namespaces);
-    let namespaces: Vec<&str> = there.filter(|one| one.cluster_id == peer.id).map(|one| one.namespace.as_str()).collect();
-    let reason = consumer.remote_pods.taken_back(&peer.id, &pod.key.name, &namespaces, address);
+    let is_ours = |there| {
+        consumer
+            .networks
+            .of(&peer.id)?
+            .maps
+            .exported
+            .here(There(there))
+    };
+    let Some(Here(address)) = pod.address_there().and_then(is_ours) else {
+        return Ran::Elsewhere;
+    };
+    let offloading = consumer
+        .offloadings
+        .get(&Key::new(&pod.key.namespace, NAMESPACE_OFFLOADING));
+    let there = offloading
+        .iter()
+        .flat_map(|offloading| &offloading.status)
+        .flat_map(|status| &status.remote_namespaces);
+    let namespaces: Vec<&str> = there
+        .filter(|one| one.cluster_id == peer.id)
+        .map(|one| one.namespace.as_str())
+        .collect();
+    let reason = consumer
+        .remote_pods
+        .taken_back(&peer.id, &pod.key.name, &namespaces, address);
     reason.map_or(Ran::Here, Ran::EndedHere)
 }
 
 /// Maximum time that a pod waits for an obstacle to go.
 fn refusal_timeout(consumer: &Consumer) -> Duration {
-    Duration::from_secs(consumer.context.config().spec.offloading.refusal_timeout_seconds.into())
+    Duration::from_secs(
+        consumer
+            .context
+            .config()
+            .spec
+            .offloading
+            .refusal_timeout_seconds
+            .into(),
+    )
 }
 
-/// Whether new pods of a namespace may run in this cluster, too. `None` if that is not known yet, or where pods of a consumer are.
+/// Whether new pods of a namespace may run in this cluster, too. `None` if that is not known yet,
+/// or where pods of a consumer are.
 fn may_run_here(consumer: &Consumer, namespace: &str) -> Option<bool> {
     if !consumer.offloadings.is_synced() || consumer.is_lent_on(namespace) {
         return None;
     }
-    let offloading = consumer.offloadings.get(&Key::new(namespace, NAMESPACE_OFFLOADING));
+    let offloading = consumer
+        .offloadings
+        .get(&Key::new(namespace, NAMESPACE_OFFLOADING));
     let strategy = offloading.map(|offloading| offloading.spec.pod_offloading_strategy);
     Some(strategy != Some(PodOffloadingStrategy::Remote))
 }
 
-/// Returns the obstacle that keeps a pod, which its provider accepted, from starting, and for how long it has done so.
-fn stuck(peer: &PeerState, remote: &RemoteState, pod: &LocalPod, shadow: &Shadow) -> Option<(Obstacle, Duration)> {
+/// Returns the obstacle that keeps a pod, which its provider accepted, from starting, and for how
+/// long it has done so.
+fn stuck(
+    peer: &PeerState,
+    remote: &RemoteState,
+    pod: &LocalPod,
+    shadow: &Shadow,
+) -> Option<(Obstacle, Duration)> {
     // The report of a start may not be written here yet.
-    let is_started = || shadow.remote_status().is_some_and(|status| has_started(&status));
-    let waiting = pod.waiting.as_ref().filter(|_| *shadow.phase.unverified() == ShadowPodPhase::Created && !is_started());
+    let is_started = || {
+        shadow
+            .remote_status()
+            .is_some_and(|status| has_started(&status))
+    };
+    let waiting = pod
+        .waiting
+        .as_ref()
+        .filter(|_| *shadow.phase.unverified() == ShadowPodPhase::Created && !is_started());
     let obstacle = waiting.and_then(|waiting| {
         let missing = missing(peer, remote, &Reference::needed_by(pod));
         Obstacle::of_waiting(waiting, missing.as_ref(), has_needed(remote, pod))
     });
-    let stuck_for = peer.stuck_for(&pod.uid, obstacle.as_ref().map(|obstacle| obstacle.reason.as_str()));
+    let stuck_for = peer.stuck_for(
+        &pod.uid,
+        obstacle.as_ref().map(|obstacle| obstacle.reason.as_str()),
+    );
     obstacle.map(|obstacle| (obstacle, stuck_for))
 }
 
 /// Whether pods of a namespace can run at the provider of this virtual node.
-fn namespace_state(consumer: &Consumer, remote: &RemoteState, node: &VirtualNode, namespace: &str) -> NamespaceState {
+fn namespace_state(
+    consumer: &Consumer,
+    remote: &RemoteState,
+    node: &VirtualNode,
+    namespace: &str,
+) -> NamespaceState {
     if !consumer.offloadings.is_synced() || !consumer.nodes.is_synced() {
         return NamespaceState::Waiting;
     }
     if node.metadata.deletion_timestamp.is_some() {
-        let message = "the peering ends, and the virtual node with it; keep the pod off it".to_owned();
-        return NamespaceState::Refused { reason: OffloadedReason::NodeLeaving.as_str(), message };
+        let message =
+            "the peering ends, and the virtual node with it; keep the pod off it".to_owned();
+        return NamespaceState::Refused {
+            reason: OffloadedReason::NodeLeaving.as_str(),
+            message,
+        };
     }
-    let offloading = consumer.offloadings.get(&Key::new(namespace, NAMESPACE_OFFLOADING));
-    let Some(offloading) = offloading.filter(|offloading| offloading.metadata.deletion_timestamp.is_none()) else {
+    let offloading = consumer
+        .offloadings
+        .get(&Key::new(namespace, NAMESPACE_OFFLOADING));
+    let Some(offloading) =
+        offloading.filter(|offloading| offloading.metadata.deletion_timestamp.is_none())
+    else {
         let message = format!(
             "namespace {namespace} is not offloaded; run `liqoctl offload namespace {namespace}`, or keep the pod off virtual nodes"
         );
-        return NamespaceState::Refused { reason: OffloadedReason::NamespaceNotOffloaded.as_str(), message };
+        return NamespaceState::Refused {
+            reason: OffloadedReason::NamespaceNotOffloaded.as_str(),
+            message,
+        };
     };
     if offloading.spec.pod_offloading_strategy == PodOffloadingStrategy::Local {
         let message = format!(
             "the pods of namespace {namespace} stay in this cluster, because podOffloadingStrategy of its NamespaceOffloading is Local"
         );
-        return NamespaceState::Refused { reason: OffloadedReason::OffloadingIsLocal.as_str(), message };
+        return NamespaceState::Refused {
+            reason: OffloadedReason::OffloadingIsLocal.as_str(),
+            message,
+        };
     }
-    let Some(labels) = consumer.node_labels(node) else { return NamespaceState::Waiting };
-    let name = node.status.as_ref().and_then(|status| status.node_name.as_deref()).unwrap_or_default();
+    let Some(labels) = consumer.node_labels(node) else {
+        return NamespaceState::Waiting;
+    };
+    let name = node
+        .status
+        .as_ref()
+        .and_then(|status| status.node_name.as_deref())
+        .unwrap_or_default();
     if !node_selector::matches(offloading.spec.cluster_selector.as_ref(), name, &labels) {
-        let message =
-            format!("the clusterSelector of the NamespaceOffloading of {namespace} does not select the node of the pod");
-        return NamespaceState::Refused { reason: OffloadedReason::ClusterNotSelected.as_str(), message };
+        let message = format!(
+            "the clusterSelector of the NamespaceOffloading of {namespace} does not select the node of the pod"
+        );
+        return NamespaceState::Refused {
+            reason: OffloadedReason::ClusterNotSelected.as_str(),
+            message,
+        };
     }
     match consumer.closed_by_budget(&offloading, namespace, &node.spec.cluster_id) {
         Ok(None) => {}
-        Ok(Some(message)) => return NamespaceState::Refused { reason: OffloadedReason::BudgetSpent.as_str(), message },
+        Ok(Some(message)) => {
+            return NamespaceState::Refused {
+                reason: OffloadedReason::BudgetSpent.as_str(),
+                message,
+            };
+        }
         Err(()) => return NamespaceState::Waiting,
     }
-    let (map, cluster_name) = (remote.map(), consumer.context.config().spec.cluster_name.clone());
-    let wanted = placement::remote_name(namespace, &offloading, (&cluster_name, &consumer.context.cluster_id));
-    if map.as_ref().is_some_and(|map| placement::is_outdated(map, namespace, &wanted, &consumer.context.cluster_id)) {
+    let (map, cluster_name) = (
+        remote.map(),
+        consumer.context.config().spec.cluster_name.clone(),
+    );
+    let wanted = placement::remote_name(
+        namespace,
+        &offloading,
+        (&cluster_name, &consumer.context.cluster_id),
+    );
+    if map.as_ref().is_some_and(|map| {
+        placement::is_outdated(map, namespace, &wanted, &consumer.context.cluster_id)
+    }) {
         return NamespaceState::Waiting;
     }
     placement::namespace_state(map.as_deref(), namespace)
 }
 
-/// Removes a shadow pod without local pod, once the API server itself says that the pod is gone: a pod that is missing in the cache
-/// may merely not be listed yet.
+/// Removes a shadow pod without local pod, once the API server itself says that the pod is gone: a
+/// pod that is missing in the cache may merely not be listed yet.
 async fn remove_orphan(
     consumer: &Consumer,
     peer: &PeerState,
     remote: &RemoteState,
     uid: &str,
 ) -> Result<Option<Duration>, RequestError> {
-    let Some(shadow) = remote.shadow(uid) else { return Ok(None) };
+    let Some(shadow) = remote.shadow(uid) else {
+        return Ok(None);
+    };
     let pod = &shadow.home;
     if !pod.name.is_empty() {
         let api: Api<Pod> = Api::namespaced(consumer.context.client.clone(), &pod.namespace);
-        let live = api.get_metadata_opt(&pod.name).await.step("look for", "Pod", pod)?;
+        let live = api
+            .get_metadata_opt(&pod.name)
+            .await
+            .step("look for", "Pod", pod)?;
         if live.is_some_and(|live| live.metadata.uid.as_deref() == Some(uid)) {
             return Ok(Some(NO_ORPHAN_RETRY));
         }
@@ -306,7 +446,10 @@ async fn remove_orphan(
 }
 
 async fn delete_shadow(remote: &RemoteState, uid: &str, pod: &Key) -> Result<(), RequestError> {
-    let api: Api<ShadowPod> = Api::namespaced(remote.connection.client.clone(), &remote.connection.tenant_namespace);
+    let api: Api<ShadowPod> = Api::namespaced(
+        remote.connection.client.clone(),
+        &remote.connection.tenant_namespace,
+    );
     let deleted = call(delete_if_present(&api, uid, &DeleteParams::default())).await;
     deleted.step("delete the ShadowPod of", "Pod", pod)?;
     tracing::debug!(peer = %remote.connection.cluster_id, %pod, uid, "deleted a shadow pod");
@@ -315,19 +458,37 @@ async fn delete_shadow(remote: &RemoteState, uid: &str, pod: &Key) -> Result<(),
 
 /// Those of these objects of a pod that the provider does not get, and why.
 fn missing(peer: &PeerState, remote: &RemoteState, references: &[Reference]) -> Option<Missing> {
-    let problem = |one: &Reference| peer.obstacle(one).or_else(|| remote.record(one)?.problem.clone());
-    let problems: Vec<(String, String)> =
-        references.iter().filter_map(|one| Some((format!("{}/{}", one.kind.name(), one.name), problem(one)?))).collect();
-    let all: Vec<String> =
-        problems.iter().map(|(object, problem)| format!("{}: {problem}", object.replacen('/', " ", 1))).collect();
-    let message = cut(&format!("not all objects that the pod refers to get to the provider: {}", all.join("; ")));
-    let lasting = problems.iter().filter(|(_, problem)| records::lasts(problem)).map(|(object, _)| object.clone()).collect();
+    let problem = |one: &Reference| {
+        peer.obstacle(one)
+            .or_else(|| remote.record(one)?.problem.clone())
+    };
+    let problems: Vec<(String, String)> = references
+        .iter()
+        .filter_map(|one| Some((format!("{}/{}", one.kind.name(), one.name), problem(one)?)))
+        .collect();
+    let all: Vec<String> = problems
+        .iter()
+        .map(|(object, problem)| format!("{}: {problem}", object.replacen('/', " ", 1)))
+        .collect();
+    let message = cut(&format!(
+        "not all objects that the pod refers to get to the provider: {}",
+        all.join("; ")
+    ));
+    let lasting = problems
+        .iter()
+        .filter(|(_, problem)| records::lasts(problem))
+        .map(|(object, _)| object.clone())
+        .collect();
     (!problems.is_empty()).then_some(Missing { message, lasting })
 }
 
 /// Whether the provider has all objects without which no container of the pod starts.
 fn has_needed(remote: &RemoteState, pod: &LocalPod) -> bool {
-    Reference::needed_by(pod).iter().all(|one| remote.record(one).is_some_and(|record| record.problem.is_none()))
+    Reference::needed_by(pod).iter().all(|one| {
+        remote
+            .record(one)
+            .is_some_and(|record| record.problem.is_none())
+    })
 }
 
 /// Whether pods of an owner are kept from a provider.
@@ -351,7 +512,11 @@ struct Pass<'a> {
 
 impl Pass<'_> {
     /// Takes an action. Returns when to look again, if that is not when something changes.
-    async fn act(&self, action: Action, shadow: Option<&Shadow>) -> Result<Option<Duration>, RequestError> {
+    async fn act(
+        &self,
+        action: Action,
+        shadow: Option<&Shadow>,
+    ) -> Result<Option<Duration>, RequestError> {
         let now = self.consumer.context.now();
         match action {
             Action::CreateShadow { mark } => {
@@ -360,7 +525,8 @@ impl Pass<'_> {
             }
             Action::UpdateShadow { whole } => {
                 if let Some(shadow) = shadow {
-                    self.consumer.store_before_resize(self.peer, self.pod, shadow);
+                    self.consumer
+                        .store_before_resize(self.peer, self.pod, shadow);
                 }
                 self.update(whole, shadow).await?;
             }
@@ -370,23 +536,33 @@ impl Pass<'_> {
                 }
             }
             Action::SetEvictionDelay(delay) => self.set_eviction_delay(delay).await?,
-            Action::NotReady => drop(self.patch_status(not_ready_patch(&self.pod.json(), now)).await?),
+            Action::NotReady => drop(
+                self.patch_status(not_ready_patch(&self.pod.json(), now))
+                    .await?,
+            ),
             Action::AskDeletion(grace) => {
                 let patch = json!({ "spec": { "deletion": { "gracePeriodSeconds": grace } } });
-                self.patch_shadow("request the deletion of the ShadowPod of", &Patch::Merge(&patch)).await?;
+                self.patch_shadow(
+                    "request the deletion of the ShadowPod of",
+                    &Patch::Merge(&patch),
+                )
+                .await?;
             }
             Action::ShowDeletion => return self.show_deletion(now).await,
             Action::RemoveLocalPod => {
                 if !self.consumer.store_usage(self.peer, self.pod) {
                     return Ok(None);
                 }
-                if departures::remove(&self.consumer.context.client, &self.pod.key, &self.pod.uid).await? {
+                if departures::remove(&self.consumer.context.client, &self.pod.key, &self.pod.uid)
+                    .await?
+                {
                     self.peer.removed(&self.pod.uid);
                 }
                 tracing::debug!(peer = %self.peer.id, pod = %self.pod.key, "removed a local pod whose remote pod is gone");
             }
             Action::DeleteShadow => {
-                // The API server removes a pod that has ended at any time, and its shadow pod takes the charges with it.
+                // The API server removes a pod that has ended at any time, and its shadow pod takes
+                // the charges with it.
                 if self.pod.finished && !self.consumer.store_ended(self.peer, self.pod) {
                     return Ok(None);
                 }
@@ -395,7 +571,12 @@ impl Pass<'_> {
                 }
             }
             Action::Refuse { reason, message } => self.refuse(&reason, &message, now).await?,
-            Action::Replace { reason, message, cause, objects } => {
+            Action::Replace {
+                reason,
+                message,
+                cause,
+                objects,
+            } => {
                 return self.replace(&reason, &message, cause, &objects).await;
             }
             Action::Tell { reason, message } => {
@@ -403,10 +584,18 @@ impl Pass<'_> {
                     self.warn(&reason, &message).await;
                 }
             }
-            Action::Evicted(reason) => self.evicted(&format!("{} took back resources: {reason}", self.provider()), now).await?,
+            Action::Evicted(reason) => {
+                self.evicted(
+                    &format!("{} took back resources: {reason}", self.provider()),
+                    now,
+                )
+                .await?;
+            }
             Action::EndedHere(reason) => {
-                let lent =
-                    format!("the pod ran in this cluster, which took back what it had lent to {}: {reason}", self.provider());
+                let lent = format!(
+                    "the pod ran in this cluster, which took back what it had lent to {}: {reason}",
+                    self.provider()
+                );
                 self.evicted(&lent, now).await?;
             }
             Action::Lost(message) => return self.lost(&message, now).await,
@@ -414,9 +603,12 @@ impl Pass<'_> {
         Ok(None)
     }
 
-    /// Merges the remote pod's status into the local pod. Also shows differences from a pod that runs here, with an event for each.
+    /// Merges the remote pod's status into the local pod. Also shows differences from a pod that
+    /// runs here, with an event for each.
     async fn show(&self, shadow: &Shadow, now: Timestamp) -> Result<(), RequestError> {
-        let Some(status) = shadow.remote_status() else { return Ok(()) };
+        let Some(status) = shadow.remote_status() else {
+            return Ok(());
+        };
         // Otherwise the pod would lose its addresses. Every pod is due when the networks are known.
         if !self.consumer.networks.is_synced() {
             return Ok(());
@@ -424,30 +616,50 @@ impl Pass<'_> {
         let network = self.consumer.networks.of(&self.peer.id);
         let network = network.filter(|network| network.works);
         let runs_here = |address| self.consumer.remote_pods.have(&self.peer.id, address);
-        let addresses = network.map(|network| pod_addresses(&status, &network.maps, runs_here)).unwrap_or_default();
-        let missing = self.remote.and_then(|remote| missing(self.peer, remote, &Reference::expected_by(self.pod)));
+        let addresses = network
+            .map(|network| pod_addresses(&status, &network.maps, runs_here))
+            .unwrap_or_default();
+        let missing = self
+            .remote
+            .and_then(|remote| missing(self.peer, remote, &Reference::expected_by(self.pod)));
         let missing = missing.map(|missing| (pods::NOT_REFLECTED, missing.message));
-        let problem = missing.or(addresses.refused.map(|message| (pods::ADDRESS_REFUSED, message)));
+        let problem = missing.or(addresses
+            .refused
+            .map(|message| (pods::ADDRESS_REFUSED, message)));
         let problem = problem.or_else(|| {
             let there = (shadow.reason == pods::CHANGE_REFUSED).then(|| shadow.message.clone());
-            let refused = self.pod.refused_change().or(there).or_else(|| said_behind(&status, pods::CHANGE_REFUSED));
+            let refused = self
+                .pod
+                .refused_change()
+                .or(there)
+                .or_else(|| said_behind(&status, pods::CHANGE_REFUSED));
             refused.map(|message| (pods::CHANGE_REFUSED, message))
         });
         let notice = (shadow.reason == pods::ENDS_SOON).then(|| shadow.message.clone());
         // Both begin with the time, and the earlier one counts.
-        let notice = notice.into_iter().chain(said_behind(&status, pods::ENDS_SOON)).min();
+        let notice = notice
+            .into_iter()
+            .chain(said_behind(&status, pods::ENDS_SOON))
+            .min();
         let problem = notice.map(|message| (pods::ENDS_SOON, message)).or(problem);
         let link = Link {
             pod_ips: &addresses.here,
             host_ip: Some(self.consumer.context.pod_ip),
             peer_answers: true,
-            amiss: problem.as_ref().map(|(reason, message)| (*reason, message.as_str())),
+            amiss: problem
+                .as_ref()
+                .map(|(reason, message)| (*reason, message.as_str())),
             now,
         };
         let local = self.pod.json();
-        self.patch_status(local_status_patch(&local, &status, &link)).await?;
+        self.patch_status(local_status_patch(&local, &status, &link))
+            .await?;
         if let Some((reason, message)) = problem {
-            let shown_before = self.pod.offloaded.as_ref().is_some_and(|condition| condition.reason == reason);
+            let shown_before = self
+                .pod
+                .offloaded
+                .as_ref()
+                .is_some_and(|condition| condition.reason == reason);
             if !shown_before && self.peer.may_warn(&self.pod.uid) {
                 tracing::warn!(peer = %self.peer.id, pod = %self.pod.key, reason, message, "not all of the pod is as it should be");
                 self.warn(reason, &message).await;
@@ -467,22 +679,37 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// Writes the end of a local pod that was deleted: the one that the provider told last, or else that it failed. Not if the API server
-    /// shows an end that the watch does not show yet, or that of the provider shows a record of the pod after all.
+    /// Writes the end of a local pod that was deleted: the one that the provider told last, or else
+    /// that it failed. Not if the API server shows an end that the watch does not show yet, or that
+    /// of the provider shows a record of the pod after all.
     async fn show_deletion(&self, now: Timestamp) -> Result<Option<Duration>, RequestError> {
-        let Some(remote) = self.remote.filter(|remote| remote.shadow(&self.pod.uid).is_none()) else { return Ok(None) };
+        let Some(remote) = self
+            .remote
+            .filter(|remote| remote.shadow(&self.pod.uid).is_none())
+        else {
+            return Ok(None);
+        };
         if self.has_unseen_record(remote).await? {
             return Ok(Some(local::VISIBLE_WITHIN));
         }
         let (client, key) = (self.consumer.context.client.clone(), &self.pod.key);
-        let api: Api<JsonPod> = Api::namespaced_with(client, &key.namespace, &ApiResource::erase::<Pod>(&()));
+        let api: Api<JsonPod> =
+            Api::namespaced_with(client, &key.namespace, &ApiResource::erase::<Pod>(&()));
         let live = api.get_opt(&key.name).await.step("read", "Pod", key)?;
-        let live = live.and_then(|live| LocalPod::of(live, &self.pod.virtual_node)).filter(|live| live.uid == self.pod.uid);
+        let live = live
+            .and_then(|live| LocalPod::of(live, &self.pod.virtual_node))
+            .filter(|live| live.uid == self.pod.uid);
         // A provider that does not know an end says what it saw last.
         let told = self.peer.told_end(&self.pod.uid);
         let told = told.and_then(|shadow| of_shadow(shadow, Some(self.pod)).remote_status());
         let told = told.filter(|status| is_final(&json!({ "status": status })));
-        let link = Link { pod_ips: &[], host_ip: None, peer_answers: true, amiss: None, now };
+        let link = Link {
+            pod_ips: &[],
+            host_ip: None,
+            peer_answers: true,
+            amiss: None,
+            now,
+        };
         let patch = live.and_then(|live| match &told {
             Some(status) => local_status_patch(&live.json(), status, &link),
             None => deleted_patch(&live.json(), now),
@@ -491,17 +718,34 @@ impl Pass<'_> {
         Ok(None)
     }
 
-    /// Changes the tolerations of the local pod. If somebody added one meanwhile, the API server refuses that: none can be removed.
+    /// Changes the tolerations of the local pod. If somebody added one meanwhile, the API server
+    /// refuses that: none can be removed.
     async fn set_eviction_delay(&self, delay: EvictionDelay) -> Result<(), RequestError> {
         let tolerations = tolerations(&self.pod.json(), delay);
-        let patch = json!({ "metadata": { "uid": self.pod.uid }, "spec": { "tolerations": tolerations } });
-        let api: Api<PartialObjectMeta<Pod>> = Api::namespaced(self.consumer.context.client.clone(), &self.pod.key.namespace);
-        match api.patch(&self.pod.key.name, &PatchParams::default(), &Patch::Merge(&patch)).await {
-            // A change of the pod meanwhile, after which the watch brings us back; or a policy of this cluster.
+        let patch =
+            json!({ "metadata": { "uid": self.pod.uid }, "spec": { "tolerations": tolerations } });
+        let api: Api<PartialObjectMeta<Pod>> = Api::namespaced(
+            self.consumer.context.client.clone(),
+            &self.pod.key.namespace,
+        );
+        match api
+            .patch(
+                &self.pod.key.name,
+                &PatchParams::default(),
+                &Patch::Merge(&patch),
+            )
+            .await
+        {
+            // A change of the pod meanwhile, after which the watch brings us back; or a policy of
+            // this cluster.
             Err(kube::Error::Api(status)) if matches!(status.code, 400 | 403 | 422) => {
                 tracing::warn!(pod = %self.pod.key, error = status.message, "the tolerations of a pod cannot be changed");
             }
-            answer => drop(unless_changed(answer).step("change the tolerations of", "Pod", &self.pod.key)?),
+            answer => drop(unless_changed(answer).step(
+                "change the tolerations of",
+                "Pod",
+                &self.pod.key,
+            )?),
         }
         Ok(())
     }
@@ -511,8 +755,13 @@ impl Pass<'_> {
         verb: &'static str,
         patch: &Patch<P>,
     ) -> Result<(), RequestError> {
-        let Some(remote) = self.remote else { return Ok(()) };
-        let (client, namespace) = (remote.connection.client.clone(), &remote.connection.tenant_namespace);
+        let Some(remote) = self.remote else {
+            return Ok(());
+        };
+        let (client, namespace) = (
+            remote.connection.client.clone(),
+            &remote.connection.tenant_namespace,
+        );
         let api: Api<PartialObjectMeta<ShadowPod>> = Api::namespaced(client, namespace);
         let answer = call(api.patch(&self.pod.uid, &PatchParams::default(), patch)).await;
         // If it is gone, the watch triggers us again.
@@ -520,25 +769,49 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// Patches the local pod's status, and no other pod's of the same name. Returns whether the pod still exists.
+    /// Patches the local pod's status, and no other pod's of the same name. Returns whether the pod
+    /// still exists.
     async fn patch_status(&self, patch: Option<Value>) -> Result<bool, RequestError> {
-        let Some(mut patch) = patch else { return Ok(true) };
+        let Some(mut patch) = patch else {
+            return Ok(true);
+        };
         if !patch["metadata"].is_object() {
             patch["metadata"] = json!({});
         }
         patch["metadata"]["uid"] = self.pod.uid.as_str().into();
-        let api: Api<PartialObjectMeta<Pod>> = Api::namespaced(self.consumer.context.client.clone(), &self.pod.key.namespace);
-        let answer = api.patch_status(&self.pod.key.name, &PatchParams::default(), &Patch::Strategic(&patch)).await;
-        // Also after a conflict it is tried again: what somebody else changed may be nothing that is looked at here, so no change would come.
-        Ok(unless_gone(answer).step("write the status of", "Pod", &self.pod.key)?.is_some())
+        let api: Api<PartialObjectMeta<Pod>> = Api::namespaced(
+            self.consumer.context.client.clone(),
+            &self.pod.key.namespace,
+        );
+        let answer = api
+            .patch_status(
+                &self.pod.key.name,
+                &PatchParams::default(),
+                &Patch::Strategic(&patch),
+            )
+            .await;
+        // Also after a conflict it is tried again: what somebody else changed may be nothing that
+        // is looked at here, so no change would come.
+        Ok(unless_gone(answer)
+            .step("write the status of", "Pod", &self.pod.key)?
+            .is_some())
     }
 
     /// Shows a refusal, with one event for each new reason.
-    async fn refuse(&self, reason: &str, message: &str, now: Timestamp) -> Result<(), RequestError> {
-        let Some(patch) = refused_patch(&self.pod.json(), reason, message, now) else { return Ok(()) };
+    async fn refuse(
+        &self,
+        reason: &str,
+        message: &str,
+        now: Timestamp,
+    ) -> Result<(), RequestError> {
+        let Some(patch) = refused_patch(&self.pod.json(), reason, message, now) else {
+            return Ok(());
+        };
         self.patch_status(Some(patch)).await?;
         let shown_before =
-            self.pod.offloaded.as_ref().is_some_and(|condition| condition.status == Some(false) && condition.reason == reason);
+            self.pod.offloaded.as_ref().is_some_and(|condition| {
+                condition.status == Some(false) && condition.reason == reason
+            });
         if !shown_before {
             self.warn("NotOffloaded", message).await;
         }
@@ -551,7 +824,9 @@ impl Pass<'_> {
 
     /// Ends the local pod, so that its controller replaces it.
     async fn evicted(&self, message: &str, now: Timestamp) -> Result<(), RequestError> {
-        let Some(patch) = evicted_patch(&self.pod.json(), message, now) else { return Ok(()) };
+        let Some(patch) = evicted_patch(&self.pod.json(), message, now) else {
+            return Ok(());
+        };
         if self.patch_status(Some(patch)).await? {
             tracing::info!(peer = %self.peer.id, pod = %self.pod.key, message, "pod ended");
             self.warn(OFFER_RECLAIMED, message).await;
@@ -559,19 +834,24 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// The provider, for the pod's owner. To a consumer of ours the clusters behind this one have no names.
+    /// The provider, for the pod's owner. To a consumer of ours the clusters behind this one have
+    /// no names.
     fn provider(&self) -> String {
         if self.facts.is_lent_on {
             return BEHIND.to_owned();
         }
-        let name = self.node.map_or_else(|| self.peer.id.to_string(), |node| node.spec.cluster_name.clone());
+        let name = self.node.map_or_else(
+            || self.peer.id.to_string(),
+            |node| node.spec.cluster_name.clone(),
+        );
         format!("cluster {name}")
     }
 
-    /// Evicts a pod that does not run at this provider, so that its controller creates another one. The provider is remembered first, so
-    /// that the webhook keeps the next one away from it. A pod that came here nevertheless is replaced like one of a provider that cannot
-    /// be remembered: one for each owner in a while. Pods that are older than the strategy Local of their namespace go together: the next
-    /// ones do not tolerate virtual nodes.
+    /// Evicts a pod that does not run at this provider, so that its controller creates another one.
+    /// The provider is remembered first, so that the webhook keeps the next one away from it. A pod
+    /// that came here nevertheless is replaced like one of a provider that cannot be remembered:
+    /// one for each owner in a while. Pods that are older than the strategy Local of their
+    /// namespace go together: the next ones do not tolerate virtual nodes.
     async fn replace(
         &self,
         reason: &str,
@@ -580,13 +860,24 @@ impl Pass<'_> {
         objects: &[String],
     ) -> Result<Option<Duration>, RequestError> {
         let now = self.consumer.context.now();
-        let Some(owner) = self.pod.recreated_by(self.consumer.is_lent_on(&self.pod.key.namespace)) else { return Ok(None) };
+        let Some(owner) = self
+            .pod
+            .recreated_by(self.consumer.is_lent_on(&self.pod.key.namespace))
+        else {
+            return Ok(None);
+        };
         // Where pods run in other clusters only, the webhook keeps none away.
         let is_avoidable = may_run_here(self.consumer, &self.pod.key.namespace) == Some(true);
-        let is_avoided = match (refusals::remembered(reason).filter(|_| is_avoidable), &self.pod.controller) {
+        let is_avoided = match (
+            refusals::remembered(reason).filter(|_| is_avoidable),
+            &self.pod.controller,
+        ) {
             (Some((reason, _)), Some(controller)) => {
-                let keys =
-                    if objects.is_empty() { vec![refusals::owner(&controller.uid, &self.pod.json())] } else { objects.to_vec() };
+                let keys = if objects.is_empty() {
+                    vec![refusals::owner(&controller.uid, &self.pod.json())]
+                } else {
+                    objects.to_vec()
+                };
                 match self.remember(&keys, reason, cause).await? {
                     Remembered::Now => return Ok(Some(REMEMBERED_DELAY)),
                     // Its times have whole seconds.
@@ -595,7 +886,9 @@ impl Pass<'_> {
                 }
             }
             _ => match self.local_since(now) {
-                Some(since) if now.duration_since(since).unsigned_abs() < REMEMBERED_DELAY => return Ok(Some(REMEMBERED_DELAY)),
+                Some(since) if now.duration_since(since).unsigned_abs() < REMEMBERED_DELAY => {
+                    return Ok(Some(REMEMBERED_DELAY));
+                }
                 since => since.is_some_and(|since| self.pod.created <= since),
             },
         };
@@ -607,7 +900,8 @@ impl Pass<'_> {
             }
             replaced.insert(owner, Instant::now());
         }
-        // A Job that ignores disruptions does not count it. No budget protects a pod that is Pending.
+        // A Job that ignores disruptions does not count it. No budget protects a pod that is
+        // Pending.
         let departure = Departure::new(DepartureCause::NotStarted, &self.pod.key, &self.pod.uid);
         match departures::leave(&self.consumer.context, departure).await? {
             Outcome::NotAllowed(_) => Ok(Some(REPLACEMENT_INTERVAL)),
@@ -618,11 +912,15 @@ impl Pass<'_> {
         }
     }
 
-    /// Returns the time at which this process first saw that the strategy of the namespace is Local, if it is. A younger pod came to a
-    /// virtual node although its namespace stays here, by a toleration of its own.
+    /// Returns the time at which this process first saw that the strategy of the namespace is
+    /// Local, if it is. A younger pod came to a virtual node although its namespace stays here, by
+    /// a toleration of its own.
     fn local_since(&self, now: Timestamp) -> Option<Timestamp> {
         let namespace = &self.pod.key.namespace;
-        let offloading = self.consumer.offloadings.get(&Key::new(namespace, NAMESPACE_OFFLOADING))?;
+        let offloading = self
+            .consumer
+            .offloadings
+            .get(&Key::new(namespace, NAMESPACE_OFFLOADING))?;
         if offloading.spec.pod_offloading_strategy != PodOffloadingStrategy::Local {
             return None;
         }
@@ -635,47 +933,84 @@ impl Pass<'_> {
         Some(*since)
     }
 
-    /// Records that pods of this owner, or that name these objects, are not sent to this provider for a while.
-    async fn remember(&self, owners: &[String], reason: OffloadedReason, cause: Cause) -> Result<Remembered, RequestError> {
+    /// Records that pods of this owner, or that name these objects, are not sent to this provider
+    /// for a while.
+    async fn remember(
+        &self,
+        owners: &[String],
+        reason: OffloadedReason,
+        cause: Cause,
+    ) -> Result<Remembered, RequestError> {
         let key = Key::new(&self.pod.key.namespace, NAMESPACE_OFFLOADING);
-        let Some(offloading) = self.consumer.offloadings.get(&key) else { return Ok(Remembered::No) };
+        let Some(offloading) = self.consumer.offloadings.get(&key) else {
+            return Ok(Remembered::No);
+        };
         let (now, known) = (self.consumer.context.now(), webhook::refusals(&offloading));
-        if let Some(entry) = owners.iter().find_map(|owner| known.known(owner, &self.peer.id, now)) {
+        if let Some(entry) = owners
+            .iter()
+            .find_map(|owner| known.known(owner, &self.peer.id, now))
+        {
             return Ok(Remembered::Since(entry.since));
         }
         let name = self.node.map_or("", |node| node.spec.cluster_name.as_str());
         let refusal_timeout = refusal_timeout(self.consumer);
-        let refusal = |owner| NewRefusal { owner, cluster: (&self.peer.id, name), reason, cause, refusal_timeout };
-        let all = owners.iter().try_fold(known, |all, owner| all.with(refusal(owner), now));
-        let Some(all) = all else { return Ok(Remembered::No) };
+        let refusal = |owner| NewRefusal {
+            owner,
+            cluster: (&self.peer.id, name),
+            reason,
+            cause,
+            refusal_timeout,
+        };
+        let all = owners
+            .iter()
+            .try_fold(known, |all, owner| all.with(refusal(owner), now));
+        let Some(all) = all else {
+            return Ok(Remembered::No);
+        };
         // Other pods may be refused at the same time: nobody's entry is overwritten.
         let patch = json!({ "metadata": {
             "resourceVersion": offloading.metadata.resource_version,
             "annotations": { annotations::REFUSED_PODS: all.to_annotation() },
         } });
-        let api: Api<NamespaceOffloading> = Api::namespaced(self.consumer.context.client.clone(), &key.namespace);
-        let answer = api.patch(NAMESPACE_OFFLOADING, &PatchParams::default(), &Patch::Merge(&patch)).await;
+        let api: Api<NamespaceOffloading> =
+            Api::namespaced(self.consumer.context.client.clone(), &key.namespace);
+        let answer = api
+            .patch(
+                NAMESPACE_OFFLOADING,
+                &PatchParams::default(),
+                &Patch::Merge(&patch),
+            )
+            .await;
         unless_changed(answer).step("record the refusal in", "NamespaceOffloading", key)?;
         Ok(Remembered::Now)
     }
 
     /// Ends the local pod, unless the API server of the provider shows a record of it after all.
     async fn lost(&self, message: &str, now: Timestamp) -> Result<Option<Duration>, RequestError> {
-        let Some(remote) = self.remote else { return Ok(None) };
+        let Some(remote) = self.remote else {
+            return Ok(None);
+        };
         if remote.shadow(&self.pod.uid).is_none() && self.has_unseen_record(remote).await? {
             return Ok(Some(local::VISIBLE_WITHIN));
         }
         tracing::warn!(peer = %self.peer.id, pod = %self.pod.key, message, "remote pod lost");
-        self.patch_status(lost_patch(&self.pod.json(), message, now)).await?;
+        self.patch_status(lost_patch(&self.pod.json(), message, now))
+            .await?;
         Ok(None)
     }
 
-    /// Whether the API server of the provider has a record of the pod, which the watch does not show.
+    /// Whether the API server of the provider has a record of the pod, which the watch does not
+    /// show.
     async fn has_unseen_record(&self, remote: &RemoteState) -> Result<bool, RequestError> {
-        let (client, namespace) = (remote.connection.client.clone(), &remote.connection.tenant_namespace);
+        let (client, namespace) = (
+            remote.connection.client.clone(),
+            &remote.connection.tenant_namespace,
+        );
         let api: Api<ShadowPod> = Api::namespaced(client, namespace);
         let live = call(api.get_metadata_opt(&self.pod.uid)).await;
-        let is_recorded = live.step("look for the ShadowPod of", "Pod", &self.pod.key)?.is_some();
+        let is_recorded = live
+            .step("look for the ShadowPod of", "Pod", &self.pod.key)?
+            .is_some();
         if is_recorded {
             self.peer.created(&self.pod.uid, remote);
         }

@@ -14,7 +14,9 @@ const CONCURRENCY: usize = 4;
 /// Runs the controller for one provider.
 pub async fn run(consumer: Arc<Consumer>, peer: Weak<PeerState>, stop: CancellationToken) {
     // The provider can be forgotten while its controllers run.
-    let Some(queue) = peer.upgrade().map(|peer| peer.record_queue.clone()) else { return };
+    let Some(queue) = peer.upgrade().map(|peer| peer.record_queue.clone()) else {
+        return;
+    };
     queue
         .run("reflection", CONCURRENCY, stop, move |reference| {
             let (consumer, peer) = (consumer.clone(), peer.upgrade());

@@ -29,12 +29,16 @@ const CONCURRENCY: usize = 2;
 /// Runs the controller for one provider.
 pub async fn run(consumer: Arc<Consumer>, peer: Weak<PeerState>, stop: CancellationToken) {
     // The provider can be forgotten while its controllers run.
-    let Some(queue) = peer.upgrade().map(|peer| peer.event_queue.clone()) else { return };
+    let Some(queue) = peer.upgrade().map(|peer| peer.event_queue.clone()) else {
+        return;
+    };
     queue
         .run("remote-events", CONCURRENCY, stop, move |key| {
             let (consumer, peer) = (consumer.clone(), peer.upgrade());
             async move {
-                let Some(peer) = peer else { return Ok(Next::OnChange) };
+                let Some(peer) = peer else {
+                    return Ok(Next::OnChange);
+                };
                 match key {
                     EventKey::Watch(namespace) => {
                         set_watch(&consumer, &peer, &namespace);
@@ -47,17 +51,26 @@ pub async fn run(consumer: Arc<Consumer>, peer: Weak<PeerState>, stop: Cancellat
         .await;
 }
 
-/// Starts or ends the watch of events for a namespace: it exists while an unfinished pod of the namespace is on a virtual node of the
-/// provider. Another one replaces it if the namespace wants other events.
+/// Starts or ends the watch of events for a namespace: it exists while an unfinished pod of the
+/// namespace is on a virtual node of the provider. Another one replaces it if the namespace wants
+/// other events.
 fn set_watch(consumer: &Arc<Consumer>, peer: &Arc<PeerState>, namespace: &str) {
     let Some(remote) = peer.remote() else { return };
     // Otherwise the first list could show events of pods that are not known yet.
     if !remote.is_synced() || !consumer.all_pods_known(&peer.id) {
         return;
     }
-    let is_needed = peer.pods().iter().any(|pod| pod.key.namespace == namespace && !pod.finished);
-    let mapped = is_needed.then(|| watched_namespace(remote.map().as_deref(), namespace)).flatten();
-    let wanted = mapped.map(|mapped| WatchedEvents { mapped, selection: consumer.event_selection(namespace) });
+    let is_needed = peer
+        .pods()
+        .iter()
+        .any(|pod| pod.key.namespace == namespace && !pod.finished);
+    let mapped = is_needed
+        .then(|| watched_namespace(remote.map().as_deref(), namespace))
+        .flatten();
+    let wanted = mapped.map(|mapped| WatchedEvents {
+        mapped,
+        selection: consumer.event_selection(namespace),
+    });
     let mut running = remote.event_watches.lock();
     if running.get(namespace).map(|watch| &watch.events) == wanted.as_ref() {
         return;
@@ -75,32 +88,64 @@ async fn write(consumer: &Consumer, peer: &PeerState, uid: &str) -> Result<Next,
         peer.journal.lock().forget(uid);
         return Ok(Next::OnChange);
     };
-    let Some(remote) = peer.remote() else { return Ok(Next::OnChange) };
-    let remote_uid = remote.shadow(uid).and_then(|shadow| shadow.remote_uid.clone());
+    let Some(remote) = peer.remote() else {
+        return Ok(Next::OnChange);
+    };
+    let remote_uid = remote
+        .shadow(uid)
+        .and_then(|shadow| shadow.remote_uid.clone());
     let mapped = watched_namespace(remote.map().as_deref(), &pod.key.namespace);
-    let node = consumer.virtual_nodes.get(&pod.virtual_node).and_then(|node| node.status.as_ref()?.node_name.clone());
-    let (Some(remote_uid), Some(mapped), Some(node)) = (remote_uid, mapped, node) else { return Ok(Next::OnChange) };
+    let node = consumer
+        .virtual_nodes
+        .get(&pod.virtual_node)
+        .and_then(|node| node.status.as_ref()?.node_name.clone());
+    let (Some(remote_uid), Some(mapped), Some(node)) = (remote_uid, mapped, node) else {
+        return Ok(Next::OnChange);
+    };
     loop {
-        let due = peer.journal.lock().due(uid, &remote_uid, Instant::now().into_std());
+        let due = peer
+            .journal
+            .lock()
+            .due(uid, &remote_uid, Instant::now().into_std());
         match due {
             Due::Nothing => return Ok(Next::OnChange),
             Due::After(wait) => return Ok(Next::After(wait)),
             Due::Write(event) => {
                 write_one(consumer, &pod, &event, &mapped, &node).await?;
-                peer.journal.lock().written(uid, *event, Instant::now().into_std());
+                peer.journal
+                    .lock()
+                    .written(uid, *event, Instant::now().into_std());
             }
         }
     }
 }
 
 /// Creates or changes one event. If it is as it should be, the API server stores nothing.
-async fn write_one(consumer: &Consumer, pod: &LocalPod, event: &RemoteEvent, mapped: &str, node: &str) -> Result<(), StepError> {
+async fn write_one(
+    consumer: &Consumer,
+    pod: &LocalPod,
+    event: &RemoteEvent,
+    mapped: &str,
+    node: &str,
+) -> Result<(), StepError> {
     let (key, object) = event.at_home(pod, mapped, node, consumer.is_lent_on(&pod.key.namespace));
-    let api: Api<PartialObjectMeta<Event>> = Api::namespaced(consumer.context.client.clone(), &key.namespace);
-    let answer = api.patch(&key.name, &PatchParams::apply(FIELD_MANAGER).force(), &Patch::Apply(&object)).await;
+    let api: Api<PartialObjectMeta<Event>> =
+        Api::namespaced(consumer.context.client.clone(), &key.namespace);
+    let answer = api
+        .patch(
+            &key.name,
+            &PatchParams::apply(FIELD_MANAGER).force(),
+            &Patch::Apply(&object),
+        )
+        .await;
     match answer {
-        // The API server will not take this event later either, for example because the namespace is being deleted.
-        Err(error) if error.status().is_some_and(|status| matches!(status.code, 400 | 403 | 404 | 422)) => {
+        // The API server will not take this event later either, for example because the namespace
+        // is being deleted.
+        Err(error)
+            if error
+                .status()
+                .is_some_and(|status| matches!(status.code, 400 | 403 | 404 | 422)) =>
+        {
             tracing::debug!(pod = %pod.key, event = key.name, %error, "event not recorded");
             Ok(())
         }

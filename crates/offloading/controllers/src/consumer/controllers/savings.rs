@@ -1,11 +1,12 @@
-//! Running pods that cost too much: evicts those of namespaces with `moveWhenCheaper` that another virtual node would serve for clearly
-//! less, and those that go home because a budget with `MoveHome` is spent.
+//! Running pods that cost too much: evicts those of namespaces with `moveWhenCheaper` that another
+//! virtual node would serve for clearly less, and those that go home because a budget with
+//! `MoveHome` is spent.
 //!
 //! ```text
 //!   every 30 s: pods and free amounts of virtual nodes (caches) --> rules: pod::saving, pod::turns --> Eviction API, as budgets allow
 //! ```
-//! The new pod of an evicted one prefers the cheapest node by itself. Where it does not get there, for a reason that the rule does not
-//! know, the pods of its controller stay for an hour.
+//! The new pod of an evicted one prefers the cheapest node by itself. Where it does not get there,
+//! for a reason that the rule does not know, the pods of its controller stay for an hour.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -16,7 +17,9 @@ use liqo_api::{NAMESPACE_OFFLOADING, NamespaceOffloading, PodOffloadingStrategy}
 use liqo_controller_runtime::writes::StepError;
 use tokio::time::Instant;
 
-use crate::consumer::evictions::{NodePods, allowed_by_budgets, evict, known_nodes, waiting_controllers};
+use crate::consumer::evictions::{
+    NodePods, allowed_by_budgets, evict, known_nodes, waiting_controllers,
+};
 use crate::consumer::state::Consumer;
 use liqo_offloading_rules::budget::Standing;
 use liqo_offloading_rules::namespace::node_selector;
@@ -37,31 +40,50 @@ const PAUSE_AFTER_FAILURE: Duration = Duration::from_hours(1);
 /// The place of pods that come home: no virtual node has this name.
 const HOME: &str = "";
 
-/// The last evictions of this process, by the UID of the controller. A restart forgets them, which costs at most one eviction of each.
+/// The last evictions of this process, by the UID of the controller. A restart forgets them, which
+/// costs at most one eviction of each.
 #[derive(Default)]
 struct Memory(HashMap<String, Evicted>);
 
 struct Evicted {
     at: Instant,
-    /// The node to which the pod should go, and how many pods of the controller were on other virtual nodes.
+    /// The node to which the pod should go, and how many pods of the controller were on other
+    /// virtual nodes.
     to: String,
     elsewhere: usize,
 }
 
 impl Memory {
-    /// The controllers whose pods stay for now. `elsewhere` counts the pods of a controller on other virtual nodes than one.
-    fn paused(&mut self, elsewhere: impl Fn(&str, &str) -> usize, now: Instant) -> BTreeSet<String> {
-        self.0.retain(|_, evicted| now.duration_since(evicted.at) < PAUSE_AFTER_FAILURE);
+    /// The controllers whose pods stay for now. `elsewhere` counts the pods of a controller on
+    /// other virtual nodes than one.
+    fn paused(
+        &mut self,
+        elsewhere: impl Fn(&str, &str) -> usize,
+        now: Instant,
+    ) -> BTreeSet<String> {
+        self.0
+            .retain(|_, evicted| now.duration_since(evicted.at) < PAUSE_AFTER_FAILURE);
         let is_paused = |(controller, evicted): &(&String, &Evicted)| {
             let failed = elsewhere(controller, &evicted.to) >= evicted.elsewhere;
             failed || now.duration_since(evicted.at) < PAUSE
         };
-        self.0.iter().filter(is_paused).map(|(controller, _)| controller.clone()).collect()
+        self.0
+            .iter()
+            .filter(is_paused)
+            .map(|(controller, _)| controller.clone())
+            .collect()
     }
 
     /// `to` is the node to which the pod should go.
     fn evicted(&mut self, controller: &str, to: &str, elsewhere: usize, now: Instant) {
-        self.0.insert(controller.to_owned(), Evicted { at: now, to: to.to_owned(), elsewhere });
+        self.0.insert(
+            controller.to_owned(),
+            Evicted {
+                at: now,
+                to: to.to_owned(),
+                elsewhere,
+            },
+        );
     }
 }
 
@@ -79,7 +101,9 @@ pub async fn run(consumer: Arc<Consumer>) {
         let come_home = |one: &NamespaceOffloading| standing.moves_any_home() && may_come_home(one);
         let asking: Vec<_> = offloadings
             .iter()
-            .filter(|(key, one)| key.name == NAMESPACE_OFFLOADING && (moves_pods(one) || come_home(one)))
+            .filter(|(key, one)| {
+                key.name == NAMESPACE_OFFLOADING && (moves_pods(one) || come_home(one))
+            })
             .collect();
         if asking.is_empty() {
             continue;
@@ -88,12 +112,20 @@ pub async fn run(consumer: Arc<Consumer>) {
         for (key, offloading) in asking {
             let namespace = key.namespace.as_str();
             if come_home(offloading)
-                && let Err(error) = bring_home(&consumer, namespace, &standing, &nodes, &mut memory).await
+                && let Err(error) =
+                    bring_home(&consumer, namespace, &standing, &nodes, &mut memory).await
             {
                 tracing::warn!(namespace, %error, "pods not brought home although a budget is spent, trying again");
             }
             if moves_pods(offloading)
-                && let Err(error) = save(&consumer, namespace, offloading, (&standing, &nodes), &mut memory).await
+                && let Err(error) = save(
+                    &consumer,
+                    namespace,
+                    offloading,
+                    (&standing, &nodes),
+                    &mut memory,
+                )
+                .await
             {
                 tracing::warn!(namespace, %error, "pods not moved to cheaper nodes, trying again");
             }
@@ -117,33 +149,73 @@ async fn save(
 ) -> Result<(), StepError> {
     let selector = offloading.spec.cluster_selector.as_ref();
     let is_open = |one: &NodePods| {
-        let is_closed = one.node.cluster_id().parse().is_ok_and(|id| standing.closed_for(namespace, &id).is_some());
+        let is_closed = one
+            .node
+            .cluster_id()
+            .parse()
+            .is_ok_and(|id| standing.closed_for(namespace, &id).is_some());
         one.open && !is_closed && node_selector::matches(selector, &one.node.name, &one.node.labels)
     };
-    let open: Vec<&PricedNode> = nodes.iter().filter(|one| is_open(one)).map(|one| &one.node).collect();
-    let targets: Vec<Target> =
-        nodes.iter().map(|one| Target { node: &one.node, free: is_open(one).then(|| one.free.clone()) }).collect();
+    let open: Vec<&PricedNode> = nodes
+        .iter()
+        .filter(|one| is_open(one))
+        .map(|one| &one.node)
+        .collect();
+    let targets: Vec<Target> = nodes
+        .iter()
+        .map(|one| Target {
+            node: &one.node,
+            free: is_open(one).then(|| one.free.clone()),
+        })
+        .collect();
     let of_namespace = |one: &NodePods| -> Vec<RunningPod> {
         let pods = one.pods.iter().filter(|pod| pod.key.namespace == namespace);
-        pods.filter_map(|pod| RunningPod::of(pod, &one.node.name, &open)).collect()
+        pods.filter_map(|pod| RunningPod::of(pod, &one.node.name, &open))
+            .collect()
     };
     let mut pods: Vec<RunningPod> = nodes.iter().flat_map(of_namespace).collect();
-    let places: Vec<(Option<String>, String)> = pods.iter().map(|pod| (pod.controller.clone(), pod.node.clone())).collect();
+    let places: Vec<(Option<String>, String)> = pods
+        .iter()
+        .map(|pod| (pod.controller.clone(), pod.node.clone()))
+        .collect();
     let elsewhere = |controller: &str, node: &str| {
-        places.iter().filter(|(owner, place)| owner.as_deref() == Some(controller) && place != node).count()
+        places
+            .iter()
+            .filter(|(owner, place)| owner.as_deref() == Some(controller) && place != node)
+            .count()
     };
     let mut unsettled = memory.paused(elsewhere, Instant::now());
     unsettled.extend(waiting_controllers(consumer, namespace));
     // Most rounds end here, without a request.
-    let free_of_budgets = Facts { pods: &pods, targets: &targets, allowed: &BTreeMap::new(), unsettled: &unsettled, max: 1 };
+    let free_of_budgets = Facts {
+        pods: &pods,
+        targets: &targets,
+        allowed: &BTreeMap::new(),
+        unsettled: &unsettled,
+        max: 1,
+    };
     if savings(&free_of_budgets).is_empty() {
         return Ok(());
     }
     let allowed = allowed_by_budgets(consumer, namespace, &mut pods).await?;
-    let facts = Facts { pods: &pods, targets: &targets, allowed: &allowed, unsettled: &unsettled, max: MAX_AT_ONCE };
+    let facts = Facts {
+        pods: &pods,
+        targets: &targets,
+        allowed: &allowed,
+        unsettled: &unsettled,
+        max: MAX_AT_ONCE,
+    };
     for saving in savings(&facts) {
-        let Saving { key, uid, controller, from, to, per_hour } = &saving;
-        let message = format!("evicted from node {from}, because node {to} costs {per_hour} less per hour");
+        let Saving {
+            key,
+            uid,
+            controller,
+            from,
+            to,
+            per_hour,
+        } = &saving;
+        let message =
+            format!("evicted from node {from}, because node {to} costs {per_hour} less per hour");
         if evict(consumer, key, uid, DepartureCause::Cheaper, message).await? {
             memory.evicted(controller, to, elsewhere(controller, to), Instant::now());
         }
@@ -159,26 +231,63 @@ async fn bring_home(
     nodes: &[NodePods],
     memory: &mut Memory,
 ) -> Result<(), StepError> {
-    let is_left = |one: &&NodePods| one.node.cluster_id().parse().is_ok_and(|id| standing.moves_home(namespace, &id));
-    let closed: BTreeSet<String> = nodes.iter().filter(is_left).map(|one| one.node.name.clone()).collect();
+    let is_left = |one: &&NodePods| {
+        one.node
+            .cluster_id()
+            .parse()
+            .is_ok_and(|id| standing.moves_home(namespace, &id))
+    };
+    let closed: BTreeSet<String> = nodes
+        .iter()
+        .filter(is_left)
+        .map(|one| one.node.name.clone())
+        .collect();
     let of_namespace = |one: &NodePods| -> Vec<RunningPod> {
         let pods = one.pods.iter().filter(|pod| pod.key.namespace == namespace);
-        pods.filter_map(|pod| RunningPod::of(pod, &one.node.name, &[])).collect()
+        pods.filter_map(|pod| RunningPod::of(pod, &one.node.name, &[]))
+            .collect()
     };
     let mut pods: Vec<RunningPod> = nodes.iter().flat_map(of_namespace).collect();
     if !pods.iter().any(|pod| closed.contains(&pod.node)) {
         return Ok(());
     }
     let owners: Vec<Option<String>> = pods.iter().map(|pod| pod.controller.clone()).collect();
-    let elsewhere = |controller: &str| owners.iter().filter(|owner| owner.as_deref() == Some(controller)).count();
+    let elsewhere = |controller: &str| {
+        owners
+            .iter()
+            .filter(|owner| owner.as_deref() == Some(controller))
+            .count()
+    };
     let mut unsettled = memory.paused(|controller, _| elsewhere(controller), Instant::now());
     unsettled.extend(waiting_controllers(consumer, namespace));
     let allowed = allowed_by_budgets(consumer, namespace, &mut pods).await?;
     let leaves = |pod: &RunningPod| pod.may_run_at_home && closed.contains(&pod.node);
-    for one in next_pods(&pods, leaves, &allowed, &unsettled, (AtOnce::One, MAX_AT_ONCE)) {
-        let message = format!("evicted from node {}, because a budget is spent: the next pod runs in this cluster", one.from);
-        if evict(consumer, &one.key, &one.uid, DepartureCause::BudgetSpent, message).await? {
-            memory.evicted(&one.controller, HOME, elsewhere(&one.controller), Instant::now());
+    for one in next_pods(
+        &pods,
+        leaves,
+        &allowed,
+        &unsettled,
+        (AtOnce::One, MAX_AT_ONCE),
+    ) {
+        let message = format!(
+            "evicted from node {}, because a budget is spent: the next pod runs in this cluster",
+            one.from
+        );
+        if evict(
+            consumer,
+            &one.key,
+            &one.uid,
+            DepartureCause::BudgetSpent,
+            message,
+        )
+        .await?
+        {
+            memory.evicted(
+                &one.controller,
+                HOME,
+                elsewhere(&one.controller),
+                Instant::now(),
+            );
         }
     }
     Ok(())
@@ -193,7 +302,13 @@ mod tests {
         let (mut memory, start) = (Memory::default(), Instant::now());
         memory.evicted("web", "turin", 2, start);
         let mut paused = |elsewhere: usize, after: Duration| {
-            let count = move |controller: &str, node: &str| if (controller, node) == ("web", "turin") { elsewhere } else { 0 };
+            let count = move |controller: &str, node: &str| {
+                if (controller, node) == ("web", "turin") {
+                    elsewhere
+                } else {
+                    0
+                }
+            };
             !memory.paused(count, start + after).is_empty()
         };
         assert!(paused(1, Duration::ZERO) && !paused(1, PAUSE));
@@ -206,7 +321,13 @@ mod tests {
         let prices = r#"{"currency":"EUR","rates":{"cpu":"0.04"}}"#;
         let node = serde_json::json!({ "metadata": { "labels": { "liqo.io/pool": "default" }, "annotations": { "liqo.io/prices": prices } } });
         let found = PricedNode::of_json("milan", &node);
-        assert_eq!((found.labels.len(), found.prices.unwrap().currency.as_str()), (1, "EUR"));
-        assert_eq!(PricedNode::of_json("milan", &serde_json::json!({})).prices, None);
+        assert_eq!(
+            (found.labels.len(), found.prices.unwrap().currency.as_str()),
+            (1, "EUR")
+        );
+        assert_eq!(
+            PricedNode::of_json("milan", &serde_json::json!({})).prices,
+            None
+        );
     }
 }

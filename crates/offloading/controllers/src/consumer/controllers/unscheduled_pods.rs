@@ -2,7 +2,8 @@
 //!
 //! A burst of new pods passes through here, too. Those that the webhook handled cost no request.
 //!
-//! [`at_home`] looks after those that got a node of this cluster meanwhile, although they may run in others only.
+//! [`at_home`] looks after those that got a node of this cluster meanwhile, although they may run
+//! in others only.
 
 mod at_home;
 
@@ -16,7 +17,9 @@ use kube::{
     core::PartialObjectMeta,
 };
 use liqo_api::departure::{DepartureCause, JOB};
-use liqo_api::{ClusterId, NAMESPACE_OFFLOADING, NamespaceOffloading, PodOffloadingStrategy, WITHIN_BUDGET};
+use liqo_api::{
+    ClusterId, NAMESPACE_OFFLOADING, NamespaceOffloading, PodOffloadingStrategy, WITHIN_BUDGET,
+};
 use liqo_controller_runtime::{
     Context, Key, Next,
     departures::{self, Departure},
@@ -35,7 +38,9 @@ use liqo_offloading_rules::node::priced::PricedNode;
 use liqo_offloading_rules::pod::job::survives_eviction;
 use liqo_offloading_rules::pod::local_state::JsonPod;
 use liqo_offloading_rules::pod::scheduling::{self, Placement, avoids_in_vain, tolerations};
-use liqo_offloading_rules::pod::unscheduled::{self, Facts, RECREATION_INTERVAL, Repair, UnscheduledPod, repair};
+use liqo_offloading_rules::pod::unscheduled::{
+    self, Facts, RECREATION_INTERVAL, Repair, UnscheduledPod, repair,
+};
 
 /// Pods that are handled at the same time.
 const CONCURRENCY: usize = 4;
@@ -43,7 +48,8 @@ const CONCURRENCY: usize = 4;
 /// Minimum time between two deletions.
 const DELETION_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Delay before a change is tried again that the API server refused: it may not know yet that the manager may make it.
+/// Delay before a change is tried again that the API server refused: it may not know yet that the
+/// manager may make it.
 const CHANGE_RETRY: Duration = Duration::from_secs(30);
 
 /// Delay before a pod that changed just before its deletion is looked at again.
@@ -52,7 +58,8 @@ const DELETION_RETRY: Duration = Duration::from_secs(1);
 /// Time for which this process remembers that the user was told about a pod.
 const TELLING_INTERVAL: Duration = Duration::from_hours(1);
 
-/// Actions of this process for unscheduled pods. A restart forgets them, which costs one more attempt.
+/// Actions of this process for unscheduled pods. A restart forgets them, which costs one more
+/// attempt.
 #[derive(Default)]
 struct Memory {
     /// Deletion time of the first pod of a controller, by UID of the controller.
@@ -64,7 +71,8 @@ struct Memory {
     strategies: HashMap<String, StrategyChange>,
 }
 
-/// The time at which a `NamespaceOffloading` of this UID and generation got its strategy, if that is known.
+/// The time at which a `NamespaceOffloading` of this UID and generation got its strategy, if that
+/// is known.
 struct StrategyChange {
     uid: Option<String>,
     generation: Option<i64>,
@@ -73,13 +81,16 @@ struct StrategyChange {
 
 impl Memory {
     fn recreated_since(&mut self, controller: &str, now: Instant) -> Option<Timestamp> {
-        self.recreated.retain(|_, (at, _)| now.duration_since(*at) < RECREATION_INTERVAL);
+        self.recreated
+            .retain(|_, (at, _)| now.duration_since(*at) < RECREATION_INTERVAL);
         self.recreated.get(controller).map(|(_, since)| *since)
     }
 
     /// Reserves the next deletion. Returns how long to wait if it is too early.
     fn may_delete(&mut self, now: Instant) -> Result<(), Duration> {
-        let rest = self.last_deletion.map_or(Duration::ZERO, |at| DELETION_INTERVAL.saturating_sub(now.duration_since(at)));
+        let rest = self.last_deletion.map_or(Duration::ZERO, |at| {
+            DELETION_INTERVAL.saturating_sub(now.duration_since(at))
+        });
         if !rest.is_zero() {
             return Err(rest);
         }
@@ -90,10 +101,13 @@ impl Memory {
     fn deleted(&mut self, controller: &str, at: Timestamp, now: Instant) {
         // The API server truncates times to the second.
         let since = Timestamp::from_second(at.as_second()).unwrap_or(at);
-        self.recreated.entry(controller.to_owned()).or_insert((now, since));
+        self.recreated
+            .entry(controller.to_owned())
+            .or_insert((now, since));
     }
 
-    /// The webhook still does not see the pods of this controller, so none is deleted for another interval.
+    /// The webhook still does not see the pods of this controller, so none is deleted for another
+    /// interval.
     fn still_unseen(&mut self, controller: &str, now: Instant) {
         if let Some((at, _)) = self.recreated.get_mut(controller) {
             *at = now;
@@ -102,7 +116,8 @@ impl Memory {
 
     /// Whether the user is told about this pod for the first time.
     fn may_tell(&mut self, uid: &str, now: Instant) -> bool {
-        self.told.retain(|_, at| now.duration_since(*at) < TELLING_INTERVAL);
+        self.told
+            .retain(|_, at| now.duration_since(*at) < TELLING_INTERVAL);
         let is_new = !self.told.contains_key(uid);
         if is_new {
             self.told.insert(uid.to_owned(), now);
@@ -113,10 +128,14 @@ impl Memory {
 
 /// Runs the controller until the context stops.
 pub async fn run(consumer: Arc<Consumer>) {
-    let (queue, stop) = (consumer.queues.unscheduled.clone(), consumer.context.stop.clone());
+    let (queue, stop) = (
+        consumer.queues.unscheduled.clone(),
+        consumer.context.stop.clone(),
+    );
     let memory: Arc<Mutex<Memory>> = Arc::default();
     let at_home = at_home::run(consumer.clone(), memory.clone());
-    // Pods of Jobs leave one at a time: the Job has to count each before it is asked whether it can lose another one.
+    // Pods of Jobs leave one at a time: the Job has to count each before it is asked whether it can
+    // lose another one.
     let turn = Arc::new(tokio::sync::Mutex::new(()));
     let unscheduled = queue.run("unscheduled-pods", CONCURRENCY, stop, move |key| {
         let (consumer, memory, turn) = (consumer.clone(), memory.clone(), turn.clone());
@@ -131,18 +150,35 @@ async fn reconcile(
     turn: &tokio::sync::Mutex<()>,
     key: &Key,
 ) -> Result<Next, StepError> {
-    let object = consumer.offloadings.get(&Key::new(&key.namespace, NAMESPACE_OFFLOADING));
-    let offloading = object.as_ref().and_then(|object| Offloading::of((**object).clone()));
-    let (Some(pod), Some(object), Some(offloading)) = (consumer.unscheduled_pod(key), object, offloading) else {
+    let object = consumer
+        .offloadings
+        .get(&Key::new(&key.namespace, NAMESPACE_OFFLOADING));
+    let offloading = object
+        .as_ref()
+        .and_then(|object| Offloading::of((**object).clone()));
+    let (Some(pod), Some(object), Some(offloading)) =
+        (consumer.unscheduled_pod(key), object, offloading)
+    else {
         return Ok(Next::OnChange);
     };
     let held = held(consumer, &key.namespace, &object, offloading.is_held());
     let now = consumer.context.now();
     let json = pod.json();
-    let (placement, refusals) = (offloading.place_anywhere(&json), offloading.refusals_of(&json, now));
-    let controller = pod.controller.as_ref().map(|controller| controller.uid.as_str());
-    let recreated_since = controller.and_then(|controller| memory.lock().recreated_since(controller, Instant::now()));
-    let home_since = if pod.must_leave { home_since(consumer, memory, &object).await? } else { None };
+    let (placement, refusals) = (
+        offloading.place_anywhere(&json),
+        offloading.refusals_of(&json, now),
+    );
+    let controller = pod
+        .controller
+        .as_ref()
+        .map(|controller| controller.uid.as_str());
+    let recreated_since =
+        controller.and_then(|controller| memory.lock().recreated_since(controller, Instant::now()));
+    let home_since = if pod.must_leave {
+        home_since(consumer, memory, &object).await?
+    } else {
+        None
+    };
     let facts = Facts {
         pod: &pod,
         placement: &placement,
@@ -155,18 +191,29 @@ async fn reconcile(
         now,
     };
     let (mut repair_now, mut _turn) = (repair(&facts), None);
-    if let Some(job) = pod.controller.as_ref().filter(|controller| controller.kind == JOB)
+    if let Some(job) = pod
+        .controller
+        .as_ref()
+        .filter(|controller| controller.kind == JOB)
         && repair_now == Repair::Recreate
     {
         // The next pod of a Job waits until this one is being deleted.
-        let Ok(mine) = turn.try_lock() else { return Ok(Next::After(DELETION_INTERVAL)) };
+        let Ok(mine) = turn.try_lock() else {
+            return Ok(Next::After(DELETION_INTERVAL));
+        };
         _turn = Some(mine);
-        let is_survived = survives(consumer, &Key::new(&key.namespace, &job.name), &job.uid).await?;
-        repair_now = repair(&Facts { is_survived, ..facts });
+        let is_survived =
+            survives(consumer, &Key::new(&key.namespace, &job.name), &job.uid).await?;
+        repair_now = repair(&Facts {
+            is_survived,
+            ..facts
+        });
     }
     match repair_now {
         Repair::Later(rest) => return Ok(Next::After(rest)),
-        Repair::Tolerate if !tolerate(&consumer.context.client, key, &pod).await? => return Ok(Next::After(CHANGE_RETRY)),
+        Repair::Tolerate if !tolerate(&consumer.context.client, key, &pod).await? => {
+            return Ok(Next::After(CHANGE_RETRY));
+        }
         Repair::Release if !release(&consumer.context.client, key, &pod, &placement).await? => {
             return Ok(Next::After(CHANGE_RETRY));
         }
@@ -181,7 +228,9 @@ async fn reconcile(
                 // Only its status may have changed, which no watch reports here.
                 Some(Outcome::Gone) | None => return Ok(Next::After(DELETION_RETRY)),
             }
-            memory.lock().deleted(controller.unwrap_or_default(), now, Instant::now());
+            memory
+                .lock()
+                .deleted(controller.unwrap_or_default(), now, Instant::now());
         }
         Repair::Tell(message) => {
             tell(consumer, memory, key, &pod, message).await;
@@ -192,31 +241,55 @@ async fn reconcile(
     Ok(Next::OnChange)
 }
 
-/// Whether the Job with this UID goes on without one more of its pods. They are listed first: one that the Job counts meanwhile is found
-/// twice, and none is missed.
+/// Whether the Job with this UID goes on without one more of its pods. They are listed first: one
+/// that the Job counts meanwhile is found twice, and none is missed.
 async fn survives(consumer: &Consumer, key: &Key, uid: &str) -> Result<bool, StepError> {
     let client = &consumer.context.client;
     let of_job = ListParams::default().labels(&format!("batch.kubernetes.io/controller-uid={uid}"));
     let pods: Api<Pod> = Api::namespaced(client.clone(), &key.namespace);
-    let pods = pods.list_metadata(&of_job).await.step("list the pods of", "Job", key)?;
-    let ending = pods.items.iter().filter(|pod| pod.metadata.deletion_timestamp.is_some()).count();
+    let pods = pods
+        .list_metadata(&of_job)
+        .await
+        .step("list the pods of", "Job", key)?;
+    let ending = pods
+        .items
+        .iter()
+        .filter(|pod| pod.metadata.deletion_timestamp.is_some())
+        .count();
     let api: Api<Job> = Api::namespaced(client.clone(), &key.namespace);
     let job = unless_gone(api.get(&key.name).await).step("read", "Job", key)?;
-    Ok(job.is_some_and(|job| job.metadata.uid.as_deref() == Some(uid) && survives_eviction(&job, ending)))
+    Ok(job.is_some_and(|job| {
+        job.metadata.uid.as_deref() == Some(uid) && survives_eviction(&job, ending)
+    }))
 }
 
 /// Tells the user what the pod lacks.
-async fn tell(consumer: &Consumer, memory: &Mutex<Memory>, key: &Key, pod: &UnscheduledPod, message: String) {
-    let controller = pod.controller.as_ref().map(|controller| controller.uid.as_str());
-    memory.lock().still_unseen(controller.unwrap_or_default(), Instant::now());
+async fn tell(
+    consumer: &Consumer,
+    memory: &Mutex<Memory>,
+    key: &Key,
+    pod: &UnscheduledPod,
+    message: String,
+) {
+    let controller = pod
+        .controller
+        .as_ref()
+        .map(|controller| controller.uid.as_str());
+    memory
+        .lock()
+        .still_unseen(controller.unwrap_or_default(), Instant::now());
     if memory.lock().may_tell(&pod.uid, Instant::now()) {
         let object = object_ref("v1", "Pod", key, Some(pod.uid.clone()));
-        consumer.context.events.warning(&object, "NotPlaced", message).await;
+        consumer
+            .context
+            .events
+            .warning(&object, "NotPlaced", message)
+            .await;
     }
 }
 
-/// Returns the time from which pods of a namespace may run in this cluster, if its strategy has changed. The cache does not tell it, so
-/// this asks the API server once for each change.
+/// Returns the time from which pods of a namespace may run in this cluster, if its strategy has
+/// changed. The cache does not tell it, so this asks the API server once for each change.
 async fn home_since(
     consumer: &Consumer,
     memory: &Mutex<Memory>,
@@ -232,59 +305,135 @@ async fn home_since(
     {
         return Ok(change.at);
     }
-    let api: Api<NamespaceOffloading> = Api::namespaced(consumer.context.client.clone(), &key.namespace);
-    let live = unless_gone(api.get(NAMESPACE_OFFLOADING).await).step("read", "NamespaceOffloading", &key)?;
-    let since = live.filter(unscheduled::may_have_changed_to_here).as_ref().and_then(unscheduled::strategy_since);
+    let api: Api<NamespaceOffloading> =
+        Api::namespaced(consumer.context.client.clone(), &key.namespace);
+    let live = unless_gone(api.get(NAMESPACE_OFFLOADING).await).step(
+        "read",
+        "NamespaceOffloading",
+        &key,
+    )?;
+    let since = live
+        .filter(unscheduled::may_have_changed_to_here)
+        .as_ref()
+        .and_then(unscheduled::strategy_since);
     let mut memory = memory.lock();
-    memory.strategies.retain(|namespace, _| consumer.offloadings.get(&Key::new(namespace, NAMESPACE_OFFLOADING)).is_some());
-    memory.strategies.insert(key.namespace, StrategyChange { uid, generation, at: since });
+    memory.strategies.retain(|namespace, _| {
+        consumer
+            .offloadings
+            .get(&Key::new(namespace, NAMESPACE_OFFLOADING))
+            .is_some()
+    });
+    memory.strategies.insert(
+        key.namespace,
+        StrategyChange {
+            uid,
+            generation,
+            at: since,
+        },
+    );
     Ok(since)
 }
 
 /// Whether a pod avoids a cluster that a new one would not avoid.
-fn avoids_too_much(consumer: &Consumer, offloading: &Offloading, pod: &Value, now: Timestamp) -> bool {
+fn avoids_too_much(
+    consumer: &Consumer,
+    offloading: &Offloading,
+    pod: &Value,
+    now: Timestamp,
+) -> bool {
     // Most pods avoid nothing.
     if !avoids_in_vain(pod, &[]) {
         return false;
     }
     let nodes = consumer.nodes.all();
-    let nodes: Vec<_> = nodes.iter().map(|(key, node)| Arc::new(PricedNode::of_json(&key.name, node))).collect();
-    avoids_in_vain(pod, &offloading.avoided(pod, &offloading.room(pod, &nodes), now))
+    let nodes: Vec<_> = nodes
+        .iter()
+        .map(|(key, node)| Arc::new(PricedNode::of_json(&key.name, node)))
+        .collect();
+    avoids_in_vain(
+        pod,
+        &offloading.avoided(pod, &offloading.room(pod, &nodes), now),
+    )
 }
 
-/// Returns the reason why budgets let no cluster have new pods of a namespace. `by_namespace`: its own budget; otherwise those of the
-/// policies for all the clusters that it selects.
-fn held(consumer: &Consumer, namespace: &str, offloading: &NamespaceOffloading, by_namespace: bool) -> Option<String> {
+/// Returns the reason why budgets let no cluster have new pods of a namespace. `by_namespace`: its
+/// own budget; otherwise those of the policies for all the clusters that it selects.
+fn held(
+    consumer: &Consumer,
+    namespace: &str,
+    offloading: &NamespaceOffloading,
+    by_namespace: bool,
+) -> Option<String> {
     if by_namespace {
-        let conditions = offloading.status.iter().flat_map(|status| &status.conditions);
-        return conditions.filter(|one| one.type_ == WITHIN_BUDGET).map(|one| one.message.clone()).next();
+        let conditions = offloading
+            .status
+            .iter()
+            .flat_map(|status| &status.conditions);
+        return conditions
+            .filter(|one| one.type_ == WITHIN_BUDGET)
+            .map(|one| one.message.clone())
+            .next();
     }
     // Pods that may run here wait for any node.
     if offloading.spec.pod_offloading_strategy != PodOffloadingStrategy::Remote {
         return None;
     }
     let standing = consumer.budgets.read().clone()?;
-    let is_selected = |id: &ClusterId| consumer.candidates(id).is_none_or(|nodes| placement::is_wanted(offloading, &nodes));
-    let selected = consumer.providers().into_iter().map(|(id, _)| id).filter(is_selected);
-    let reasons: Option<Vec<String>> = selected.map(|id| standing.closed_for(namespace, &id).map(str::to_owned)).collect();
+    let is_selected = |id: &ClusterId| {
+        consumer
+            .candidates(id)
+            .is_none_or(|nodes| placement::is_wanted(offloading, &nodes))
+    };
+    let selected = consumer
+        .providers()
+        .into_iter()
+        .map(|(id, _)| id)
+        .filter(is_selected);
+    let reasons: Option<Vec<String>> = selected
+        .map(|id| standing.closed_for(namespace, &id).map(str::to_owned))
+        .collect();
     reasons?.into_iter().next()
 }
 
 /// Adds the toleration to this pod, and to no other one of the same name.
 async fn tolerate(client: &Client, key: &Key, pod: &UnscheduledPod) -> Result<bool, StepError> {
     let patch = json!({ "metadata": { "uid": pod.uid }, "spec": { "tolerations": tolerations(&pod.json()) } });
-    change(client, key, &Patch::Merge(patch), "toleration added to a pod that the webhook did not see").await
+    change(
+        client,
+        key,
+        &Patch::Merge(patch),
+        "toleration added to a pod that the webhook did not see",
+    )
+    .await
 }
 
 /// Removes the gate of the webhook from this pod, and adds what its placement says.
-async fn release(client: &Client, key: &Key, pod: &UnscheduledPod, placement: &Placement) -> Result<bool, StepError> {
+async fn release(
+    client: &Client,
+    key: &Key,
+    pod: &UnscheduledPod,
+    placement: &Placement,
+) -> Result<bool, StepError> {
     let operations = json!(scheduling::release(&pod.json(), &pod.uid, placement));
-    let operations = serde_json::from_value(operations).map_err(kube::Error::SerdeError).step("change", "Pod", key)?;
-    change(client, key, &Patch::Json(operations), "pod released that waited for the strategy of its namespace").await
+    let operations = serde_json::from_value(operations)
+        .map_err(kube::Error::SerdeError)
+        .step("change", "Pod", key)?;
+    change(
+        client,
+        key,
+        &Patch::Json(operations),
+        "pod released that waited for the strategy of its namespace",
+    )
+    .await
 }
 
 /// Returns false if the API server refuses the change.
-async fn change(client: &Client, key: &Key, patch: &Patch<Value>, what: &'static str) -> Result<bool, StepError> {
+async fn change(
+    client: &Client,
+    key: &Key,
+    patch: &Patch<Value>,
+    what: &'static str,
+) -> Result<bool, StepError> {
     let api: Api<PartialObjectMeta<Pod>> = Api::namespaced(client.clone(), &key.namespace);
     match api.patch(&key.name, &PatchParams::default(), patch).await {
         // It changed meanwhile, or a policy of this cluster does not allow it, or not yet.
@@ -301,15 +450,22 @@ async fn change(client: &Client, key: &Key, patch: &Patch<Value>, what: &'static
     }
 }
 
-/// Deletes the pods of a namespace that wait for a virtual node, although the namespace is not offloaded any more. Returns false if one
-/// changed meanwhile: look again.
+/// Deletes the pods of a namespace that wait for a virtual node, although the namespace is not
+/// offloaded any more. Returns false if one changed meanwhile: look again.
 pub async fn bring_home(context: &Context, namespace: &str) -> Result<bool, StepError> {
     let mut all = true;
     let without_node = ListParams::default().fields("spec.nodeName=");
-    for pod in pods(&context.client, namespace).list(&without_node).await.step("list", "Pods", Key::new(namespace, ""))? {
+    for pod in pods(&context.client, namespace)
+        .list(&without_node)
+        .await
+        .step("list", "Pods", Key::new(namespace, ""))?
+    {
         let (key, version) = (Key::new(namespace, pod.name_any()), pod.resource_version());
         if let Some(pod) = UnscheduledPod::of(pod).filter(UnscheduledPod::comes_home) {
-            let departure = Departure { version, ..Departure::new(DepartureCause::Unoffloaded, &key, &pod.uid) };
+            let departure = Departure {
+                version,
+                ..Departure::new(DepartureCause::Unoffloaded, &key, &pod.uid)
+            };
             all &= departures::leave(context, departure).await? == Outcome::Accepted;
         }
     }
@@ -321,14 +477,23 @@ fn pods(client: &Client, namespace: &str) -> Api<JsonPod> {
 }
 
 /// Takes this pod away, unless it changed since the watch showed it.
-async fn take_away(context: &Context, key: &Key, pod: &UnscheduledPod) -> Result<Option<Outcome>, StepError> {
+async fn take_away(
+    context: &Context,
+    key: &Key,
+    pod: &UnscheduledPod,
+) -> Result<Option<Outcome>, StepError> {
     let live = pods(&context.client, &key.namespace).get(&key.name).await;
-    let Some(live) = unless_gone(live).step("read", "Pod", key)? else { return Ok(None) };
+    let Some(live) = unless_gone(live).step("read", "Pod", key)? else {
+        return Ok(None);
+    };
     let version = live.metadata.resource_version.clone();
     if UnscheduledPod::of(live).as_ref() != Some(pod) {
         return Ok(None);
     }
-    let departure = Departure { version, ..Departure::new(DepartureCause::Unplaced, key, &pod.uid) };
+    let departure = Departure {
+        version,
+        ..Departure::new(DepartureCause::Unplaced, key, &pod.uid)
+    };
     departures::leave(context, departure).await.map(Some)
 }
 
@@ -340,7 +505,8 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_thousand_pods_that_the_webhook_handled_cost_no_request_and_one_that_it_missed_costs_one() {
+    async fn a_thousand_pods_that_the_webhook_handled_cost_no_request_and_one_that_it_missed_costs_one()
+     {
         let pod = |name: &str, tolerations: serde_json::Value| {
             json!({ "metadata": { "namespace": "demo", "name": name, "uid": name, "resourceVersion": "1" },
                 "spec": { "containers": [{ "name": "c", "image": "i" }], "tolerations": tolerations } })
@@ -370,11 +536,18 @@ mod tests {
     #[test]
     fn pods_are_deleted_one_after_another_and_told_of_once() {
         let (mut memory, start) = (Memory::default(), Instant::now());
-        assert_eq!((memory.may_delete(start), memory.may_delete(start)), (Ok(()), Err(DELETION_INTERVAL)));
+        assert_eq!(
+            (memory.may_delete(start), memory.may_delete(start)),
+            (Ok(()), Err(DELETION_INTERVAL))
+        );
         assert_eq!(memory.may_delete(start + DELETION_INTERVAL), Ok(()));
         let mut may_tell = |uid, after| memory.may_tell(uid, start + after);
         assert_eq!(
-            [may_tell("u", Duration::ZERO), may_tell("u", TELLING_INTERVAL / 2), may_tell("v", TELLING_INTERVAL / 2)],
+            [
+                may_tell("u", Duration::ZERO),
+                may_tell("u", TELLING_INTERVAL / 2),
+                may_tell("v", TELLING_INTERVAL / 2)
+            ],
             [true, false, true]
         );
         assert!(may_tell("u", TELLING_INTERVAL));
@@ -386,8 +559,14 @@ mod tests {
         let at = |text: &str| text.parse::<Timestamp>().unwrap();
         memory.deleted("o", at("2026-01-01T00:00:05.9Z"), start);
         memory.deleted("o", at("2026-01-01T00:00:09Z"), start);
-        assert_eq!(memory.recreated_since("o", start), Some(at("2026-01-01T00:00:05Z")));
+        assert_eq!(
+            memory.recreated_since("o", start),
+            Some(at("2026-01-01T00:00:05Z"))
+        );
         assert_eq!(memory.recreated_since("p", start), None);
-        assert_eq!(memory.recreated_since("o", start + RECREATION_INTERVAL), None);
+        assert_eq!(
+            memory.recreated_since("o", start + RECREATION_INTERVAL),
+            None
+        );
     }
 }

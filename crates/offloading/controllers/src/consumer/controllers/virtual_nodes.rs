@@ -1,5 +1,6 @@
-//! `VirtualNode`s: each becomes a Node, with its lease, its kubelet API and the watch of its pods; before it goes, its Node is
-//! drained. While its provider takes the pool back, its pods are evicted.
+//! `VirtualNode`s: each becomes a Node, with its lease, its kubelet API and the watch of its pods;
+//! before it goes, its Node is drained. While its provider takes the pool back, its pods are
+//! evicted.
 
 mod drain;
 mod withdrawal;
@@ -12,7 +13,8 @@ use kube::{
 };
 use liqo_api::conditions::DesiredCondition;
 use liqo_api::{
-    ClusterId, KubeletServingReason, VirtualNode, VirtualNodeReadyReason, VirtualNodesReadyReason, finalizers, links, rfc3339,
+    ClusterId, KubeletServingReason, VirtualNode, VirtualNodeReadyReason, VirtualNodesReadyReason,
+    finalizers, links, rfc3339,
 };
 use liqo_controller_runtime::{
     Key, Next,
@@ -41,7 +43,8 @@ const CONCURRENCY: usize = 4;
 /// The first port of a kubelet API.
 const FIRST_PORT: u16 = 20250;
 
-/// Interval between two checks of a virtual node that is drained, or of caches that are not synced yet.
+/// Interval between two checks of a virtual node that is drained, or of caches that are not synced
+/// yet.
 const POLL_INTERVAL: Duration = Duration::from_millis(300);
 
 /// Minimum time between two writes of what pods can still request, if only charges of pods changed.
@@ -104,8 +107,11 @@ async fn reconcile(consumer: &Arc<Consumer>, key: &Key) -> Result<Next, Error> {
 
     let peer = consumer.peer(&node.spec.cluster_id);
     let outage = peer.outage();
-    let changed =
-        consumer.node_tasks.lock().get_mut(key).is_some_and(|tasks| std::mem::replace(&mut tasks.outage, outage) != outage);
+    let changed = consumer
+        .node_tasks
+        .lock()
+        .get_mut(key)
+        .is_some_and(|tasks| std::mem::replace(&mut tasks.outage, outage) != outage);
     if changed {
         tracing::info!(node = name, cluster = %node.spec.cluster_id, ?outage, "virtual node's outage changed");
         triggers::enqueue(consumer, &peer, triggers::outage());
@@ -115,7 +121,12 @@ async fn reconcile(consumer: &Arc<Consumer>, key: &Key) -> Result<Next, Error> {
         return Ok(Next::After(POLL_INTERVAL));
     }
     // Otherwise the node would look emptier than it is.
-    if !consumer.node_tasks.lock().get(key).is_some_and(|tasks| tasks.pods.is_synced()) {
+    if !consumer
+        .node_tasks
+        .lock()
+        .get(key)
+        .is_some_and(|tasks| tasks.pods.is_synced())
+    {
         return Ok(Next::After(POLL_INTERVAL));
     }
     let (surcharge, surcharge_due) = surcharge(consumer, key, &peer);
@@ -123,30 +134,51 @@ async fn reconcile(consumer: &Arc<Consumer>, key: &Key) -> Result<Next, Error> {
     write_conditions(consumer, key, &node, ready(&written, outage, &name)).await?;
     written?;
     let moving = withdrawal::follow(consumer, key, &node, &name).await?;
-    Ok([moving, peer.next_outage(), surcharge_due].into_iter().flatten().min().map_or(Next::OnChange, Next::After))
+    Ok([moving, peer.next_outage(), surcharge_due]
+        .into_iter()
+        .flatten()
+        .min()
+        .map_or(Next::OnChange, Next::After))
 }
 
-/// Returns the charges for the pods of a virtual node beyond their requests, as its Node shows them now, and the delay before the next
-/// check: they change with many pods, and are written once in a while.
+/// Returns the charges for the pods of a virtual node beyond their requests, as its Node shows them
+/// now, and the delay before the next check: they change with many pods, and are written once in a
+/// while.
 fn surcharge(consumer: &Consumer, key: &Key, peer: &PeerState) -> (ResourceList, Option<Duration>) {
-    let on_it = peer.pods().into_iter().filter(|pod| pod.virtual_node == *key);
-    let sum = on_it.filter_map(|pod| pod.extra_charge().cloned()).fold(ResourceList::new(), |sum, one| sum + &one);
+    let on_it = peer
+        .pods()
+        .into_iter()
+        .filter(|pod| pod.virtual_node == *key);
+    let sum = on_it
+        .filter_map(|pod| pod.extra_charge().cloned())
+        .fold(ResourceList::new(), |sum, one| sum + &one);
     let mut tasks = consumer.node_tasks.lock();
-    let Some(tasks) = tasks.get_mut(key) else { return (sum, None) };
+    let Some(tasks) = tasks.get_mut(key) else {
+        return (sum, None);
+    };
     if let Some((shown, since)) = &tasks.surcharge
         && *shown != sum
-        && let Some(rest) = SURCHARGE_INTERVAL.checked_sub(since.elapsed()).filter(|rest| !rest.is_zero())
+        && let Some(rest) = SURCHARGE_INTERVAL
+            .checked_sub(since.elapsed())
+            .filter(|rest| !rest.is_zero())
     {
         return (shown.clone(), Some(rest));
     }
-    if tasks.surcharge.as_ref().is_none_or(|(shown, _)| *shown != sum) {
+    if tasks
+        .surcharge
+        .as_ref()
+        .is_none_or(|(shown, _)| *shown != sum)
+    {
         tasks.surcharge = Some((sum.clone(), Instant::now()));
     }
     (sum, None)
 }
 
 fn printed(amounts: &ResourceList) -> Map<String, serde_json::Value> {
-    amounts.iter().map(|(name, quantity)| (name.to_owned(), quantity.to_string().into())).collect()
+    amounts
+        .iter()
+        .map(|(name, quantity)| (name.to_owned(), quantity.to_string().into()))
+        .collect()
 }
 
 /// Creates the Node, or changes what differs.
@@ -159,9 +191,15 @@ async fn write_node(
 ) -> Result<(), Error> {
     let version = version(consumer).await?;
     let resources = printed(&node.spec.resources);
-    let withdrawal = node.spec.withdrawal_timestamp.as_ref().map(|time| rfc3339(time.0));
+    let withdrawal = node
+        .spec
+        .withdrawal_timestamp
+        .as_ref()
+        .map(|time| rfc3339(time.0));
     let standing = consumer.budgets.read().clone();
-    let closed = standing.as_ref().and_then(|standing| standing.closed(&node.spec.cluster_id));
+    let closed = standing
+        .as_ref()
+        .and_then(|standing| standing.closed(&node.spec.cluster_id));
     let spec = NodeSpec {
         name,
         cluster_id: node.spec.cluster_id.as_str(),
@@ -179,24 +217,38 @@ async fn write_node(
         no_new_pods: node.spec.no_new_pods.as_deref().or(closed),
     };
     let known = consumer.nodes.get(&Key::new("", name));
-    Ok(node_objects::ensure(&consumer.context, &node.spec.cluster_id, &spec, known.as_deref()).await?)
+    Ok(node_objects::ensure(
+        &consumer.context,
+        &node.spec.cluster_id,
+        &spec,
+        known.as_deref(),
+    )
+    .await?)
 }
 
 /// The condition of a virtual node whose Node was just written, or could not be written.
 fn ready(written: &Result<(), Error>, outage: Outage, name: &str) -> DesiredCondition {
     match written {
-        Err(Error::Node(error @ node_objects::Error::NameTaken { .. })) => {
-            DesiredCondition::no(READY, VirtualNodeReadyReason::NodeNameTaken, error.to_string())
-        }
+        Err(Error::Node(error @ node_objects::Error::NameTaken { .. })) => DesiredCondition::no(
+            READY,
+            VirtualNodeReadyReason::NodeNameTaken,
+            error.to_string(),
+        ),
         Err(_) => DesiredCondition::no(
             READY,
             VirtualNodeReadyReason::NodeNotWritten,
             "the Node cannot be written; the manager's log says why",
         ),
-        Ok(()) if outage == Outage::Down => {
-            DesiredCondition::no(READY, VirtualNodeReadyReason::PeerUnreachable, "the cluster behind the node does not answer")
-        }
-        Ok(()) => DesiredCondition::yes(READY, VirtualNodeReadyReason::NodeReady, format!("node {name} is Ready")),
+        Ok(()) if outage == Outage::Down => DesiredCondition::no(
+            READY,
+            VirtualNodeReadyReason::PeerUnreachable,
+            "the cluster behind the node does not answer",
+        ),
+        Ok(()) => DesiredCondition::yes(
+            READY,
+            VirtualNodeReadyReason::NodeReady,
+            format!("node {name} is Ready"),
+        ),
     }
 }
 
@@ -204,20 +256,32 @@ fn api(consumer: &Consumer, key: &Key) -> Api<VirtualNode> {
     namespaced(&consumer.context.client, &key.namespace)
 }
 
-/// The version of Kubernetes that virtual nodes show: that of this cluster, so that nobody sees a skew. Until the API server says
-/// which one it is, no Node is written.
+/// The version of Kubernetes that virtual nodes show: that of this cluster, so that nobody sees a
+/// skew. Until the API server says which one it is, no Node is written.
 async fn version(consumer: &Consumer) -> Result<String, StepError> {
     let version = consumer.version.get_or_try_init(|| async {
-        let version =
-            consumer.context.client.apiserver_version().await.step("read", "version of the API server", Key::new("", ""))?;
+        let version = consumer.context.client.apiserver_version().await.step(
+            "read",
+            "version of the API server",
+            Key::new("", ""),
+        )?;
         Ok(version.git_version)
     });
     version.await.cloned()
 }
 
 /// Writes the conditions, if they changed.
-async fn write_conditions(consumer: &Consumer, key: &Key, node: &VirtualNode, ready: DesiredCondition) -> Result<(), Error> {
-    let serving = consumer.node_tasks.lock().get(key).and_then(|tasks| tasks.serving.clone());
+async fn write_conditions(
+    consumer: &Consumer,
+    key: &Key,
+    node: &VirtualNode,
+    ready: DesiredCondition,
+) -> Result<(), Error> {
+    let serving = consumer
+        .node_tasks
+        .lock()
+        .get(key)
+        .and_then(|tasks| tasks.serving.clone());
     let mut wanted = vec![ready];
     wanted.extend(serving.map(|serving| match serving {
         Serving::Signed => DesiredCondition::yes(
@@ -233,13 +297,28 @@ async fn write_conditions(consumer: &Consumer, key: &Key, node: &VirtualNode, re
             ),
         ),
     }));
-    let current = node.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
-    let written = conditions::merge(&api(consumer, key), &key.name, current, &wanted, consumer.context.now()).await;
+    let current = node
+        .status
+        .as_ref()
+        .map(|status| status.conditions.as_slice())
+        .unwrap_or_default();
+    let written = conditions::merge(
+        &api(consumer, key),
+        &key.name,
+        current,
+        &wanted,
+        consumer.context.now(),
+    )
+    .await;
     Ok(written.step("write the conditions of", "VirtualNode", key)?)
 }
 
 /// Chooses name and port, and records them before anything is created that bears them.
-async fn choose(consumer: &Consumer, key: &Key, node: &VirtualNode) -> Result<(String, u16), Error> {
+async fn choose(
+    consumer: &Consumer,
+    key: &Key,
+    node: &VirtualNode,
+) -> Result<(String, u16), Error> {
     let mut chosen = consumer.chosen.lock().await;
     let uid = node.uid().unwrap_or_default();
     // The watch may not show yet what was chosen a moment ago.
@@ -253,7 +332,11 @@ async fn choose(consumer: &Consumer, key: &Key, node: &VirtualNode) -> Result<(S
         .iter()
         .filter(|(other, _)| other != key)
         .filter_map(|(_, other)| recorded_node(other))
-        .chain(chosen.values().map(|already| (already.name.clone(), already.port)))
+        .chain(
+            chosen
+                .values()
+                .map(|already| (already.name.clone(), already.port)),
+        )
         .collect();
     let ports: BTreeSet<u16> = others.iter().map(|(_, port)| *port).collect();
     let port = free_port(FIRST_PORT, &ports).ok_or_else(|| Error::NoPort(key.clone()))?;
@@ -261,22 +344,38 @@ async fn choose(consumer: &Consumer, key: &Key, node: &VirtualNode) -> Result<(S
     let mut taken: BTreeSet<String> = others.into_iter().map(|(name, _)| name).collect();
     let spec = &node.spec;
     let name = loop {
-        let name = node_name(&spec.cluster_name, spec.cluster_id.as_str(), &spec.pool, |name| taken.contains(name));
+        let name = node_name(
+            &spec.cluster_name,
+            spec.cluster_id.as_str(),
+            &spec.pool,
+            |name| taken.contains(name),
+        );
         let live = node_objects::live(&consumer.context.client, &name).await?;
         let free = live.is_none_or(|live| is_ours(&live, &spec.cluster_id, &spec.pool));
-        // The last choice contains the whole ID. If somebody has that name, they keep it, and the condition says so.
+        // The last choice contains the whole ID. If somebody has that name, they keep it, and the
+        // condition says so.
         if free || !taken.insert(name.clone()) {
             break name;
         }
     };
     let patch = json!({ "status": { "nodeName": name, "kubeletPort": port } });
-    let answer = api(consumer, key).patch_status(&key.name, &PatchParams::default(), &Patch::Merge(&patch)).await;
+    let answer = api(consumer, key)
+        .patch_status(&key.name, &PatchParams::default(), &Patch::Merge(&patch))
+        .await;
     answer.step("record the node name of", "VirtualNode", key)?;
-    chosen.insert(key.clone(), ChosenNode { uid, name: name.clone(), port });
+    chosen.insert(
+        key.clone(),
+        ChosenNode {
+            uid,
+            name: name.clone(),
+            port,
+        },
+    );
     Ok((name, port))
 }
 
-/// Removes our finalizer. Returns whether it is off: if the object changed meanwhile, the watch triggers us again.
+/// Removes our finalizer. Returns whether it is off: if the object changed meanwhile, the watch
+/// triggers us again.
 async fn release(consumer: &Consumer, key: &Key, node: &VirtualNode) -> Result<bool, StepError> {
     let removed = remove_finalizer(&api(consumer, key), node, finalizers::VIRTUAL_NODE).await;
     removed.step("remove the finalizer of", "VirtualNode", key)
@@ -287,20 +386,42 @@ async fn link(consumer: &Consumer, id: &ClusterId) -> Result<Next, Error> {
     if !consumer.foreign_clusters.is_synced() {
         return Ok(Next::After(POLL_INTERVAL));
     }
-    let Some(cluster) = of_peer(&consumer.foreign_clusters, id).into_iter().next() else { return Ok(Next::OnChange) };
-    let nodes: Vec<_> = consumer.nodes_of(id).into_iter().map(|(_, node)| node).collect();
+    let Some(cluster) = of_peer(&consumer.foreign_clusters, id).into_iter().next() else {
+        return Ok(Next::OnChange);
+    };
+    let nodes: Vec<_> = consumer
+        .nodes_of(id)
+        .into_iter()
+        .map(|(_, node)| node)
+        .collect();
     let wanted = readiness(&nodes, cluster.wants_resources());
-    let written = apply_links(&consumer.context, &cluster, liqo_api::conditions::owners::OFFLOADING, wanted.as_slice()).await;
-    written.step("write the conditions of", "ForeignCluster", Key::new("", cluster.name_any()))?;
+    let written = apply_links(
+        &consumer.context,
+        &cluster,
+        liqo_api::conditions::owners::OFFLOADING,
+        wanted.as_slice(),
+    )
+    .await;
+    written.step(
+        "write the conditions of",
+        "ForeignCluster",
+        Key::new("", cluster.name_any()),
+    )?;
     Ok(Next::OnChange)
 }
 
 /// The condition that says whether pods can be offloaded; none where no resources are wanted.
 fn readiness(nodes: &[Arc<VirtualNode>], wanted: bool) -> Option<DesiredCondition> {
     let kind = links::VIRTUAL_NODES_READY;
-    let name = |node: &VirtualNode| recorded_node(node).map_or_else(|| node.name_any(), |(name, _)| name);
-    let ready =
-        |node: &VirtualNode| node.status.iter().flat_map(|status| &status.conditions).find(|one| one.type_ == READY).cloned();
+    let name =
+        |node: &VirtualNode| recorded_node(node).map_or_else(|| node.name_any(), |(name, _)| name);
+    let ready = |node: &VirtualNode| {
+        node.status
+            .iter()
+            .flat_map(|status| &status.conditions)
+            .find(|one| one.type_ == READY)
+            .cloned()
+    };
     let missing: Vec<String> = nodes
         .iter()
         .filter_map(|node| match ready(node) {
@@ -311,18 +432,33 @@ fn readiness(nodes: &[Arc<VirtualNode>], wanted: bool) -> Option<DesiredConditio
         .collect();
     let link = match (nodes, missing.is_empty()) {
         ([], _) if !wanted => return None,
-        ([], _) => DesiredCondition::no(kind, VirtualNodesReadyReason::NoVirtualNode, "no offer of the peer is accepted"),
+        ([], _) => DesiredCondition::no(
+            kind,
+            VirtualNodesReadyReason::NoVirtualNode,
+            "no offer of the peer is accepted",
+        ),
         (nodes, true) => {
             let names: Vec<String> = nodes.iter().map(|node| name(node)).collect();
-            DesiredCondition::yes(kind, VirtualNodesReadyReason::VirtualNodesReady, names.join(", "))
+            DesiredCondition::yes(
+                kind,
+                VirtualNodesReadyReason::VirtualNodesReady,
+                names.join(", "),
+            )
         }
-        (_, false) => DesiredCondition::no(kind, VirtualNodesReadyReason::VirtualNodesNotReady, missing.join("; ")),
+        (_, false) => DesiredCondition::no(
+            kind,
+            VirtualNodesReadyReason::VirtualNodesNotReady,
+            missing.join("; "),
+        ),
     };
     Some(link)
 }
 
 #[cfg(test)]
-#[allow(clippy::needless_pass_by_value, reason = "JSON literals are written in place")]
+#[allow(
+    clippy::needless_pass_by_value,
+    reason = "JSON literals are written in place"
+)]
 mod tests {
     use serde_json::{Value, json};
 
@@ -344,12 +480,27 @@ mod tests {
     fn the_condition_says_when_the_node_is_not_written_whichever_request_failed() {
         let reason = |written: Result<(), Error>, outage| ready(&written, outage, "milan").reason;
         let refused = || Err(kube::Error::Service("no answer".into()));
-        let version: Result<(), StepError> = refused().step("read", "version of the API server", Key::new("", ""));
+        let version: Result<(), StepError> =
+            refused().step("read", "version of the API server", Key::new("", ""));
         let node: Result<(), StepError> = refused().step("create", "Node", Key::new("", "milan"));
-        assert_eq!(reason(version.map_err(Error::Step), Outage::None), "NodeNotWritten");
-        assert_eq!(reason(node.map_err(|error| Error::Node(error.into())), Outage::Down), "NodeNotWritten");
-        let taken = node_objects::Error::NameTaken { node: "milan".to_owned() };
-        assert_eq!(reason(Err(Error::Node(taken)), Outage::None), "NodeNameTaken");
+        assert_eq!(
+            reason(version.map_err(Error::Step), Outage::None),
+            "NodeNotWritten"
+        );
+        assert_eq!(
+            reason(
+                node.map_err(|error| Error::Node(error.into())),
+                Outage::Down
+            ),
+            "NodeNotWritten"
+        );
+        let taken = node_objects::Error::NameTaken {
+            node: "milan".to_owned(),
+        };
+        assert_eq!(
+            reason(Err(Error::Node(taken)), Outage::None),
+            "NodeNameTaken"
+        );
         assert_eq!(reason(Ok(()), Outage::Down), "PeerUnreachable");
         assert_eq!(reason(Ok(()), Outage::Suspected), "NodeReady");
     }
@@ -358,7 +509,10 @@ mod tests {
     fn the_link_holds_when_every_virtual_node_is_ready() {
         let link = |nodes: &[_]| readiness(nodes, true).unwrap();
         assert_eq!(link(&[node(Some("True"))]).status, Some(true));
-        assert_eq!(link(&[node(Some("True")), node(Some("False"))]).message, "milan: m");
+        assert_eq!(
+            link(&[node(Some("True")), node(Some("False"))]).message,
+            "milan: m"
+        );
         assert_eq!(link(&[node(None)]).status, Some(false));
         assert_eq!(link(&[]).reason, "NoVirtualNode");
         assert_eq!(readiness(&[], false), None);

@@ -1,5 +1,6 @@
-//! Warns of addresses that somebody wrote into the endpoints of a Service, and from which pods at a provider get no answer: the gateways
-//! open only addresses of pods of the same namespace to other clusters.
+//! Warns of addresses that somebody wrote into the endpoints of a Service, and from which pods at a
+//! provider get no answer: the gateways open only addresses of pods of the same namespace to other
+//! clusters.
 
 use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 
@@ -21,47 +22,86 @@ const PAGE: u32 = 50;
 /// Nothing is said about the addresses in a namespace with more pods than these pages have.
 const MAX_PAGES: usize = 40;
 
-/// Compares the addresses of a slice with the pods of its namespace, once for each change of these addresses, and writes an event on its
-/// Service. `goes`: its namespace exists at the provider.
-pub async fn warn_of_silent_addresses(consumer: &Arc<Consumer>, peer: &PeerState, reference: &Reference, goes: bool) {
+/// Compares the addresses of a slice with the pods of its namespace, once for each change of these
+/// addresses, and writes an event on its Service. `goes`: its namespace exists at the provider.
+pub async fn warn_of_silent_addresses(
+    consumer: &Arc<Consumer>,
+    peer: &PeerState,
+    reference: &Reference,
+    goes: bool,
+) {
     let slice = wanted::hand_written(consumer, reference).filter(|_| goes);
     let network = consumer.networks.of(&peer.id);
-    let addresses = slice.as_ref().zip(network).map(|(slice, network)| closed_without_a_pod(slice, &network)).unwrap_or_default();
+    let addresses = slice
+        .as_ref()
+        .zip(network)
+        .map(|(slice, network)| closed_without_a_pod(slice, &network))
+        .unwrap_or_default();
     if !peer.are_new_addresses(reference, &addresses) {
         return;
     }
-    let Some(service) = slice.map(|slice| slice.service.clone()) else { return };
-    let silent = match without_a_pod(&consumer.context.client, &reference.namespace, addresses).await {
-        Ok(silent) => silent,
-        Err(error) => {
-            tracing::debug!(%error, ?reference, "its addresses are not compared with pods");
-            peer.are_new_addresses(reference, &BTreeSet::new());
-            return;
-        }
+    let Some(service) = slice.map(|slice| slice.service.clone()) else {
+        return;
     };
+    let silent =
+        match without_a_pod(&consumer.context.client, &reference.namespace, addresses).await {
+            Ok(silent) => silent,
+            Err(error) => {
+                tracing::debug!(%error, ?reference, "its addresses are not compared with pods");
+                peer.are_new_addresses(reference, &BTreeSet::new());
+                return;
+            }
+        };
     if !silent.is_empty() {
-        let name = consumer.providers().into_iter().find(|(id, _)| *id == peer.id).map(|(_, name)| name);
+        let name = consumer
+            .providers()
+            .into_iter()
+            .find(|(id, _)| *id == peer.id)
+            .map(|(_, name)| name);
         let message = no_pod_at(&silent, &name.unwrap_or_else(|| peer.id.to_string()));
-        let service = Reference { kind: Kind::Service, namespace: reference.namespace.clone(), name: service };
+        let service = Reference {
+            kind: Kind::Service,
+            namespace: reference.namespace.clone(),
+            name: service,
+        };
         warn(consumer, &service, NO_POD_AT_ADDRESS, message).await;
     }
 }
 
 /// The addresses that the peer reaches only if a pod has them.
 fn closed_without_a_pod(slice: &LocalSlice, network: &Network) -> BTreeSet<IpAddr> {
-    let is_open = |address: &IpAddr| network.reaches_all_pods && network.maps.exported.there(Here(*address)).is_some();
-    slice.addresses().into_iter().filter(|address| !is_open(address)).collect()
+    let is_open = |address: &IpAddr| {
+        network.reaches_all_pods && network.maps.exported.there(Here(*address)).is_some()
+    };
+    slice
+        .addresses()
+        .into_iter()
+        .filter(|address| !is_open(address))
+        .collect()
 }
 
 /// Those of the addresses that no pod of the namespace has; none if it has too many pods.
-async fn without_a_pod(client: &Client, namespace: &str, mut addresses: BTreeSet<IpAddr>) -> kube::Result<BTreeSet<IpAddr>> {
+async fn without_a_pod(
+    client: &Client,
+    namespace: &str,
+    mut addresses: BTreeSet<IpAddr>,
+) -> kube::Result<BTreeSet<IpAddr>> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
     let mut page = ListParams::default().limit(PAGE);
     for _ in 0..MAX_PAGES {
         let list = pods.list(&page).await?;
         // The address of a node is closed, too.
-        let is_on_its_own = |pod: &Pod| pod.spec.as_ref().is_some_and(|spec| spec.host_network != Some(true));
-        for pod in list.items.into_iter().filter(is_on_its_own).filter_map(reduce_pod) {
+        let is_on_its_own = |pod: &Pod| {
+            pod.spec
+                .as_ref()
+                .is_some_and(|spec| spec.host_network != Some(true))
+        };
+        for pod in list
+            .items
+            .into_iter()
+            .filter(is_on_its_own)
+            .filter_map(reduce_pod)
+        {
             addresses.retain(|address| !pod.addresses.contains(address));
         }
         page.continue_token = list.metadata.continue_.filter(|token| !token.is_empty());
@@ -84,11 +124,24 @@ mod tests {
         let slice = json!({ "metadata": { "name": "db-x", "labels": { "kubernetes.io/service-name": "db" } }, "addressType": "IPv4",
             "endpoints": [{ "addresses": ["10.244.0.5"] }, { "addresses": ["192.0.2.9"] }] });
         let slice = LocalSlice::of(serde_json::from_value(slice).unwrap()).unwrap();
-        let exported = [(Here("10.244.0.0/16".parse().unwrap()), There("10.64.0.0/16".parse().unwrap()))];
-        let maps = PeerMaps { exported: PrefixMap::new(exported).unwrap(), ..PeerMaps::default() };
+        let exported = [(
+            Here("10.244.0.0/16".parse().unwrap()),
+            There("10.64.0.0/16".parse().unwrap()),
+        )];
+        let maps = PeerMaps {
+            exported: PrefixMap::new(exported).unwrap(),
+            ..PeerMaps::default()
+        };
         let closed = |reaches_all_pods| {
-            let network = Network { maps: maps.clone(), reaches_all_pods, ..Network::default() };
-            closed_without_a_pod(&slice, &network).into_iter().map(|address| address.to_string()).collect::<Vec<_>>()
+            let network = Network {
+                maps: maps.clone(),
+                reaches_all_pods,
+                ..Network::default()
+            };
+            closed_without_a_pod(&slice, &network)
+                .into_iter()
+                .map(|address| address.to_string())
+                .collect::<Vec<_>>()
         };
         assert_eq!(closed(false), ["10.244.0.5", "192.0.2.9"]);
         assert_eq!(closed(true), ["192.0.2.9"]);

@@ -1,4 +1,5 @@
-//! The records of local objects at a provider: what is wanted of each, and the writes that make it so.
+//! The records of local objects at a provider: what is wanted of each, and the writes that make it
+//! so.
 //!
 //! ```text
 //!   ConfigMap, Secret       while a pod at the provider, or an accepted Ingress, names it
@@ -78,12 +79,20 @@ const NARROWED: &str = "Narrowed";
 const WHY_NARROWED: &str = "the policy is too long, names too many pods that are not there, or labels of Liqo's own, or has a field that Liqo does not know; what \
                             cannot be expressed is denied there";
 
-/// Records these objects, before a pod is sent that needs them, unless the provider has them. The controller of records retries
-/// what fails. Returns whether all of them are recorded now: a pod waits for the policies of its namespace; for what it names the
-/// provider waits, as a kubelet does.
-pub async fn ensure(consumer: &Arc<Consumer>, peer: &Arc<PeerState>, remote: &RemoteState, wanted: &[Reference]) -> bool {
+/// Records these objects, before a pod is sent that needs them, unless the provider has them. The
+/// controller of records retries what fails. Returns whether all of them are recorded now: a pod
+/// waits for the policies of its namespace; for what it names the provider waits, as a kubelet
+/// does.
+pub async fn ensure(
+    consumer: &Arc<Consumer>,
+    peer: &Arc<PeerState>,
+    remote: &RemoteState,
+    wanted: &[Reference],
+) -> bool {
     let stays = |record: Arc<ReflectionRecord>| !record.terminating;
-    let missing = |reference: &&Reference| !remote.record(reference).is_some_and(stays) && !peer.is_recorded(reference);
+    let missing = |reference: &&Reference| {
+        !remote.record(reference).is_some_and(stays) && !peer.is_recorded(reference)
+    };
     for reference in wanted.iter().filter(missing) {
         let _one_at_a_time = peer.recording.lock().await;
         if !missing(&reference) {
@@ -98,9 +107,15 @@ pub async fn ensure(consumer: &Arc<Consumer>, peer: &Arc<PeerState>, remote: &Re
 }
 
 /// Brings the record of an object to what is wanted.
-pub async fn reconcile(consumer: &Arc<Consumer>, peer: &PeerState, reference: &Reference) -> Result<Next, RequestError> {
+pub async fn reconcile(
+    consumer: &Arc<Consumer>,
+    peer: &PeerState,
+    reference: &Reference,
+) -> Result<Next, RequestError> {
     // When the peer answers (again), every record is due.
-    let Some(remote) = peer.answering() else { return Ok(Next::OnChange) };
+    let Some(remote) = peer.answering() else {
+        return Ok(Next::OnChange);
+    };
     if let Some(uid) = reference.is_for_api_server() {
         return tokens::reconcile(consumer, peer, &remote, reference, uid).await;
     }
@@ -110,7 +125,9 @@ pub async fn reconcile(consumer: &Arc<Consumer>, peer: &PeerState, reference: &R
     let records = remote.records(reference);
     match wanted::named(consumer, peer, &remote, reference) {
         // The watch brings us back when it is gone.
-        _ if remote.record(reference).is_some_and(|record| record.terminating) => {}
+        _ if remote
+            .record(reference)
+            .is_some_and(|record| record.terminating) => {}
         Some(false) if records.is_empty() => peer.travels(reference),
         None if records.is_empty() => {}
         None => return Ok(Next::After(POLL_INTERVAL)),
@@ -120,7 +137,8 @@ pub async fn reconcile(consumer: &Arc<Consumer>, peer: &PeerState, reference: &R
     Ok(Next::OnChange)
 }
 
-/// The records of a `ConfigMap` or Secret that is named: a copy of the object as it is now, in chunks if it is large.
+/// The records of a `ConfigMap` or Secret that is named: a copy of the object as it is now, in
+/// chunks if it is large.
 async fn write_named(
     consumer: &Consumer,
     peer: &PeerState,
@@ -150,7 +168,9 @@ async fn write_named(
                 });
                 return write_parts(peer, remote, records, wanted.collect()).await;
             }
-            Err(error) => show_obstacle(consumer, peer, reference, TOO_LARGE, &error.to_string()).await,
+            Err(error) => {
+                show_obstacle(consumer, peer, reference, TOO_LARGE, &error.to_string()).await;
+            }
         }
     } else {
         let local = read(reference, Api::<ConfigMap>::namespaced(client, namespace)).await?;
@@ -162,17 +182,29 @@ async fn write_named(
                 let wanted = written_objects(consumer, peer, reference, &objects).await;
                 return write_parts(peer, remote, records, wanted).await;
             }
-            Err(error) => show_obstacle(consumer, peer, reference, TOO_LARGE, &error.to_string()).await,
+            Err(error) => {
+                show_obstacle(consumer, peer, reference, TOO_LARGE, &error.to_string()).await;
+            }
         }
     }
     Ok(())
 }
 
-/// Shows why an object does not travel: on the pods that name it, and by an event. The provider keeps what it has of it.
-async fn show_obstacle(consumer: &Consumer, peer: &PeerState, reference: &Reference, reason: &'static str, message: &str) {
+/// Shows why an object does not travel: on the pods that name it, and by an event. The provider
+/// keeps what it has of it.
+async fn show_obstacle(
+    consumer: &Consumer,
+    peer: &PeerState,
+    reference: &Reference,
+    reason: &'static str,
+    message: &str,
+) {
     let obstacle = format!("{reason}: {message}");
     if peer.may_warn_about(reference, reason) {
-        let message = format!("cluster {} does not have it as it is here: {obstacle}", peer.id);
+        let message = format!(
+            "cluster {} does not have it as it is here: {obstacle}",
+            peer.id
+        );
         warn(consumer, reference, pods::NOT_REFLECTED, message).await;
     }
     peer.does_not_travel(reference, obstacle);
@@ -182,7 +214,9 @@ async fn read<K>(reference: &Reference, api: Api<K>) -> Result<Option<K>, StepEr
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
 {
-    api.get_opt(&reference.name).await.step("read", reference.kind.name(), reference.key())
+    api.get_opt(&reference.name)
+        .await
+        .step("read", reference.kind.name(), reference.key())
 }
 
 /// The record of an object that travels with its namespace, and the events about it.
@@ -193,8 +227,12 @@ async fn reconcile_namespaced(
     reference: &Reference,
 ) -> Result<Next, RequestError> {
     // No trigger tells when it is known.
-    let Some(goes) = consumer.goes_to(peer, &reference.namespace) else { return Ok(Next::After(POLL_INTERVAL)) };
-    let is_mapped = remote.map().is_some_and(|map| map.spec.mappings.contains_key(&reference.namespace))
+    let Some(goes) = consumer.goes_to(peer, &reference.namespace) else {
+        return Ok(Next::After(POLL_INTERVAL));
+    };
+    let is_mapped = remote
+        .map()
+        .is_some_and(|map| map.spec.mappings.contains_key(&reference.namespace))
         && remote.mapped(&reference.namespace).is_some();
     let (wanted, narrowed, due) = match reference.kind {
         _ if !(goes && is_mapped) => (Wanted::NOTHING, false, None),
@@ -207,7 +245,11 @@ async fn reconcile_namespaced(
             let (wanted, due) = wanted::budget(consumer, peer, reference);
             (wanted, false, due)
         }
-        _ => (wanted::service_or_ingress(consumer, peer, reference), false, None),
+        _ => (
+            wanted::service_or_ingress(consumer, peer, reference),
+            false,
+            None,
+        ),
     };
     let next = due.map_or(Next::OnChange, Next::After);
     let records = remote.records(reference);
@@ -228,7 +270,9 @@ async fn reconcile_namespaced(
     if wanted.is_empty() {
         return Ok(next);
     }
-    let problem = records.iter().find_map(|record| problem(consumer, peer, remote, record));
+    let problem = records
+        .iter()
+        .find_map(|record| problem(consumer, peer, remote, record));
     let reason = problem.as_deref().map(reason_of);
     let passing = reason.filter(|reason| may_pass(reference.kind, reason));
     let remaining = peer.time_until_report(reference, passing, Instant::now());
@@ -238,29 +282,47 @@ async fn reconcile_namespaced(
     if let Some(problem) = problem {
         let reason = reason.unwrap_or_default();
         if peer.may_warn_about(reference, reason) {
-            let message = format!("cluster {} does not have it as it is here: {problem}", peer.id);
+            let message = format!(
+                "cluster {} does not have it as it is here: {problem}",
+                peer.id
+            );
             warn(consumer, reference, pods::NOT_REFLECTED, message).await;
         }
     }
     if narrowed && peer.may_warn_about(reference, NARROWED) {
-        let message = format!("cluster {} gets a narrower NetworkPolicy: {WHY_NARROWED}", peer.id);
+        let message = format!(
+            "cluster {} gets a narrower NetworkPolicy: {WHY_NARROWED}",
+            peer.id
+        );
         warn(consumer, reference, NARROWED, message).await;
     }
     Ok(next)
 }
 
-/// An event about a disruption budget that selects pods by labels which they do not have at a provider.
+/// An event about a disruption budget that selects pods by labels which they do not have at a
+/// provider.
 async fn warn_of_unknown_labels(consumer: &Consumer, peer: &PeerState, reference: &Reference) {
     let budgets = consumer.budgets(&reference.namespace);
-    let Some((_, budget)) = budgets.into_iter().find(|(key, _)| *key == reference.key()) else { return };
+    let Some((_, budget)) = budgets.into_iter().find(|(key, _)| *key == reference.key()) else {
+        return;
+    };
     if !budget.unknown_labels.is_empty() && peer.may_warn_about(reference, UNKNOWN_LABELS) {
-        let labels = budget.unknown_labels.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
-        let message = format!("drains at cluster {} do not wait for it: pods there may not have the labels {labels}", peer.id);
+        let labels = budget
+            .unknown_labels
+            .iter()
+            .map(String::as_str)
+            .collect::<Vec<_>>()
+            .join(", ");
+        let message = format!(
+            "drains at cluster {} do not wait for it: pods there may not have the labels {labels}",
+            peer.id
+        );
         warn(consumer, reference, pods::NOT_REFLECTED, message).await;
     }
 }
 
-/// The name of a record, and the record with its fingerprint. Without a record, the part is too large.
+/// The name of a record, and the record with its fingerprint. Without a record, the part is too
+/// large.
 type WantedPart<K> = (Reference, Option<(K, u64)>);
 
 /// The records of these objects, or parts of one.
@@ -287,17 +349,24 @@ async fn written_objects(
     wanted
 }
 
-/// Writes the records of an object, and removes those that are wanted no more. New parts come first, and parts that go come last: an
-/// endpoint that moves to another part is never missing in between. What is too large stays as it is.
+/// Writes the records of an object, and removes those that are wanted no more. New parts come
+/// first, and parts that go come last: an endpoint that moves to another part is never missing in
+/// between. What is too large stays as it is.
 async fn write_parts<K: Record>(
     peer: &PeerState,
     remote: &RemoteState,
     records: &[Arc<ReflectionRecord>],
     wanted: Vec<WantedPart<K>>,
 ) -> Result<(), RequestError> {
-    let record_of = |part: &Reference| records.iter().find(|record| record.own_reference() == *part);
+    let record_of = |part: &Reference| {
+        records
+            .iter()
+            .find(|record| record.own_reference() == *part)
+    };
     let kept: BTreeSet<Reference> = wanted.iter().map(|(part, _)| part.clone()).collect();
-    let (existing, new): (Vec<_>, Vec<_>) = wanted.into_iter().partition(|(part, _)| record_of(part).is_some());
+    let (existing, new): (Vec<_>, Vec<_>) = wanted
+        .into_iter()
+        .partition(|(part, _)| record_of(part).is_some());
     for (part, wanted) in new.into_iter().chain(existing) {
         // The watch brings us back when it is gone.
         let record = record_of(&part).filter(|record| !record.terminating);
@@ -305,42 +374,70 @@ async fn write_parts<K: Record>(
             write(peer, remote, &part, record.map(AsRef::as_ref), wanted).await?;
         }
     }
-    for record in records.iter().filter(|record| !record.terminating && !kept.contains(&record.own_reference())) {
+    for record in records
+        .iter()
+        .filter(|record| !record.terminating && !kept.contains(&record.own_reference()))
+    {
         remove(peer, remote, &record.own_reference()).await?;
     }
     Ok(())
 }
 
-async fn remove_all(peer: &PeerState, remote: &RemoteState, records: &[Arc<ReflectionRecord>]) -> Result<(), RequestError> {
+async fn remove_all(
+    peer: &PeerState,
+    remote: &RemoteState,
+    records: &[Arc<ReflectionRecord>],
+) -> Result<(), RequestError> {
     for record in records.iter().filter(|record| !record.terminating) {
         remove(peer, remote, &record.own_reference()).await?;
     }
     Ok(())
 }
 
-/// Whether the provider's problem may pass by itself: a pod ends there a moment before its endpoint is taken back here.
+/// Whether the provider's problem may pass by itself: a pod ends there a moment before its endpoint
+/// is taken back here.
 fn may_pass(kind: Kind, reason: &str) -> bool {
     kind == Kind::EndpointSlice && reason == pods::ADDRESS_REFUSED
 }
 
-/// Whether an object with this problem gets to the provider only if a person changes it, or the provider's policy.
+/// Whether an object with this problem gets to the provider only if a person changes it, or the
+/// provider's policy.
 pub fn lasts(problem: &str) -> bool {
     [TOO_LARGE, "Invalid", "KindNotAllowed"].contains(&reason_of(problem))
 }
 
 /// The known reason that a problem begins with, whatever its words are.
 fn reason_of(problem: &str) -> &'static str {
-    REASONS.into_iter().find(|reason| problem.starts_with(reason)).unwrap_or_default()
+    REASONS
+        .into_iter()
+        .find(|reason| problem.starts_with(reason))
+        .unwrap_or_default()
 }
 
-/// Returns the problem that the provider has with this object or, for an Ingress, with the Secrets that it names.
-fn problem(consumer: &Consumer, peer: &PeerState, remote: &RemoteState, record: &ReflectionRecord) -> Option<String> {
+/// Returns the problem that the provider has with this object or, for an Ingress, with the Secrets
+/// that it names.
+fn problem(
+    consumer: &Consumer,
+    peer: &PeerState,
+    remote: &RemoteState,
+    record: &ReflectionRecord,
+) -> Option<String> {
     let of_secrets = || {
-        let Reference { kind, namespace, .. } = &record.reference;
-        let ingress = (*kind == Kind::Ingress).then(|| consumer.ingress(&record.reference.key())).flatten()?;
+        let Reference {
+            kind, namespace, ..
+        } = &record.reference;
+        let ingress = (*kind == Kind::Ingress)
+            .then(|| consumer.ingress(&record.reference.key()))
+            .flatten()?;
         ingress.secrets.iter().find_map(|name| {
-            let secret = Reference { kind: Kind::Secret, namespace: namespace.clone(), name: name.clone() };
-            let problem = peer.obstacle(&secret).or_else(|| remote.record(&secret)?.problem.clone())?;
+            let secret = Reference {
+                kind: Kind::Secret,
+                namespace: namespace.clone(),
+                name: name.clone(),
+            };
+            let problem = peer
+                .obstacle(&secret)
+                .or_else(|| remote.record(&secret)?.problem.clone())?;
             Some(format!("{problem} (Secret {name})"))
         })
     };
@@ -349,15 +446,38 @@ fn problem(consumer: &Consumer, peer: &PeerState, remote: &RemoteState, record: 
 
 /// An event on the local object.
 async fn warn(consumer: &Consumer, reference: &Reference, reason: &str, message: String) {
-    let Reference { kind, namespace, name } = reference;
-    let api: Api<DynamicObject> = Api::namespaced_with(consumer.context.client.clone(), namespace, &kind.resource());
-    let Ok(Some(local)) = api.get_metadata_opt(name).await else { return };
-    let object = object_ref(kind.api_version(), kind.name(), &reference.key(), local.metadata.uid);
-    consumer.context.events.warning(&object, reason, message).await;
+    let Reference {
+        kind,
+        namespace,
+        name,
+    } = reference;
+    let api: Api<DynamicObject> =
+        Api::namespaced_with(consumer.context.client.clone(), namespace, &kind.resource());
+    let Ok(Some(local)) = api.get_metadata_opt(name).await else {
+        return;
+    };
+    let object = object_ref(
+        kind.api_version(),
+        kind.name(),
+        &reference.key(),
+        local.metadata.uid,
+    );
+    consumer
+        .context
+        .events
+        .warning(&object, reason, message)
+        .await;
 }
 
 /// A kind of records.
-trait Record: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Serialize + Clone + DeserializeOwned + Debug {}
+trait Record:
+    Resource<DynamicType = (), Scope = NamespaceResourceScope>
+    + Serialize
+    + Clone
+    + DeserializeOwned
+    + Debug
+{
+}
 
 impl Record for ReflectedObject {}
 impl Record for Secret {}
@@ -370,7 +490,10 @@ async fn write<K: Record>(
     record: Option<&ReflectionRecord>,
     (mut wanted, fingerprint): (K, u64),
 ) -> Result<(), RequestError> {
-    let api: Api<K> = Api::namespaced(remote.connection.client.clone(), &remote.connection.tenant_namespace);
+    let api: Api<K> = Api::namespaced(
+        remote.connection.client.clone(),
+        &remote.connection.tenant_namespace,
+    );
     let (kind, key) = (reference.kind.name(), reference.key());
     match record {
         Some(record) if record.fingerprint == fingerprint => Ok(()),
@@ -385,30 +508,61 @@ async fn write<K: Record>(
         },
         Some(_) => {
             // Replaced as a whole, so that removed keys go; with the version that it replaces.
-            let live = call(api.get_metadata(&reference.record())).await.step("read the record of", kind, &key)?;
+            let live = call(api.get_metadata(&reference.record())).await.step(
+                "read the record of",
+                kind,
+                &key,
+            )?;
             wanted.meta_mut().resource_version = live.resource_version();
             match call(api.replace(&reference.record(), &PostParams::default(), &wanted)).await {
-                // The type of a Secret cannot be changed: it is created again when the old one is gone.
-                Err(PeerError::Api(kube::Error::Api(status))) if status.is_invalid() && reference.kind == Kind::Secret => {
+                // The type of a Secret cannot be changed: it is created again when the old one is
+                // gone.
+                Err(PeerError::Api(kube::Error::Api(status)))
+                    if status.is_invalid() && reference.kind == Kind::Secret =>
+                {
                     remove(peer, remote, reference).await
                 }
-                replaced => Ok(replaced.step("replace the record of", kind, key).map(drop)?),
+                replaced => Ok(replaced
+                    .step("replace the record of", kind, key)
+                    .map(drop)?),
             }
         }
     }
 }
 
-async fn remove(peer: &PeerState, remote: &RemoteState, reference: &Reference) -> Result<(), RequestError> {
-    let (client, namespace, name) = (remote.connection.client.clone(), &remote.connection.tenant_namespace, reference.record());
+async fn remove(
+    peer: &PeerState,
+    remote: &RemoteState,
+    reference: &Reference,
+) -> Result<(), RequestError> {
+    let (client, namespace, name) = (
+        remote.connection.client.clone(),
+        &remote.connection.tenant_namespace,
+        reference.record(),
+    );
     let parameters = DeleteParams::default();
     peer.record_seen(reference);
     peer.travels(reference);
     let deleted = if reference.kind == Kind::Secret {
-        call(delete_if_present(&Api::<Secret>::namespaced(client, namespace), &name, &parameters)).await
+        call(delete_if_present(
+            &Api::<Secret>::namespaced(client, namespace),
+            &name,
+            &parameters,
+        ))
+        .await
     } else {
-        call(delete_if_present(&Api::<ReflectedObject>::namespaced(client, namespace), &name, &parameters)).await
+        call(delete_if_present(
+            &Api::<ReflectedObject>::namespaced(client, namespace),
+            &name,
+            &parameters,
+        ))
+        .await
     };
-    deleted.step("delete the record of", reference.kind.name(), reference.key())?;
+    deleted.step(
+        "delete the record of",
+        reference.kind.name(),
+        reference.key(),
+    )?;
     Ok(())
 }
 
@@ -419,11 +573,19 @@ mod tests {
     #[test]
     fn what_only_a_person_can_change_lasts() {
         // For example a Secret of an operator's type, which the provider's policy does not take.
-        for problem in ["KindNotAllowed: the policy takes no Secrets of this type", "TooLarge: 1200000 bytes", "Invalid: a name"]
-        {
+        for problem in [
+            "KindNotAllowed: the policy takes no Secrets of this type",
+            "TooLarge: 1200000 bytes",
+            "Invalid: a name",
+        ] {
             assert!(lasts(problem), "{problem}");
         }
-        for problem in ["NameTaken: another object has this name", "AddressRefused: nobody has it", "", "SomethingNew: later"] {
+        for problem in [
+            "NameTaken: another object has this name",
+            "AddressRefused: nobody has it",
+            "",
+            "SomethingNew: later",
+        ] {
             assert!(!lasts(problem), "{problem}");
         }
     }

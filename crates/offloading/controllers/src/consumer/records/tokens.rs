@@ -1,8 +1,9 @@
 //! Tokens by which pods at a provider use the API server of this cluster.
 //!
-//! Each of these pods has a Secret of its own in the tenant namespace, which does not exist here. It holds a token of the pod's
-//! `ServiceAccount` that is bound to the local pod, and so is worth nothing when that is gone; our CA; and the name of its namespace.
-//! The Secret is created before the pod is sent, renewed while the pod runs, and removed with it.
+//! Each of these pods has a Secret of its own in the tenant namespace, which does not exist here.
+//! It holds a token of the pod's `ServiceAccount` that is bound to the local pod, and so is worth
+//! nothing when that is gone; our CA; and the name of its namespace. The Secret is created before
+//! the pod is sent, renewed while the pod runs, and removed with it.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -38,8 +39,8 @@ use liqo_offloading_rules::replica::record::record_of_secret;
 /// Delay before a Secret is checked again that is not known to be wanted yet.
 const POLL_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Creates the Secret of a pod that is about to be sent. The controller of records retries what fails; the provider waits for the
-/// Secret, as a kubelet does.
+/// Creates the Secret of a pod that is about to be sent. The controller of records retries what
+/// fails; the provider waits for the Secret, as a kubelet does.
 pub async fn ensure(consumer: &Consumer, peer: &PeerState, remote: &RemoteState, pod: &LocalPod) {
     let reference = Reference::of_api_server(pod);
     if remote.record(&reference).is_none() && !peer.is_recorded(&reference) {
@@ -58,8 +59,8 @@ enum Need {
     Yes,
 }
 
-/// The input of the decision. The provider can write records and shadow pods: they may show that the pod needs no Secret, never
-/// that it may have one.
+/// The input of the decision. The provider can write records and shadow pods: they may show that
+/// the pod needs no Secret, never that it may have one.
 struct Facts<'a> {
     /// The pod of this UID on a virtual node of this provider.
     pod: Option<&'a LocalPod>,
@@ -73,25 +74,46 @@ struct Facts<'a> {
 }
 
 fn need(facts: &Facts) -> Need {
-    let may_use = |pod: &&LocalPod| matches!(pod.api_server, ApiServerChoice::Home { .. } | ApiServerChoice::Unclear);
+    let may_use = |pod: &&LocalPod| {
+        matches!(
+            pod.api_server,
+            ApiServerChoice::Home { .. } | ApiServerChoice::Unclear
+        )
+    };
     let uses = |pod: &&LocalPod| !pod.finished && may_use(pod);
-    let Some(pod) = facts.pod.filter(uses).filter(|pod| facts.is_offloaded && pod.key.namespace == facts.namespace) else {
+    let Some(pod) = facts
+        .pod
+        .filter(uses)
+        .filter(|pod| facts.is_offloaded && pod.key.namespace == facts.namespace)
+    else {
         return Need::No;
     };
     match (facts.is_open, facts.shadow) {
         (Some(false), _) => Need::No,
         (_, Some(shadow)) if !shadow.uses_api_server => Need::No,
         // A shadow pod of a pod that was never sent is not ours.
-        (Some(true), Some(_)) if pod.sent_to.is_some() && pod.api_server != ApiServerChoice::Unclear => Need::Yes,
+        (Some(true), Some(_))
+            if pod.sent_to.is_some() && pod.api_server != ApiServerChoice::Unclear =>
+        {
+            Need::Yes
+        }
         _ => Need::Perhaps,
     }
 }
 
-/// Whether pods of this namespace may use our API server from this provider: the namespace and the policy say so. `None` while that
-/// is not known.
+/// Whether pods of this namespace may use our API server from this provider: the namespace and the
+/// policy say so. `None` while that is not known.
 fn is_open(consumer: &Consumer, peer: &PeerState, namespace: &str) -> Option<bool> {
-    let open = || consumer.networks.of(&peer.id).is_some_and(|network| network.api_server);
-    consumer.networks.is_synced().then(|| consumer.gives_tokens(namespace) && open())
+    let open = || {
+        consumer
+            .networks
+            .of(&peer.id)
+            .is_some_and(|network| network.api_server)
+    };
+    consumer
+        .networks
+        .is_synced()
+        .then(|| consumer.gives_tokens(namespace) && open())
 }
 
 /// Brings the Secret of the pod with this UID to what is wanted.
@@ -102,7 +124,9 @@ pub async fn reconcile(
     reference: &Reference,
     uid: &str,
 ) -> Result<Next, RequestError> {
-    let record = remote.record(reference).filter(|record| !record.terminating);
+    let record = remote
+        .record(reference)
+        .filter(|record| !record.terminating);
     let (pod, shadow) = (peer.pod(uid), remote.shadow(uid));
     let facts = Facts {
         pod: pod.as_deref(),
@@ -114,7 +138,9 @@ pub async fn reconcile(
     match (need(&facts), &pod) {
         (Need::No, _) if record.is_none() => Ok(Next::OnChange),
         (Need::No, _) if !consumer.all_pods_known(&peer.id) => Ok(Next::After(POLL_INTERVAL)),
-        (Need::No, _) => remove(peer, remote, reference).await.map(|()| Next::OnChange),
+        (Need::No, _) => remove(peer, remote, reference)
+            .await
+            .map(|()| Next::OnChange),
         (Need::Perhaps, _) | (Need::Yes, None) => Ok(Next::After(POLL_INTERVAL)),
         (Need::Yes, Some(pod)) => {
             let renew_at = record.as_ref().and_then(|record| record.renew_at);
@@ -139,7 +165,14 @@ async fn issue(
     let issued = match secret_with_token(consumer, peer, pod, reference).await {
         Ok(Some(secret)) => {
             let fingerprint = fingerprint_of_secret(&secret);
-            write(peer, remote, reference, remote.record(reference).as_deref(), (secret, fingerprint)).await
+            write(
+                peer,
+                remote,
+                reference,
+                remote.record(reference).as_deref(),
+                (secret, fingerprint),
+            )
+            .await
         }
         Ok(None) => return Ok(()),
         Err(error) => Err(error.into()),
@@ -163,7 +196,11 @@ async fn secret_with_token(
     pod: &LocalPod,
     reference: &Reference,
 ) -> Result<Option<Secret>, StepError> {
-    let (client, local, now) = (consumer.context.client.clone(), pod.json(), consumer.context.now());
+    let (client, local, now) = (
+        consumer.context.client.clone(),
+        pod.json(),
+        consumer.context.now(),
+    );
     let wanted = token(&local);
     let request = TokenRequest {
         spec: TokenRequestSpec {
@@ -180,22 +217,45 @@ async fn secret_with_token(
     };
     peer.asks_for_token(&pod.uid);
     let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), &pod.key.namespace);
-    let granted = accounts.create_token_request(account(&local), &PostParams::default(), &request).await;
+    let granted = accounts
+        .create_token_request(account(&local), &PostParams::default(), &request)
+        .await;
     let granted = granted.step("request a token of the ServiceAccount of", "Pod", &pod.key)?;
-    let authority = Api::<ConfigMap>::namespaced(client, &pod.key.namespace).get(ROOT_CA).await;
+    let authority = Api::<ConfigMap>::namespaced(client, &pod.key.namespace)
+        .get(ROOT_CA)
+        .await;
     let authority = authority.step("read", "ConfigMap", Key::new(&pod.key.namespace, ROOT_CA))?;
-    let authority = authority.data.and_then(|mut data| data.remove("ca.crt")).unwrap_or_default();
+    let authority = authority
+        .data
+        .and_then(|mut data| data.remove("ca.crt"))
+        .unwrap_or_default();
     let entry = |key: &str, value: String| (key.to_owned(), ByteString(value.into_bytes()));
     let data = BTreeMap::from([
-        entry("token", granted.status.map(|status| status.token).unwrap_or_default()),
+        entry(
+            "token",
+            granted
+                .status
+                .map(|status| status.token)
+                .unwrap_or_default(),
+        ),
         entry("ca.crt", authority),
         entry("namespace", pod.key.namespace.clone()),
     ]);
-    let Some(mut record) = record_of_secret(reference, &Secret { data: Some(data), ..Secret::default() }) else {
+    let Some(mut record) = record_of_secret(
+        reference,
+        &Secret {
+            data: Some(data),
+            ..Secret::default()
+        },
+    ) else {
         return Ok(None);
     };
     let renew_at = rfc3339(renewed_at(now, wanted.seconds));
-    record.metadata.annotations.get_or_insert_default().insert(annotations::RENEW_AT.to_owned(), renew_at);
+    record
+        .metadata
+        .annotations
+        .get_or_insert_default()
+        .insert(annotations::RENEW_AT.to_owned(), renew_at);
     Ok(Some(record))
 }
 
@@ -214,7 +274,11 @@ mod tests {
                 "volumes": [{ "name": "kube-api-access-x", "projected": { "sources": [{ "serviceAccountToken": { "path": "token" } }] } }] },
             "status": { "phase": "Running" } });
         json_patch::merge(&mut pod, changes);
-        LocalPod::of(serde_json::from_value(pod).unwrap(), &Key::new("liqo-provider-x", "default")).unwrap()
+        LocalPod::of(
+            serde_json::from_value(pod).unwrap(),
+            &Key::new("liqo-provider-x", "default"),
+        )
+        .unwrap()
     }
 
     /// What the provider shows of it: with this Secret, and as if it ran.
@@ -228,17 +292,45 @@ mod tests {
     }
 
     fn facts<'a>(pod: &'a LocalPod, shadow: &'a Shadow) -> Facts<'a> {
-        Facts { pod: Some(pod), namespace: "demo", is_offloaded: true, is_open: Some(true), shadow: Some(shadow) }
+        Facts {
+            pod: Some(pod),
+            namespace: "demo",
+            is_offloaded: true,
+            is_open: Some(true),
+            shadow: Some(shadow),
+        }
     }
 
     #[test]
     fn a_pod_that_was_sent_with_its_secret_keeps_it_until_it_ends_or_wants_none() {
-        let (pod, with, without) = (local_pod(&json!({})), shadow("liqo-api-server-u"), shadow("another"));
+        let (pod, with, without) = (
+            local_pod(&json!({})),
+            shadow("liqo-api-server-u"),
+            shadow("another"),
+        );
         assert_eq!(need(&facts(&pod, &with)), Need::Yes);
-        assert_eq!(need(&Facts { shadow: None, ..facts(&pod, &with) }), Need::Perhaps);
+        assert_eq!(
+            need(&Facts {
+                shadow: None,
+                ..facts(&pod, &with)
+            }),
+            Need::Perhaps
+        );
         assert_eq!(need(&facts(&pod, &without)), Need::No);
-        assert_eq!(need(&Facts { pod: None, ..facts(&pod, &with) }), Need::No);
-        assert_eq!(need(&Facts { is_offloaded: false, ..facts(&pod, &with) }), Need::No);
+        assert_eq!(
+            need(&Facts {
+                pod: None,
+                ..facts(&pod, &with)
+            }),
+            Need::No
+        );
+        assert_eq!(
+            need(&Facts {
+                is_offloaded: false,
+                ..facts(&pod, &with)
+            }),
+            Need::No
+        );
         let none = json!({ "metadata": { "annotations": { annotations::API_SERVER: "none" } } });
         for changes in [json!({ "status": { "phase": "Succeeded" } }), none] {
             assert_eq!(need(&facts(&local_pod(&changes), &with)), Need::No);
@@ -247,8 +339,13 @@ mod tests {
 
     #[test]
     fn a_pod_whose_annotation_says_nothing_valid_keeps_its_token_and_gets_no_new_one() {
-        let unclear = json!({ "metadata": { "annotations": { annotations::API_SERVER: "bogus" } } });
-        let (pod, with, without) = (local_pod(&unclear), shadow("liqo-api-server-u"), shadow("another"));
+        let unclear =
+            json!({ "metadata": { "annotations": { annotations::API_SERVER: "bogus" } } });
+        let (pod, with, without) = (
+            local_pod(&unclear),
+            shadow("liqo-api-server-u"),
+            shadow("another"),
+        );
         assert_eq!(need(&facts(&pod, &with)), Need::Perhaps);
         assert_eq!(need(&facts(&pod, &without)), Need::No);
     }
@@ -256,14 +353,33 @@ mod tests {
     #[test]
     fn nobody_gets_a_token_where_the_policy_says_no_whatever_the_provider_shows() {
         let (pod, shadow) = (local_pod(&json!({})), shadow("liqo-api-server-u"));
-        assert_eq!(need(&Facts { is_open: Some(false), ..facts(&pod, &shadow) }), Need::No);
-        assert_eq!(need(&Facts { is_open: Some(false), shadow: None, ..facts(&pod, &shadow) }), Need::No);
+        assert_eq!(
+            need(&Facts {
+                is_open: Some(false),
+                ..facts(&pod, &shadow)
+            }),
+            Need::No
+        );
+        assert_eq!(
+            need(&Facts {
+                is_open: Some(false),
+                shadow: None,
+                ..facts(&pod, &shadow)
+            }),
+            Need::No
+        );
     }
 
     #[test]
     fn until_it_is_known_what_the_policy_says_no_token_comes_and_none_goes() {
         let (pod, shadow) = (local_pod(&json!({})), shadow("liqo-api-server-u"));
-        assert_eq!(need(&Facts { is_open: None, ..facts(&pod, &shadow) }), Need::Perhaps);
+        assert_eq!(
+            need(&Facts {
+                is_open: None,
+                ..facts(&pod, &shadow)
+            }),
+            Need::Perhaps
+        );
     }
 
     #[test]
@@ -275,13 +391,22 @@ mod tests {
         };
         // The pod's condition follows from what the provider shows.
         for status in ["False", "True"] {
-            assert_eq!(need(&facts(&local_pod(&shown(status)), &forged)), Need::Perhaps);
+            assert_eq!(
+                need(&facts(&local_pod(&shown(status)), &forged)),
+                Need::Perhaps
+            );
         }
     }
 
     #[test]
     fn a_record_of_another_namespace_than_the_pods_is_not_its_own() {
         let (pod, forged) = (local_pod(&json!({})), shadow("liqo-api-server-u"));
-        assert_eq!(need(&Facts { namespace: "shop", ..facts(&pod, &forged) }), Need::No);
+        assert_eq!(
+            need(&Facts {
+                namespace: "shop",
+                ..facts(&pod, &forged)
+            }),
+            Need::No
+        );
     }
 }

@@ -31,40 +31,77 @@ impl Wanted {
     pub const NOTHING: Self = Self::Objects(Vec::new());
 }
 
-/// Whether a provider should have a `ConfigMap` or Secret: a pod there names it, or an Ingress. Nothing while not everything is known
-/// that decides on it.
-pub fn named(consumer: &Consumer, peer: &PeerState, remote: &RemoteState, reference: &Reference) -> Option<bool> {
+/// Whether a provider should have a `ConfigMap` or Secret: a pod there names it, or an Ingress.
+/// Nothing while not everything is known that decides on it.
+pub fn named(
+    consumer: &Consumer,
+    peer: &PeerState,
+    remote: &RemoteState,
+    reference: &Reference,
+) -> Option<bool> {
     let by_pod = peer.pods().iter().any(|pod| reference.is_named_by(pod));
     let by_ingress = consumer.is_named_by_ingress(peer, remote, reference);
-    is_named(consumer.is_offloaded(&reference.namespace), by_pod, by_ingress, || consumer.all_pods_known(&peer.id))
+    is_named(
+        consumer.is_offloaded(&reference.namespace),
+        by_pod,
+        by_ingress,
+        || consumer.all_pods_known(&peer.id),
+    )
 }
 
-fn is_named(is_offloaded: bool, by_pod: bool, by_ingress: Option<bool>, all_pods_known: impl FnOnce() -> bool) -> Option<bool> {
+fn is_named(
+    is_offloaded: bool,
+    by_pod: bool,
+    by_ingress: Option<bool>,
+    all_pods_known: impl FnOnce() -> bool,
+) -> Option<bool> {
     if is_offloaded && (by_pod || by_ingress == Some(true)) {
         return Some(true);
     }
     (by_ingress.is_some() && all_pods_known()).then_some(false)
 }
 
-/// A slice that travels to a provider, as far as is known, and whose addresses Kubernetes does not take from pods. Not one of a consumer,
-/// whose addresses are those of its cluster.
+/// A slice that travels to a provider, as far as is known, and whose addresses Kubernetes does not
+/// take from pods. Not one of a consumer, whose addresses are those of its cluster.
 pub fn hand_written(consumer: &Consumer, reference: &Reference) -> Option<Arc<LocalSlice>> {
     let namespace = &reference.namespace;
-    let objects = consumer.local_objects(namespace).filter(|_| !consumer.is_lent_on(namespace))?;
-    let slice = objects.slices.get(&reference.key()).filter(|slice| slice.is_hand_written)?;
-    let service = objects.services.get(&Key::new(namespace.clone(), slice.service.clone()))?;
-    consumer.is_on_list(namespace, service.is_allowed).then_some(slice)
+    let objects = consumer
+        .local_objects(namespace)
+        .filter(|_| !consumer.is_lent_on(namespace))?;
+    let slice = objects
+        .slices
+        .get(&reference.key())
+        .filter(|slice| slice.is_hand_written)?;
+    let service = objects
+        .services
+        .get(&Key::new(namespace.clone(), slice.service.clone()))?;
+    consumer
+        .is_on_list(namespace, service.is_allowed)
+        .then_some(slice)
 }
 
-/// Computes the objects that a provider should have for a Service, a slice or an Ingress of a namespace that exists there.
+/// Computes the objects that a provider should have for a Service, a slice or an Ingress of a
+/// namespace that exists there.
 pub fn service_or_ingress(consumer: &Consumer, peer: &PeerState, reference: &Reference) -> Wanted {
     let namespace = &reference.namespace;
     let is_known = |objects: &LocalObjects| {
-        let LocalObjects { services, slices, ingresses, .. } = objects;
-        services.is_synced() && slices.is_synced() && ingresses.is_synced() && consumer.networks.is_synced()
+        let LocalObjects {
+            services,
+            slices,
+            ingresses,
+            ..
+        } = objects;
+        services.is_synced()
+            && slices.is_synced()
+            && ingresses.is_synced()
+            && consumer.networks.is_synced()
     };
-    let Some(objects) = consumer.local_objects(namespace).filter(is_known) else { return Wanted::Unknown };
-    let Some(network) = consumer.networks.of(&peer.id) else { return Wanted::NOTHING };
+    let Some(objects) = consumer.local_objects(namespace).filter(is_known) else {
+        return Wanted::Unknown;
+    };
+    let Some(network) = consumer.networks.of(&peer.id) else {
+        return Wanted::NOTHING;
+    };
     let travels = |is_allowed: bool| consumer.is_on_list(namespace, is_allowed);
     let service = |name: &str| {
         let service = objects.services.get(&Key::new(namespace.clone(), name));
@@ -72,39 +109,81 @@ pub fn service_or_ingress(consumer: &Consumer, peer: &PeerState, reference: &Ref
     };
     let key = reference.key();
     let found: Vec<Value> = match reference.kind {
-        Kind::Service => service(&reference.name).and_then(|service| service.object()).into_iter().collect(),
+        Kind::Service => service(&reference.name)
+            .and_then(|service| service.object())
+            .into_iter()
+            .collect(),
         Kind::Ingress => {
-            let ingress = objects.ingresses.get(&key).filter(|ingress| travels(ingress.is_allowed));
-            ingress.and_then(|ingress| ingress.object()).into_iter().collect()
+            let ingress = objects
+                .ingresses
+                .get(&key)
+                .filter(|ingress| travels(ingress.is_allowed));
+            ingress
+                .and_then(|ingress| ingress.object())
+                .into_iter()
+                .collect()
         }
         _ => {
-            let slice = objects.slices.get(&key).filter(|slice| service(&slice.service).is_some());
-            slice.map(|slice| slice.seen_by(&reference.name, &network.maps)).unwrap_or_default()
+            let slice = objects
+                .slices
+                .get(&key)
+                .filter(|slice| service(&slice.service).is_some());
+            slice
+                .map(|slice| slice.seen_by(&reference.name, &network.maps))
+                .unwrap_or_default()
         }
     };
     if !consumer.is_lent_on(namespace) {
         return Wanted::Objects(found);
     }
-    Wanted::Objects(found.into_iter().filter_map(|object| exposure::lent_on(reference.kind, object)).collect())
+    Wanted::Objects(
+        found
+            .into_iter()
+            .filter_map(|object| exposure::lent_on(reference.kind, object))
+            .collect(),
+    )
 }
 
-/// Computes the object that a provider should have for a policy of a namespace that exists there, and whether it opens less than the policy
-/// here.
-pub fn policy(consumer: &Arc<Consumer>, peer: &PeerState, remote: &RemoteState, reference: &Reference) -> (Wanted, bool) {
-    let Some(policies) = consumer.policies(&reference.namespace) else { return (Wanted::Unknown, false) };
-    let Some(policy) = policies.get(&reference.key()) else { return (Wanted::NOTHING, false) };
-    let sources = consumer.policy_sources.get_or_init(|| watches::policy_sources(consumer));
+/// Computes the object that a provider should have for a policy of a namespace that exists there,
+/// and whether it opens less than the policy here.
+pub fn policy(
+    consumer: &Arc<Consumer>,
+    peer: &PeerState,
+    remote: &RemoteState,
+    reference: &Reference,
+) -> (Wanted, bool) {
+    let Some(policies) = consumer.policies(&reference.namespace) else {
+        return (Wanted::Unknown, false);
+    };
+    let Some(policy) = policies.get(&reference.key()) else {
+        return (Wanted::NOTHING, false);
+    };
+    let sources = consumer
+        .policy_sources
+        .get_or_init(|| watches::policy_sources(consumer));
     if !sources.is_synced() || !consumer.networks.is_synced() {
         return (Wanted::Unknown, false);
     }
-    let namespaces: BTreeMap<String, Labels> =
-        sources.namespaces.all().into_iter().map(|(key, labels)| (key.name, Arc::unwrap_or_clone(labels))).collect();
-    let pods: Vec<Arc<network_policy_translation::Pod>> = sources.pods.all().into_iter().map(|(_, pod)| pod).collect();
+    let namespaces: BTreeMap<String, Labels> = sources
+        .namespaces
+        .all()
+        .into_iter()
+        .map(|(key, labels)| (key.name, Arc::unwrap_or_clone(labels)))
+        .collect();
+    let pods: Vec<Arc<network_policy_translation::Pod>> =
+        sources.pods.all().into_iter().map(|(_, pod)| pod).collect();
     let pods: Vec<&network_policy_translation::Pod> = pods.iter().map(AsRef::as_ref).collect();
     let network = consumer.networks.of(&peer.id);
     let config = consumer.context.config();
-    let ranges = config.status.as_ref().and_then(|status| Some(status.network.as_ref()?.pods.clone())).unwrap_or_default();
-    let mapped = remote.map().map(|map| map.spec.mappings.keys().cloned().collect()).unwrap_or_default();
+    let ranges = config
+        .status
+        .as_ref()
+        .and_then(|status| Some(status.network.as_ref()?.pods.clone()))
+        .unwrap_or_default();
+    let mapped = remote
+        .map()
+        .map(|map| map.spec.mappings.keys().cloned().collect())
+        .unwrap_or_default();
     let seen = ClusterView {
         namespaces: &namespaces,
         pods: &pods,
@@ -113,19 +192,37 @@ pub fn policy(consumer: &Arc<Consumer>, peer: &PeerState, remote: &RemoteState, 
         ranges: &ranges,
     };
     let there = at_provider(&policy, &reference.namespace, &seen);
-    (Wanted::Objects(vec![policy_object(&reference.name, &there)]), there.narrowed)
+    (
+        Wanted::Objects(vec![policy_object(&reference.name, &there)]),
+        there.narrowed,
+    )
 }
 
-/// Computes the object that a provider should have for a disruption budget of a namespace that exists there, and when to ask again.
-pub fn budget(consumer: &Consumer, peer: &PeerState, reference: &Reference) -> (Wanted, Option<Duration>) {
+/// Computes the object that a provider should have for a disruption budget of a namespace that
+/// exists there, and when to ask again.
+pub fn budget(
+    consumer: &Consumer,
+    peer: &PeerState,
+    reference: &Reference,
+) -> (Wanted, Option<Duration>) {
     let namespace = &reference.namespace;
-    let known = consumer.local_objects(namespace).filter(|objects| objects.budgets.is_synced());
+    let known = consumer
+        .local_objects(namespace)
+        .filter(|objects| objects.budgets.is_synced());
     let peers = consumer.peers.all();
     let all_known = || peers.iter().all(|one| consumer.all_pods_known(&one.id));
-    let Some(objects) = known.filter(|_| all_known()) else { return (Wanted::Unknown, None) };
+    let Some(objects) = known.filter(|_| all_known()) else {
+        return (Wanted::Unknown, None);
+    };
     let travels = |budget: &Arc<LocalBudget>| budget.is_replica || !consumer.is_lent_on(namespace);
-    let budget = objects.budgets.get(&reference.key()).filter(travels).filter(|budget| budget.unknown_labels.is_empty());
-    let Some(budget) = budget else { return (Wanted::NOTHING, None) };
+    let budget = objects
+        .budgets
+        .get(&reference.key())
+        .filter(travels)
+        .filter(|budget| budget.unknown_labels.is_empty());
+    let Some(budget) = budget else {
+        return (Wanted::NOTHING, None);
+    };
     let object = |least: usize| budget.at_provider(&reference.name, least);
     let record_at = |one: &PeerState| one.remote().and_then(|remote| remote.record(reference));
     let keeps = |record: Option<&ReflectionRecord>, least: usize| {
@@ -135,14 +232,25 @@ pub fn budget(consumer: &Consumer, peer: &PeerState, reference: &Reference) -> (
         let (pods, record) = (pods_of_budget(one, &budget, namespace), record_at(one));
         let drains = record.as_ref().is_some_and(|record| record.is_draining);
         let keeps_all = one.remote().is_some() && keeps(record.as_deref(), pods.all);
-        (pods.all > 0).then(|| Holder { id: one.id.clone(), drains, keeps_all })
+        (pods.all > 0).then(|| Holder {
+            id: one.id.clone(),
+            drains,
+            keeps_all,
+        })
     };
     let holders: Vec<Holder> = peers.iter().filter_map(holder).collect();
-    let (pods, now) = (pods_of_budget(peer, &budget, namespace), consumer.context.now());
+    let (pods, now) = (
+        pods_of_budget(peer, &budget, namespace),
+        consumer.context.now(),
+    );
     let (is_turn, turn_ends) = turn(&peer.id, &holders, now);
     let right = budget.least(pods, is_turn);
     // What a former process told, if that is still right.
-    let before = if keeps(record_at(peer).as_deref(), right) { right } else { pods.all };
+    let before = if keeps(record_at(peer).as_deref(), right) {
+        right
+    } else {
+        pods.all
+    };
     let (least, settles) = peer.tells_budget(reference, before, right, now);
     let due = [turn_ends, settles].into_iter().flatten().min();
     (Wanted::Objects(object(least).into_iter().collect()), due)
@@ -150,10 +258,21 @@ pub fn budget(consumer: &Consumer, peer: &PeerState, reference: &Reference) -> (
 
 /// The pods at a provider that a budget of this namespace selects.
 fn pods_of_budget(peer: &PeerState, budget: &LocalBudget, namespace: &str) -> PodCount {
-    let pods = peer.pods().into_iter().filter(|pod| pod.key.namespace == namespace && !pod.finished);
-    let selected: Vec<_> = pods.filter(|pod| budget.selector.matches(&pod.labels)).collect();
-    let healthy = selected.iter().filter(|pod| pod.is_ready_there && pod.deletion.is_none()).count();
-    PodCount { all: selected.len(), healthy }
+    let pods = peer
+        .pods()
+        .into_iter()
+        .filter(|pod| pod.key.namespace == namespace && !pod.finished);
+    let selected: Vec<_> = pods
+        .filter(|pod| budget.selector.matches(&pod.labels))
+        .collect();
+    let healthy = selected
+        .iter()
+        .filter(|pod| pod.is_ready_there && pod.deletion.is_none())
+        .count();
+    PodCount {
+        all: selected.len(),
+        healthy,
+    }
 }
 
 /// The object inside the record of a policy.
@@ -175,8 +294,20 @@ mod tests {
         assert_eq!(is_named(true, true, None, || false), Some(true));
         assert_eq!(is_named(true, false, Some(true), || false), Some(true));
         assert_eq!(is_named(true, false, Some(false), || true), Some(false));
-        assert_eq!(is_named(false, true, Some(true), || true), Some(false), "its namespace is not offloaded");
-        assert_eq!(is_named(true, false, Some(false), || false), None, "a pod may not be listed yet");
-        assert_eq!(is_named(true, false, None, || true), None, "an Ingress may not be listed yet");
+        assert_eq!(
+            is_named(false, true, Some(true), || true),
+            Some(false),
+            "its namespace is not offloaded"
+        );
+        assert_eq!(
+            is_named(true, false, Some(false), || false),
+            None,
+            "a pod may not be listed yet"
+        );
+        assert_eq!(
+            is_named(true, false, None, || true),
+            None,
+            "an Ingress may not be listed yet"
+        );
     }
 }

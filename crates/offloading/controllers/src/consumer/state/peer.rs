@@ -1,4 +1,5 @@
-//! One provider: the pods on its virtual nodes here and, while there is a connection, the objects in our tenant namespace there.
+//! One provider: the pods on its virtual nodes here and, while there is a connection, the objects
+//! in our tenant namespace there.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
@@ -63,11 +64,17 @@ pub struct PeerStates {
 }
 
 impl PeerStates {
-    /// No providers. Each one that is added is sent to the receiver, so that workers start for its queues. They must end with the
-    /// token, and must not keep the provider from being forgotten.
+    /// No providers. Each one that is added is sent to the receiver, so that workers start for its
+    /// queues. They must end with the token, and must not keep the provider from being forgotten.
     pub fn new() -> (Self, mpsc::UnboundedReceiver<NewPeer>) {
         let (added, new_peers) = mpsc::unbounded_channel();
-        (Self { all: Mutex::default(), added }, new_peers)
+        (
+            Self {
+                all: Mutex::default(),
+                added,
+            },
+            new_peers,
+        )
     }
 
     pub fn get_or_create(&self, id: &ClusterId, stop: &CancellationToken) -> Arc<PeerState> {
@@ -78,7 +85,11 @@ impl PeerStates {
             let _ = self.added.send((Arc::downgrade(&peer), stop));
             peer
         };
-        self.all.lock().entry(id.clone()).or_insert_with(create).clone()
+        self.all
+            .lock()
+            .entry(id.clone())
+            .or_insert_with(create)
+            .clone()
     }
 
     pub fn get(&self, id: &ClusterId) -> Option<Arc<PeerState>> {
@@ -93,7 +104,10 @@ impl PeerStates {
     pub fn forget(&self, id: &ClusterId) -> bool {
         let mut peers = self.all.lock();
         // A connection, and the watch of a virtual node's pods, hold it as long as they exist.
-        if peers.get(id).is_some_and(|peer| Arc::strong_count(peer) == 1) {
+        if peers
+            .get(id)
+            .is_some_and(|peer| Arc::strong_count(peer) == 1)
+        {
             peers.remove(id);
         }
         !peers.contains_key(id)
@@ -127,7 +141,8 @@ pub struct PeerState {
     budgets: Mutex<HashMap<Reference, Told>>,
     /// Objects that this process recorded over the present connection, until the watch shows them.
     recorded: Mutex<HashSet<Reference>>,
-    /// Time at which the owner of a controller, or of a pod without one, was told which limits the provider adds. By UID.
+    /// Time at which the owner of a controller, or of a pod without one, was told which limits the
+    /// provider adds. By UID.
     told_limits: Mutex<HashMap<String, Instant>>,
     /// The reasons why objects that should be recorded are not sent.
     obstacles: Mutex<HashMap<Reference, String>>,
@@ -218,19 +233,29 @@ fn continues(charges: &str, known: &str) -> bool {
 impl RemoteState {
     /// Whether everything of this connection was listed once.
     pub fn is_synced(&self) -> bool {
-        self.shadows.is_synced() && self.maps.is_synced() && self.objects.is_synced() && self.secrets.is_synced()
+        self.shadows.is_synced()
+            && self.maps.is_synced()
+            && self.objects.is_synced()
+            && self.secrets.is_synced()
     }
 
     /// Waits for that. `false` if the connection ended before.
     pub async fn synced(&self) -> bool {
-        self.shadows.synced().await && self.maps.synced().await && self.objects.synced().await && self.secrets.synced().await
+        self.shadows.synced().await
+            && self.maps.synced().await
+            && self.objects.synced().await
+            && self.secrets.synced().await
     }
 
     pub fn map(&self) -> Option<Arc<NamespaceMap>> {
-        self.maps.get(&Key::new(&self.connection.tenant_namespace, liqo_api::NAMESPACE_MAP))
+        self.maps.get(&Key::new(
+            &self.connection.tenant_namespace,
+            liqo_api::NAMESPACE_MAP,
+        ))
     }
 
-    /// The UID of the map, which identifies our tenancy: the map is created once in it, and goes with it.
+    /// The UID of the map, which identifies our tenancy: the map is created once in it, and goes
+    /// with it.
     pub fn tenancy(&self) -> Option<String> {
         self.map()?.metadata.uid.clone()
     }
@@ -244,13 +269,18 @@ impl RemoteState {
 
     /// The shadow pod of the local pod with this UID.
     pub fn shadow(&self, uid: &str) -> Option<Arc<Shadow>> {
-        self.shadows.get(&Key::new(&self.connection.tenant_namespace, uid))
+        self.shadows
+            .get(&Key::new(&self.connection.tenant_namespace, uid))
     }
 
     /// The record of an object.
     pub fn record(&self, reference: &Reference) -> Option<Arc<ReflectionRecord>> {
         let key = Key::new(&self.connection.tenant_namespace, reference.record());
-        if reference.kind == Kind::Secret { self.secrets.get(&key) } else { self.objects.get(&key) }
+        if reference.kind == Kind::Secret {
+            self.secrets.get(&key)
+        } else {
+            self.objects.get(&key)
+        }
     }
 
     /// The records of an object: more than one if it travels in parts.
@@ -262,7 +292,10 @@ impl RemoteState {
                 return self.record(reference).into_iter().collect();
             }
         };
-        all.into_iter().map(|(_, record)| record).filter(|record| record.reference == *reference).collect()
+        all.into_iter()
+            .map(|(_, record)| record)
+            .filter(|record| record.reference == *reference)
+            .collect()
     }
 }
 
@@ -302,10 +335,14 @@ impl PeerState {
         *self.remote.write() = Some(remote);
     }
 
-    /// Takes note that a connection ended. Returns whether there is none now: one that follows it may exist already.
+    /// Takes note that a connection ended. Returns whether there is none now: one that follows it
+    /// may exist already.
     pub fn disconnected(&self, ended: &Arc<RemoteState>) -> bool {
         let mut remote = self.remote.write();
-        if remote.as_ref().is_none_or(|current| !Arc::ptr_eq(current, ended)) {
+        if remote
+            .as_ref()
+            .is_none_or(|current| !Arc::ptr_eq(current, ended))
+        {
             return false;
         }
         *self.disconnected.lock() = Instant::now();
@@ -335,7 +372,11 @@ impl PeerState {
 
     /// The UIDs of the pods that are gone and whose usage is not stored.
     pub fn left_pods(&self) -> Vec<String> {
-        self.pods.read().all_left().map(|pod| pod.uid.clone()).collect()
+        self.pods
+            .read()
+            .all_left()
+            .map(|pod| pod.uid.clone())
+            .collect()
     }
 
     /// All pods, also those that are gone and whose usage is not stored.
@@ -351,10 +392,13 @@ impl PeerState {
 
     /// Forgets the pods on this virtual node.
     pub fn forget_pods_on(&self, virtual_node: &Key) {
-        self.pods.write().retain(|pod| pod.virtual_node != *virtual_node);
+        self.pods
+            .write()
+            .retain(|pod| pod.virtual_node != *virtual_node);
     }
 
-    /// Returns the delay before the next event of this provider is read. All watches of its namespaces share one pace.
+    /// Returns the delay before the next event of this provider is read. All watches of its
+    /// namespaces share one pace.
     pub fn event_delay(&self, now: Instant) -> Duration {
         let now = now.into_std();
         let mut pace = self.event_pace.lock();
@@ -362,10 +406,15 @@ impl PeerState {
         pace.wait(now)
     }
 
-    /// Whether this pod runs at the provider, or may: its condition does not deny it, or there is a record of it.
+    /// Whether this pod runs at the provider, or may: its condition does not deny it, or there is a
+    /// record of it.
     pub fn may_run(&self, pod: &LocalPod) -> bool {
-        pod.offloaded.as_ref().is_none_or(|condition| condition.status != Some(false))
-            || self.remote().is_some_and(|remote| remote.shadow(&pod.uid).is_some())
+        pod.offloaded
+            .as_ref()
+            .is_none_or(|condition| condition.status != Some(false))
+            || self
+                .remote()
+                .is_some_and(|remote| remote.shadow(&pod.uid).is_some())
     }
 
     fn remember<T>(&self, uid: &str, change: impl FnOnce(&mut PodMemory) -> T) -> T {
@@ -400,13 +449,20 @@ impl PeerState {
     pub fn created(&self, uid: &str, remote: &RemoteState) {
         self.remember(uid, |pod| {
             // The watch may have been faster than the answer.
-            pod.sent = remote.shadow(uid).is_none().then(|| SendState::Created(Instant::now()));
+            pod.sent = remote
+                .shadow(uid)
+                .is_none()
+                .then(|| SendState::Created(Instant::now()));
         });
     }
 
-    /// The watch shows the shadow pod of this pod, or that it is gone. The end that it told then is kept while somebody waits for it.
+    /// The watch shows the shadow pod of this pod, or that it is gone. The end that it told then is
+    /// kept while somebody waits for it.
     pub fn shadow_seen(&self, uid: &str, gone: Option<&Arc<Shadow>>) {
-        let is_awaited = || self.pod(uid).is_some_and(|pod| pod.has_finalizers && !pod.finished);
+        let is_awaited = || {
+            self.pod(uid)
+                .is_some_and(|pod| pod.has_finalizers && !pod.finished)
+        };
         let end = gone.filter(|shadow| shadow.phase.unverified().is_final() && is_awaited());
         self.remember(uid, |pod| {
             pod.sent = None;
@@ -414,7 +470,8 @@ impl PeerState {
         });
     }
 
-    /// The shadow pod of this pod as it was last, if it is gone and told an end that somebody waits for.
+    /// The shadow pod of this pod as it was last, if it is gone and told an end that somebody waits
+    /// for.
     pub fn told_end(&self, uid: &str) -> Option<Arc<Shadow>> {
         self.recall(uid, |pod| pod.end.clone())
     }
@@ -433,16 +490,24 @@ impl PeerState {
         if shadow.voucher.unverified().is_some() && !self.is_vouched(&pod.uid) {
             self.remember(&pod.uid, |pod| pod.vouched = true);
         }
-        let Some(charges) = shadow.charges.unverified() else { return };
+        let Some(charges) = shadow.charges.unverified() else {
+            return;
+        };
         let is_same = |known: &SeenCharges| {
-            **known.charges.unverified() == **charges && known.deleted_at == shadow.deleted_at && known.voucher == shadow.voucher
+            **known.charges.unverified() == **charges
+                && known.deleted_at == shadow.deleted_at
+                && known.voucher == shadow.voucher
         };
         if self.recall(&pod.uid, |pod| pod.charges.as_ref().map(is_same)) != Some(true) {
             let known = self.seen_charges(&pod.uid).map(|known| known.charges);
             // What was signed already cannot change.
             let known = known.filter(|known| !continues(charges, known.unverified()));
             let charges = known.unwrap_or_else(|| Claimed::new(Arc::from(charges.as_ref())));
-            let seen = SeenCharges { charges, voucher: shadow.voucher.clone(), deleted_at: shadow.deleted_at };
+            let seen = SeenCharges {
+                charges,
+                voucher: shadow.voucher.clone(),
+                deleted_at: shadow.deleted_at,
+            };
             self.remember(&pod.uid, |memory| memory.charges = Some(seen));
         }
     }
@@ -471,26 +536,33 @@ impl PeerState {
 
     /// Returns the time since this process last asked for a token for this pod.
     pub fn asked_for_token(&self, uid: &str) -> Option<Duration> {
-        self.recall(uid, |pod| pod.asked_for_token).map(|at| at.elapsed())
+        self.recall(uid, |pod| pod.asked_for_token)
+            .map(|at| at.elapsed())
     }
 
     pub fn asks_for_token(&self, uid: &str) {
         self.remember(uid, |pod| pod.asked_for_token = Some(Instant::now()));
     }
 
-    /// Whether this pod gets an event now about objects that the provider lacks; if so, none for a while.
+    /// Whether this pod gets an event now about objects that the provider lacks; if so, none for a
+    /// while.
     pub fn may_warn(&self, uid: &str) -> bool {
         self.remember(uid, |pod| is_due(&mut pod.warned))
     }
 
-    /// Whether the owner of this pod is told now that it does not start, and stays; if so, not for a while.
+    /// Whether the owner of this pod is told now that it does not start, and stays; if so, not for
+    /// a while.
     pub fn may_advise(&self, uid: &str) -> bool {
         self.remember(uid, |pod| is_due(&mut pod.advised))
     }
 
-    /// Whether the owner of this pod is told now which limits the provider adds: once for all pods of a controller.
+    /// Whether the owner of this pod is told now which limits the provider adds: once for all pods
+    /// of a controller.
     pub fn may_tell_limits(&self, pod: &LocalPod) -> bool {
-        let owner = pod.controller.as_ref().map_or(&pod.uid, |controller| &controller.uid);
+        let owner = pod
+            .controller
+            .as_ref()
+            .map_or(&pod.uid, |controller| &controller.uid);
         let mut told = self.told_limits.lock();
         told.retain(|_, at| at.elapsed() < LIMITS_REMEMBERED);
         let is_new = !told.contains_key(owner) && told.len() < MAX_LIMITS_REMEMBERED;
@@ -500,13 +572,17 @@ impl PeerState {
         is_new
     }
 
-    /// Returns the time for which this reason has kept a pod from starting. `reason` is `None` if nothing keeps it.
+    /// Returns the time for which this reason has kept a pod from starting. `reason` is `None` if
+    /// nothing keeps it.
     pub fn stuck_for(&self, uid: &str, reason: Option<&str>) -> Duration {
         self.remember(uid, |pod| {
             if pod.stuck.as_ref().map(|(known, _)| known.as_str()) != reason {
                 pod.stuck = reason.map(|reason| (reason.to_owned(), Instant::now()));
             }
-            pod.stuck.as_ref().map(|(_, since)| since.elapsed()).unwrap_or_default()
+            pod.stuck
+                .as_ref()
+                .map(|(_, since)| since.elapsed())
+                .unwrap_or_default()
         })
     }
 
@@ -519,9 +595,15 @@ impl PeerState {
         is_due
     }
 
-    /// Returns the remaining time until a problem of this object that may pass by itself is reported; `None` if it has none. It lasts as
-    /// long as its reason does: its words may change with each pod that ends.
-    pub fn time_until_report(&self, reference: &Reference, reason: Option<&'static str>, now: Instant) -> Option<Duration> {
+    /// Returns the remaining time until a problem of this object that may pass by itself is
+    /// reported; `None` if it has none. It lasts as long as its reason does: its words may change
+    /// with each pod that ends.
+    pub fn time_until_report(
+        &self,
+        reference: &Reference,
+        reason: Option<&'static str>,
+        now: Instant,
+    ) -> Option<Duration> {
         let mut problems = self.passing_problems.lock();
         let Some(reason) = reason else {
             problems.remove(reference);
@@ -538,26 +620,44 @@ impl PeerState {
     pub fn forget_record(&self, reference: &Reference) {
         self.passing_problems.lock().remove(reference);
         self.budgets.lock().remove(reference);
-        self.record_events.lock().retain(|(about, _), _| about != reference);
+        self.record_events
+            .lock()
+            .retain(|(about, _), _| about != reference);
     }
 
-    /// Whether these addresses of a slice were not compared with pods yet; if so, they are now. An empty set is forgotten.
+    /// Whether these addresses of a slice were not compared with pods yet; if so, they are now. An
+    /// empty set is forgotten.
     pub fn are_new_addresses(&self, reference: &Reference, addresses: &BTreeSet<IpAddr>) -> bool {
         let mut compared = self.compared_addresses.lock();
         if addresses.is_empty() {
             compared.remove(reference);
             return false;
         }
-        compared.insert(reference.clone(), addresses.clone()).as_ref() != Some(addresses)
+        compared
+            .insert(reference.clone(), addresses.clone())
+            .as_ref()
+            != Some(addresses)
     }
 
-    /// Returns the number of healthy pods that the provider is told to keep, now that `right` is the right number, and when to ask again.
-    /// `before`: the number that it was told if this process has not told it anything.
-    pub fn tells_budget(&self, reference: &Reference, before: usize, right: usize, now: Timestamp) -> (usize, Option<Duration>) {
-        self.budgets.lock().entry(reference.clone()).or_insert(Told::new(before)).next(right, now)
+    /// Returns the number of healthy pods that the provider is told to keep, now that `right` is
+    /// the right number, and when to ask again. `before`: the number that it was told if this
+    /// process has not told it anything.
+    pub fn tells_budget(
+        &self,
+        reference: &Reference,
+        before: usize,
+        right: usize,
+        now: Timestamp,
+    ) -> (usize, Option<Duration>) {
+        self.budgets
+            .lock()
+            .entry(reference.clone())
+            .or_insert(Told::new(before))
+            .next(right, now)
     }
 
-    /// The provider's API server did not accept this pod. Returns how long to wait before it is asked again.
+    /// The provider's API server did not accept this pod. Returns how long to wait before it is
+    /// asked again.
     pub fn not_accepted(&self, uid: &str) -> Duration {
         self.remember(uid, |pod| {
             pod.sent = None;
@@ -569,10 +669,13 @@ impl PeerState {
     /// Returns the remaining delay of this pod after it was not accepted.
     pub fn waits_for(&self, uid: &str) -> Option<Duration> {
         let since = self.recall(uid, |pod| pod.not_accepted)?.elapsed();
-        NOT_ACCEPTED_RETRY.checked_sub(since).filter(|rest| !rest.is_zero())
+        NOT_ACCEPTED_RETRY
+            .checked_sub(since)
+            .filter(|rest| !rest.is_zero())
     }
 
-    /// Whether this process recorded this object over the present connection, and the watch does not show it yet.
+    /// Whether this process recorded this object over the present connection, and the watch does
+    /// not show it yet.
     pub fn is_recorded(&self, reference: &Reference) -> bool {
         self.recorded.lock().contains(reference)
     }
@@ -602,10 +705,15 @@ impl PeerState {
 
     /// The severity of the silence.
     pub fn outage(&self) -> Outage {
-        match self.remote().map(|remote| *remote.connection.health.borrow()) {
+        match self
+            .remote()
+            .map(|remote| *remote.connection.health.borrow())
+        {
             Some(Health::Reachable) => Outage::None,
             // A connection that says Unreachable has waited already.
-            Some(Health::Unreachable { since }) if since.elapsed() < DOWN_AFTER => Outage::Suspected,
+            Some(Health::Unreachable { since }) if since.elapsed() < DOWN_AFTER => {
+                Outage::Suspected
+            }
             Some(Health::Unreachable { .. }) => Outage::Down,
             None => Outage::after(self.disconnected.lock().elapsed()),
         }
@@ -613,9 +721,14 @@ impl PeerState {
 
     /// Returns the time until a longer silence counts as a worse outage.
     pub fn next_outage(&self) -> Option<Duration> {
-        match self.remote().map(|remote| *remote.connection.health.borrow()) {
+        match self
+            .remote()
+            .map(|remote| *remote.connection.health.borrow())
+        {
             Some(Health::Reachable) => None,
-            Some(Health::Unreachable { since }) => DOWN_AFTER.checked_sub(since.elapsed()).filter(|rest| !rest.is_zero()),
+            Some(Health::Unreachable { since }) => DOWN_AFTER
+                .checked_sub(since.elapsed())
+                .filter(|rest| !rest.is_zero()),
             None => Outage::next_look(self.disconnected.lock().elapsed()),
         }
     }
@@ -631,7 +744,9 @@ impl PeerState {
 
     /// The objects at the provider, if it can be asked and believed.
     pub fn answering(&self) -> Option<Arc<RemoteState>> {
-        (self.reachability() == local::PeerState::Answers).then(|| self.remote()).flatten()
+        (self.reachability() == local::PeerState::Answers)
+            .then(|| self.remote())
+            .flatten()
     }
 }
 
@@ -662,30 +777,61 @@ mod tests {
     fn all_watches_of_a_provider_read_events_at_one_pace() {
         let peer = PeerState::new(ClusterId::of_public_key(&[1; 32]), CancellationToken::new());
         let now = Instant::now();
-        let delays: Vec<Duration> = (0..2 * EVENTS_AT_ONCE).map(|_| peer.event_delay(now)).collect();
+        let delays: Vec<Duration> = (0..2 * EVENTS_AT_ONCE)
+            .map(|_| peer.event_delay(now))
+            .collect();
         let burst = usize::try_from(EVENTS_AT_ONCE).unwrap();
-        assert_eq!(delays[burst - 2..][..3], [0, 1, 2].map(|waiting| waiting * EVENT_PACE));
+        assert_eq!(
+            delays[burst - 2..][..3],
+            [0, 1, 2].map(|waiting| waiting * EVENT_PACE)
+        );
         assert_eq!(delays.last(), Some(&((EVENTS_AT_ONCE + 1) * EVENT_PACE)));
     }
 
     #[test]
     fn an_object_gets_one_event_for_each_reason_until_its_record_is_removed() {
         let peer = PeerState::new(ClusterId::of_public_key(&[1; 32]), CancellationToken::new());
-        let reference = |name: &str| Reference { kind: Kind::Service, namespace: "demo".into(), name: name.into() };
+        let reference = |name: &str| Reference {
+            kind: Kind::Service,
+            namespace: "demo".into(),
+            name: name.into(),
+        };
         assert!(peer.may_warn_about(&reference("web"), "NameTaken"));
         assert!(!peer.may_warn_about(&reference("web"), "NameTaken"));
-        assert!(peer.may_warn_about(&reference("web"), "Invalid") && peer.may_warn_about(&reference("db"), "NameTaken"));
+        assert!(
+            peer.may_warn_about(&reference("web"), "Invalid")
+                && peer.may_warn_about(&reference("db"), "NameTaken")
+        );
         peer.forget_record(&reference("web"));
-        assert!(peer.may_warn_about(&reference("web"), "NameTaken") && !peer.may_warn_about(&reference("db"), "NameTaken"));
+        assert!(
+            peer.may_warn_about(&reference("web"), "NameTaken")
+                && !peer.may_warn_about(&reference("db"), "NameTaken")
+        );
     }
 
     #[test]
     fn the_addresses_of_a_slice_are_compared_with_pods_once_until_they_change() {
         let peer = PeerState::new(ClusterId::of_public_key(&[1; 32]), CancellationToken::new());
-        let slice = Reference { kind: Kind::EndpointSlice, namespace: "demo".into(), name: "db-x".into() };
-        let is_new = |last: &[u8]| peer.are_new_addresses(&slice, &last.iter().map(|last| [10, 244, 0, *last].into()).collect());
-        let changes: [(&[u8], bool); 7] =
-            [(&[1], true), (&[1], false), (&[1, 2], true), (&[1], true), (&[], false), (&[], false), (&[1], true)];
+        let slice = Reference {
+            kind: Kind::EndpointSlice,
+            namespace: "demo".into(),
+            name: "db-x".into(),
+        };
+        let is_new = |last: &[u8]| {
+            peer.are_new_addresses(
+                &slice,
+                &last.iter().map(|last| [10, 244, 0, *last].into()).collect(),
+            )
+        };
+        let changes: [(&[u8], bool); 7] = [
+            (&[1], true),
+            (&[1], false),
+            (&[1, 2], true),
+            (&[1], true),
+            (&[], false),
+            (&[], false),
+            (&[1], true),
+        ];
         for (addresses, expected) in changes {
             assert_eq!(is_new(addresses), expected, "{addresses:?}");
         }
@@ -694,7 +840,11 @@ mod tests {
     #[test]
     fn a_problem_that_may_pass_is_reported_when_it_lasts() {
         let peer = PeerState::new(ClusterId::of_public_key(&[1; 32]), CancellationToken::new());
-        let slice = Reference { kind: Kind::EndpointSlice, namespace: "demo".into(), name: "web-x".into() };
+        let slice = Reference {
+            kind: Kind::EndpointSlice,
+            namespace: "demo".into(),
+            name: "web-x".into(),
+        };
         let start = Instant::now();
         let rest = |reason, after| peer.time_until_report(&slice, reason, start + after);
         let (one, other) = (Some("AddressRefused"), Some("NoService"));
@@ -708,7 +858,11 @@ mod tests {
 
     #[test]
     fn a_provider_is_forgotten_when_nobody_works_with_it_and_its_workers_end() {
-        let ((peers, mut added), id, stop) = (PeerStates::new(), ClusterId::of_public_key(&[1; 32]), CancellationToken::new());
+        let ((peers, mut added), id, stop) = (
+            PeerStates::new(),
+            ClusterId::of_public_key(&[1; 32]),
+            CancellationToken::new(),
+        );
         let peer = peers.get_or_create(&id, &stop);
         let (_, workers) = added.try_recv().unwrap();
         assert!(Arc::ptr_eq(&peer, &peers.get_or_create(&id, &stop)));

@@ -1,7 +1,7 @@
 //! The pods on the virtual nodes of one provider, by UID and by name.
 //!
-//! A pod that is gone stays here until what it used is stored, however it went: the API server removes a pod by itself that has ended, and
-//! a person may remove one by force.
+//! A pod that is gone stays here until what it used is stored, however it went: the API server
+//! removes a pod by itself that has ended, and a person may remove one by force.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -49,8 +49,16 @@ impl PodIndex {
     }
 
     pub fn retain(&mut self, stays: impl Fn(&LocalPod) -> bool) {
-        let (by_uid, gone) = std::mem::take(&mut self.by_uid).into_iter().partition(|(_, pod)| stays(pod));
-        (self.by_uid, self.left) = (by_uid, std::mem::take(&mut self.left).into_iter().chain(gone).collect());
+        let (by_uid, gone) = std::mem::take(&mut self.by_uid)
+            .into_iter()
+            .partition(|(_, pod)| stays(pod));
+        (self.by_uid, self.left) = (
+            by_uid,
+            std::mem::take(&mut self.left)
+                .into_iter()
+                .chain(gone)
+                .collect(),
+        );
         self.by_name.retain(|_, uid| self.by_uid.contains_key(uid));
     }
 
@@ -78,7 +86,13 @@ mod tests {
 
     fn pod(uid: &str, name: &str) -> Arc<LocalPod> {
         let pod = json!({ "metadata": { "namespace": "demo", "name": name, "uid": uid }, "spec": { "containers": [] } });
-        Arc::new(LocalPod::of(serde_json::from_value(pod).unwrap(), &Key::new("p", "default")).unwrap())
+        Arc::new(
+            LocalPod::of(
+                serde_json::from_value(pod).unwrap(),
+                &Key::new("p", "default"),
+            )
+            .unwrap(),
+        )
     }
 
     #[test]
@@ -92,12 +106,21 @@ mod tests {
         // Another virtual node's watch is faster than that of the first pod's node.
         index.changed(None, Some(&second));
         index.changed(Some(&first), None);
-        assert_eq!((found(&index).as_deref(), index.all().count()), (Some("b"), 1));
+        assert_eq!(
+            (found(&index).as_deref(), index.all().count()),
+            (Some("b"), 1)
+        );
         index.changed(Some(&second), Some(&first));
-        assert_eq!((found(&index).as_deref(), index.get("b").is_some()), (Some("a"), false));
+        assert_eq!(
+            (found(&index).as_deref(), index.get("b").is_some()),
+            (Some("a"), false)
+        );
         index.changed(None, Some(&pod("c", "db")));
         index.retain(|pod| pod.uid == "c");
-        assert_eq!((found(&index), index.by_name.len(), index.all().count()), (None, 1, 1));
+        assert_eq!(
+            (found(&index), index.by_name.len(), index.all().count()),
+            (None, 1, 1)
+        );
         index.changed(Some(&pod("c", "db")), None);
         assert!(index.by_name.is_empty() && index.by_uid.is_empty());
     }
@@ -109,7 +132,14 @@ mod tests {
         index.changed(None, Some(&db));
         index.changed(Some(&web), None);
         index.retain(|_| false);
-        assert_eq!((index.left("a"), index.all_left().count(), index.all().count()), (Some(&web), 2, 0));
+        assert_eq!(
+            (
+                index.left("a"),
+                index.all_left().count(),
+                index.all().count()
+            ),
+            (Some(&web), 2, 0)
+        );
         index.changed(None, Some(&db));
         assert_eq!((index.left("b"), index.get("b")), (None, Some(&db)));
         index.forget("a");

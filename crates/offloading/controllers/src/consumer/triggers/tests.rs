@@ -29,7 +29,11 @@ fn local(changes: &Value) -> LocalPod {
     let mut pod = json!({ "metadata": { "namespace": "demo", "name": "web", "uid": "u" },
         "spec": { "containers": [{ "name": "c", "envFrom": [{ "configMapRef": { "name": "m" } }] }] } });
     json_patch::merge(&mut pod, changes);
-    LocalPod::of(serde_json::from_value(pod).unwrap(), &Key::new("p", "default")).unwrap()
+    LocalPod::of(
+        serde_json::from_value(pod).unwrap(),
+        &Key::new("p", "default"),
+    )
+    .unwrap()
 }
 
 fn remote_record(kind: Kind, name: &str) -> ReflectionRecord {
@@ -60,13 +64,28 @@ fn a_virtual_node_is_due_when_it_changes_and_the_maps_when_its_node_gets_a_name(
             "spec": { "clusterID": id(), "clusterName": "milan", "pool": "default", "resources": {} } }))
         .unwrap()
     };
-    let (new, named) = (node(json!({})), node(json!({ "nodeName": "milan", "kubeletPort": 20250 })));
+    let (new, named) = (
+        node(json!({})),
+        node(json!({ "nodeName": "milan", "kubeletPort": 20250 })),
+    );
     let nodes = vec![NodeKey::VirtualNode(key("default")), NodeKey::Link(id())];
     let maps = vec![NamespaceKey::AllMaps];
-    assert_eq!(virtual_node(&key("default"), None, Some(&new)), (nodes.clone(), maps.clone()));
-    assert_eq!(virtual_node(&key("default"), Some(&new), Some(&new)), (nodes.clone(), Vec::new()));
-    assert_eq!(virtual_node(&key("default"), Some(&new), Some(&named)), (nodes.clone(), maps.clone()));
-    assert_eq!(virtual_node(&key("default"), Some(&named), None), (nodes, maps));
+    assert_eq!(
+        virtual_node(&key("default"), None, Some(&new)),
+        (nodes.clone(), maps.clone())
+    );
+    assert_eq!(
+        virtual_node(&key("default"), Some(&new), Some(&new)),
+        (nodes.clone(), Vec::new())
+    );
+    assert_eq!(
+        virtual_node(&key("default"), Some(&new), Some(&named)),
+        (nodes.clone(), maps.clone())
+    );
+    assert_eq!(
+        virtual_node(&key("default"), Some(&named), None),
+        (nodes, maps)
+    );
 }
 
 #[test]
@@ -74,18 +93,32 @@ fn a_node_is_due_when_it_changes_and_the_placement_when_its_labels_do() {
     let labelled = |zone: &str| json!({ "metadata": { "labels": { "zone": zone } } });
     let (one, other, name) = (labelled("a"), labelled("b"), Key::new("", "milan"));
     let nodes = vec![NodeKey::Node("milan".into())];
-    assert_eq!(node(&name, Some(&one), Some(&one)), (nodes.clone(), Vec::new()));
+    assert_eq!(
+        node(&name, Some(&one), Some(&one)),
+        (nodes.clone(), Vec::new())
+    );
     let placement = vec![NamespaceKey::AllMaps, NamespaceKey::AllPods];
-    assert_eq!(node(&name, Some(&one), Some(&other)), (nodes.clone(), placement.clone()));
+    assert_eq!(
+        node(&name, Some(&one), Some(&other)),
+        (nodes.clone(), placement.clone())
+    );
     assert_eq!(node(&name, Some(&one), None), (nodes.clone(), placement));
     let with_room = |cpu: &str| {
         let mut node = one.clone();
-        node["metadata"]["annotations"] = json!({ "liqo.io/largest-pods": json!([{ "cpu": cpu }]).to_string() });
+        node["metadata"]["annotations"] =
+            json!({ "liqo.io/largest-pods": json!([{ "cpu": cpu }]).to_string() });
         node
     };
     let (small, large) = (with_room("1"), with_room("2"));
-    assert_eq!(node(&name, Some(&small), Some(&large)), (nodes.clone(), vec![NamespaceKey::AllUnscheduled]));
-    assert_eq!(node(&name, Some(&large), Some(&small)), (nodes, Vec::new()), "it frees nobody");
+    assert_eq!(
+        node(&name, Some(&small), Some(&large)),
+        (nodes.clone(), vec![NamespaceKey::AllUnscheduled])
+    );
+    assert_eq!(
+        node(&name, Some(&large), Some(&small)),
+        (nodes, Vec::new()),
+        "it frees nobody"
+    );
 }
 
 #[test]
@@ -98,40 +131,73 @@ fn a_namespace_is_due_when_its_offloading_changes_and_its_pods_when_the_user_cha
     };
     let (one, name) = (object("Local", json!([])), key(NAMESPACE_OFFLOADING));
     let namespace = NamespaceKey::Namespace("demo".into());
-    assert_eq!(offloading(&name, Some(&one), Some(&one)), std::slice::from_ref(&namespace));
-    let all = [namespace, NamespaceKey::Pods("demo".into()), NamespaceKey::AllMaps];
-    assert_eq!(offloading(&name, Some(&one), Some(&object("Remote", json!([])))), all);
+    assert_eq!(
+        offloading(&name, Some(&one), Some(&one)),
+        std::slice::from_ref(&namespace)
+    );
+    let all = [
+        namespace,
+        NamespaceKey::Pods("demo".into()),
+        NamespaceKey::AllMaps,
+    ];
+    assert_eq!(
+        offloading(&name, Some(&one), Some(&object("Remote", json!([])))),
+        all
+    );
     assert_eq!(offloading(&name, None, Some(&one)), all);
     assert_eq!(offloading(&name, Some(&one), None), all);
     let mut wants_events = one.clone();
-    wants_events.metadata.annotations = Some([(annotations::REMOTE_EVENTS.to_owned(), "all".to_owned())].into());
+    wants_events.metadata.annotations =
+        Some([(annotations::REMOTE_EVENTS.to_owned(), "all".to_owned())].into());
     assert_eq!(offloading(&name, Some(&one), Some(&wants_events)), all);
-    assert_eq!(offloading(&key("another"), None, Some(&one)), [], "only one name counts");
+    assert_eq!(
+        offloading(&key("another"), None, Some(&one)),
+        [],
+        "only one name counts"
+    );
 }
 
 #[test]
-fn a_namespace_is_due_when_the_webhook_begins_to_see_it_and_a_node_when_its_kubelet_is_served_in_another_way() {
-    assert_eq!(webhook(&["demo".to_owned()].into()), [NamespaceKey::Namespace("demo".into())]);
-    assert_eq!(kubelet_serving(&key("default")), NodeKey::VirtualNode(key("default")));
+fn a_namespace_is_due_when_the_webhook_begins_to_see_it_and_a_node_when_its_kubelet_is_served_in_another_way()
+ {
+    assert_eq!(
+        webhook(&["demo".to_owned()].into()),
+        [NamespaceKey::Namespace("demo".into())]
+    );
+    assert_eq!(
+        kubelet_serving(&key("default")),
+        NodeKey::VirtualNode(key("default"))
+    );
 }
 
 #[test]
 fn the_condition_of_a_foreign_cluster_is_due_when_that_changes() {
-    let cluster: ForeignCluster = serde_json::from_value(json!({ "apiVersion": "discovery.liqo.io/v1alpha1",
+    let cluster: ForeignCluster =
+        serde_json::from_value(json!({ "apiVersion": "discovery.liqo.io/v1alpha1",
         "kind": "ForeignCluster", "metadata": { "name": "milan" }, "spec": { "clusterID": id() } }))
-    .unwrap();
+        .unwrap();
     assert_eq!(foreign_cluster(Some(&cluster)), Some(NodeKey::Link(id())));
     assert_eq!(foreign_cluster(None), None);
 }
 
 #[test]
-fn whatever_holds_addresses_is_due_when_a_network_changes_and_tokens_when_the_api_server_is_opened() {
-    let network_with = |api_server| Network { api_server, ..Network::default() };
+fn whatever_holds_addresses_is_due_when_a_network_changes_and_tokens_when_the_api_server_is_opened()
+{
+    let network_with = |api_server| Network {
+        api_server,
+        ..Network::default()
+    };
     let addresses = [pods(Pods::All), records(Records::Namespaced(None))];
     assert_eq!(network(None, Some(&network_with(false))), addresses);
-    assert_eq!(network(Some(&network_with(true)), Some(&network_with(true))), addresses);
+    assert_eq!(
+        network(Some(&network_with(true)), Some(&network_with(true))),
+        addresses
+    );
     let with_tokens = [&addresses[..], &[records(Records::Tokens)]].concat();
-    assert_eq!(network(Some(&network_with(false)), Some(&network_with(true))), with_tokens);
+    assert_eq!(
+        network(Some(&network_with(false)), Some(&network_with(true))),
+        with_tokens
+    );
     assert_eq!(network(Some(&network_with(true)), None), with_tokens);
 }
 
@@ -149,7 +215,13 @@ fn everything_of_a_provider_is_due_when_its_connection_changes() {
     ] {
         assert!(all.contains(&due), "{due:?}");
     }
-    assert_eq!(outage(), [pods(Pods::All), now(Target::Namespace(NamespaceKey::AllNamespaces))]);
+    assert_eq!(
+        outage(),
+        [
+            pods(Pods::All),
+            now(Target::Namespace(NamespaceKey::AllNamespaces))
+        ]
+    );
 }
 
 #[test]
@@ -159,7 +231,11 @@ fn a_pod_without_a_node_is_due_until_it_has_one() {
     assert_eq!(unscheduled_pod(&key("web"), Some(&pod)), Some(key("web")));
     assert_eq!(unscheduled_pod(&key("web"), None), None);
     // It may have got one of this cluster, unless it can run elsewhere only.
-    assert!(may_be_at_home(Some(&pod), None) && !may_be_at_home(Some(&pod), Some(&pod)) && !may_be_at_home(None, None));
+    assert!(
+        may_be_at_home(Some(&pod), None)
+            && !may_be_at_home(Some(&pod), Some(&pod))
+            && !may_be_at_home(None, None)
+    );
     let mut sent_away = pod;
     sent_away.must_leave = true;
     assert!(!may_be_at_home(Some(&sent_away), None));
@@ -167,7 +243,10 @@ fn a_pod_without_a_node_is_due_until_it_has_one() {
 
 #[test]
 fn a_pod_and_its_events_are_due_when_its_shadow_pod_changes() {
-    assert_eq!(shadow_pod("u"), [pods(Pods::One("u".into())), events(Events::Of("u".into()))]);
+    assert_eq!(
+        shadow_pod("u"),
+        [pods(Pods::One("u".into())), events(Events::Of("u".into()))]
+    );
 }
 
 #[test]
@@ -180,12 +259,20 @@ fn the_events_of_a_pod_are_due_when_the_provider_has_one_and_only_then() {
     let warning = json!({ "metadata": { "uid": "e" }, "type": "Warning", "reason": "Failed", "firstTimestamp": "2026-01-01T00:00:00Z",
         "involvedObject": { "kind": "Pod", "namespace": "m", "name": "web", "uid": "r" } });
     let warning = serde_json::from_value(warning).unwrap();
-    let warning = RemoteEvent::of(warning, "m", Selection::Notable, jiff::Timestamp::now()).unwrap();
-    peer.journal.lock().arrived("u", None, warning, std::time::Instant::now());
+    let warning =
+        RemoteEvent::of(warning, "m", Selection::Notable, jiff::Timestamp::now()).unwrap();
+    peer.journal
+        .lock()
+        .arrived("u", None, warning, std::time::Instant::now());
     enqueue(Events::Of("u".into()));
     assert_eq!(peer.event_queue.len(), 1);
     peer.pod_changed(None, Some(&Arc::new(local(&json!({})))));
-    peer.pod_changed(None, Some(&Arc::new(local(&json!({ "metadata": { "name": "db", "uid": "v" } })))));
+    peer.pod_changed(
+        None,
+        Some(&Arc::new(local(
+            &json!({ "metadata": { "name": "db", "uid": "v" } }),
+        ))),
+    );
     enqueue(Events::AllWatches);
     assert_eq!(peer.event_queue.len(), 2, "both pods are in one namespace");
 }
@@ -193,7 +280,10 @@ fn the_events_of_a_pod_are_due_when_the_provider_has_one_and_only_then() {
 #[test]
 fn pods_and_objects_of_a_namespace_are_due_when_its_mapping_changes() {
     let (refused, ready) = (map("Refused"), map("Ready"));
-    assert_eq!(namespace_map(Some(&ready), Some(&ready)), [now(Target::Map)]);
+    assert_eq!(
+        namespace_map(Some(&ready), Some(&ready)),
+        [now(Target::Map)]
+    );
     let of_demo = [
         now(Target::Map),
         pods(Pods::In("demo".into())),
@@ -202,7 +292,11 @@ fn pods_and_objects_of_a_namespace_are_due_when_its_mapping_changes() {
         events(Events::Watch("demo".into())),
     ];
     assert_eq!(namespace_map(Some(&refused), Some(&ready)), of_demo);
-    assert_eq!(namespace_map(None, Some(&ready)).len(), 9, "both namespaces are due");
+    assert_eq!(
+        namespace_map(None, Some(&ready)).len(),
+        9,
+        "both namespaces are due"
+    );
     assert_eq!(namespace_map(Some(&ready), None).len(), 9);
 }
 
@@ -212,8 +306,14 @@ fn a_record_is_due_when_its_content_changes_and_not_when_only_the_provider_says_
     let due = [one(Kind::ConfigMap, "m")];
     assert_eq!(record(None, Some(&before)), due);
     assert_eq!(record(Some(&before), None), due);
-    let written = ReflectionRecord { fingerprint: 2, ..before.clone() };
-    assert_eq!(record(Some(&before), Some(&written)), [due[0].clone(), due[0].clone()]);
+    let written = ReflectionRecord {
+        fingerprint: 2,
+        ..before.clone()
+    };
+    assert_eq!(
+        record(Some(&before), Some(&written)),
+        [due[0].clone(), due[0].clone()]
+    );
     assert_eq!(record(Some(&before), Some(&before)), []);
 }
 
@@ -221,7 +321,13 @@ fn a_record_is_due_when_its_content_changes_and_not_when_only_the_provider_says_
 fn what_a_provider_says_of_a_record_is_due_a_little_later() {
     let said = |kind, name: &str| {
         let before = remote_record(kind, name);
-        record(Some(&before), Some(&ReflectionRecord { problem: Some("Invalid: x".into()), ..before.clone() }))
+        record(
+            Some(&before),
+            Some(&ReflectionRecord {
+                problem: Some("Invalid: x".into()),
+                ..before.clone()
+            }),
+        )
     };
     let secret = reference(Kind::Secret, "s");
     let naming = [
@@ -229,7 +335,10 @@ fn what_a_provider_says_of_a_record_is_due_a_little_later() {
         records(Records::IngressesNaming(secret)).after(EXPOSURE_DELAY),
     ];
     assert_eq!(said(Kind::Secret, "s"), naming);
-    assert_eq!(said(Kind::Service, "web"), [one(Kind::Service, "web").after(PROBLEM_DELAY)]);
+    assert_eq!(
+        said(Kind::Service, "web"),
+        [one(Kind::Service, "web").after(PROBLEM_DELAY)]
+    );
 }
 
 #[test]
@@ -237,10 +346,20 @@ fn the_namespace_and_the_secrets_of_an_ingress_are_due_when_the_world_reaches_it
     let exposed = |kind, name: &str| {
         let before = remote_record(kind, name);
         let exposure = serde_json::from_value(json!({ "class": "public" })).unwrap();
-        record(Some(&before), Some(&ReflectionRecord { exposure: Some(exposure), ..before.clone() }))
+        record(
+            Some(&before),
+            Some(&ReflectionRecord {
+                exposure: Some(exposure),
+                ..before.clone()
+            }),
+        )
     };
-    let namespace = now(Target::Namespace(NamespaceKey::Namespace("demo".into()))).after(EXPOSURE_DELAY);
-    assert_eq!(exposed(Kind::Service, "web"), std::slice::from_ref(&namespace));
+    let namespace =
+        now(Target::Namespace(NamespaceKey::Namespace("demo".into()))).after(EXPOSURE_DELAY);
+    assert_eq!(
+        exposed(Kind::Service, "web"),
+        std::slice::from_ref(&namespace)
+    );
     let secrets = [
         namespace,
         records(Records::SecretsOf(key("shop"))).after(EXPOSURE_DELAY),
@@ -254,39 +373,76 @@ fn a_pod_is_due_when_it_changes_and_what_it_named_when_it_is_gone() {
     let (pod, own) = (local(&json!({})), pods(Pods::One("u".into())));
     let watch = events(Events::Watch("demo".into())).after(EVENT_WATCH_DELAY);
     assert_eq!(local_pod(None, Some(&pod)), [own.clone(), watch.clone()]);
-    assert_eq!(local_pod(Some(&pod), Some(&pod)), [own.clone(), own.clone()]);
+    assert_eq!(
+        local_pod(Some(&pod), Some(&pod)),
+        [own.clone(), own.clone()]
+    );
     let named = one(Kind::ConfigMap, "m").after(DELETED_POD_DELAY);
-    assert_eq!(local_pod(Some(&pod), None), [named.clone(), own.clone(), watch.clone()]);
+    assert_eq!(
+        local_pod(Some(&pod), None),
+        [named.clone(), own.clone(), watch.clone()]
+    );
     let ended = local(&json!({ "status": { "phase": "Succeeded" } }));
-    assert!(local_pod(Some(&pod), Some(&ended)).contains(&watch), "it may be the last one that ran");
+    assert!(
+        local_pod(Some(&pod), Some(&ended)).contains(&watch),
+        "it may be the last one that ran"
+    );
     let another = local(&json!({ "metadata": { "uid": "v" } }));
-    assert_eq!(local_pod(Some(&pod), Some(&another)), [named, own.clone(), pods(Pods::One("v".into()))], "it has the name now");
-    let debugged =
-        local(&json!({ "spec": { "ephemeralContainers": [{ "name": "d", "envFrom": [{ "secretRef": { "name": "s" } }] }] } }));
-    assert_eq!(local_pod(Some(&pod), Some(&debugged)), [one(Kind::Secret, "s"), own.clone(), own]);
+    assert_eq!(
+        local_pod(Some(&pod), Some(&another)),
+        [named, own.clone(), pods(Pods::One("v".into()))],
+        "it has the name now"
+    );
+    let debugged = local(
+        &json!({ "spec": { "ephemeralContainers": [{ "name": "d", "envFrom": [{ "secretRef": { "name": "s" } }] }] } }),
+    );
+    assert_eq!(
+        local_pod(Some(&pod), Some(&debugged)),
+        [one(Kind::Secret, "s"), own.clone(), own]
+    );
 }
 
 #[test]
 fn budgets_that_select_a_pod_are_due_when_it_is_counted_in_another_way() {
     let budget = |app: &str| {
         let object = json!({ "metadata": { "name": app }, "spec": { "selector": { "matchLabels": { "app": app } } } });
-        (key(app), Arc::new(LocalBudget::of(serde_json::from_value(object).unwrap()).unwrap()))
+        (
+            key(app),
+            Arc::new(LocalBudget::of(serde_json::from_value(object).unwrap()).unwrap()),
+        )
     };
     let due = |old: Option<&LocalPod>, new: Option<&LocalPod>| {
-        budgets_of_pod(old, new, |namespace| if namespace == "demo" { vec![budget("web"), budget("db")] } else { Vec::new() })
+        budgets_of_pod(old, new, |namespace| {
+            if namespace == "demo" {
+                vec![budget("web"), budget("db")]
+            } else {
+                Vec::new()
+            }
+        })
     };
     let pod = |changes: Value| {
         let mut pod = json!({ "metadata": { "labels": { "app": "web" } } });
         json_patch::merge(&mut pod, &changes);
         local(&pod)
     };
-    let [web, db] = ["web", "db"].map(|name| one(Kind::PodDisruptionBudget, name).after(BUDGET_DELAY));
-    let (waits, other) = (pod(json!({})), pod(json!({ "metadata": { "annotations": { "a": "b" } } })));
-    let ready = pod(json!({ "status": { "conditions": [{ "type": "ContainersReady", "status": "True" }] } }));
+    let [web, db] =
+        ["web", "db"].map(|name| one(Kind::PodDisruptionBudget, name).after(BUDGET_DELAY));
+    let (waits, other) = (
+        pod(json!({})),
+        pod(json!({ "metadata": { "annotations": { "a": "b" } } })),
+    );
+    let ready = pod(
+        json!({ "status": { "conditions": [{ "type": "ContainersReady", "status": "True" }] } }),
+    );
     let ended = pod(json!({ "status": { "phase": "Failed" } }));
     let relabelled = pod(json!({ "metadata": { "labels": { "app": "db" } } }));
     assert_eq!(due(Some(&waits), Some(&other)), []);
-    for (old, new) in [(None, Some(&waits)), (Some(&waits), Some(&ready)), (Some(&ready), Some(&ended)), (Some(&ready), None)] {
+    for (old, new) in [
+        (None, Some(&waits)),
+        (Some(&waits), Some(&ready)),
+        (Some(&ready), Some(&ended)),
+        (Some(&ready), None),
+    ] {
         assert_eq!(due(old, new), slice::from_ref(&web));
     }
     assert_eq!(due(Some(&waits), Some(&relabelled)), [web, db]);
@@ -294,7 +450,10 @@ fn budgets_that_select_a_pod_are_due_when_it_is_counted_in_another_way() {
 
 #[test]
 fn a_budget_is_due_everywhere_when_a_provider_begins_or_ends_to_drain_a_node() {
-    let record = |is_draining| ReflectionRecord { is_draining, ..remote_record(Kind::PodDisruptionBudget, "web") };
+    let record = |is_draining| ReflectionRecord {
+        is_draining,
+        ..remote_record(Kind::PodDisruptionBudget, "web")
+    };
     let due = [one(Kind::PodDisruptionBudget, "web")];
     assert_eq!(draining(Some(&record(false)), Some(&record(true))), due);
     assert_eq!(draining(Some(&record(true)), None), due);
@@ -305,7 +464,8 @@ fn a_budget_is_due_everywhere_when_a_provider_begins_or_ends_to_drain_a_node() {
 #[test]
 fn the_token_of_a_pod_is_due_when_the_pod_is_sent_or_ends() {
     let token = records(Records::One(Reference::of_api_server(&local(&json!({})))));
-    let sent = local(&json!({ "metadata": { "annotations": { liqo_api::annotations::SENT_TO: "t" } } }));
+    let sent =
+        local(&json!({ "metadata": { "annotations": { liqo_api::annotations::SENT_TO: "t" } } }));
     let ended = local(&json!({ "status": { "phase": "Succeeded" } }));
     for other in [sent, ended] {
         assert!(local_pod(Some(&local(&json!({}))), Some(&other)).contains(&token));
@@ -314,13 +474,23 @@ fn the_token_of_a_pod_is_due_when_the_pod_is_sent_or_ends() {
 
 #[test]
 fn everything_that_pods_name_is_due_when_they_are_listed_and_the_map_when_one_is_gone() {
-    assert_eq!(pods_listed(), [records(Records::All), records(Records::Budgets(None)), events(Events::AllWatches)]);
+    assert_eq!(
+        pods_listed(),
+        [
+            records(Records::All),
+            records(Records::Budgets(None)),
+            events(Events::AllWatches)
+        ]
+    );
     assert_eq!(pod_gone(), now(Target::Map).after(DELETED_POD_DELAY));
 }
 
 #[test]
 fn an_object_is_due_when_it_changes() {
-    assert_eq!(named_object(Kind::Secret, &key("s")), records(Records::IfNamed(reference(Kind::Secret, "s"))));
+    assert_eq!(
+        named_object(Kind::Secret, &key("s")),
+        records(Records::IfNamed(reference(Kind::Secret, "s")))
+    );
     for kind in [Kind::EndpointSlice, Kind::NetworkPolicy] {
         assert_eq!(object(kind, &key("x")), one(kind, "x"));
     }
@@ -336,13 +506,22 @@ fn the_slices_of_a_service_are_due_when_it_comes_or_goes() {
     let slice = |name: &str, service: &str| {
         let slice = json!({ "metadata": { "namespace": "demo", "name": name, "labels": { "kubernetes.io/service-name": service } },
             "addressType": "IPv4", "endpoints": [] });
-        (key(name), Arc::new(LocalSlice::of(serde_json::from_value(slice).unwrap()).unwrap()))
+        (
+            key(name),
+            Arc::new(LocalSlice::of(serde_json::from_value(slice).unwrap()).unwrap()),
+        )
     };
-    let (web, slices) = (service_of(json!({})), [slice("web-1", "web"), slice("db-1", "db")]);
+    let (web, slices) = (
+        service_of(json!({})),
+        [slice("web-1", "web"), slice("db-1", "db")],
+    );
     let both = [one(Kind::Service, "web"), one(Kind::EndpointSlice, "web-1")];
     assert_eq!(service(&key("web"), None, Some(&web), &slices), both);
     assert_eq!(service(&key("web"), Some(&web), None, &slices), both);
-    assert_eq!(service(&key("web"), Some(&web), Some(&web), &slices), [one(Kind::Service, "web")]);
+    assert_eq!(
+        service(&key("web"), Some(&web), Some(&web), &slices),
+        [one(Kind::Service, "web")]
+    );
 }
 
 #[test]
@@ -352,15 +531,35 @@ fn the_secrets_of_an_ingress_are_due_when_it_names_them_or_named_them() {
             "spec": { "rules": [{ "host": "shop.example.com" }], "tls": [{ "hosts": ["shop.example.com"], "secretName": secret }] } });
         LocalIngress::of(serde_json::from_value(ingress).unwrap()).unwrap()
     };
-    let due = ingress(&key("shop"), Some(&ingress_of("old")), Some(&ingress_of("new")));
-    assert_eq!(due, [one(Kind::Ingress, "shop"), one(Kind::Secret, "old"), one(Kind::Secret, "new")]);
+    let due = ingress(
+        &key("shop"),
+        Some(&ingress_of("old")),
+        Some(&ingress_of("new")),
+    );
+    assert_eq!(
+        due,
+        [
+            one(Kind::Ingress, "shop"),
+            one(Kind::Secret, "old"),
+            one(Kind::Secret, "new")
+        ]
+    );
 }
 
 #[test]
 fn what_travels_with_a_namespace_is_due_when_it_is_listed() {
-    assert_eq!(services_listed("demo"), records(Records::Namespaced(Some("demo".into()))));
-    assert_eq!(policies_listed("demo"), records(Records::Policies(Some("demo".into()))));
-    assert_eq!(policy_sources(), records(Records::Policies(None)).after(POLICY_DELAY));
+    assert_eq!(
+        services_listed("demo"),
+        records(Records::Namespaced(Some("demo".into())))
+    );
+    assert_eq!(
+        policies_listed("demo"),
+        records(Records::Policies(Some("demo".into())))
+    );
+    assert_eq!(
+        policy_sources(),
+        records(Records::Policies(None)).after(POLICY_DELAY)
+    );
 }
 
 #[test]
@@ -374,7 +573,11 @@ fn a_policy_is_due_when_a_pod_changes_that_it_selects() {
         labels: [("app".to_owned(), "web".to_owned())].into(),
         addresses: Vec::new(),
     };
-    let due = policy_pod(&[&pod], |_| Some(Arc::default()), &[policy("web"), policy("db")]);
+    let due = policy_pod(
+        &[&pod],
+        |_| Some(Arc::default()),
+        &[policy("web"), policy("db")],
+    );
     assert_eq!(due, [one(Kind::NetworkPolicy, "web").after(POLICY_DELAY)]);
 }
 

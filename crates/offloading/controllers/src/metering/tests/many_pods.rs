@@ -1,8 +1,9 @@
-//! Five thousand short pods, counted by the recorders of both sides: each restarts at any time, misses what happens for minutes, and gets
-//! errors from its API server, some of them after the write was done. Both must come to the same seconds.
+//! Five thousand short pods, counted by the recorders of both sides: each restarts at any time,
+//! misses what happens for minutes, and gets errors from its API server, some of them after the
+//! write was done. Both must come to the same seconds.
 //!
-//! Pods, shadow pods and time are simulated; the recorders and what they store are real. No watch ever shows them a record that was written
-//! after their start.
+//! Pods, shadow pods and time are simulated; the recorders and what they store are real. No watch
+//! ever shows them a record that was written after their start.
 
 use jiff::SignedDuration;
 use liqo_api::Claimed;
@@ -58,21 +59,32 @@ struct Look {
 
 fn story() -> impl Strategy<Value = Story> {
     let early = |seconds| prop::option::of(1..seconds);
-    (400..5000_i64, early(300_i64), early(300_i64), 1..400_i64, 0..60_i64).prop_map(
-        |(sent, ends_after, resized_after, deleted_after, lingers)| Story {
-            sent: START + sent,
-            ends_after,
-            resized_after,
-            deleted_after,
-            lingers,
-        },
+    (
+        400..5000_i64,
+        early(300_i64),
+        early(300_i64),
+        1..400_i64,
+        0..60_i64,
     )
+        .prop_map(
+            |(sent, ends_after, resized_after, deleted_after, lingers)| Story {
+                sent: START + sent,
+                ends_after,
+                resized_after,
+                deleted_after,
+                lingers,
+            },
+        )
 }
 
 fn looks() -> impl Strategy<Value = Vec<Look>> {
     let gap = prop_oneof![12 => 2..20_i64, 1 => 20..200_i64];
     let fails = prop_oneof![8 => Just(None), 1 => Just(Some(500)), 1 => Just(Some(503))];
-    let look = (gap, prop::bool::weighted(0.06), fails).prop_map(|(gap, restarts, fails)| Look { gap, restarts, fails });
+    let look = (gap, prop::bool::weighted(0.06), fails).prop_map(|(gap, restarts, fails)| Look {
+        gap,
+        restarts,
+        fails,
+    });
     prop::collection::vec(look, 600)
 }
 
@@ -99,22 +111,41 @@ struct Objects {
 
 impl Objects {
     fn is_gone(&self, story: &Story, now: Seconds) -> bool {
-        self.deleted.is_some_and(|deleted| now >= deleted + story.lingers)
+        self.deleted
+            .is_some_and(|deleted| now >= deleted + story.lingers)
     }
 
     /// What the provider charges, by what it sees now.
-    fn charged(&self, story: &Story, now: Seconds, unwatched_since: Option<Seconds>, settled: Seconds) -> Charges {
-        let Some(created) = self.created else { return Charges::default() };
+    fn charged(
+        &self,
+        story: &Story,
+        now: Seconds,
+        unwatched_since: Option<Seconds>,
+        settled: Seconds,
+    ) -> Charges {
+        let Some(created) = self.created else {
+            return Charges::default();
+        };
         let at = now.min(story.due());
         if self.is_gone(story, now) {
             // This process may have seen it a moment ago.
-            return self.charges.gone(at, unwatched_since.filter(|_| self.shown < now));
+            return self
+                .charges
+                .gone(at, unwatched_since.filter(|_| self.shown < now));
         }
         let ended = story
             .ends_after
             .map(|after| created + after)
             .filter(|ended| *ended <= now && self.deleted.is_none_or(|deleted| *ended <= deleted));
-        self.charges.seen(&SeenPod { created, ended, amounts: &amounts(self.resized), settled }, at)
+        self.charges.seen(
+            &SeenPod {
+                created,
+                ended,
+                amounts: &amounts(self.resized),
+                settled,
+            },
+            at,
+        )
     }
 }
 
@@ -160,7 +191,12 @@ fn uid(n: usize) -> String {
 }
 
 fn amounts(resized: bool) -> liqo_api::ResourceList {
-    [("cpu", liqo_api::Quantity::from_units(if resized { 2 } else { 1 }))].into_iter().collect()
+    [(
+        "cpu",
+        liqo_api::Quantity::from_units(if resized { 2 } else { 1 }),
+    )]
+    .into_iter()
+    .collect()
 }
 
 /// One cluster: its process, which restarts, and its API server.
@@ -182,37 +218,69 @@ impl Side for Cluster {
                 let charges = pod.charged(story, now, world.unwatched_since, settled);
                 charges.entries(&uid(n), "p", now.min(story.due()))
             };
-            pods.filter(|(_, pod)| !pod.released).flat_map(charged).collect()
+            pods.filter(|(_, pod)| !pod.released)
+                .flat_map(charged)
+                .collect()
         } else {
             // Pods whose shadow pods are gone count until what they used is stored.
             let open = pods.filter(|(_, pod)| pod.created.is_some() && !pod.consumer_done);
-            open.flat_map(|(n, pod)| world.observe(n, pod.released.then_some(now), now)).collect()
+            open.flat_map(|(n, pod)| world.observe(n, pod.released.then_some(now), now))
+                .collect()
         })
     }
 
     fn parts(&self, entry: &Entry, period_seconds: u32) -> Vec<(Period, Entry)> {
-        if self.is_provider { Period::parts(entry, period_seconds) } else { parts_with_witnesses(entry, period_seconds, CLOCKS) }
+        if self.is_provider {
+            Period::parts(entry, period_seconds)
+        } else {
+            parts_with_witnesses(entry, period_seconds, CLOCKS)
+        }
     }
 
     /// The next look asks whether they are stored.
     fn stored(&self, _: &str, _: Vec<String>) {}
 
     fn grace(&self) -> Seconds {
-        if self.is_provider { GRACE } else { GRACE + CLOCKS }
+        if self.is_provider {
+            GRACE
+        } else {
+            GRACE + CLOCKS
+        }
     }
 }
 
 impl Cluster {
     async fn new(world: Arc<Mutex<World>>, is_provider: bool) -> Self {
-        let peer = if is_provider { consumer() } else { ClusterId::of_public_key(&[1; 32]) };
-        let namespace = if is_provider { tenant_namespace(&peer) } else { provider_namespace(&peer) };
-        let server = Arc::new(Mutex::new(Server { contract: contract(&namespace, PERIOD), ..Server::default() }));
+        let peer = if is_provider {
+            consumer()
+        } else {
+            ClusterId::of_public_key(&[1; 32])
+        };
+        let namespace = if is_provider {
+            tenant_namespace(&peer)
+        } else {
+            provider_namespace(&peer)
+        };
+        let server = Arc::new(Mutex::new(Server {
+            contract: contract(&namespace, PERIOD),
+            ..Server::default()
+        }));
         let recorder = Self::started(&server, is_provider).await;
-        Self { world, is_provider, namespace, server, recorder }
+        Self {
+            world,
+            is_provider,
+            namespace,
+            server,
+            recorder,
+        }
     }
 
     async fn started(server: &Arc<Mutex<Server>>, is_provider: bool) -> Arc<Recorder> {
-        let (label, role) = if is_provider { (labels::CONSUMER_ID, "provider") } else { (labels::PROVIDER_ID, "consumer") };
+        let (label, role) = if is_provider {
+            (labels::CONSUMER_ID, "provider")
+        } else {
+            (labels::PROVIDER_ID, "consumer")
+        };
         let recorder = Recorder::start(&context(server), label, role);
         assert!(recorder.synced().await);
         recorder
@@ -243,34 +311,56 @@ impl Cluster {
     /// The clock stands still until the next call.
     fn set_clock(&mut self, now: Seconds) {
         let an_hour_ahead = Instant::now() + Duration::from_hours(1);
-        let clock = Clock::simulated(Timestamp::from_second(now).unwrap(), an_hour_ahead, SignedDuration::ZERO);
+        let clock = Clock::simulated(
+            Timestamp::from_second(now).unwrap(),
+            an_hour_ahead,
+            SignedDuration::ZERO,
+        );
         Arc::get_mut(&mut self.recorder).unwrap().context.clock = clock;
     }
 
     fn settled(&self, n: usize) -> Seconds {
-        self.recorder.settled_as_running(&self.namespace, &uid(n)).as_second()
+        self.recorder
+            .settled_as_running(&self.namespace, &uid(n))
+            .as_second()
     }
 
     fn provider_looks(&self, now: Seconds) {
-        let World { stories, pods, unwatched_since, .. } = &mut *self.world.lock();
+        let World {
+            stories,
+            pods,
+            unwatched_since,
+            ..
+        } = &mut *self.world.lock();
         for (n, (story, pod)) in stories.iter().zip(pods).enumerate() {
             let wants_end = now >= story.sent + story.deleted_after;
             if pod.released || now < story.sent {
                 continue;
             }
             let Some(created) = pod.created else {
-                (pod.created, pod.released) = if wants_end { (None, true) } else { (Some(now), false) };
+                (pod.created, pod.released) = if wants_end {
+                    (None, true)
+                } else {
+                    (Some(now), false)
+                };
                 continue;
             };
             if pod.is_gone(story, now) {
                 let closed = pod.charged(story, now, *unwatched_since, 0);
-                pod.released = self.recorder.store(&self.namespace, &uid(n), closed.entries(&uid(n), "p", now));
+                pod.released = self.recorder.store(
+                    &self.namespace,
+                    &uid(n),
+                    closed.entries(&uid(n), "p", now),
+                );
                 if !pod.released {
                     (pod.closed, pod.waits) = (closed, pod.waits + 1);
                 }
                 continue;
             }
-            pod.resized |= story.resized_after.is_some_and(|after| now >= created + after) && story.ends_after.is_none();
+            pod.resized |= story
+                .resized_after
+                .is_some_and(|after| now >= created + after)
+                && story.ends_after.is_none();
             pod.charges = pod.charged(story, now, *unwatched_since, self.settled(n));
             pod.shown = now;
             if wants_end && pod.deleted.is_none() {
@@ -287,7 +377,8 @@ impl Cluster {
             }
             if world.pods[n].released {
                 let entries = world.observe(n, Some(clock), clock);
-                world.pods[n].consumer_done = self.recorder.store(&self.namespace, &uid(n), entries);
+                world.pods[n].consumer_done =
+                    self.recorder.store(&self.namespace, &uid(n), entries);
             } else {
                 world.pods[n].seen_by_consumer = world.pods[n].charges.clone();
             }
@@ -299,17 +390,31 @@ impl Cluster {
         let mut texts: BTreeMap<String, (String, bool)> = BTreeMap::new();
         for record in self.server.lock().records.values() {
             let spec = &record["spec"];
-            let text = texts.entry(spec["period"]["start"].as_str().unwrap().to_owned()).or_default();
+            let text = texts
+                .entry(spec["period"]["start"].as_str().unwrap().to_owned())
+                .or_default();
             text.0.push_str(spec["entries"].as_str().unwrap());
             text.1 |= spec["chunks"].is_u64();
         }
-        let incomplete: Vec<_> = texts.iter().filter(|(_, (_, is_complete))| !is_complete).map(|(start, _)| start).collect();
-        assert!(incomplete.is_empty(), "provider: {}, not complete: {incomplete:?}", self.is_provider);
-        texts.into_iter().map(|(start, (text, _))| (start, Usage::read(&text).unwrap())).collect()
+        let incomplete: Vec<_> = texts
+            .iter()
+            .filter(|(_, (_, is_complete))| !is_complete)
+            .map(|(start, _)| start)
+            .collect();
+        assert!(
+            incomplete.is_empty(),
+            "provider: {}, not complete: {incomplete:?}",
+            self.is_provider
+        );
+        texts
+            .into_iter()
+            .map(|(start, (text, _))| (start, Usage::read(&text).unwrap()))
+            .collect()
     }
 }
 
-/// All looks of one side with their times, until all periods are complete. In the end nothing fails.
+/// All looks of one side with their times, until all periods are complete. In the end nothing
+/// fails.
 fn timed(looks: Vec<Look>, is_provider: bool) -> Vec<(Seconds, bool, Look)> {
     let mut at = START;
     let mut timed: Vec<_> = looks
@@ -321,22 +426,43 @@ fn timed(looks: Vec<Look>, is_provider: bool) -> Vec<(Seconds, bool, Look)> {
         .filter(|(at, ..)| *at < START + END)
         .collect();
     let last = timed.last().map_or(START, |(at, ..)| *at);
-    timed.extend(
-        (last + 7..START + COMPLETE).step_by(7).map(|at| (at, is_provider, Look { gap: 7, restarts: false, fails: None })),
-    );
+    timed.extend((last + 7..START + COMPLETE).step_by(7).map(|at| {
+        (
+            at,
+            is_provider,
+            Look {
+                gap: 7,
+                restarts: false,
+                fails: None,
+            },
+        )
+    }));
     timed
 }
 
 async fn play(stories: Vec<Story>, looks: [Vec<Look>; 2], skew: Seconds) -> (Cluster, Cluster) {
     let pods = vec![Objects::default(); stories.len()];
-    let world = Arc::new(Mutex::new(World { stories, pods, skew, provider_looked: START, unwatched_since: None }));
-    let (mut provider, mut consumer) = (Cluster::new(world.clone(), true).await, Cluster::new(world, false).await);
+    let world = Arc::new(Mutex::new(World {
+        stories,
+        pods,
+        skew,
+        provider_looked: START,
+        unwatched_since: None,
+    }));
+    let (mut provider, mut consumer) = (
+        Cluster::new(world.clone(), true).await,
+        Cluster::new(world, false).await,
+    );
     let [of_provider, of_consumer] = looks;
     let mut all = timed(of_provider, true);
     all.extend(timed(of_consumer, false));
     all.sort_by_key(|(at, is_provider, _)| (*at, *is_provider));
     for (at, is_provider, look) in all {
-        if is_provider { provider.look(&look, at).await } else { consumer.look(&look, at).await }
+        if is_provider {
+            provider.look(&look, at).await;
+        } else {
+            consumer.look(&look, at).await;
+        }
     }
     (provider, consumer)
 }

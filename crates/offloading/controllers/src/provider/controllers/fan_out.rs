@@ -1,4 +1,5 @@
-//! Changes that concern many keys: these controllers find the keys, so that the watches' tasks need not.
+//! Changes that concern many keys: these controllers find the keys, so that the watches' tasks need
+//! not.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -13,42 +14,62 @@ use parking_lot::Mutex;
 use crate::provider::state::{Error, Provider};
 use crate::provider::triggers;
 
-/// The policy of each tenant at the last change, with the overhead of its `RuntimeClass`. Lost at a restart, which costs one pass.
+/// The policy of each tenant at the last change, with the overhead of its `RuntimeClass`. Lost at a
+/// restart, which costs one pass.
 type Usage = Mutex<HashMap<String, (Option<ConsumerPolicy>, ResourceList)>>;
 
 /// Runs until the context's `stop`.
 pub async fn run(provider: Arc<Provider>) {
     let (queues, stop) = (&provider.queues, provider.context.stop.clone());
     let done = || std::future::ready(Ok::<_, Error>(Next::OnChange));
-    let (secrets, pods, usage, isolation) = (provider.clone(), provider.clone(), provider.clone(), provider.clone());
+    let (secrets, pods, usage, isolation) = (
+        provider.clone(),
+        provider.clone(),
+        provider.clone(),
+        provider.clone(),
+    );
     let memory = Usage::default();
     tokio::join!(
-        queues.tenant_secrets.run("tenant-secrets", 1, stop.clone(), move |tenant| {
-            secrets.follow_secrets(tenant);
-            done()
-        }),
-        queues.tenant_pods.run("tenant-pods", 1, stop.clone(), move |concerned| {
-            let shadows = pods.shadows.in_namespace(&concerned.tenant);
-            let shadows = shadows.iter().map(|(key, shadow)| (key, shadow.as_ref()));
-            pods.queues.add(triggers::tenant_pods_changed(&concerned, shadows));
-            pods.queues.add(triggers::shadow_pods(pods.ledger.lock().deferred_resizes(&concerned.tenant)));
-            done()
-        }),
+        queues
+            .tenant_secrets
+            .run("tenant-secrets", 1, stop.clone(), move |tenant| {
+                secrets.follow_secrets(tenant);
+                done()
+            }),
+        queues
+            .tenant_pods
+            .run("tenant-pods", 1, stop.clone(), move |concerned| {
+                let shadows = pods.shadows.in_namespace(&concerned.tenant);
+                let shadows = shadows.iter().map(|(key, shadow)| (key, shadow.as_ref()));
+                pods.queues
+                    .add(triggers::tenant_pods_changed(&concerned, shadows));
+                pods.queues.add(triggers::shadow_pods(
+                    pods.ledger.lock().deferred_resizes(&concerned.tenant),
+                ));
+                done()
+            }),
         queues.usage.run("usage", 1, stop.clone(), move |()| {
             usage_changed(&usage, &memory);
             done()
         }),
-        queues.isolation.run("isolation", 1, stop.clone(), move |()| {
-            isolation_changed(&isolation);
-            done()
-        }),
+        queues
+            .isolation
+            .run("isolation", 1, stop.clone(), move |()| {
+                isolation_changed(&isolation);
+                done()
+            }),
         follow_config(&provider),
     );
 }
 
 async fn follow_config(provider: &Provider) {
     let mut config = provider.context.config.clone();
-    while let Some(Ok(())) = provider.context.stop.run_until_cancelled(config.changed()).await {
+    while let Some(Ok(())) = provider
+        .context
+        .stop
+        .run_until_cancelled(config.changed())
+        .await
+    {
         provider.queues.add(triggers::config_changed());
     }
 }
@@ -63,11 +84,18 @@ fn usage_changed(provider: &Provider, memory: &Usage) {
             continue;
         }
         let policy = provider.policy_of(&namespace.consumer);
-        let overhead = policy.as_ref().map(|policy| provider.overhead(policy)).unwrap_or_default();
+        let overhead = policy
+            .as_ref()
+            .map(|policy| provider.overhead(policy))
+            .unwrap_or_default();
         let (tenant, now) = (key.name, (policy, overhead));
         if memory.get(&tenant) != Some(&now) {
             let offers = offers.iter().map(|(offer, _)| offer);
-            provider.queues.add(triggers::usage_changed(&tenant, offers, provider.map(&tenant).as_deref()));
+            provider.queues.add(triggers::usage_changed(
+                &tenant,
+                offers,
+                provider.map(&tenant).as_deref(),
+            ));
             memory.insert(tenant.clone(), now);
         }
         present.insert(tenant);
@@ -82,5 +110,7 @@ fn isolation_changed(provider: &Provider) {
              more: pods of consumers do not reach the internet"
         );
     }
-    provider.queues.add(triggers::isolation_changed(provider.all_namespaces().values().map(AsRef::as_ref)));
+    provider.queues.add(triggers::isolation_changed(
+        provider.all_namespaces().values().map(AsRef::as_ref),
+    ));
 }

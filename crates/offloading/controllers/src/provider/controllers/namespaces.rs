@@ -12,11 +12,13 @@ use kube::{
     api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams},
 };
 use liqo_api::{
-    ClusterId, MappedNamespace, MappedNamespacePhase, NAMESPACE_MAP, NAMESPACE_OFFLOADING, NamespaceMap, NamespaceOffloading,
-    OffloadedReason,
+    ClusterId, MappedNamespace, MappedNamespacePhase, NAMESPACE_MAP, NAMESPACE_OFFLOADING,
+    NamespaceMap, NamespaceOffloading, OffloadedReason,
 };
 use liqo_controller_runtime::events::object_ref;
-use liqo_controller_runtime::writes::{Step as _, create_missing, delete_if_present, only, unless_changed, unless_gone};
+use liqo_controller_runtime::writes::{
+    Step as _, create_missing, delete_if_present, only, unless_changed, unless_gone,
+};
 use liqo_controller_runtime::{Key, Next};
 use liqo_offloading_rules::namespace::lent_on::{self, Change};
 use liqo_offloading_rules::namespace::manifests;
@@ -60,22 +62,36 @@ struct WrittenStatus {
 
 /// Runs until the context's `stop`.
 pub async fn run(provider: Arc<Provider>) {
-    let (queue, stop) = (provider.queues.namespaces.clone(), provider.context.stop.clone());
-    let controller =
-        Arc::new(Controller { provider, prepared: Mutex::default(), written: Mutex::default(), reported: Mutex::default() });
+    let (queue, stop) = (
+        provider.queues.namespaces.clone(),
+        provider.context.stop.clone(),
+    );
+    let controller = Arc::new(Controller {
+        provider,
+        prepared: Mutex::default(),
+        written: Mutex::default(),
+        reported: Mutex::default(),
+    });
     let reconcile = move |tenant: String| {
         let controller = controller.clone();
         async move { controller.reconcile(&tenant).await }
     };
-    queue.run("mapped-namespaces", WORKERS, stop, reconcile).await;
+    queue
+        .run("mapped-namespaces", WORKERS, stop, reconcile)
+        .await;
 }
 
 impl Controller {
     /// Reconciles all mapped namespaces of one tenant.
     async fn reconcile(&self, tenant_namespace: &str) -> Result<Next, Error> {
-        let Some(consumer) = liqo_api::consumer_of_tenant_namespace(tenant_namespace) else { return Ok(Next::OnChange) };
+        let Some(consumer) = liqo_api::consumer_of_tenant_namespace(tenant_namespace) else {
+            return Ok(Next::OnChange);
+        };
         let provider = &self.provider;
-        let (tenant, map) = (provider.tenant(tenant_namespace), provider.map(tenant_namespace));
+        let (tenant, map) = (
+            provider.tenant(tenant_namespace),
+            provider.map(tenant_namespace),
+        );
         let mut namespaces = provider.all_namespaces();
         let policy = provider.policy_of(&consumer);
         let mut taken = HashSet::new();
@@ -88,7 +104,12 @@ impl Controller {
                     map: map.as_deref(),
                     namespaces: &namespaces,
                     policy: policy.as_ref(),
-                    prepared: &|uid| self.prepared.lock().get(uid).is_some_and(|at| at.elapsed() < CHECK_INTERVAL),
+                    prepared: &|uid| {
+                        self.prepared
+                            .lock()
+                            .get(uid)
+                            .is_some_and(|at| at.elapsed() < CHECK_INTERVAL)
+                    },
                     has_pods: &|name| provider.has_pods(name),
                     taken: &|name| taken.contains(name),
                 },
@@ -97,12 +118,24 @@ impl Controller {
                 break;
             }
             for step in &last.steps {
-                self.act(step, &consumer, policy.as_ref(), &mut namespaces, &mut taken).await?;
+                self.act(
+                    step,
+                    &consumer,
+                    policy.as_ref(),
+                    &mut namespaces,
+                    &mut taken,
+                )
+                .await?;
             }
         }
         // Before the consumer learns that a namespace is ready.
-        let is_lent_on = self.lend_on(tenant_namespace, &consumer, &namespaces).await?;
-        if let Some(map) = map.as_deref().filter(|_| tenant.is_some_and(|tenant| !tenant.terminating)) {
+        let is_lent_on = self
+            .lend_on(tenant_namespace, &consumer, &namespaces)
+            .await?;
+        if let Some(map) = map
+            .as_deref()
+            .filter(|_| tenant.is_some_and(|tenant| !tenant.terminating))
+        {
             self.report(tenant_namespace, map, &last.status).await?;
         } else {
             self.written.lock().remove(tenant_namespace);
@@ -141,14 +174,21 @@ impl Controller {
             }
             Step::Prepare { name, uid } => {
                 let requests = ProviderRules::default().amounts.default_requests;
-                for wanted in manifests::contents(name, consumer, &self.provider.context.namespace, &requests) {
+                for wanted in
+                    manifests::contents(name, consumer, &self.provider.context.namespace, &requests)
+                {
                     self.ensure(&wanted).await?;
                 }
                 self.prepared.lock().insert(uid.clone(), Instant::now());
             }
             Step::Delete { name, uid } => {
-                delete_if_present(&self.api(), name, &only(uid.clone())).await.step("delete", "Namespace", Key::new("", name))?;
-                tracing::info!(namespace = name, "deleted a mapped namespace that is not wanted any more");
+                delete_if_present(&self.api(), name, &only(uid.clone()))
+                    .await
+                    .step("delete", "Namespace", Key::new("", name))?;
+                tracing::info!(
+                    namespace = name,
+                    "deleted a mapped namespace that is not wanted any more"
+                );
                 self.prepared.lock().remove(uid);
                 if let Some(namespace) = namespaces.get_mut(name) {
                     Arc::make_mut(namespace).terminating = true;
@@ -158,8 +198,8 @@ impl Controller {
         Ok(())
     }
 
-    /// Offloads the mapped namespaces of a consumer whose pools are borrowed to the providers of these pools. Returns whether no
-    /// person's `NamespaceOffloading` is in the way.
+    /// Offloads the mapped namespaces of a consumer whose pools are borrowed to the providers of
+    /// these pools. Returns whether no person's `NamespaceOffloading` is in the way.
     async fn lend_on(
         &self,
         tenant_namespace: &str,
@@ -169,25 +209,42 @@ impl Controller {
         let provider = &self.provider;
         let mut is_lent_on = true;
         let offers = provider.offers.all();
-        let of_consumer = offers.iter().filter(|(key, _)| key.namespace == tenant_namespace).map(|(_, offer)| offer.as_ref());
+        let of_consumer = offers
+            .iter()
+            .filter(|(key, _)| key.namespace == tenant_namespace)
+            .map(|(_, offer)| offer.as_ref());
         let terms = lent_on::terms(of_consumer);
         let is_mapped = |namespace: &ConsumerNamespace| {
-            namespace.consumer == *consumer && matches!(namespace.kind, NamespaceKind::Mapped { .. }) && !namespace.terminating
+            namespace.consumer == *consumer
+                && matches!(namespace.kind, NamespaceKind::Mapped { .. })
+                && !namespace.terminating
         };
-        for (name, namespace) in namespaces.iter().filter(|(_, namespace)| is_mapped(namespace)) {
+        for (name, namespace) in namespaces
+            .iter()
+            .filter(|(_, namespace)| is_mapped(namespace))
+        {
             // Before that, the manager has no rights there.
             if !self.prepared.lock().contains_key(&namespace.uid) {
                 continue;
             }
             let key = Key::new(name, NAMESPACE_OFFLOADING);
             let live = provider.lent_on.get(&key);
-            match lent_on::change(name, live.as_deref(), &terms, || provider.has_lent_on_pods(name)) {
+            match lent_on::change(name, live.as_deref(), &terms, || {
+                provider.has_lent_on_pods(name)
+            }) {
                 Change::Nothing => {}
-                Change::Create(wanted) => is_lent_on &= self.create_offloading(&key, &wanted).await?,
+                Change::Create(wanted) => {
+                    is_lent_on &= self.create_offloading(&key, &wanted).await?;
+                }
                 Change::Update(wanted) => self.ensure(&wanted).await?,
                 Change::Delete => {
-                    let this_one = only(live.and_then(|live| live.metadata.uid.clone()).unwrap_or_default());
-                    let deleted = delete_if_present(&self.offloadings(name), NAMESPACE_OFFLOADING, &this_one).await;
+                    let this_one = only(
+                        live.and_then(|live| live.metadata.uid.clone())
+                            .unwrap_or_default(),
+                    );
+                    let deleted =
+                        delete_if_present(&self.offloadings(name), NAMESPACE_OFFLOADING, &this_one)
+                            .await;
                     deleted.step("delete", "NamespaceOffloading", key)?;
                 }
             }
@@ -195,23 +252,46 @@ impl Controller {
         Ok(is_lent_on)
     }
 
-    /// Creates the `NamespaceOffloading` of a mapped namespace. Returns `false` if that of a person is there.
+    /// Creates the `NamespaceOffloading` of a mapped namespace. Returns `false` if that of a person
+    /// is there.
     async fn create_offloading(&self, key: &Key, wanted: &Value) -> Result<bool, Error> {
         const KIND: &str = "NamespaceOffloading";
-        let wanted = NamespaceOffloading::deserialize(wanted).step("read the manifest of", KIND, key)?;
-        let (found, is_new) = create_missing(&self.offloadings(&key.namespace), &wanted).await.step("create", KIND, key)?;
+        let wanted =
+            NamespaceOffloading::deserialize(wanted).step("read the manifest of", KIND, key)?;
+        let (found, is_new) = create_missing(&self.offloadings(&key.namespace), &wanted)
+            .await
+            .step("create", KIND, key)?;
         if is_new {
-            tracing::info!(namespace = key.namespace, "the pods of a mapped namespace run at other clusters");
+            tracing::info!(
+                namespace = key.namespace,
+                "the pods of a mapped namespace run at other clusters"
+            );
         }
         if is_new || lent_on::is_lent_on(&found) {
             return Ok(true);
         }
-        if self.reported.lock().insert(found.metadata.uid.clone().unwrap_or_default()) {
+        if self
+            .reported
+            .lock()
+            .insert(found.metadata.uid.clone().unwrap_or_default())
+        {
             let message = "Liqo did not create this NamespaceOffloading and leaves it as it is. New pods of the consumer for other clusters wait \
                            until you delete it";
-            tracing::warn!(namespace = key.namespace, "a mapped namespace has the NamespaceOffloading of a person");
-            let object = object_ref(&NamespaceOffloading::api_version(&()), KIND, key, found.metadata.uid);
-            self.provider.context.events.warning(&object, OffloadedReason::NameTaken.as_str(), message).await;
+            tracing::warn!(
+                namespace = key.namespace,
+                "a mapped namespace has the NamespaceOffloading of a person"
+            );
+            let object = object_ref(
+                &NamespaceOffloading::api_version(&()),
+                KIND,
+                key,
+                found.metadata.uid,
+            );
+            self.provider
+                .context
+                .events
+                .warning(&object, OffloadedReason::NameTaken.as_str(), message)
+                .await;
         }
         Ok(false)
     }
@@ -229,11 +309,20 @@ impl Controller {
         policy: Option<&ConsumerPolicy>,
     ) -> Result<Option<ConsumerNamespace>, Error> {
         let key = || Key::new("", name);
-        let level = usage::level(policy.map(|policy| policy.usage.pod_security).unwrap_or_default());
+        let level = usage::level(
+            policy
+                .map(|policy| policy.usage.pod_security)
+                .unwrap_or_default(),
+        );
         let wanted = manifests::namespace(name, consumer, home, level);
-        let wanted: Namespace = serde_json::from_value(wanted).step("read the manifest of", "Namespace", key())?;
-        let (found, is_new) = create_missing(&self.api(), &wanted).await.step("create", "Namespace", key())?;
-        let ours = ConsumerNamespace::reduce(found).filter(|found| found.is_mapped_from(consumer, home));
+        let wanted: Namespace =
+            serde_json::from_value(wanted).step("read the manifest of", "Namespace", key())?;
+        let (found, is_new) =
+            create_missing(&self.api(), &wanted)
+                .await
+                .step("create", "Namespace", key())?;
+        let ours =
+            ConsumerNamespace::reduce(found).filter(|found| found.is_mapped_from(consumer, home));
         if is_new {
             tracing::info!(namespace = name, %consumer, home, "created a mapped namespace");
         }
@@ -243,20 +332,39 @@ impl Controller {
     /// Lets a namespace enforce another Pod Security standard. Pods that run in it stay.
     async fn set_pod_security(&self, name: &str, uid: &str, level: &str) -> Result<(), Error> {
         let patch = json!({ "metadata": { "uid": uid, "labels": { ENFORCE: level } } });
-        let answer = unless_changed(self.api().patch_metadata(name, &PatchParams::default(), &Patch::Merge(&patch)).await);
+        let answer = unless_changed(
+            self.api()
+                .patch_metadata(name, &PatchParams::default(), &Patch::Merge(&patch))
+                .await,
+        );
         answer.step("change", "Namespace", Key::new("", name))?;
-        tracing::info!(namespace = name, level, "changed the Pod Security standard as the policy says");
+        tracing::info!(
+            namespace = name,
+            level,
+            "changed the Pod Security standard as the policy says"
+        );
         Ok(())
     }
 
     /// Writes an object, unless it has everything that is wanted.
     async fn ensure(&self, wanted: &Value) -> Result<(), Error> {
-        let text = |pointer: &str| wanted.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+        let text = |pointer: &str| {
+            wanted
+                .pointer(pointer)
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+        };
         let kind = || text("/kind").to_owned();
-        let (group, version) = text("/apiVersion").split_once('/').unwrap_or(("", text("/apiVersion")));
+        let (group, version) = text("/apiVersion")
+            .split_once('/')
+            .unwrap_or(("", text("/apiVersion")));
         let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, text("/kind")));
         let key = Key::new(text("/metadata/namespace"), text("/metadata/name"));
-        let api: Api<DynamicObject> = Api::namespaced_with(self.provider.context.client.clone(), &key.namespace, &resource);
+        let api: Api<DynamicObject> = Api::namespaced_with(
+            self.provider.context.client.clone(),
+            &key.namespace,
+            &resource,
+        );
         if let Some(found) = api.get_opt(&key.name).await.step("read", kind(), &key)? {
             let found = serde_json::to_value(found).step("read", kind(), &key)?;
             if manifests::holds(&found, wanted) {
@@ -264,22 +372,49 @@ impl Controller {
             }
         }
         let params = PatchParams::apply(FIELD_MANAGER).force();
-        api.patch(&key.name, &params, &Patch::Apply(wanted)).await.step("change", kind(), &key)?;
+        api.patch(&key.name, &params, &Patch::Apply(wanted))
+            .await
+            .step("change", kind(), &key)?;
         Ok(())
     }
 
     /// Writes the status of the map, if it changed.
-    async fn report(&self, tenant: &str, map: &NamespaceMap, status: &BTreeMap<String, MappedNamespace>) -> Result<(), Error> {
-        let shown = map.status.as_ref().map(|status| status.namespaces.clone()).unwrap_or_default();
-        let last =
-            self.written.lock().get(tenant).filter(|last| last.map_uid == map.metadata.uid).map(|last| last.namespaces.clone());
+    async fn report(
+        &self,
+        tenant: &str,
+        map: &NamespaceMap,
+        status: &BTreeMap<String, MappedNamespace>,
+    ) -> Result<(), Error> {
+        let shown = map
+            .status
+            .as_ref()
+            .map(|status| status.namespaces.clone())
+            .unwrap_or_default();
+        let last = self
+            .written
+            .lock()
+            .get(tenant)
+            .filter(|last| last.map_uid == map.metadata.uid)
+            .map(|last| last.namespaces.clone());
         let before = json!({ "namespaces": last.unwrap_or(shown) });
-        let Some(change) = difference(&before, &json!({ "namespaces": status })) else { return Ok(()) };
+        let Some(change) = difference(&before, &json!({ "namespaces": status })) else {
+            return Ok(());
+        };
         let patch = json!({ "metadata": { "uid": map.metadata.uid }, "status": change });
         let api: Api<NamespaceMap> = Api::namespaced(self.provider.context.client.clone(), tenant);
-        let answer = unless_gone(api.patch_status(NAMESPACE_MAP, &PatchParams::default(), &Patch::Merge(&patch)).await);
+        let answer = unless_gone(
+            api.patch_status(
+                NAMESPACE_MAP,
+                &PatchParams::default(),
+                &Patch::Merge(&patch),
+            )
+            .await,
+        );
         answer.step("change", "NamespaceMap", Key::new(tenant, NAMESPACE_MAP))?;
-        let written = WrittenStatus { map_uid: map.metadata.uid.clone(), namespaces: status.clone() };
+        let written = WrittenStatus {
+            map_uid: map.metadata.uid.clone(),
+            namespaces: status.clone(),
+        };
         self.written.lock().insert(tenant.to_owned(), written);
         Ok(())
     }

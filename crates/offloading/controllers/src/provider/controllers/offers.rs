@@ -1,4 +1,5 @@
-//! Settles the account of each offer: which pods must end because their room is taken back, and what the metrics show.
+//! Settles the account of each offer: which pods must end because their room is taken back, and
+//! what the metrics show.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -33,10 +34,18 @@ pub struct Controller {
 impl Controller {
     /// Settles every account once.
     pub fn new(provider: Arc<Provider>) -> Arc<Self> {
-        let controller = Arc::new(Self { provider, missing: Mutex::default(), shown: Mutex::default() });
+        let controller = Arc::new(Self {
+            provider,
+            missing: Mutex::default(),
+            shown: Mutex::default(),
+        });
         let provider = &controller.provider;
         let offers = provider.offers.all().into_iter().map(|(key, _)| key);
-        let charged = provider.pods.all().into_iter().map(|(_, pod)| pod.account().offer());
+        let charged = provider
+            .pods
+            .all()
+            .into_iter()
+            .map(|(_, pod)| pod.account().offer());
         for key in offers.chain(charged).collect::<BTreeSet<Key>>() {
             if let Next::After(delay) = controller.settle(&key) {
                 provider.queues.accounts.add_after(key, delay);
@@ -47,14 +56,24 @@ impl Controller {
 
     /// Runs until the context's `stop`.
     pub async fn run(self: Arc<Self>) {
-        let (queue, stop) = (self.provider.queues.accounts.clone(), self.provider.context.stop.clone());
-        queue.run("accounts", 1, stop, move |key| std::future::ready(Ok::<_, Error>(self.settle(&key)))).await;
+        let (queue, stop) = (
+            self.provider.queues.accounts.clone(),
+            self.provider.context.stop.clone(),
+        );
+        queue
+            .run("accounts", 1, stop, move |key| {
+                std::future::ready(Ok::<_, Error>(self.settle(&key)))
+            })
+            .await;
     }
 
     /// Settles the account of one offer. Returns when it is due again.
     fn settle(&self, key: &Key) -> Next {
         let provider = &self.provider;
-        let account = Account { tenant: key.namespace.clone(), pool: key.name.clone() };
+        let account = Account {
+            tenant: key.namespace.clone(),
+            pool: key.name.clone(),
+        };
         let offer = provider.offers.get(key);
         let ours = |namespace: &str| provider.is_mapped_for(namespace, &key.namespace);
         let charge = provider.charge(&key.namespace);
@@ -62,19 +81,29 @@ impl Controller {
         self.show(key, offer.as_ref().map(|offer| &offer.hard), &used);
 
         // Listing the pods is only worth it while something is taken back.
-        let nothing_due =
-            offer.as_ref().is_some_and(|offer| offer.withdrawal.is_none() && offer.reclaim.is_none() && offer.drain.is_none());
-        let pods = if nothing_due { Vec::new() } else { charged_pods(provider, &account, charge, offer.as_deref()) };
+        let nothing_due = offer.as_ref().is_some_and(|offer| {
+            offer.withdrawal.is_none() && offer.reclaim.is_none() && offer.drain.is_none()
+        });
+        let pods = if nothing_due {
+            Vec::new()
+        } else {
+            charged_pods(provider, &account, charge, offer.as_deref())
+        };
         let missing = {
             let mut missing = self.missing.lock();
             if offer.is_some() || pods.is_empty() {
                 missing.remove(key);
                 Duration::ZERO
             } else {
-                missing.entry(key.clone()).or_insert_with(Instant::now).elapsed()
+                missing
+                    .entry(key.clone())
+                    .or_insert_with(Instant::now)
+                    .elapsed()
             }
         };
-        let pool = offer.as_deref().map_or(Pool::Missing(missing), Pool::Offered);
+        let pool = offer
+            .as_deref()
+            .map_or(Pool::Missing(missing), Pool::Offered);
         let plan = plan(&key.name, pool, &pods, provider.context.now());
         let before = {
             let mut all = provider.taken_back.lock();
@@ -85,38 +114,66 @@ impl Controller {
             before
         };
         let now = &plan.taken_back;
-        let changed = before.keys().chain(now.keys()).filter(|shadow| before.get(*shadow) != now.get(*shadow));
+        let changed = before
+            .keys()
+            .chain(now.keys())
+            .filter(|shadow| before.get(*shadow) != now.get(*shadow));
         let changed: BTreeSet<Key> = changed.cloned().collect();
         for shadow in &changed {
             tracing::info!(%shadow, pool = key.name, now = ?now.get(shadow), "what is taken back from a consumer changed");
         }
         // The budgets of those that end later stay.
-        let ends = |shadow: &Key| [&before, now].into_iter().any(|all| matches!(all.get(shadow), Some(TakenBack::Now(_))));
+        let ends = |shadow: &Key| {
+            [&before, now]
+                .into_iter()
+                .any(|all| matches!(all.get(shadow), Some(TakenBack::Now(_))))
+        };
         let homes = changed
             .iter()
             .filter(|shadow| ends(shadow))
             .filter_map(|shadow| Some(provider.shadows.get(shadow)?.namespace.clone()))
             .collect();
-        provider.queues.add(triggers::room_taken_back(&key.namespace, &homes));
+        provider
+            .queues
+            .add(triggers::room_taken_back(&key.namespace, &homes));
         provider.queues.add(triggers::shadow_pods(changed));
         plan.again.map_or(Next::OnChange, Next::After)
     }
 
-    /// Shows what is charged next to what is offered, and removes resources that have neither any more.
+    /// Shows what is charged next to what is offered, and removes resources that have neither any
+    /// more.
     fn show(&self, key: &Key, available: Option<&ResourceList>, used: &ResourceList) {
-        let consumer = self.provider.tenant(&key.namespace).map(|tenant| tenant.consumer.to_string());
+        let consumer = self
+            .provider
+            .tenant(&key.namespace)
+            .map(|tenant| tenant.consumer.to_string());
         let mut all = self.shown.lock();
         let before = all.remove(key).unwrap_or_default();
-        // A tenant that is gone shows nothing. The name of its namespace ends with the consumer's ID.
+        // A tenant that is gone shows nothing. The name of its namespace ends with the consumer's
+        // ID.
         let (id, amounts) = match &consumer {
             Some(consumer) => (consumer.clone(), amounts(available, used)),
-            None => (key.namespace.rsplit('-').next().unwrap_or_default().to_owned(), BTreeMap::new()),
+            None => (
+                key.namespace
+                    .rsplit('-')
+                    .next()
+                    .unwrap_or_default()
+                    .to_owned(),
+                BTreeMap::new(),
+            ),
         };
         let (offered, charged) = gauges();
         let labels = |resource: &str| -> Labels {
-            [("consumer", id.clone()), ("pool", key.name.clone()), ("resource", resource.to_owned())]
+            [
+                ("consumer", id.clone()),
+                ("pool", key.name.clone()),
+                ("resource", resource.to_owned()),
+            ]
         };
-        for gone in before.iter().filter(|resource| !amounts.contains_key(*resource)) {
+        for gone in before
+            .iter()
+            .filter(|resource| !amounts.contains_key(*resource))
+        {
             offered.remove(&labels(gone));
             charged.remove(&labels(gone));
         }
@@ -131,7 +188,12 @@ impl Controller {
 }
 
 /// The pods that are charged to an account and have a shadow pod. All others end anyway.
-fn charged_pods(provider: &Provider, account: &Account, charge: Charge, offer: Option<&Offer>) -> Vec<ChargedPod> {
+fn charged_pods(
+    provider: &Provider,
+    account: &Account,
+    charge: Charge,
+    offer: Option<&Offer>,
+) -> Vec<ChargedPod> {
     let pods = provider.pods.all().into_iter().map(|(_, pod)| pod);
     let charged = pods.filter(|pod| pod.counts() && pod.account() == *account);
     let ours = charged.filter(|pod| provider.is_mapped_for(&pod.key.namespace, &account.tenant));
@@ -145,17 +207,24 @@ fn charged_pods(provider: &Provider, account: &Account, charge: Charge, offer: O
             is_in_pool: offer.is_none_or(|offer| is_in_pool(provider, &pod, offer)),
             ends_behind: said_behind(&pod.status.value(), pods::ENDS_SOON).is_some(),
             // A pod with a longer grace counts as staying.
-            is_ending: pod.deletion_grace.is_some_and(|grace| grace <= MAX_GRACE_SECONDS) || shadow.deleted,
+            is_ending: pod
+                .deletion_grace
+                .is_some_and(|grace| grace <= MAX_GRACE_SECONDS)
+                || shadow.deleted,
         })
     })
     .collect()
 }
 
-/// Whether the pool has the pod's node, or nobody knows, or it does not matter yet. A borrowed node that its provider takes back is cordoned,
-/// and has an end of its own.
+/// Whether the pool has the pod's node, or nobody knows, or it does not matter yet. A borrowed node
+/// that its provider takes back is cordoned, and has an end of its own.
 fn is_in_pool(provider: &Provider, pod: &RemotePod, offer: &Offer) -> bool {
-    let (Some(_), Some(name)) = (offer.drain, pod.node.as_deref()) else { return true };
-    let Some(node) = provider.nodes.get(&Key::new("", name)) else { return true };
+    let (Some(_), Some(name)) = (offer.drain, pod.node.as_deref()) else {
+        return true;
+    };
+    let Some(node) = provider.nodes.get(&Key::new("", name)) else {
+        return true;
+    };
     (offer.borrowed && node.cordoned_since.is_some()) || offer.has_node(name, &node.labels)
 }
 
@@ -165,7 +234,8 @@ type Amounts = Family<Labels, Gauge<f64, AtomicU64>>;
 fn gauges() -> &'static (Amounts, Amounts) {
     static GAUGES: OnceLock<(Amounts, Amounts)> = OnceLock::new();
     GAUGES.get_or_init(|| {
-        let offered = "How much of a resource is offered to a consumer as a pool, in cores, bytes or pieces";
+        let offered =
+            "How much of a resource is offered to a consumer as a pool, in cores, bytes or pieces";
         let charged = "How much of that is charged for the consumer's unfinished pods";
         (
             metrics::register("pool_offered", offered, Amounts::default()),
@@ -178,13 +248,27 @@ fn gauges() -> &'static (Amounts, Amounts) {
 fn amounts(offered: Option<&ResourceList>, charged: &ResourceList) -> BTreeMap<String, (f64, f64)> {
     let none = ResourceList::new();
     let offered = offered.unwrap_or(&none);
-    let used = charged.iter().filter(|(_, amount)| !amount.is_zero()).map(|(name, _)| name);
+    let used = charged
+        .iter()
+        .filter(|(_, amount)| !amount.is_zero())
+        .map(|(name, _)| name);
     let names: BTreeSet<&str> = offered.names().chain(used).collect();
-    names.into_iter().map(|name| (name.to_owned(), (number(offered.get(name)), number(charged.get(name))))).collect()
+    names
+        .into_iter()
+        .map(|name| {
+            (
+                name.to_owned(),
+                (number(offered.get(name)), number(charged.get(name))),
+            )
+        })
+        .collect()
 }
 
 /// In cores, bytes or pieces. Metrics are floating-point numbers anyway.
-#[expect(clippy::cast_precision_loss, reason = "metrics are floating-point numbers")]
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "metrics are floating-point numbers"
+)]
 fn number(quantity: Quantity) -> f64 {
     quantity.nanos() as f64 / 1e9
 }
@@ -194,19 +278,37 @@ mod tests {
     use super::*;
 
     fn list(text: &str) -> ResourceList {
-        text.split(',').map(|part| part.split_once('=').unwrap()).map(|(name, amount)| (name, amount.parse().unwrap())).collect()
+        text.split(',')
+            .map(|part| part.split_once('=').unwrap())
+            .map(|(name, amount)| (name, amount.parse().unwrap()))
+            .collect()
     }
 
     #[test]
     fn each_resource_shows_what_is_charged_beside_what_is_offered() {
-        let shown = amounts(Some(&list("cpu=2,memory=1Gi")), &list("cpu=1500m,pods=1,nvidia.com/gpu=0"));
-        let expected = [("cpu", (2.0, 1.5)), ("memory", (1_073_741_824.0, 0.0)), ("pods", (0.0, 1.0))];
-        assert_eq!(shown, expected.map(|(name, amounts)| (name.to_owned(), amounts)).into());
+        let shown = amounts(
+            Some(&list("cpu=2,memory=1Gi")),
+            &list("cpu=1500m,pods=1,nvidia.com/gpu=0"),
+        );
+        let expected = [
+            ("cpu", (2.0, 1.5)),
+            ("memory", (1_073_741_824.0, 0.0)),
+            ("pods", (0.0, 1.0)),
+        ];
+        assert_eq!(
+            shown,
+            expected
+                .map(|(name, amounts)| (name.to_owned(), amounts))
+                .into()
+        );
     }
 
     #[test]
     fn what_is_charged_without_an_offer_is_still_shown() {
-        assert_eq!(amounts(None, &list("cpu=1")), [("cpu".to_owned(), (0.0, 1.0))].into());
+        assert_eq!(
+            amounts(None, &list("cpu=1")),
+            [("cpu".to_owned(), (0.0, 1.0))].into()
+        );
         assert!(amounts(None, &ResourceList::new()).is_empty());
     }
 }

@@ -1,7 +1,8 @@
 //! Keeps replicas of a consumer's objects in its mapped namespaces.
 //!
-//! A pass lists the replicas of one group in one namespace: after a change, and regularly. That also finds replicas whose source vanished
-//! while no controller ran. Endpoints change much more often than what pods reference, so each [`Group`] has its own passes.
+//! A pass lists the replicas of one group in one namespace: after a change, and regularly. That
+//! also finds replicas whose source vanished while no controller ran. Endpoints change much more
+//! often than what pods reference, so each [`Group`] has its own passes.
 
 use std::{collections::BTreeSet, net::IpAddr, sync::Arc, time::Duration};
 
@@ -13,7 +14,9 @@ use kube::{
 };
 use liqo_api::record_text::{self, MAX_OBJECT_LEN};
 use liqo_api::{ClusterId, Exposure, Provide, ReflectedObject, annotations, finalizers, labels};
-use liqo_controller_runtime::writes::{Step as _, delete_if_present, only, remove_finalizer_at, unless_changed};
+use liqo_controller_runtime::writes::{
+    Step as _, delete_if_present, only, remove_finalizer_at, unless_changed,
+};
 use liqo_controller_runtime::{Key, Next};
 use liqo_network_model::Here;
 use liqo_offloading_rules::namespace::mapped::DestinationState;
@@ -24,10 +27,14 @@ use liqo_offloading_rules::replica::chunk::Chunk;
 use liqo_offloading_rules::replica::chunks::{self, Joiner, Unjoined};
 use liqo_offloading_rules::replica::exposure_grant::ExposureGrant;
 use liqo_offloading_rules::replica::held_budgets::{Leaving, LeavingPod};
-use liqo_offloading_rules::replica::isolation::{IsolationPolicy, is_own, lent_on_prefix, with_lent_on};
+use liqo_offloading_rules::replica::isolation::{
+    IsolationPolicy, is_own, lent_on_prefix, with_lent_on,
+};
 use liqo_offloading_rules::replica::kind::Kind;
 use liqo_offloading_rules::replica::network_policy::NetworkPolicy;
-use liqo_offloading_rules::replica::plan::{Replica, Step, limited, plan, plan_without_namespace, replacement, replica};
+use liqo_offloading_rules::replica::plan::{
+    Replica, Step, limited, plan, plan_without_namespace, replacement, replica,
+};
 use liqo_offloading_rules::replica::service_quota::ServiceQuota;
 use liqo_offloading_rules::replica::source::{Problem, Source, clamp_policies};
 use liqo_offloading_rules::replica::{exposure, held_budgets, lost_endpoints, service};
@@ -50,7 +57,8 @@ const QUOTA_RETRY: Duration = Duration::from_mins(1);
 const QUOTA_DELAY: Duration = Duration::from_secs(5);
 /// Interval between two tries of a name that is taken.
 const NAME_TAKEN_RETRY: Duration = Duration::from_mins(1);
-/// Interval between two checks of a replica that is being deleted, or is young and has no address yet.
+/// Interval between two checks of a replica that is being deleted, or is young and has no address
+/// yet.
 const POLL_INTERVAL: Duration = Duration::from_secs(10);
 /// Age up to which a replica counts as young.
 const MAX_YOUNG_AGE: Duration = Duration::from_mins(15);
@@ -59,7 +67,10 @@ const ADDRESS_CHECK_INTERVAL: Duration = Duration::from_mins(1);
 
 /// Runs until the context's `stop`.
 pub async fn run(provider: Arc<Provider>) {
-    let (queue, stop) = (provider.queues.replicas.clone(), provider.context.stop.clone());
+    let (queue, stop) = (
+        provider.queues.replicas.clone(),
+        provider.context.stop.clone(),
+    );
     let reconcile = move |group: ReplicaGroup| {
         let provider = provider.clone();
         async move { reconcile(&provider, &group).await }
@@ -69,7 +80,9 @@ pub async fn run(provider: Arc<Provider>) {
 
 /// Reconciles one group of replicas.
 async fn reconcile(provider: &Provider, group: &ReplicaGroup) -> Result<Next, Error> {
-    let Some(tenant) = provider.tenant(&group.tenant) else { return Ok(Next::OnChange) };
+    let Some(tenant) = provider.tenant(&group.tenant) else {
+        return Ok(Next::OnChange);
+    };
     let destination = provider.destination(&group.tenant, &group.home);
     let (mut sources, complete) = sources(provider, group);
     if group.group == Group::Named {
@@ -97,7 +110,9 @@ async fn reconcile(provider: &Provider, group: &ReplicaGroup) -> Result<Next, Er
                 Group::Budgets => pass.budgets(sources).await?,
             }
         }
-        DestinationState::NotReady(why) => pass.act_all(plan_without_namespace(&sources, why)).await,
+        DestinationState::NotReady(why) => {
+            pass.act_all(plan_without_namespace(&sources, why)).await;
+        }
         DestinationState::Unwanted => {
             let why = format!("namespace {} is not offloaded to this cluster", group.home);
             pass.act_all(plan_without_namespace(&sources, &why)).await;
@@ -114,18 +129,28 @@ fn sources(provider: &Provider, group: &ReplicaGroup) -> (Vec<Source>, BTreeSet<
     let mut complete = BTreeSet::from([Kind::ConfigMap]);
     if let Some(secrets) = provider.secrets_of(&group.tenant) {
         complete.insert(Kind::Secret);
-        sources.extend(secrets.into_iter().filter(belongs).map(Arc::unwrap_or_clone));
+        sources.extend(
+            secrets
+                .into_iter()
+                .filter(belongs)
+                .map(Arc::unwrap_or_clone),
+        );
     }
     (sources, complete)
 }
 
 /// Separates the reports of exposure from the other steps.
 fn split_exposure(steps: Vec<Step>) -> (Vec<Step>, Vec<Step>) {
-    steps.into_iter().partition(|step| matches!(step, Step::ReportExposure(..)))
+    steps
+        .into_iter()
+        .partition(|step| matches!(step, Step::ReportExposure(..)))
 }
 
 fn names(replicas: &[Replica]) -> BTreeSet<String> {
-    replicas.iter().map(|replica| replica.name.clone()).collect()
+    replicas
+        .iter()
+        .map(|replica| replica.name.clone())
+        .collect()
 }
 
 /// The outcome of a pass over one kind that clients outside the cluster may reach.
@@ -155,41 +180,60 @@ impl Pass<'_> {
     async fn named(&mut self, sources: &[Source], complete: &BTreeSet<Kind>) -> Result<(), Error> {
         let replicas = self.replicas(&Kind::NAMED).await?;
         self.check_soon_for(&replicas);
-        self.act_all(plan(sources, &replicas, complete, self.policy.as_ref())).await;
+        self.act_all(plan(sources, &replicas, complete, self.policy.as_ref()))
+            .await;
         Ok(())
     }
 
     /// Services go first: which endpoints may exist here depends on them.
     async fn services(&mut self, sources: Vec<Source>) -> Result<(), Error> {
         let mut sources = self.within_quota(sources);
-        let slices = sources.extract_if(.., |source| source.kind == Some(Kind::EndpointSlice)).collect::<Vec<_>>();
+        let slices = sources
+            .extract_if(.., |source| source.kind == Some(Kind::EndpointSlice))
+            .collect::<Vec<_>>();
         let (grant, families) = (self.exposure_grant(), self.families_of_services());
         let none = BTreeSet::new();
         let limits = |source| grant.apply(source, &none).of_families(&families);
-        let ExposedPass { replicas: live, sources: services, names_change } =
-            self.exposed(Kind::Service, sources, limits).await?;
+        let ExposedPass {
+            replicas: live,
+            sources: services,
+            names_change,
+        } = self.exposed(Kind::Service, sources, limits).await?;
         if names_change {
             let records = self.provider.records.all();
             let records = records.iter().map(|(_, source)| source.as_ref());
-            self.provider.queues.add(triggers::services_changed(self.group, records));
+            self.provider
+                .queues
+                .add(triggers::services_changed(self.group, records));
         }
         let own = self.own_addresses();
         let (live, allowed) = (names(&live), self.allowed_addresses(&own));
-        let mut slices: Vec<Source> = slices.into_iter().map(|slice| slice.clamp_slice(&live, &allowed)).collect();
+        let mut slices: Vec<Source> = slices
+            .into_iter()
+            .map(|slice| slice.clamp_slice(&live, &allowed))
+            .collect();
         if self.is_tunnel_lost() {
             let publishing = lost_endpoints::publishing(&services);
-            let lost = |slice: Source| slice.with_lost_endpoints(&publishing, |address| own.contains(&address));
+            let lost = |slice: Source| {
+                slice.with_lost_endpoints(&publishing, |address| own.contains(&address))
+            };
             slices = slices.into_iter().map(lost).collect();
         }
         let replicas = self.replicas(&[Kind::EndpointSlice]).await?;
         self.check_soon_for(&replicas);
-        self.act_all(self.plan(Kind::EndpointSlice, &slices, &replicas)).await;
+        self.act_all(self.plan(Kind::EndpointSlice, &slices, &replicas))
+            .await;
         Ok(())
     }
 
-    /// Whether the endpoints behind the tunnel are not ready. The next pass is due when they become so.
+    /// Whether the endpoints behind the tunnel are not ready. The next pass is due when they become
+    /// so.
     fn is_tunnel_lost(&mut self) -> bool {
-        let broken_since = self.provider.networks.of(self.consumer).and_then(|network| network.broken_since);
+        let broken_since = self
+            .provider
+            .networks
+            .of(self.consumer)
+            .and_then(|network| network.broken_since);
         let lost_in = lost_endpoints::lost_in(broken_since, self.provider.context.now());
         if let Some(left) = lost_in.filter(|left| !left.is_zero()) {
             self.check_after(left);
@@ -200,11 +244,15 @@ impl Pass<'_> {
     async fn ingresses(&mut self, sources: Vec<Source>) -> Result<(), Error> {
         let grant = self.exposure_grant();
         let services = names(&self.replicas(&[Kind::Service]).await?);
-        self.exposed(Kind::Ingress, sources, |source| grant.apply(source, &services)).await?;
+        self.exposed(Kind::Ingress, sources, |source| {
+            grant.apply(source, &services)
+        })
+        .await?;
         Ok(())
     }
 
-    /// The pass over one kind that clients outside the cluster may reach: reports of exposure come last, and are about what is there then.
+    /// The pass over one kind that clients outside the cluster may reach: reports of exposure come
+    /// last, and are about what is there then.
     async fn exposed(
         &mut self,
         kind: Kind,
@@ -214,7 +262,9 @@ impl Pass<'_> {
         let mut replicas = self.replicas(&[kind]).await?;
         let sources = limited(sources, &replicas, limits);
         let (mut reports, steps) = split_exposure(self.plan(kind, &sources, &replicas));
-        let names_change = steps.iter().any(|step| matches!(step, Step::Create(..) | Step::Delete(_)));
+        let names_change = steps
+            .iter()
+            .any(|step| matches!(step, Step::Create(..) | Step::Delete(_)));
         if !steps.is_empty() {
             self.act_all(steps).await;
             replicas = self.replicas(&[kind]).await?;
@@ -222,101 +272,174 @@ impl Pass<'_> {
         }
         self.check_soon_for(&replicas);
         self.act_all(reports).await;
-        Ok(ExposedPass { replicas, sources, names_change })
+        Ok(ExposedPass {
+            replicas,
+            sources,
+            names_change,
+        })
     }
 
     async fn policies(&mut self, sources: Vec<Source>) -> Result<(), Error> {
         self.check_after(CHECK_INTERVAL);
-        let isolation = self.provider.isolation_of(self.consumer, &self.group.home, self.policy.as_ref());
+        let isolation =
+            self.provider
+                .isolation_of(self.consumer, &self.group.home, self.policy.as_ref());
         let policies = clamp_policies(sources, &isolation, &self.provider.context.cluster_id);
-        // Remove the default before a new policy of the consumer replaces it: pods must not be more open in between.
+        // Remove the default before a new policy of the consumer replaces it: pods must not be more
+        // open in between.
         self.own_policies(&isolation, &policies).await?;
         let replicas = self.replicas(&[Kind::NetworkPolicy]).await?;
-        self.act_all(self.plan(Kind::NetworkPolicy, &policies, &replicas)).await;
+        self.act_all(self.plan(Kind::NetworkPolicy, &policies, &replicas))
+            .await;
         Ok(())
     }
 
     async fn budgets(&mut self, sources: Vec<Source>) -> Result<(), Error> {
-        let leaving = if sources.is_empty() { Vec::new() } else { self.leaving_pods() };
+        let leaving = if sources.is_empty() {
+            Vec::new()
+        } else {
+            self.leaving_pods()
+        };
         if !leaving.is_empty() {
             self.check_after(POLL_INTERVAL);
         }
-        let notice = self.policy.as_ref().map_or_else(default_notice, |policy| policy.notice);
-        let (budgets, due) = held_budgets::limited(sources, &leaving, notice, self.provider.context.now());
+        let notice = self
+            .policy
+            .as_ref()
+            .map_or_else(default_notice, |policy| policy.notice);
+        let (budgets, due) =
+            held_budgets::limited(sources, &leaving, notice, self.provider.context.now());
         if let Some(due) = due {
             self.check_after(due);
         }
         let replicas = self.replicas(&[Kind::PodDisruptionBudget]).await?;
-        self.act_all(self.plan(Kind::PodDisruptionBudget, &budgets, &replicas)).await;
+        self.act_all(self.plan(Kind::PodDisruptionBudget, &budgets, &replicas))
+            .await;
         Ok(())
     }
 
     /// The consumer's pods in this namespace that are to leave their nodes.
     fn leaving_pods(&self) -> Vec<LeavingPod> {
-        let pods = self.provider.pods.in_namespace(self.namespace).into_iter().map(|(_, pod)| pod);
+        let pods = self
+            .provider
+            .pods
+            .in_namespace(self.namespace)
+            .into_iter()
+            .map(|(_, pod)| pod);
         let leaving = |pod: Arc<RemotePod>| {
             // One that ends already is not evicted.
-            let stays = pod.end.is_none() && pod.deletion_grace.is_none() && pod.consumer == *self.consumer;
+            let stays =
+                pod.end.is_none() && pod.deletion_grace.is_none() && pod.consumer == *self.consumer;
             let taken_back = self.provider.taken_back_of(&pod.shadow_key(), &pod.pool);
             let is_taken_back = matches!(taken_back, Some(TakenBack::Now(_)));
-            let why = if is_taken_back { Some(Leaving::TakenBack) } else { self.drained(&pod) };
-            why.filter(|_| stays).map(|why| LeavingPod { labels: pod.labels.clone(), why })
+            let why = if is_taken_back {
+                Some(Leaving::TakenBack)
+            } else {
+                self.drained(&pod)
+            };
+            why.filter(|_| stays).map(|why| LeavingPod {
+                labels: pod.labels.clone(),
+                why,
+            })
         };
         pods.filter_map(leaving).collect()
     }
 
     fn drained(&self, pod: &RemotePod) -> Option<Leaving> {
         let node = pod.node.as_deref()?.to_owned();
-        let since = self.provider.nodes.get(&Key::new("", node.as_str()))?.cordoned_since?;
+        let since = self
+            .provider
+            .nodes
+            .get(&Key::new("", node.as_str()))?
+            .cordoned_since?;
         Some(Leaving::Drained { node, since })
     }
 
     /// The plan for one kind whose sources are all known.
     fn plan(&self, kind: Kind, sources: &[Source], replicas: &[Replica]) -> Vec<Step> {
-        plan(sources, replicas, &BTreeSet::from([kind]), self.policy.as_ref())
+        plan(
+            sources,
+            replicas,
+            &BTreeSet::from([kind]),
+            self.policy.as_ref(),
+        )
     }
 
     /// Computes what the tenant may expose to clients outside the cluster.
     fn exposure_grant(&self) -> ExposureGrant {
         let records = self.provider.records.all();
-        let of_tenant = records.iter().filter(|(key, _)| key.namespace == self.group.tenant);
-        ExposureGrant::new(self.policy.as_ref(), of_tenant.map(|(_, source)| source.as_ref()))
+        let of_tenant = records
+            .iter()
+            .filter(|(key, _)| key.namespace == self.group.tenant);
+        ExposureGrant::new(
+            self.policy.as_ref(),
+            of_tenant.map(|(_, source)| source.as_ref()),
+        )
     }
 
-    /// Refuses Services and endpoints without room. Others that lost theirs, in other namespaces, are enqueued.
+    /// Refuses Services and endpoints without room. Others that lost theirs, in other namespaces,
+    /// are enqueued.
     fn within_quota(&mut self, sources: Vec<Source>) -> Vec<Source> {
         let records = self.provider.records.all();
-        let of_tenant = records.iter().filter(|(key, _)| key.namespace == self.group.tenant);
-        let quota = ServiceQuota::new(self.policy.as_ref(), of_tenant.map(|(_, source)| source.as_ref()));
+        let of_tenant = records
+            .iter()
+            .filter(|(key, _)| key.namespace == self.group.tenant);
+        let quota = ServiceQuota::new(
+            self.policy.as_ref(),
+            of_tenant.map(|(_, source)| source.as_ref()),
+        );
         if quota.is_exceeded() {
             self.check_after(QUOTA_RETRY);
         }
         for home in quota.changed().filter(|home| **home != self.group.home) {
             // Not at once: two namespaces that enqueue each other would never rest.
-            let group = ReplicaGroup { home: home.clone(), ..self.group.clone() };
+            let group = ReplicaGroup {
+                home: home.clone(),
+                ..self.group.clone()
+            };
             self.provider.queues.replicas.add_after(group, QUOTA_DELAY);
         }
-        sources.into_iter().map(|source| quota.apply(source)).collect()
+        sources
+            .into_iter()
+            .map(|source| quota.apply(source))
+            .collect()
     }
 
     /// The address families of this cluster's Services, as far as they are known.
     fn families_of_services(&self) -> Vec<&'static str> {
         let config = self.provider.context.config();
-        let network = config.status.as_ref().and_then(|status| status.network.as_ref());
-        network.map(|ranges| service::families(&ranges.services)).unwrap_or_default()
+        let network = config
+            .status
+            .as_ref()
+            .and_then(|status| status.network.as_ref());
+        network
+            .map(|ranges| service::families(&ranges.services))
+            .unwrap_or_default()
     }
 
     /// The addresses of the consumer's pods in this namespace.
     fn own_addresses(&self) -> BTreeSet<IpAddr> {
-        let pods = self.provider.pods.in_namespace(self.namespace).into_iter().filter(|(_, pod)| pod.consumer == *self.consumer);
+        let pods = self
+            .provider
+            .pods
+            .in_namespace(self.namespace)
+            .into_iter()
+            .filter(|(_, pod)| pod.consumer == *self.consumer);
         pods.flat_map(|(_, pod)| pod.addresses.clone()).collect()
     }
 
-    /// Returns a test for the addresses that the consumer's endpoints may have: `own`, and those in its own prefixes.
-    fn allowed_addresses<'a>(&self, own: &'a BTreeSet<IpAddr>) -> impl Fn(IpAddr) -> bool + use<'a> {
+    /// Returns a test for the addresses that the consumer's endpoints may have: `own`, and those in
+    /// its own prefixes.
+    fn allowed_addresses<'a>(
+        &self,
+        own: &'a BTreeSet<IpAddr>,
+    ) -> impl Fn(IpAddr) -> bool + use<'a> {
         let network = self.provider.networks.of(self.consumer);
         move |address| {
-            own.contains(&address) || network.as_ref().is_some_and(|network| network.maps.imported.there(Here(address)).is_some())
+            own.contains(&address)
+                || network
+                    .as_ref()
+                    .is_some_and(|network| network.maps.imported.there(Here(address)).is_some())
         }
     }
 
@@ -331,9 +454,13 @@ impl Pass<'_> {
     /// Polls while a replica is being deleted or has no address: no watch tells when that ends.
     fn check_soon_for(&mut self, replicas: &[Replica]) {
         for replica in replicas {
-            let has_no_address = replica.exposure.as_ref().is_some_and(|exposure| exposure.addresses.is_empty());
-            let is_young = Duration::try_from(self.provider.context.now().duration_since(replica.since))
-                .is_ok_and(|age| age < MAX_YOUNG_AGE);
+            let has_no_address = replica
+                .exposure
+                .as_ref()
+                .is_some_and(|exposure| exposure.addresses.is_empty());
+            let is_young =
+                Duration::try_from(self.provider.context.now().duration_since(replica.since))
+                    .is_ok_and(|age| age < MAX_YOUNG_AGE);
             if replica.deleted || (has_no_address && is_young) {
                 self.check_after(POLL_INTERVAL);
             } else if has_no_address {
@@ -360,35 +487,65 @@ impl Pass<'_> {
     async fn act(&self, step: Step) -> Result<bool, Error> {
         let (problem, source) = match step {
             Step::Delete(replica) => return self.delete(&replica).await.map(|()| true),
-            Step::ReportProblem(source, problem) => return self.report_problem(&source, problem.as_ref()).await.map(|()| true),
+            Step::ReportProblem(source, problem) => {
+                return self
+                    .report_problem(&source, problem.as_ref())
+                    .await
+                    .map(|()| true);
+            }
             Step::ReportExposure(source, exposure) => {
-                return self.report_exposure(&source, exposure.as_ref()).await.map(|()| true);
+                return self
+                    .report_exposure(&source, exposure.as_ref())
+                    .await
+                    .map(|()| true);
             }
             Step::ReportDraining(source) => {
-                return self.patch_status(&source, json!({ "draining": source.is_draining })).await.map(|()| true);
+                return self
+                    .patch_status(&source, json!({ "draining": source.is_draining }))
+                    .await
+                    .map(|()| true);
             }
             Step::Release(source, position) => {
                 let (api, key) = (self.records(&source), &source.key);
-                let removed = remove_finalizer_at(&api, &key.name, &source.uid, position, finalizers::REFLECTED_OBJECT).await;
+                let removed = remove_finalizer_at(
+                    &api,
+                    &key.name,
+                    &source.uid,
+                    position,
+                    finalizers::REFLECTED_OBJECT,
+                )
+                .await;
                 return Ok(removed.step("change", "ReflectedObject", key)?);
             }
             Step::Create(kind, source) => (self.create(kind, &source).await?, source),
             Step::Change(source, replica) => (self.change(&source, &replica).await?, source),
         };
         let succeeded = problem.is_none();
-        self.report_problem(&source, problem.or(source.partial.clone()).as_ref()).await?;
+        self.report_problem(&source, problem.or(source.partial.clone()).as_ref())
+            .await?;
         Ok(succeeded)
     }
 
     async fn replicas(&self, kinds: &[Kind]) -> Result<Vec<Replica>, Error> {
         let mut replicas = Vec::new();
         for &kind in kinds {
-            let page_size = if Kind::NAMED.contains(&kind) { LARGE_PAGE_SIZE } else { PAGE_SIZE };
-            let mut page = ListParams::default().labels(&format!("{}=true", labels::REFLECTED)).limit(page_size);
+            let page_size = if Kind::NAMED.contains(&kind) {
+                LARGE_PAGE_SIZE
+            } else {
+                PAGE_SIZE
+            };
+            let mut page = ListParams::default()
+                .labels(&format!("{}=true", labels::REFLECTED))
+                .limit(page_size);
             loop {
                 let found = self.api(kind, self.namespace).list(&page).await;
                 let found = found.step("read", kind.name(), self.key(""))?;
-                replicas.extend(found.items.into_iter().filter_map(|object| Replica::of(kind, object)));
+                replicas.extend(
+                    found
+                        .items
+                        .into_iter()
+                        .filter_map(|object| Replica::of(kind, object)),
+                );
                 match found.metadata.continue_.filter(|token| !token.is_empty()) {
                     Some(token) => page = page.continue_token(&token),
                     None => break,
@@ -401,7 +558,12 @@ impl Pass<'_> {
     /// Creates the replica of this source, unless somebody else's object has its name.
     async fn create(&self, kind: Kind, source: &Source) -> Result<Option<Problem>, Error> {
         let (api, key) = (self.api(kind, self.namespace), self.key(&source.name));
-        if api.get_metadata_opt(&source.name).await.step("read", kind.name(), &key)?.is_some() {
+        if api
+            .get_metadata_opt(&source.name)
+            .await
+            .step("read", kind.name(), &key)?
+            .is_some()
+        {
             return Ok(Some(Problem::name_taken(kind, &source.name)));
         }
         let wanted = match self.wanted(kind, source).await? {
@@ -427,23 +589,43 @@ impl Pass<'_> {
         // The API server replaces a budget only in the version that was read.
         let is_read_before = exposure::class(kind, &whole).is_some() || replica.exposure.is_some();
         if is_read_before || kind == Kind::PodDisruptionBudget {
-            let live = api.get_opt(&source.name).await.step("read", kind.name(), &key)?;
-            let Some(live) = live.filter(|one| one.uid().as_ref() == Some(&replica.uid)) else { return Ok(None) };
+            let live = api
+                .get_opt(&source.name)
+                .await
+                .step("read", kind.name(), &key)?;
+            let Some(live) = live.filter(|one| one.uid().as_ref() == Some(&replica.uid)) else {
+                return Ok(None);
+            };
             let live = serde_json::to_value(live).step("encode", kind.name(), &source.key)?;
-            wanted = serde_json::from_value(replacement(&live, whole)).step("encode", kind.name(), &source.key)?;
+            wanted = serde_json::from_value(replacement(&live, whole)).step(
+                "encode",
+                kind.name(),
+                &source.key,
+            )?;
         } else {
             wanted.metadata.uid = Some(replica.uid.clone());
         }
-        let answer = api.replace(&source.name, &PostParams::default(), &wanted).await;
+        let answer = api
+            .replace(&source.name, &PostParams::default(), &wanted)
+            .await;
         Ok(written(source, answer).step("change", kind.name(), key)?)
     }
 
     /// Deletes a replica and creates it again.
-    async fn recreate(&self, source: &Source, replica: &Replica, wanted: &DynamicObject) -> Result<Option<Problem>, Error> {
+    async fn recreate(
+        &self,
+        source: &Source,
+        replica: &Replica,
+        wanted: &DynamicObject,
+    ) -> Result<Option<Problem>, Error> {
         let kind = replica.kind;
         let (api, key) = (self.api(kind, self.namespace), self.key(&source.name));
-        // The old one is deleted only if the API server would accept the new one. It checks the name after everything else.
-        let dry_run = PostParams { dry_run: true, ..PostParams::default() };
+        // The old one is deleted only if the API server would accept the new one. It checks the
+        // name after everything else.
+        let dry_run = PostParams {
+            dry_run: true,
+            ..PostParams::default()
+        };
         match api.create(&dry_run, wanted).await {
             Err(kube::Error::Api(status)) if status.code == 409 => {}
             answer => {
@@ -461,30 +643,54 @@ impl Pass<'_> {
     }
 
     /// Writes our own policies, which complement those of the consumer.
-    async fn own_policies(&self, isolation: &IsolationPolicy, policies: &[Source]) -> Result<(), Error> {
+    async fn own_policies(
+        &self,
+        isolation: &IsolationPolicy,
+        policies: &[Source],
+    ) -> Result<(), Error> {
         let kind = Kind::NetworkPolicy;
         let api = self.api(kind, self.namespace);
         let object = |name: &str, policy: &NetworkPolicy| {
-            serde_json::from_value::<DynamicObject>(IsolationPolicy::object(self.namespace, name, policy)).step(
-                "encode",
-                kind.name(),
-                self.key(name),
-            )
+            serde_json::from_value::<DynamicObject>(IsolationPolicy::object(
+                self.namespace,
+                name,
+                policy,
+            ))
+            .step("encode", kind.name(), self.key(name))
         };
-        let policies: Vec<NetworkPolicy> = policies.iter().filter(|one| !one.deleted).map(Source::policy).collect();
+        let policies: Vec<NetworkPolicy> = policies
+            .iter()
+            .filter(|one| !one.deleted)
+            .map(Source::policy)
+            .collect();
         let mut wanted = isolation.own_policies(&policies);
         let cluster = &self.provider.context.cluster_id;
         if self.provider.is_lent_on(self.namespace) {
             wanted = with_lent_on(wanted, cluster);
         }
         let prefix = lent_on_prefix(cluster);
-        let ours = ListParams::default().labels(&format!("{}=true,!{}", labels::MANAGED, labels::REFLECTED));
-        let found = api.list(&ours).await.step("read", kind.name(), self.key(""))?;
-        for live in found.items.into_iter().filter(|live| is_own(&live.name_any()) || live.name_any().starts_with(&prefix)) {
+        let ours = ListParams::default().labels(&format!(
+            "{}=true,!{}",
+            labels::MANAGED,
+            labels::REFLECTED
+        ));
+        let found = api
+            .list(&ours)
+            .await
+            .step("read", kind.name(), self.key(""))?;
+        for live in found
+            .items
+            .into_iter()
+            .filter(|live| is_own(&live.name_any()) || live.name_any().starts_with(&prefix))
+        {
             let name = live.name_any();
             let Some(policy) = wanted.remove(&name) else {
                 let this_one = only(live.uid().unwrap_or_default());
-                delete_if_present(&api, &name, &this_one).await.step("delete", kind.name(), self.key(&name))?;
+                delete_if_present(&api, &name, &this_one).await.step(
+                    "delete",
+                    kind.name(),
+                    self.key(&name),
+                )?;
                 continue;
             };
             if NetworkPolicy::of(&live.data["spec"]).to_json() != policy.to_json() {
@@ -498,7 +704,11 @@ impl Pass<'_> {
         }
         for (name, policy) in wanted {
             let object = object(&name, &policy)?;
-            api.create(&PostParams::default(), &object).await.step("create", kind.name(), self.key(&name))?;
+            api.create(&PostParams::default(), &object).await.step(
+                "create",
+                kind.name(),
+                self.key(&name),
+            )?;
         }
         Ok(())
     }
@@ -510,12 +720,19 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// The replica with the source's present content; a problem if the content is invalid. `None` if the source is gone or was replaced.
-    async fn wanted(&self, kind: Kind, source: &Source) -> Result<Option<Result<DynamicObject, Problem>>, Error> {
+    /// The replica with the source's present content; a problem if the content is invalid. `None`
+    /// if the source is gone or was replaced.
+    async fn wanted(
+        &self,
+        kind: Kind,
+        source: &Source,
+    ) -> Result<Option<Result<DynamicObject, Problem>>, Error> {
         let content = match kind {
-            Kind::Service | Kind::EndpointSlice | Kind::Ingress | Kind::NetworkPolicy | Kind::PodDisruptionBudget => {
-                source.content().map(Ok)
-            }
+            Kind::Service
+            | Kind::EndpointSlice
+            | Kind::Ingress
+            | Kind::NetworkPolicy
+            | Kind::PodDisruptionBudget => source.content().map(Ok),
             Kind::ConfigMap | Kind::Secret => match &source.chunk {
                 Some(chunk) => self.joined(kind, source, chunk).await?,
                 None => self.record(kind, &source.key, &source.uid).await?.map(Ok),
@@ -526,16 +743,33 @@ impl Pass<'_> {
             Some(Err(problem)) => return Ok(Some(Err(problem))),
             None => return Ok(None),
         };
-        let wanted: Value = replica(kind, &content, &source.name, self.namespace, &self.group.home);
-        Ok(Some(Ok(serde_json::from_value(wanted).step("encode", kind.name(), &source.key)?)))
+        let wanted: Value = replica(
+            kind,
+            &content,
+            &source.name,
+            self.namespace,
+            &self.group.home,
+        );
+        Ok(Some(Ok(serde_json::from_value(wanted).step(
+            "encode",
+            kind.name(),
+            &source.key,
+        )?)))
     }
 
     /// The content of an object that came in chunks.
-    async fn joined(&self, kind: Kind, source: &Source, whole: &Chunk) -> Result<Option<Result<Value, Problem>>, Error> {
+    async fn joined(
+        &self,
+        kind: Kind,
+        source: &Source,
+        whole: &Chunk,
+    ) -> Result<Option<Result<Value, Problem>>, Error> {
         let mut joiner = Joiner::new(kind, whole);
         let first = [(source.key.clone(), source.uid.clone())];
         for (key, uid) in first.iter().chain(&source.other_chunks) {
-            let Some(chunk) = self.record(kind, key, uid).await? else { return Ok(None) };
+            let Some(chunk) = self.record(kind, key, uid).await? else {
+                return Ok(None);
+            };
             match joiner.add(&chunk) {
                 Ok(()) => {}
                 Err(Unjoined::Other) => return Ok(None),
@@ -552,42 +786,75 @@ impl Pass<'_> {
     /// The present content of the record of a `ConfigMap` or Secret, from the API server.
     async fn record(&self, kind: Kind, key: &Key, uid: &str) -> Result<Option<Value>, Error> {
         if kind == Kind::Secret {
-            let found = self.api(kind, &key.namespace).get_opt(&key.name).await.step("read", kind.name(), key)?;
+            let found = self
+                .api(kind, &key.namespace)
+                .get_opt(&key.name)
+                .await
+                .step("read", kind.name(), key)?;
             let found = found.filter(|record| record.metadata.uid.as_deref() == Some(uid));
-            return Ok(found.map(serde_json::to_value).transpose().step("encode", kind.name(), key)?);
+            return Ok(found.map(serde_json::to_value).transpose().step(
+                "encode",
+                kind.name(),
+                key,
+            )?);
         }
-        let records: Api<ReflectedObject> = Api::namespaced(self.provider.context.client.clone(), &key.namespace);
-        let found = records.get_opt(&key.name).await.step("read", kind.name(), key)?;
+        let records: Api<ReflectedObject> =
+            Api::namespaced(self.provider.context.client.clone(), &key.namespace);
+        let found = records
+            .get_opt(&key.name)
+            .await
+            .step("read", kind.name(), key)?;
         let found = found.filter(|record| record.metadata.uid.as_deref() == Some(uid));
         Ok(found.and_then(|record| record_text::read(&record.spec.object, MAX_OBJECT_LEN).ok()))
     }
 
     /// Reports why the source has no replica, or that it has one.
-    async fn report_problem(&self, source: &Source, problem: Option<&Problem>) -> Result<(), Error> {
+    async fn report_problem(
+        &self,
+        source: &Source,
+        problem: Option<&Problem>,
+    ) -> Result<(), Error> {
         if source.reported.as_ref() == problem {
             return Ok(());
         }
         if source.kind != Some(Kind::Secret) {
-            let (reason, message) = problem.map(|problem| (&problem.reason, &problem.message)).unzip();
-            return self.patch_status(source, json!({ "reason": reason, "message": message })).await;
+            let (reason, message) = problem
+                .map(|problem| (&problem.reason, &problem.message))
+                .unzip();
+            return self
+                .patch_status(source, json!({ "reason": reason, "message": message }))
+                .await;
         }
         // A Secret has no status.
-        let annotations = json!({ annotations::NOT_REFLECTED: problem.map(Problem::to_annotation) });
-        let patch = Patch::Merge(json!({ "metadata": { "uid": source.uid, "annotations": annotations } }));
-        let api: Api<PartialObjectMeta<Secret>> = Api::namespaced(self.provider.context.client.clone(), &source.key.namespace);
-        let answer = api.patch(&source.key.name, &PatchParams::default(), &patch).await;
+        let annotations =
+            json!({ annotations::NOT_REFLECTED: problem.map(Problem::to_annotation) });
+        let patch =
+            Patch::Merge(json!({ "metadata": { "uid": source.uid, "annotations": annotations } }));
+        let api: Api<PartialObjectMeta<Secret>> =
+            Api::namespaced(self.provider.context.client.clone(), &source.key.namespace);
+        let answer = api
+            .patch(&source.key.name, &PatchParams::default(), &patch)
+            .await;
         unless_changed(answer).step("change", "Secret", &source.key)?;
         Ok(())
     }
 
     /// Reports under which addresses the replica of this source is reached.
-    async fn report_exposure(&self, source: &Source, exposure: Option<&Exposure>) -> Result<(), Error> {
-        self.patch_status(source, json!({ "exposure": exposure })).await
+    async fn report_exposure(
+        &self,
+        source: &Source,
+        exposure: Option<&Exposure>,
+    ) -> Result<(), Error> {
+        self.patch_status(source, json!({ "exposure": exposure }))
+            .await
     }
 
     async fn patch_status(&self, source: &Source, status: Value) -> Result<(), Error> {
         let patch = Patch::Merge(json!({ "metadata": { "uid": source.uid }, "status": status }));
-        let answer = self.records(source).patch_status(&source.key.name, &PatchParams::default(), &patch).await;
+        let answer = self
+            .records(source)
+            .patch_status(&source.key.name, &PatchParams::default(), &patch)
+            .await;
         unless_changed(answer).step("change", "ReflectedObject", &source.key)?;
         Ok(())
     }
@@ -602,7 +869,11 @@ impl Pass<'_> {
     }
 
     fn api(&self, kind: Kind, namespace: &str) -> Api<DynamicObject> {
-        Api::namespaced_with(self.provider.context.client.clone(), namespace, &kind.resource())
+        Api::namespaced_with(
+            self.provider.context.client.clone(),
+            namespace,
+            &kind.resource(),
+        )
     }
 }
 

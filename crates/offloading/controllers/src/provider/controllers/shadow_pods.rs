@@ -1,4 +1,5 @@
-//! Runs the pods of shadow pods. This is the hot path: it creates pods and sends merge patches, and writes nothing that does not change.
+//! Runs the pods of shadow pods. This is the hot path: it creates pods and sends merge patches, and
+//! writes nothing that does not change.
 
 mod resize;
 
@@ -15,11 +16,15 @@ use liqo_api::requests::Effective;
 use liqo_api::{ClusterId, OffloadedReason, ShadowPod, ShadowPodPhase, annotations, finalizers};
 use liqo_controller_runtime::events::object_ref;
 use liqo_controller_runtime::eviction::{self, Outcome};
-use liqo_controller_runtime::writes::{Step as _, delete_if_present, only, remove_finalizer_at, unless_changed, unless_gone};
+use liqo_controller_runtime::writes::{
+    Step as _, delete_if_present, only, remove_finalizer_at, unless_changed, unless_gone,
+};
 use liqo_controller_runtime::{Key, Next};
 use liqo_offloading_rules::json::{OFFER_RECLAIMED, items};
 use liqo_offloading_rules::namespace::mapped::{self, Destination};
-use liqo_offloading_rules::pod::admission::{Account, Offer, Refusal, negative_quantity, too_many_resources};
+use liqo_offloading_rules::pod::admission::{
+    Account, Offer, Refusal, negative_quantity, too_many_resources,
+};
 use liqo_offloading_rules::pod::carry::home_names::{self, ask_resolver};
 use liqo_offloading_rules::pod::carry::images;
 use liqo_offloading_rules::pod::carry::placement::pool_nodes;
@@ -31,7 +36,8 @@ use liqo_offloading_rules::pod::metering::Metering;
 use liqo_offloading_rules::pod::pace::Pace;
 use liqo_offloading_rules::pod::recreated::earlier_runs;
 use liqo_offloading_rules::pod::remote::{
-    Live, NAME_TAKEN, NAMESPACE_NOT_READY, REFUSED_RETRY, Snapshot, Step, decide, decide_orphan, pod_key,
+    Live, NAME_TAKEN, NAMESPACE_NOT_READY, REFUSED_RETRY, Snapshot, Step, decide, decide_orphan,
+    pod_key,
 };
 use liqo_offloading_rules::pod::remote_pod::{RemotePod, WatchedPod};
 use liqo_offloading_rules::pod::reported_status::{PodStatusText, ReportedStatus};
@@ -83,7 +89,8 @@ enum StoredStatus {
     Unknown,
 }
 
-/// Facts about a shadow pod that are remembered between two passes, because caches lag. Lost at a restart, which costs some reads.
+/// Facts about a shadow pod that are remembered between two passes, because caches lag. Lost at a
+/// restart, which costs some reads.
 #[derive(Default)]
 struct Memory {
     /// UID of the shadow pod.
@@ -91,7 +98,8 @@ struct Memory {
     status: StoredStatus,
     /// UID of the pod that was created and is not in the status yet.
     created: Option<String>,
-    /// The last deletion of a pod that the API server accepted, by UID and grace in seconds: it is not repeated until the watch shows it.
+    /// The last deletion of a pod that the API server accepted, by UID and grace in seconds: it is
+    /// not repeated until the watch shows it.
     deletion: Option<(String, Option<i64>)>,
     /// UID of the pod that was evicted.
     evicted: Option<String>,
@@ -115,7 +123,8 @@ struct Memory {
     turn: Option<Instant>,
 }
 
-/// A pod that the API server refused, with everything that went into it: the same pod is not tried again after every change elsewhere.
+/// A pod that the API server refused, with everything that went into it: the same pod is not tried
+/// again after every change elsewhere.
 struct RefusedPod {
     refusal: Refusal,
     generation: i64,
@@ -172,21 +181,39 @@ struct Changes {
 }
 
 fn invalid(message: String) -> Refusal {
-    Refusal { reason: OffloadedReason::Invalid.as_str(), message }
+    Refusal {
+        reason: OffloadedReason::Invalid.as_str(),
+        message,
+    }
 }
 
 impl RefusedPod {
     fn is_still_refused(&self, input: &PodInput) -> bool {
-        (self.generation, &self.pod_security, &self.policy, &self.overhead)
-            == (input.generation, &input.pod_security, &input.policy, &input.overhead)
-            && self.at.elapsed() < REFUSED_RETRY
+        (
+            self.generation,
+            &self.pod_security,
+            &self.policy,
+            &self.overhead,
+        ) == (
+            input.generation,
+            &input.pod_security,
+            &input.policy,
+            &input.overhead,
+        ) && self.at.elapsed() < REFUSED_RETRY
     }
 }
 
 /// Runs until the context's `stop`.
 pub async fn run(provider: Arc<Provider>) {
-    let (queue, stop) = (provider.queues.shadow_pods.clone(), provider.context.stop.clone());
-    let controller = Arc::new(Controller { provider, memory: Mutex::default(), pace: Mutex::new(Pace::of_pods()) });
+    let (queue, stop) = (
+        provider.queues.shadow_pods.clone(),
+        provider.context.stop.clone(),
+    );
+    let controller = Arc::new(Controller {
+        provider,
+        memory: Mutex::default(),
+        pace: Mutex::new(Pace::of_pods()),
+    });
     let reconcile = move |key: Key| {
         let controller = controller.clone();
         async move { controller.reconcile(key).await }
@@ -199,7 +226,10 @@ impl Controller {
     async fn reconcile(&self, key: Key) -> Result<Next, Error> {
         let provider = &self.provider;
         let pods = provider.index.lock().of(&key);
-        let seen: Vec<_> = pods.into_iter().filter(|pod| provider.is_mapped_for(&pod.key.namespace, &key.namespace)).collect();
+        let seen: Vec<_> = pods
+            .into_iter()
+            .filter(|pod| provider.is_mapped_for(&pod.key.namespace, &key.namespace))
+            .collect();
         let Some(shadow) = provider.shadows.get(&key) else {
             self.memory.lock().remove(&key);
             forget(provider, &key);
@@ -213,17 +243,32 @@ impl Controller {
         provider.store_left(&key, &seen);
         let mut memory = self.memory.lock().remove(&key).unwrap_or_default();
         if memory.uid != shadow.uid {
-            memory = Memory { uid: shadow.uid.clone(), ..Memory::default() };
+            memory = Memory {
+                uid: shadow.uid.clone(),
+                ..Memory::default()
+            };
         }
         if matches!(&memory.status, StoredStatus::Known(status) if *status == shadow.reported) {
             memory.status = StoredStatus::Watched;
         }
-        let mut pass = Pass { provider, key: &key, memory, pace: &self.pace };
-        let outcome = if pass.memory.released { Ok(Next::OnChange) } else { pass.run(shadow, seen).await };
+        let mut pass = Pass {
+            provider,
+            key: &key,
+            memory,
+            pace: &self.pace,
+        };
+        let outcome = if pass.memory.released {
+            Ok(Next::OnChange)
+        } else {
+            pass.run(shadow, seen).await
+        };
         let memory = pass.memory;
         if outcome.is_err() {
-            // It is not known when the next try succeeds, so it must not hold up the pods behind it.
-            provider.queues.add(triggers::shadow_pods(provider.ledger.lock().stop_waiting(&key)));
+            // It is not known when the next try succeeds, so it must not hold up the pods behind
+            // it.
+            provider.queues.add(triggers::shadow_pods(
+                provider.ledger.lock().stop_waiting(&key),
+            ));
         }
         self.memory.lock().insert(key, memory);
         outcome
@@ -238,8 +283,14 @@ impl Controller {
             }
             return Ok(Next::OnChange);
         }
-        let api: Api<ShadowPod> = Api::namespaced(self.provider.context.client.clone(), &key.namespace);
-        if api.get_metadata_opt(&key.name).await.step("read", "ShadowPod", key)?.is_some() {
+        let api: Api<ShadowPod> =
+            Api::namespaced(self.provider.context.client.clone(), &key.namespace);
+        if api
+            .get_metadata_opt(&key.name)
+            .await
+            .step("read", "ShadowPod", key)?
+            .is_some()
+        {
             // The watch will show it.
             return Ok(Next::OnChange);
         }
@@ -251,7 +302,12 @@ impl Controller {
         if !is_stored {
             return Ok(Next::OnChange);
         }
-        let mut pass = Pass { provider: &self.provider, key, memory: Memory::default(), pace: &self.pace };
+        let mut pass = Pass {
+            provider: &self.provider,
+            key,
+            memory: Memory::default(),
+            pace: &self.pace,
+        };
         for pod in pods {
             match decide_orphan(&pod) {
                 Step::Delete(pod, grace) => pass.delete(&pod, grace).await?,
@@ -266,7 +322,9 @@ impl Controller {
 /// Removes a shadow pod that is gone from index and ledger.
 fn forget(provider: &Provider, key: &Key) {
     provider.index.lock().forget(key);
-    provider.queues.add(triggers::shadow_pods(provider.ledger.lock().forget(key)));
+    provider
+        .queues
+        .add(triggers::shadow_pods(provider.ledger.lock().forget(key)));
 }
 
 /// The result of a step.
@@ -289,10 +347,14 @@ impl Pass<'_> {
     async fn run(&mut self, shadow: Arc<Shadow>, seen: Vec<Arc<RemotePod>>) -> Result<Next, Error> {
         if matches!(self.memory.status, StoredStatus::Unknown) {
             // The watch will show that it is gone.
-            let Some(now) = self.shadow_now().await? else { return Ok(Next::OnChange) };
+            let Some(now) = self.shadow_now().await? else {
+                return Ok(Next::OnChange);
+            };
             self.memory.status = StoredStatus::Known(ReportedStatus::of(now.status.as_ref()));
         }
-        let destination = self.provider.destination_of_pods(&self.key.namespace, &shadow.namespace, &shadow.pool);
+        let destination =
+            self.provider
+                .destination_of_pods(&self.key.namespace, &shadow.namespace, &shadow.pool);
         let mut snapshot = self.snapshot(shadow.clone(), seen, destination);
         for _ in 0..MAX_STEPS {
             match self.act(decide(&snapshot), &mut snapshot).await? {
@@ -305,7 +367,11 @@ impl Pass<'_> {
             }
             let live = std::mem::replace(&mut snapshot.live, Live::NotAsked);
             let refusal = snapshot.refusal.take();
-            snapshot = Snapshot { live, refusal, ..self.snapshot(shadow.clone(), snapshot.seen, snapshot.destination) };
+            snapshot = Snapshot {
+                live,
+                refusal,
+                ..self.snapshot(shadow.clone(), snapshot.seen, snapshot.destination)
+            };
         }
         tracing::warn!(shadow_pod = %self.key, "the steps do not come to an end");
         Ok(Next::After(TOO_MANY_STEPS_RETRY))
@@ -324,7 +390,9 @@ impl Pass<'_> {
                 Progress::Finished(Next::After(delay))
             }
             Step::WaitToReport(delay) => {
-                self.memory.unreported_since.get_or_insert_with(Instant::now);
+                self.memory
+                    .unreported_since
+                    .get_or_insert_with(Instant::now);
                 Progress::Finished(Next::After(delay))
             }
             Step::ReadLive => {
@@ -335,7 +403,10 @@ impl Pass<'_> {
                 if let Some(delay) = self.delay() {
                     return Ok(Progress::Finished(Next::After(delay)));
                 }
-                let former = snapshot.expected_uid.as_ref().and(snapshot.reported.pod.as_ref());
+                let former = snapshot
+                    .expected_uid
+                    .as_ref()
+                    .and(snapshot.reported.pod.as_ref());
                 match self.create(&shadow, &snapshot.destination, former).await? {
                     Ok(live) => snapshot.live = live,
                     Err(refusal) => snapshot.refusal = Some(refusal),
@@ -355,23 +426,43 @@ impl Pass<'_> {
             }
             Step::Delete(pod, grace) => {
                 self.delete(&pod, grace).await?;
-                Progress::Finished(snapshot.retry_after_end_of(&pod).map_or(Next::OnChange, Next::After))
+                Progress::Finished(
+                    snapshot
+                        .retry_after_end_of(&pod)
+                        .map_or(Next::OnChange, Next::After),
+                )
             }
             Step::DeleteUnscheduled(pod) => {
                 self.delete_unscheduled(&pod).await?;
-                Progress::Finished(snapshot.retry_after_end_of(&pod).map_or(Next::OnChange, Next::After))
+                Progress::Finished(
+                    snapshot
+                        .retry_after_end_of(&pod)
+                        .map_or(Next::OnChange, Next::After),
+                )
             }
             Step::Evict(pod, grace) => Progress::Finished(self.evict(&pod, grace).await?),
             Step::StripFinalizer(pod) => {
                 self.strip_finalizer(&pod).await?;
-                Progress::Finished(snapshot.retry_after_end_of(&pod).map_or(Next::OnChange, Next::After))
+                Progress::Finished(
+                    snapshot
+                        .retry_after_end_of(&pod)
+                        .map_or(Next::OnChange, Next::After),
+                )
             }
             Step::StoreUsage(charges) => {
-                let entries = charges.entries(&self.key.name, &shadow.pool, snapshot.now.as_second());
+                let entries =
+                    charges.entries(&self.key.name, &shadow.pool, snapshot.now.as_second());
                 let life = life(&self.key.name, &shadow.uid);
-                self.memory.has_stored_usage = self.provider.recorder.store(&self.key.namespace, &life, entries);
+                self.memory.has_stored_usage =
+                    self.provider
+                        .recorder
+                        .store(&self.key.namespace, &life, entries);
                 // Otherwise the recorder adds the shadow pod to the queue again.
-                if self.memory.has_stored_usage { Progress::DecideAgain } else { Progress::Finished(Next::OnChange) }
+                if self.memory.has_stored_usage {
+                    Progress::DecideAgain
+                } else {
+                    Progress::Finished(Next::OnChange)
+                }
             }
             Step::Release => {
                 if self.release(&shadow).await? {
@@ -386,40 +477,60 @@ impl Pass<'_> {
     /// Returns the delay before the pod may be created, because its consumer creates many.
     fn delay(&mut self) -> Option<Duration> {
         let now = Instant::now();
-        let turn = *self
-            .memory
-            .turn
-            .get_or_insert_with(|| Instant::from_std(self.pace.lock().take(&self.key.namespace, now.into_std())));
+        let turn = *self.memory.turn.get_or_insert_with(|| {
+            Instant::from_std(self.pace.lock().take(&self.key.namespace, now.into_std()))
+        });
         let delay = turn.saturating_duration_since(now);
         (!delay.is_zero()).then_some(delay)
     }
 
-    /// The generation that the pod was created from or updated to. `None` if the policy has changed that refused an update.
+    /// The generation that the pod was created from or updated to. `None` if the policy has changed
+    /// that refused an update.
     fn applied_generation(&self, shadow: &Shadow) -> Option<i64> {
-        let judged = self.memory.refused_change.as_ref().map(|refused| &refused.policy);
+        let judged = self
+            .memory
+            .refused_change
+            .as_ref()
+            .map(|refused| &refused.policy);
         if judged.is_some_and(|judged| *judged != self.policy()) {
             return None;
         }
         // A shadow pod of the first generation was never changed.
-        self.memory.applied.or((shadow.generation <= 1).then_some(shadow.generation))
+        self.memory
+            .applied
+            .or((shadow.generation <= 1).then_some(shadow.generation))
     }
 
     /// The policy that selects the consumer.
     fn policy(&self) -> Option<ConsumerPolicy> {
-        self.provider.policy_of(&self.provider.tenant(&self.key.namespace)?.consumer)
+        self.provider
+            .policy_of(&self.provider.tenant(&self.key.namespace)?.consumer)
     }
 
-    fn snapshot(&self, shadow: Arc<Shadow>, seen: Vec<Arc<RemotePod>>, destination: Destination) -> Snapshot {
+    fn snapshot(
+        &self,
+        shadow: Arc<Shadow>,
+        seen: Vec<Arc<RemotePod>>,
+        destination: Destination,
+    ) -> Snapshot {
         let reported = match &self.memory.status {
             StoredStatus::Known(status) => status.clone(),
             StoredStatus::Watched | StoredStatus::Unknown => shadow.reported.clone(),
         };
         let expected_uid = reported.remote_uid.clone().or(self.memory.created.clone());
-        let name_taken = self.provider.pods.get(&pod_key(&shadow, &destination)).is_some_and(|pod| pod.shadow_key() != *self.key);
+        let name_taken = self
+            .provider
+            .pods
+            .get(&pod_key(&shadow, &destination))
+            .is_some_and(|pod| pod.shadow_key() != *self.key);
         let index = &self.provider.index;
         Snapshot {
-            observed_deletion: expected_uid.as_ref().is_some_and(|uid| index.lock().observed_deletion(self.key, uid)),
-            ended_and_gone: expected_uid.as_ref().and_then(|uid| index.lock().ended(self.key, uid)),
+            observed_deletion: expected_uid
+                .as_ref()
+                .is_some_and(|uid| index.lock().observed_deletion(self.key, uid)),
+            ended_and_gone: expected_uid
+                .as_ref()
+                .and_then(|uid| index.lock().ended(self.key, uid)),
             expected_uid,
             seen,
             name_taken,
@@ -427,13 +538,27 @@ impl Pass<'_> {
             refusal: None,
             destination,
             applied_generation: self.applied_generation(&shadow),
-            unreported_for: self.memory.unreported_since.map(|since| since.elapsed()).unwrap_or_default(),
+            unreported_for: self
+                .memory
+                .unreported_since
+                .map(|since| since.elapsed())
+                .unwrap_or_default(),
             taken_back: self.provider.taken_back_of(self.key, &shadow.pool),
-            pool_nodes: self.offer(&shadow.pool).map(|offer| pool_nodes(&offer.nodes)),
+            pool_nodes: self
+                .offer(&shadow.pool)
+                .map(|offer| pool_nodes(&offer.nodes)),
             evicted_uid: self.memory.evicted.clone(),
             refused_containers: self.memory.refused_containers.clone(),
-            refused_change: self.memory.refused_change.as_ref().map(|refused| refused.message.clone()),
-            pending_resize: self.memory.unresized.as_ref().map(|unresized| unresized.pending.clone()),
+            refused_change: self
+                .memory
+                .refused_change
+                .as_ref()
+                .map(|refused| refused.message.clone()),
+            pending_resize: self
+                .memory
+                .unresized
+                .as_ref()
+                .map(|unresized| unresized.pending.clone()),
             resize_retry: self.resize_retry(&shadow.pool),
             metering: self.metering(&reported),
             now: self.provider.context.now(),
@@ -443,23 +568,39 @@ impl Pass<'_> {
     }
 
     fn metering(&self, reported: &ReportedStatus) -> Option<Metering> {
-        let metering = self.provider.metering(self.key, &self.memory.uid, reported.remote_uid.as_deref())?;
-        Some(Metering { is_stored: metering.is_stored || self.memory.has_stored_usage, ..metering })
+        let metering =
+            self.provider
+                .metering(self.key, &self.memory.uid, reported.remote_uid.as_deref())?;
+        Some(Metering {
+            is_stored: metering.is_stored || self.memory.has_stored_usage,
+            ..metering
+        })
     }
 
     /// Keeps room and a place in the queues only for a pod that needs them.
     fn settle(&self, snapshot: &Snapshot) {
         let exists = !snapshot.seen.is_empty() || matches!(snapshot.live, Live::Ours(_));
         let mut ledger = self.provider.ledger.lock();
-        let mut freed = if exists { Vec::new() } else { ledger.release(self.key) };
-        if !snapshot.refusal.as_ref().is_some_and(Refusal::is_about_offer) {
+        let mut freed = if exists {
+            Vec::new()
+        } else {
+            ledger.release(self.key)
+        };
+        if !snapshot
+            .refusal
+            .as_ref()
+            .is_some_and(Refusal::is_about_offer)
+        {
             freed.extend(ledger.stop_waiting(self.key));
         }
         drop(ledger);
         self.provider.queues.add(triggers::shadow_pods(freed));
         if snapshot.reported.reason.as_deref() == Some(NAME_TAKEN) {
             let pod = pod_key(&snapshot.shadow, &snapshot.destination);
-            self.provider.index.lock().wait_for_name(pod, self.key.clone());
+            self.provider
+                .index
+                .lock()
+                .wait_for_name(pod, self.key.clone());
         }
     }
 
@@ -481,7 +622,8 @@ impl Pass<'_> {
         }
     }
 
-    /// Creates the pod if it may run and the offer has room. `former` is the last status of the pod that it replaces.
+    /// Creates the pod if it may run and the offer has room. `former` is the last status of the pod
+    /// that it replaces.
     async fn create(
         &mut self,
         shadow: &Shadow,
@@ -494,21 +636,43 @@ impl Pass<'_> {
             Some(Err(refusal)) => return Ok(Err(refusal)),
             None => return Ok(Ok(Live::NotAsked)),
         };
-        if let Some(refused) = self.memory.refused.as_ref().filter(|refused| refused.is_still_refused(&input)) {
+        if let Some(refused) = self
+            .memory
+            .refused
+            .as_ref()
+            .filter(|refused| refused.is_still_refused(&input))
+        {
             return Ok(Err(refused.refusal.clone()));
         }
         // The new pod gets the size that is wanted now.
         self.memory.unresized = None;
-        let AdmittedPod { body, is_complete, asks_cluster } = match self.admit(shadow, &key, &input, former) {
+        let AdmittedPod {
+            body,
+            is_complete,
+            asks_cluster,
+        } = match self.admit(shadow, &key, &input, former) {
             Ok(pod) => pod,
             Err(refusal) => return Ok(Err(refusal)),
         };
-        let request = Request::new(Pod::url_path(&(), Some(&key.namespace))).create(&PostParams::default(), body);
-        let request = request.map_err(kube::Error::BuildRequest).step("create", "Pod", &key)?;
-        match self.provider.context.client.request::<WatchedPod>(request).await {
+        let request = Request::new(Pod::url_path(&(), Some(&key.namespace)))
+            .create(&PostParams::default(), body);
+        let request = request
+            .map_err(kube::Error::BuildRequest)
+            .step("create", "Pod", &key)?;
+        match self
+            .provider
+            .context
+            .client
+            .request::<WatchedPod>(request)
+            .await
+        {
             Ok(created) => {
                 tracing::debug!(pod = %key, shadow_pod = %self.key, "created a remote pod");
-                self.memory.applied = Some(if is_complete { input.generation } else { NO_GENERATION });
+                self.memory.applied = Some(if is_complete {
+                    input.generation
+                } else {
+                    NO_GENERATION
+                });
                 self.memory.refused_change = None;
                 let live = self.owner_of(created);
                 if let Live::Ours(pod) = &live {
@@ -523,49 +687,92 @@ impl Pass<'_> {
                 }
                 Ok(Ok(live))
             }
-            Err(kube::Error::Api(status)) if status.is_already_exists() => match self.read_live(shadow, destination).await? {
-                Live::Absent | Live::NotAsked => Err(Error::NameFreed(key)),
-                live => Ok(Ok(live)),
-            },
+            Err(kube::Error::Api(status)) if status.is_already_exists() => {
+                match self.read_live(shadow, destination).await? {
+                    Live::Absent | Live::NotAsked => Err(Error::NameFreed(key)),
+                    live => Ok(Ok(live)),
+                }
+            }
             Err(kube::Error::Api(status)) if Refusal::is_meant_by(&status) => {
                 let refusal = Refusal::of(&status);
-                let PodInput { generation, pod_security, policy, overhead, .. } = input;
+                let PodInput {
+                    generation,
+                    pod_security,
+                    policy,
+                    overhead,
+                    ..
+                } = input;
                 let at = Instant::now();
-                self.memory.refused =
-                    Some(RefusedPod { refusal: refusal.clone(), generation, pod_security, policy, overhead, at });
+                self.memory.refused = Some(RefusedPod {
+                    refusal: refusal.clone(),
+                    generation,
+                    pod_security,
+                    policy,
+                    overhead,
+                    at,
+                });
                 Ok(Err(refusal))
             }
             Err(error) => Ok(Err(error).step("create", "Pod", key)?),
         }
     }
 
-    /// Tells with an event that a new pod does not resolve names as at home. The consumer shows it on the local pod.
+    /// Tells with an event that a new pod does not resolve names as at home. The consumer shows it
+    /// on the local pod.
     async fn warn_about_names(&self, pod: &RemotePod) {
         let resolver = self.provider.resolver_for(&self.key.namespace);
         if let Some((reason, message)) = home_names::warning(resolver.as_ref()) {
             let reference = object_ref("v1", "Pod", &pod.key, Some(pod.uid.clone()));
-            self.provider.context.events.warning(&reference, reason, message).await;
+            self.provider
+                .context
+                .events
+                .warning(&reference, reason, message)
+                .await;
         }
     }
 
-    /// Collects what the pod is created from. `None` if the shadow pod or the tenant is gone; a refusal if no policy selects the consumer.
-    async fn input(&self, shadow: &Shadow, key: &Key) -> Result<Option<Result<PodInput, Refusal>>, Error> {
+    /// Collects what the pod is created from. `None` if the shadow pod or the tenant is gone; a
+    /// refusal if no policy selects the consumer.
+    async fn input(
+        &self,
+        shadow: &Shadow,
+        key: &Key,
+    ) -> Result<Option<Result<PodInput, Refusal>>, Error> {
         let (pod, generation) = match &shadow.pod {
             Some(pod) => (pod.clone(), shadow.generation),
             // The cache does not keep pods that ran before, or are large.
             None => match self.shadow_now().await? {
-                Some(now) => (now.spec.pod.into(), now.metadata.generation.unwrap_or_default()),
+                Some(now) => (
+                    now.spec.pod.into(),
+                    now.metadata.generation.unwrap_or_default(),
+                ),
                 None => return Ok(None),
             },
         };
-        let Some(tenant) = self.provider.tenant(&self.key.namespace) else { return Ok(None) };
-        let Some(policy) = self.provider.policy_of(&tenant.consumer) else { return Ok(Some(Err(usage::not_shared()))) };
-        let pod_security = self.provider.namespace(&key.namespace).map(|found| found.pod_security.clone()).unwrap_or_default();
+        let Some(tenant) = self.provider.tenant(&self.key.namespace) else {
+            return Ok(None);
+        };
+        let Some(policy) = self.provider.policy_of(&tenant.consumer) else {
+            return Ok(Some(Err(usage::not_shared())));
+        };
+        let pod_security = self
+            .provider
+            .namespace(&key.namespace)
+            .map(|found| found.pod_security.clone())
+            .unwrap_or_default();
         let overhead = self.provider.overhead(&policy);
-        Ok(Some(Ok(PodInput { pod, generation, consumer: tenant.consumer.clone(), policy, overhead, pod_security })))
+        Ok(Some(Ok(PodInput {
+            pod,
+            generation,
+            consumer: tenant.consumer.clone(),
+            policy,
+            overhead,
+            pod_security,
+        })))
     }
 
-    /// The pod to create, if the rules allow it. Its room is reserved then. `former` is the last status of the pod that it replaces.
+    /// The pod to create, if the rules allow it. Its room is reserved then. `former` is the last
+    /// status of the pod that it replaces.
     fn admit(
         &self,
         shadow: &Shadow,
@@ -573,10 +780,11 @@ impl Pass<'_> {
         input: &PodInput,
         former: Option<&PodStatusText>,
     ) -> Result<AdmittedPod, Refusal> {
-        // Parsed pods take a hundred times their length: there is one at a time, and none during a request.
+        // Parsed pods take a hundred times their length: there is one at a time, and none during a
+        // request.
         let _one_at_a_time = self.provider.parsing.lock();
-        let carried =
-            record_text::read(&input.pod, MAX_POD_LEN).map_err(|error| invalid(format!("its record is refused: {error}")))?;
+        let carried = record_text::read(&input.pod, MAX_POD_LEN)
+            .map_err(|error| invalid(format!("its record is refused: {error}")))?;
         let identity = RemoteIdentity {
             namespace: &key.namespace,
             name: &key.name,
@@ -589,22 +797,39 @@ impl Pass<'_> {
         // The offer may have changed since the destination was looked up.
         let is_lent_on = offer.as_ref().is_some_and(|offer| offer.borrowed);
         if is_lent_on && !self.provider.sends_on(&key.namespace) {
-            return Err(Refusal { reason: NAMESPACE_NOT_READY, message: mapped::not_lent_on(&key.namespace) });
+            return Err(Refusal {
+                reason: NAMESPACE_NOT_READY,
+                message: mapped::not_lent_on(&key.namespace),
+            });
         }
         let mut pod = remote_pod(&carried, &identity, &input.policy.rules(offer.as_deref()))
-            .map_err(|refusal| Refusal { reason: refusal.reason, message: refusal.message })?;
+            .map_err(|refusal| Refusal {
+                reason: refusal.reason,
+                message: refusal.message,
+            })?;
         // The names of a pod that is lent on are a matter of the cluster that runs it.
-        if let Some(resolver) = self.provider.resolver_for(&self.key.namespace).filter(|_| !is_lent_on) {
+        if let Some(resolver) = self
+            .provider
+            .resolver_for(&self.key.namespace)
+            .filter(|_| !is_lent_on)
+        {
             ask_resolver(&mut pod["spec"], &shadow.namespace, &resolver);
         }
-        let spec = PodSpec::deserialize(&pod["spec"])
-            .map_err(|error| invalid(format!("the pod cannot be read: {:.200}", error.to_string())))?;
+        let spec = PodSpec::deserialize(&pod["spec"]).map_err(|error| {
+            invalid(format!(
+                "the pod cannot be read: {:.200}",
+                error.to_string()
+            ))
+        })?;
         // The API server adds the overhead of the RuntimeClass.
         let charge = Effective::of_pod(&spec).with_overhead(&input.overhead);
         // The host name of a pod that is lent on is a matter of the cluster that runs it.
         let domain = self.provider.domain().filter(|_| !is_lent_on);
-        let host_name = domain.and_then(|domain| host_name::too_long(&carried, (&key.name, &key.namespace), domain));
-        let refusal = host_name.or_else(|| negative_quantity(&spec)).or_else(|| too_many_resources(&charge));
+        let host_name = domain
+            .and_then(|domain| host_name::too_long(&carried, (&key.name, &key.namespace), domain));
+        let refusal = host_name
+            .or_else(|| negative_quantity(&spec))
+            .or_else(|| too_many_resources(&charge));
         if let Some(refusal) = refusal.or_else(|| input.policy.missing_limit(&spec)) {
             return Err(refusal);
         }
@@ -612,35 +837,76 @@ impl Pass<'_> {
             pod["metadata"]["annotations"][annotations::EARLIER_RUNS] = runs.into();
         }
         let request = AdmissionRequest {
-            account: Account { tenant: self.key.namespace.clone(), pool: shadow.pool.clone() },
+            account: Account {
+                tenant: self.key.namespace.clone(),
+                pool: shadow.pool.clone(),
+            },
             shadow: self.key.clone(),
             turn: shadow.turn(&self.key.name),
             charge,
             had_a_pod: shadow.reported.remote_uid.is_some(),
         };
         let ours = |namespace: &str| self.provider.is_mapped_for(namespace, &self.key.namespace);
-        self.provider.ledger.lock().admit(request, offer.as_deref(), input.policy.usage.charge, ours)?;
+        self.provider.ledger.lock().admit(
+            request,
+            offer.as_deref(),
+            input.policy.usage.charge,
+            ours,
+        )?;
         // Ephemeral containers are added to a pod that exists, so it needs an update.
         let is_complete = items(&carried, "/spec/ephemeralContainers").is_empty();
         let asks_cluster = !is_lent_on && home_names::asks_cluster(&carried["spec"]);
-        Ok(AdmittedPod { body: pod.to_string().into_bytes(), is_complete, asks_cluster })
+        Ok(AdmittedPod {
+            body: pod.to_string().into_bytes(),
+            is_complete,
+            asks_cluster,
+        })
     }
 
     /// Writes the status. Returns whether the shadow pod still exists.
-    async fn report(&mut self, before: &ReportedStatus, status: ReportedStatus) -> Result<bool, Error> {
-        let Some(mut patch) = before.patch_to(&status) else { return Ok(true) };
+    async fn report(
+        &mut self,
+        before: &ReportedStatus,
+        status: ReportedStatus,
+    ) -> Result<bool, Error> {
+        let Some(mut patch) = before.patch_to(&status) else {
+            return Ok(true);
+        };
         patch["metadata"] = json!({ "uid": self.memory.uid });
         self.memory.status = StoredStatus::Unknown;
-        let answer = self.shadows().patch_status(&self.key.name, &PatchParams::default(), &Patch::Merge(&patch)).await;
-        // A conflict is an error, so that the queue tries again: what was not written must not be remembered as told.
-        let exists = unless_gone(answer).step("change", "ShadowPod", self.key)?.is_some();
+        let answer = self
+            .shadows()
+            .patch_status(
+                &self.key.name,
+                &PatchParams::default(),
+                &Patch::Merge(&patch),
+            )
+            .await;
+        // A conflict is an error, so that the queue tries again: what was not written must not be
+        // remembered as told.
+        let exists = unless_gone(answer)
+            .step("change", "ShadowPod", self.key)?
+            .is_some();
         tracing::debug!(shadow_pod = %self.key, phase = ?status.phase, reason = status.reason, "reported a status");
         let reclaimed = status.reason.as_deref() == Some(OFFER_RECLAIMED);
-        if (status.phase == ShadowPodPhase::Refused || reclaimed) && before.reason != status.reason {
+        if (status.phase == ShadowPodPhase::Refused || reclaimed) && before.reason != status.reason
+        {
             let uid = Some(self.memory.uid.clone());
-            let reference = object_ref(&ShadowPod::api_version(&()), &ShadowPod::kind(&()), self.key, uid);
-            let (reason, message) = (status.reason.clone().unwrap_or_default(), status.message.clone().unwrap_or_default());
-            self.provider.context.events.warning(&reference, &reason, message).await;
+            let reference = object_ref(
+                &ShadowPod::api_version(&()),
+                &ShadowPod::kind(&()),
+                self.key,
+                uid,
+            );
+            let (reason, message) = (
+                status.reason.clone().unwrap_or_default(),
+                status.message.clone().unwrap_or_default(),
+            );
+            self.provider
+                .context
+                .events
+                .warning(&reference, &reason, message)
+                .await;
         }
         if status.remote_uid.is_none() {
             self.memory.created = None;
@@ -650,25 +916,54 @@ impl Pass<'_> {
         Ok(exists)
     }
 
-    /// Updates amounts, labels, annotations, images, deadline and ephemeral containers of the pod to those of the shadow pod.
+    /// Updates amounts, labels, annotations, images, deadline and ephemeral containers of the pod
+    /// to those of the shadow pod.
     async fn update(&mut self, pod: &RemotePod, generation: i64) -> Result<(), Error> {
         // After an error the queue tries all of it again.
         self.memory.applied = Some(NO_GENERATION);
-        let Some(shadow) = self.shadow_now().await? else { return Ok(()) };
-        let request = Request::new(Pod::url_path(&(), Some(&pod.key.namespace))).get(&pod.key.name, &GetParams::default());
-        let request = request.map_err(kube::Error::BuildRequest).step("read", "Pod", &pod.key)?;
-        let live = unless_gone(self.provider.context.client.request::<Value>(request).await).step("read", "Pod", &pod.key)?;
+        let Some(shadow) = self.shadow_now().await? else {
+            return Ok(());
+        };
+        let request = Request::new(Pod::url_path(&(), Some(&pod.key.namespace)))
+            .get(&pod.key.name, &GetParams::default());
+        let request = request
+            .map_err(kube::Error::BuildRequest)
+            .step("read", "Pod", &pod.key)?;
+        let live = unless_gone(self.provider.context.client.request::<Value>(request).await)
+            .step("read", "Pod", &pod.key)?;
         let policy = self.policy();
-        let Changes { asked, resize, if_resized, if_not_resized, missing, room, mut refused } =
-            live.map(|live| self.changes(pod, &shadow.spec.pod, &live)).unwrap_or_default();
+        let Changes {
+            asked,
+            resize,
+            if_resized,
+            if_not_resized,
+            missing,
+            room,
+            mut refused,
+        } = live
+            .map(|live| self.changes(pod, &shadow.spec.pod, &live))
+            .unwrap_or_default();
         // Before the patch that records what travelled.
         let is_resized = self.resize(pod, asked, resize).await?;
-        if let Some(mut patch) = if is_resized { if_resized } else { if_not_resized } {
+        if let Some(mut patch) = if is_resized {
+            if_resized
+        } else {
+            if_not_resized
+        } {
             patch["metadata"]["uid"] = pod.uid.as_str().into();
             let api: Api<MetadataOnly> = self.pods(&pod.key.namespace);
-            match api.patch(&pod.key.name, &PatchParams::default(), &Patch::Strategic(&patch)).await {
+            match api
+                .patch(
+                    &pod.key.name,
+                    &PatchParams::default(),
+                    &Patch::Strategic(&patch),
+                )
+                .await
+            {
                 Err(kube::Error::Api(status))
-                    if status.is_not_found() || status.is_conflict() || Refusal::is_meant_by(&status) =>
+                    if status.is_not_found()
+                        || status.is_conflict()
+                        || Refusal::is_meant_by(&status) =>
                 {
                     tracing::debug!(pod = %pod.key, error = %status, "a remote pod cannot be changed as its local pod was");
                     if Refusal::is_meant_by(&status) {
@@ -688,21 +983,30 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// Computes the changes of a remote pod. No changes if its record cannot be read: the pod runs on as it is.
+    /// Computes the changes of a remote pod. No changes if its record cannot be read: the pod runs
+    /// on as it is.
     fn changes(&self, pod: &RemotePod, record: &str, live: &Value) -> Changes {
         let _one_at_a_time = self.provider.parsing.lock();
-        let asked = WatchedPod::deserialize(live).ok().and_then(|live| resize::as_asked(pod, live));
+        let asked = WatchedPod::deserialize(live)
+            .ok()
+            .and_then(|live| resize::as_asked(pod, live));
         let carried = match record_text::read(record, MAX_POD_LEN) {
             Ok(carried) => carried,
             Err(error) => {
                 tracing::info!(shadow_pod = %self.key, %error, "a changed record is refused");
-                return Changes { asked, ..Changes::default() };
+                return Changes {
+                    asked,
+                    ..Changes::default()
+                };
             }
         };
         let policy = self.provider.policy_of(&pod.consumer);
         let rules = policy.as_ref().map(|policy| policy.rules(None));
         // A consumer that no policy selects any more gets no other image.
-        let nothing = || ProviderRules { images: Some(Vec::new()), ..ProviderRules::default() };
+        let nothing = || ProviderRules {
+            images: Some(Vec::new()),
+            ..ProviderRules::default()
+        };
         let of_patch = rules.clone().unwrap_or_else(nothing);
         Changes {
             asked,
@@ -711,19 +1015,27 @@ impl Pass<'_> {
             if_not_resized: remote_patch(&carried, live, &of_patch, false),
             missing: ephemeral::missing(&carried, live, rules.as_ref()),
             room: ephemeral::room(live),
-            refused: images::refused_change(&carried, live, &of_patch)
-                .map(|refusal| if policy.is_some() { refusal.message } else { usage::not_shared().message }),
+            refused: images::refused_change(&carried, live, &of_patch).map(|refusal| {
+                if policy.is_some() {
+                    refusal.message
+                } else {
+                    usage::not_shared().message
+                }
+            }),
         }
     }
 
-    /// Adds the ephemeral containers that the pod lacks. Remembers those that the rules or the API server refuse.
+    /// Adds the ephemeral containers that the pod lacks. Remembers those that the rules or the API
+    /// server refuse.
     async fn add_ephemeral_containers(
         &mut self,
         pod: &RemotePod,
         missing: Vec<MissingContainer>,
         mut room: usize,
     ) -> Result<(), Error> {
-        self.memory.refused_containers.retain(|refused, _| missing.iter().any(|(name, _)| name == refused));
+        self.memory
+            .refused_containers
+            .retain(|refused, _| missing.iter().any(|(name, _)| name == refused));
         let api: Api<MetadataOnly> = self.pods(&pod.key.namespace);
         for (added, container) in missing {
             if self.memory.refused_containers.contains_key(&added) {
@@ -739,15 +1051,27 @@ impl Pass<'_> {
             };
             let patch = json!({ "metadata": { "uid": pod.uid }, "spec": { "ephemeralContainers": [container] } });
             let params = PatchParams::default();
-            let answer = api.patch_subresource("ephemeralcontainers", &pod.key.name, &params, &Patch::Strategic(&patch)).await;
+            let answer = api
+                .patch_subresource(
+                    "ephemeralcontainers",
+                    &pod.key.name,
+                    &params,
+                    &Patch::Strategic(&patch),
+                )
+                .await;
             match answer {
                 Err(kube::Error::Api(status)) if Refusal::is_meant_by(&status) => {
                     tracing::info!(pod = %pod.key, container = added, error = %status, "an ephemeral container was refused");
-                    self.memory.refused_containers.insert(added, Refusal::of(&status).message);
+                    self.memory
+                        .refused_containers
+                        .insert(added, Refusal::of(&status).message);
                 }
                 // A conflict is an error, so that the queue tries again.
                 answer => {
-                    if unless_gone(answer).step("change", "Pod", &pod.key)?.is_none() {
+                    if unless_gone(answer)
+                        .step("change", "Pod", &pod.key)?
+                        .is_none()
+                    {
                         return Ok(());
                     }
                     room -= 1;
@@ -762,40 +1086,66 @@ impl Pass<'_> {
         if self.memory.deletion == deletion {
             return Ok(());
         }
-        let grace_period_seconds = grace.map(|seconds| u32::try_from(seconds.max(0)).unwrap_or(u32::MAX >> 1));
-        let params = DeleteParams { grace_period_seconds, ..only(pod.uid.clone()) };
+        let grace_period_seconds =
+            grace.map(|seconds| u32::try_from(seconds.max(0)).unwrap_or(u32::MAX >> 1));
+        let params = DeleteParams {
+            grace_period_seconds,
+            ..only(pod.uid.clone())
+        };
         let api: Api<MetadataOnly> = self.pods(&pod.key.namespace);
-        delete_if_present(&api, &pod.key.name, &params).await.step("delete", "Pod", &pod.key)?;
+        delete_if_present(&api, &pod.key.name, &params)
+            .await
+            .step("delete", "Pod", &pod.key)?;
         self.memory.deletion = deletion;
         tracing::debug!(pod = %pod.key, grace, "deleted a remote pod");
         Ok(())
     }
 
-    /// Deletes a pod that the scheduler has given no node: another one is created for the nodes of its pool.
+    /// Deletes a pod that the scheduler has given no node: another one is created for the nodes of
+    /// its pool.
     async fn delete_unscheduled(&self, pod: &RemotePod) -> Result<(), Error> {
         let api: Api<WatchedPod> = self.pods(&pod.key.namespace);
-        let Some(live) = api.get_opt(&pod.key.name).await.step("read", "Pod", &pod.key)? else { return Ok(()) };
+        let Some(live) = api
+            .get_opt(&pod.key.name)
+            .await
+            .step("read", "Pod", &pod.key)?
+        else {
+            return Ok(());
+        };
         let version = live.metadata.resource_version.clone();
         if RemotePod::reduce(live).is_none_or(|live| live.is_scheduled() || live.uid != pod.uid) {
             return Ok(());
         }
         // A pod that the scheduler binds meanwhile has another version.
-        let unchanged = Preconditions { uid: Some(pod.uid.clone()), resource_version: version };
+        let unchanged = Preconditions {
+            uid: Some(pod.uid.clone()),
+            resource_version: version,
+        };
         let api: Api<MetadataOnly> = self.pods(&pod.key.namespace);
         let params = DeleteParams::default().preconditions(unchanged);
-        let deleted = delete_if_present(&api, &pod.key.name, &params).await.step("delete", "Pod", &pod.key)?;
+        let deleted = delete_if_present(&api, &pod.key.name, &params)
+            .await
+            .step("delete", "Pod", &pod.key)?;
         tracing::info!(pod = %pod.key, deleted, "a pod waits for nodes that its pool does not have any more, and is created again");
         Ok(())
     }
 
     /// The offer of a pool of this consumer.
     fn offer(&self, pool: &str) -> Option<Arc<Offer>> {
-        self.provider.offers.get(&Key::new(self.key.namespace.clone(), pool))
+        self.provider
+            .offers
+            .get(&Key::new(self.key.namespace.clone(), pool))
     }
 
     /// Evicts a pod, which respects the disruption budgets of this cluster.
     async fn evict(&mut self, pod: &RemotePod, grace: i64) -> Result<Next, Error> {
-        let answer = eviction::evict(&self.provider.context.client, &pod.key, &pod.uid, Some(grace)).await;
+        let answer = eviction::evict(
+            &self.provider.context.client,
+            &pod.key,
+            &pod.uid,
+            Some(grace),
+        )
+        .await;
         match answer.step("evict", "Pod", &pod.key)? {
             Outcome::NotAllowed(reason) => {
                 tracing::info!(pod = %pod.key, reason, "a pod whose room is taken back cannot be evicted yet");
@@ -814,23 +1164,39 @@ impl Pass<'_> {
     async fn strip_finalizer(&self, pod: &RemotePod) -> Result<(), Error> {
         let patch = json!({ "metadata": { "uid": pod.uid, "$deleteFromPrimitiveList/finalizers": [finalizers::FINAL_STATUS] } });
         let api: Api<MetadataOnly> = self.pods(&pod.key.namespace);
-        let answer = api.patch(&pod.key.name, &PatchParams::default(), &Patch::Strategic(&patch)).await;
+        let answer = api
+            .patch(
+                &pod.key.name,
+                &PatchParams::default(),
+                &Patch::Strategic(&patch),
+            )
+            .await;
         unless_changed(answer).step("change", "Pod", &pod.key)?;
         Ok(())
     }
 
-    /// Removes our finalizer from the shadow pod, and deletes it: its pod is gone. Returns `false` if its finalizers changed meanwhile.
+    /// Removes our finalizer from the shadow pod, and deletes it: its pod is gone. Returns `false`
+    /// if its finalizers changed meanwhile.
     async fn release(&mut self, shadow: &Shadow) -> Result<bool, Error> {
         let api = self.shadows();
         if let Some(position) = shadow.finalizer {
-            let removed = remove_finalizer_at(&api, &self.key.name, &shadow.uid, position, finalizers::SHADOW_POD).await;
+            let removed = remove_finalizer_at(
+                &api,
+                &self.key.name,
+                &shadow.uid,
+                position,
+                finalizers::SHADOW_POD,
+            )
+            .await;
             if !removed.step("change", "ShadowPod", self.key)? {
                 tracing::debug!(shadow_pod = %self.key, "not released yet: its finalizers changed");
                 return Ok(false);
             }
         }
         if !shadow.deleted {
-            delete_if_present(&api, &self.key.name, &only(shadow.uid.clone())).await.step("delete", "ShadowPod", self.key)?;
+            delete_if_present(&api, &self.key.name, &only(shadow.uid.clone()))
+                .await
+                .step("delete", "ShadowPod", self.key)?;
         }
         forget(self.provider, self.key);
         self.memory.released = true;
@@ -839,18 +1205,30 @@ impl Pass<'_> {
 
     /// The whole shadow pod, read from the API server.
     async fn shadow_now(&self) -> Result<Option<ShadowPod>, Error> {
-        let api: Api<ShadowPod> = Api::namespaced(self.provider.context.client.clone(), &self.key.namespace);
-        Ok(api.get_opt(&self.key.name).await.step("read", "ShadowPod", self.key)?)
+        let api: Api<ShadowPod> =
+            Api::namespaced(self.provider.context.client.clone(), &self.key.namespace);
+        Ok(api
+            .get_opt(&self.key.name)
+            .await
+            .step("read", "ShadowPod", self.key)?)
     }
 
     fn shadows(&self) -> Api<MetadataOnly> {
-        Api::namespaced_with(self.provider.context.client.clone(), &self.key.namespace, &ApiResource::erase::<ShadowPod>(&()))
+        Api::namespaced_with(
+            self.provider.context.client.clone(),
+            &self.key.namespace,
+            &ApiResource::erase::<ShadowPod>(&()),
+        )
     }
 
     fn pods<K>(&self, namespace: &str) -> Api<K>
     where
         K: kube::Resource<DynamicType = ApiResource, Scope = kube::core::DynamicResourceScope>,
     {
-        Api::namespaced_with(self.provider.context.client.clone(), namespace, &ApiResource::erase::<Pod>(&()))
+        Api::namespaced_with(
+            self.provider.context.client.clone(),
+            namespace,
+            &ApiResource::erase::<Pod>(&()),
+        )
     }
 }

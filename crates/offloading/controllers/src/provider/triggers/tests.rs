@@ -15,7 +15,13 @@ fn tenant() -> String {
 }
 
 fn namespace(kind: NamespaceKind) -> ConsumerNamespace {
-    ConsumerNamespace { uid: "u".into(), consumer: consumer(), kind, terminating: false, pod_security: Vec::new() }
+    ConsumerNamespace {
+        uid: "u".into(),
+        consumer: consumer(),
+        kind,
+        terminating: false,
+        pod_security: Vec::new(),
+    }
 }
 
 fn mapped(home: &str) -> ConsumerNamespace {
@@ -23,8 +29,20 @@ fn mapped(home: &str) -> ConsumerNamespace {
 }
 
 fn map(homes: &[&str]) -> NamespaceMap {
-    let mappings = homes.iter().map(|home| ((*home).to_owned(), WantedNamespace { remote_name: format!("{home}-rome") }));
-    NamespaceMap::new("namespaces", NamespaceMapSpec { mappings: mappings.collect() })
+    let mappings = homes.iter().map(|home| {
+        (
+            (*home).to_owned(),
+            WantedNamespace {
+                remote_name: format!("{home}-rome"),
+            },
+        )
+    });
+    NamespaceMap::new(
+        "namespaces",
+        NamespaceMapSpec {
+            mappings: mappings.collect(),
+        },
+    )
 }
 
 fn pod(uid: &str, address: &str) -> RemotePod {
@@ -62,11 +80,22 @@ fn group(home: &str, group: Group) -> Target {
 }
 
 fn every_group(home: &str) -> [Target; 5] {
-    [Group::Named, Group::Services, Group::Ingresses, Group::Policies, Group::Budgets].map(|one| group(home, one))
+    [
+        Group::Named,
+        Group::Services,
+        Group::Ingresses,
+        Group::Policies,
+        Group::Budgets,
+    ]
+    .map(|one| group(home, one))
 }
 
 fn pods_of_tenant(home: Option<&str>, all: bool) -> TenantPods {
-    TenantPods { tenant: tenant(), home: home.map(str::to_owned), all }
+    TenantPods {
+        tenant: tenant(),
+        home: home.map(str::to_owned),
+        all,
+    }
 }
 
 fn all_pods() -> Target {
@@ -91,7 +120,10 @@ fn offer() -> Key {
 
 /// The targets, each once.
 fn targets(triggers: &[Trigger]) -> BTreeSet<Target> {
-    triggers.iter().map(|trigger| trigger.target.clone()).collect()
+    triggers
+        .iter()
+        .map(|trigger| trigger.target.clone())
+        .collect()
 }
 
 fn set(targets: impl IntoIterator<Item = Target>) -> BTreeSet<Target> {
@@ -101,51 +133,105 @@ fn set(targets: impl IntoIterator<Item = Target>) -> BTreeSet<Target> {
 #[test]
 fn a_tenant_namespace_that_comes_or_goes_concerns_its_namespaces_pods_and_secrets() {
     let tenant_namespace = namespace(NamespaceKind::Tenant { cluster_name: None });
-    let expected = set([Target::Namespaces(tenant()), all_pods(), Target::TenantSecrets(tenant())]);
-    assert_eq!(targets(&namespace_changed(None, Some(&tenant_namespace))), expected);
-    assert_eq!(targets(&namespace_changed(Some(&tenant_namespace), None)), expected);
+    let expected = set([
+        Target::Namespaces(tenant()),
+        all_pods(),
+        Target::TenantSecrets(tenant()),
+    ]);
+    assert_eq!(
+        targets(&namespace_changed(None, Some(&tenant_namespace))),
+        expected
+    );
+    assert_eq!(
+        targets(&namespace_changed(Some(&tenant_namespace), None)),
+        expected
+    );
 }
 
 #[test]
 fn a_mapped_namespace_concerns_its_pods_and_replicas_before_and_after_the_change() {
     let expected = |homes: &[&str]| {
-        let content = homes.iter().flat_map(|home| [all_pods_in(home)].into_iter().chain(every_group(home)));
-        set([Target::Namespaces(tenant()), waiting_pods()].into_iter().chain(content))
+        let content = homes
+            .iter()
+            .flat_map(|home| [all_pods_in(home)].into_iter().chain(every_group(home)));
+        set([Target::Namespaces(tenant()), waiting_pods()]
+            .into_iter()
+            .chain(content))
     };
-    assert_eq!(targets(&namespace_changed(None, Some(&mapped("demo")))), expected(&["demo"]));
-    assert_eq!(targets(&namespace_changed(Some(&mapped("demo")), Some(&mapped("other")))), expected(&["demo", "other"]));
+    assert_eq!(
+        targets(&namespace_changed(None, Some(&mapped("demo")))),
+        expected(&["demo"])
+    );
+    assert_eq!(
+        targets(&namespace_changed(
+            Some(&mapped("demo")),
+            Some(&mapped("other"))
+        )),
+        expected(&["demo", "other"])
+    );
 }
 
 #[test]
 fn a_map_concerns_only_the_namespaces_of_which_it_says_something_else() {
     let expected = |homes: &[&str]| {
-        let content = homes.iter().flat_map(|home| [all_pods_in(home)].into_iter().chain(every_group(home)));
+        let content = homes
+            .iter()
+            .flat_map(|home| [all_pods_in(home)].into_iter().chain(every_group(home)));
         set([Target::Namespaces(tenant())].into_iter().chain(content))
     };
-    let changed = |old: Option<&NamespaceMap>, new: Option<&NamespaceMap>| targets(&map_changed(&tenant(), old, new));
+    let changed = |old: Option<&NamespaceMap>, new: Option<&NamespaceMap>| {
+        targets(&map_changed(&tenant(), old, new))
+    };
     let two = map(&["old", "stays"]);
-    assert_eq!(changed(Some(&two), Some(&map(&["stays", "new"]))), expected(&["old", "new"]));
+    assert_eq!(
+        changed(Some(&two), Some(&map(&["stays", "new"]))),
+        expected(&["old", "new"])
+    );
     assert_eq!(changed(None, Some(&two)), expected(&["old", "stays"]));
     assert_eq!(changed(Some(&two), None), expected(&["old", "stays"]));
     assert_eq!(changed(Some(&two), Some(&two)), expected(&[]));
     let with_status = |home: &str| {
         let entry = json!({ "remoteName": format!("{home}-rome"), "phase": "Ready" });
         let status = serde_json::from_value(json!({ "namespaces": { home: entry } })).unwrap();
-        NamespaceMap { status: Some(status), ..two.clone() }
+        NamespaceMap {
+            status: Some(status),
+            ..two.clone()
+        }
     };
-    assert_eq!(changed(Some(&two), Some(&with_status("stays"))), expected(&["stays"]));
-    assert_eq!(changed(Some(&with_status("gone")), Some(&two)), expected(&["gone"]), "the status may name one for longer");
+    assert_eq!(
+        changed(Some(&two), Some(&with_status("stays"))),
+        expected(&["stays"])
+    );
+    assert_eq!(
+        changed(Some(&with_status("gone")), Some(&two)),
+        expected(&["gone"]),
+        "the status may name one for longer"
+    );
 }
 
 #[test]
 fn an_offer_concerns_its_account_and_the_pods_that_wait() {
     let own = Offer::default();
     let concerned = set([waiting_pods(), Target::Account(offer())]);
-    assert_eq!(targets(&offer_changed(&offer(), None, Some(&own))), concerned);
-    let borrowed = Offer { borrowed: true, nodes: vec![json!({})], ..Offer::default() };
-    assert_eq!(targets(&offer_changed(&offer(), Some(&borrowed), Some(&borrowed))), concerned);
+    assert_eq!(
+        targets(&offer_changed(&offer(), None, Some(&own))),
+        concerned
+    );
+    let borrowed = Offer {
+        borrowed: true,
+        nodes: vec![json!({})],
+        ..Offer::default()
+    };
+    assert_eq!(
+        targets(&offer_changed(&offer(), Some(&borrowed), Some(&borrowed))),
+        concerned
+    );
     let tenant = Target::Namespaces(offer().namespace);
-    for (old, new) in [(None, Some(&borrowed)), (Some(&borrowed), None), (Some(&borrowed), Some(&own))] {
+    for (old, new) in [
+        (None, Some(&borrowed)),
+        (Some(&borrowed), None),
+        (Some(&borrowed), Some(&own)),
+    ] {
         assert!(targets(&offer_changed(&offer(), old, new)).contains(&tenant));
     }
     assert!(
@@ -155,10 +241,19 @@ fn an_offer_concerns_its_account_and_the_pods_that_wait() {
 }
 
 #[test]
-fn a_namespace_that_is_lent_on_or_no_longer_concerns_its_pods_and_policies_whatever_the_offers_are() {
-    let concerned = set([Target::Namespaces(tenant()), waiting_pods(), group("demo", Group::Policies)]);
+fn a_namespace_that_is_lent_on_or_no_longer_concerns_its_pods_and_policies_whatever_the_offers_are()
+{
+    let concerned = set([
+        Target::Namespaces(tenant()),
+        waiting_pods(),
+        group("demo", Group::Policies),
+    ]);
     assert_eq!(targets(&lent_on_changed(&mapped("demo"))), concerned);
-    let borrowed = Offer { borrowed: true, nodes: vec![json!({})], ..Offer::default() };
+    let borrowed = Offer {
+        borrowed: true,
+        nodes: vec![json!({})],
+        ..Offer::default()
+    };
     assert!(!targets(&offer_changed(&offer(), Some(&borrowed), None)).contains(&Target::Isolation));
 }
 
@@ -169,11 +264,13 @@ fn a_shadow_pod_is_reconciled_unless_only_its_status_changed() {
     let changed = |old, new| targets(&shadow_pod_changed(&shadow_key(), old, new));
     assert_eq!(changed(None, Some(&new)), itself);
     assert_eq!(changed(Some(&new), None), itself);
-    let status_only = shadow(|object| object["status"] = json!({ "phase": "Created", "remoteUID": "p" }));
+    let status_only =
+        shadow(|object| object["status"] = json!({ "phase": "Created", "remoteUID": "p" }));
     assert_eq!(changed(Some(&new), Some(&status_only)), set([]));
     let updated = shadow(|object| object["metadata"]["generation"] = 2.into());
     assert_eq!(changed(Some(&new), Some(&updated)), itself);
-    let deleted = shadow(|object| object["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into());
+    let deleted =
+        shadow(|object| object["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into());
     assert_eq!(changed(Some(&new), Some(&deleted)), itself);
 }
 
@@ -181,10 +278,24 @@ fn a_shadow_pod_is_reconciled_unless_only_its_status_changed() {
 fn a_remote_pod_concerns_its_shadow_pod_and_its_account() {
     let own = set([Target::ShadowPod(shadow_key()), Target::Account(offer())]);
     let home = |_: &str| Some("demo".to_owned());
-    assert_eq!(targets(&remote_pod_changed(None, Some(&pod("a", "")), home)), own);
-    assert_eq!(targets(&remote_pod_changed(Some(&pod("a", "")), Some(&pod("a", "10.0.0.1")), home)), own);
+    assert_eq!(
+        targets(&remote_pod_changed(None, Some(&pod("a", "")), home)),
+        own
+    );
+    assert_eq!(
+        targets(&remote_pod_changed(
+            Some(&pod("a", "")),
+            Some(&pod("a", "10.0.0.1")),
+            home
+        )),
+        own
+    );
     let delays = remote_pod_changed(None, Some(&pod("a", "")), home);
-    assert!(delays.iter().all(|trigger| trigger.delay.is_zero() == matches!(trigger.target, Target::ShadowPod(_))));
+    assert!(
+        delays.iter().all(
+            |trigger| trigger.delay.is_zero() == matches!(trigger.target, Target::ShadowPod(_))
+        )
+    );
 }
 
 #[test]
@@ -193,19 +304,50 @@ fn a_remote_pod_that_is_gone_concerns_its_namespace_and_the_endpoints_with_its_a
     let home = |namespace: &str| (namespace == "demo-rome").then(|| "demo".to_owned());
     let gone = remote_pod_changed(Some(&pod("a", "10.0.0.1")), None, home);
     let services = group("demo", Group::Services);
-    assert_eq!(targets(&gone), set(own.clone().into_iter().chain([Target::Namespaces(tenant()), services.clone()])));
-    assert!(gone.iter().any(|trigger| trigger.target == services && trigger.delay == ADDRESS_DELAY));
-    let moved = remote_pod_changed(Some(&pod("a", "10.0.0.1")), Some(&pod("b", "10.0.0.2")), home);
-    assert_eq!(targets(&moved), set(own.clone().into_iter().chain([services])));
+    assert_eq!(
+        targets(&gone),
+        set(own
+            .clone()
+            .into_iter()
+            .chain([Target::Namespaces(tenant()), services.clone()]))
+    );
+    assert!(
+        gone.iter()
+            .any(|trigger| trigger.target == services && trigger.delay == ADDRESS_DELAY)
+    );
+    let moved = remote_pod_changed(
+        Some(&pod("a", "10.0.0.1")),
+        Some(&pod("b", "10.0.0.2")),
+        home,
+    );
+    assert_eq!(
+        targets(&moved),
+        set(own.clone().into_iter().chain([services]))
+    );
     let without_address = remote_pod_changed(Some(&pod("a", "")), None, home);
-    assert_eq!(targets(&without_address), set(own.into_iter().chain([Target::Namespaces(tenant())])));
+    assert_eq!(
+        targets(&without_address),
+        set(own.into_iter().chain([Target::Namespaces(tenant())]))
+    );
 }
 
 #[test]
 fn freed_room_is_offered_after_a_moment_and_a_freed_name_at_once() {
     let target = Target::ShadowPod(shadow_key());
-    assert_eq!(room_freed([shadow_key()]), [Trigger { target: target.clone(), delay: ROOM_DELAY }]);
-    assert_eq!(shadow_pods([shadow_key()]), [Trigger { target, delay: Duration::ZERO }]);
+    assert_eq!(
+        room_freed([shadow_key()]),
+        [Trigger {
+            target: target.clone(),
+            delay: ROOM_DELAY
+        }]
+    );
+    assert_eq!(
+        shadow_pods([shadow_key()]),
+        [Trigger {
+            target,
+            delay: Duration::ZERO
+        }]
+    );
 }
 
 #[test]
@@ -222,7 +364,9 @@ fn a_record_concerns_the_group_of_its_kind() {
     for (kind, api_version, expected) in cases {
         let record = record(kind, api_version, &json!({}));
         for (old, new) in [(None, Some(&record)), (Some(&record), None)] {
-            let triggers = record_changed(&tenant(), old, new, || panic!("no load balancer is asked for"));
+            let triggers = record_changed(&tenant(), old, new, || {
+                panic!("no load balancer is asked for")
+            });
             assert_eq!(targets(&triggers), set([group("demo", expected)]), "{kind}");
             assert_eq!(secret_changed(old, new), triggers);
         }
@@ -231,29 +375,56 @@ fn a_record_concerns_the_group_of_its_kind() {
 
 #[test]
 fn budgets_are_judged_again_when_a_node_is_cordoned_or_room_is_taken_back() {
-    let sources = [("PodDisruptionBudget", "policy/v1"), ("ConfigMap", "v1"), ("PodDisruptionBudget", "policy/v1")];
+    let sources = [
+        ("PodDisruptionBudget", "policy/v1"),
+        ("ConfigMap", "v1"),
+        ("PodDisruptionBudget", "policy/v1"),
+    ];
     let sources = sources.map(|(kind, api_version)| record(kind, api_version, &json!({})));
-    assert_eq!(targets(&cordoned_changed(&sources)), set([group("demo", Group::Budgets)]));
+    assert_eq!(
+        targets(&cordoned_changed(&sources)),
+        set([group("demo", Group::Budgets)])
+    );
     assert_eq!(targets(&cordoned_changed(&sources[1..2])), set([]));
     let homes = BTreeSet::from(["demo".to_owned(), "shop".to_owned()]);
-    assert_eq!(targets(&room_taken_back(&tenant(), &homes)), set([group("demo", Group::Budgets), group("shop", Group::Budgets)]));
+    assert_eq!(
+        targets(&room_taken_back(&tenant(), &homes)),
+        set([group("demo", Group::Budgets), group("shop", Group::Budgets)])
+    );
 }
 
 #[test]
 fn a_service_that_asks_for_a_load_balancer_concerns_the_services_of_all_namespaces() {
     let plain = record("Service", "v1", &json!({ "ports": [{ "port": 80 }] }));
-    let balanced = record("Service", "v1", &json!({ "type": "LoadBalancer", "ports": [{ "port": 80 }] }));
-    let changed = |old, new| targets(&record_changed(&tenant(), old, new, || Some(Arc::new(map(&["demo", "shop"])))));
-    let all = set([group("demo", Group::Services), group("shop", Group::Services)]);
+    let balanced = record(
+        "Service",
+        "v1",
+        &json!({ "type": "LoadBalancer", "ports": [{ "port": 80 }] }),
+    );
+    let changed = |old, new| {
+        targets(&record_changed(&tenant(), old, new, || {
+            Some(Arc::new(map(&["demo", "shop"])))
+        }))
+    };
+    let all = set([
+        group("demo", Group::Services),
+        group("shop", Group::Services),
+    ]);
     assert_eq!(changed(Some(&plain), Some(&balanced)), all);
     assert_eq!(changed(Some(&balanced), None), all);
-    assert_eq!(changed(Some(&balanced), Some(&balanced)), set([group("demo", Group::Services)]));
+    assert_eq!(
+        changed(Some(&balanced), Some(&balanced)),
+        set([group("demo", Group::Services)])
+    );
 }
 
 #[test]
 fn a_complete_list_of_secrets_concerns_what_pods_reference() {
     let expected = set([group("demo", Group::Named), group("shop", Group::Named)]);
-    assert_eq!(targets(&secrets_listed(&tenant(), Some(&map(&["demo", "shop"])))), expected);
+    assert_eq!(
+        targets(&secrets_listed(&tenant(), Some(&map(&["demo", "shop"])))),
+        expected
+    );
     assert_eq!(secrets_listed(&tenant(), None), []);
 }
 
@@ -262,7 +433,10 @@ fn services_that_come_or_go_concern_the_ingresses_of_their_namespace_if_there_ar
     let services = ReplicaGroup::new(&tenant(), "demo", Group::Services);
     let ingress = record("Ingress", "networking.k8s.io/v1", &json!({}));
     let service = record("Service", "v1", &json!({}));
-    assert_eq!(targets(&services_changed(&services, [&service, &ingress])), set([group("demo", Group::Ingresses)]));
+    assert_eq!(
+        targets(&services_changed(&services, [&service, &ingress])),
+        set([group("demo", Group::Ingresses)])
+    );
     assert_eq!(services_changed(&services, [&service]), []);
     let elsewhere = ReplicaGroup::new(&tenant(), "shop", Group::Services);
     assert_eq!(services_changed(&elsewhere, [&ingress]), []);
@@ -272,26 +446,57 @@ fn services_that_come_or_go_concern_the_ingresses_of_their_namespace_if_there_ar
 fn a_changed_policy_concerns_everything_of_the_tenants_that_it_changes_something_for() {
     assert_eq!(targets(&policy_changed()), set([Target::Usage]));
     let other = Key::new("another", "default");
-    let expected =
-        set([Target::Namespaces(tenant()), waiting_pods(), Target::Account(offer())].into_iter().chain(every_group("demo")));
-    assert_eq!(targets(&usage_changed(&tenant(), [&offer(), &other], Some(&map(&["demo"])))), expected);
+    let expected = set([
+        Target::Namespaces(tenant()),
+        waiting_pods(),
+        Target::Account(offer()),
+    ]
+    .into_iter()
+    .chain(every_group("demo")));
+    assert_eq!(
+        targets(&usage_changed(
+            &tenant(),
+            [&offer(), &other],
+            Some(&map(&["demo"]))
+        )),
+        expected
+    );
 }
 
 #[test]
 fn the_pods_of_a_tenant_are_all_or_those_that_wait_for_something() {
-    let (waiting, running) =
-        (shadow(|_| {}), shadow(|object| object["status"] = json!({ "phase": "Created", "remoteUID": "p" })));
-    let (first, second, other) = (Key::new(tenant(), "a"), Key::new(tenant(), "b"), Key::new("another", "c"));
+    let (waiting, running) = (
+        shadow(|_| {}),
+        shadow(|object| object["status"] = json!({ "phase": "Created", "remoteUID": "p" })),
+    );
+    let (first, second, other) = (
+        Key::new(tenant(), "a"),
+        Key::new(tenant(), "b"),
+        Key::new("another", "c"),
+    );
     let all = [(&first, &waiting), (&second, &running), (&other, &waiting)];
     let target = |key: &Key| Target::ShadowPod(key.clone());
     let concerned = |home, each| targets(&tenant_pods_changed(&pods_of_tenant(home, each), all));
-    assert_eq!(concerned(None, true), set([target(&first), target(&second)]));
-    assert_eq!(concerned(Some("demo"), true), set([target(&first), target(&second)]));
+    assert_eq!(
+        concerned(None, true),
+        set([target(&first), target(&second)])
+    );
+    assert_eq!(
+        concerned(Some("demo"), true),
+        set([target(&first), target(&second)])
+    );
     assert_eq!(concerned(Some("shop"), true), set([]));
     assert_eq!(concerned(None, false), set([target(&first)]));
-    let refused = shadow(|object| object["status"] = json!({ "phase": "Created", "remoteUID": "p", "reason": "ChangeRefused" }));
+    let refused = shadow(|object| {
+        object["status"] =
+            json!({ "phase": "Created", "remoteUID": "p", "reason": "ChangeRefused" });
+    });
     let all = [(&second, &running), (&first, &refused)];
-    assert_eq!(targets(&tenant_pods_changed(&pods_of_tenant(None, false), all)), set([target(&first)]), "a change waits");
+    assert_eq!(
+        targets(&tenant_pods_changed(&pods_of_tenant(None, false), all)),
+        set([target(&first)]),
+        "a change waits"
+    );
 }
 
 #[test]
@@ -299,17 +504,32 @@ fn nodes_and_our_configuration_concern_the_isolation_of_every_mapped_namespace()
     assert_eq!(targets(&node_changed()), set([Target::Isolation]));
     assert_eq!(targets(&config_changed()), set([Target::Isolation]));
     assert_eq!(targets(&resolver_changed()), set([Target::Isolation]));
-    let all = [namespace(NamespaceKind::Tenant { cluster_name: None }), mapped("demo"), mapped("shop")];
-    assert_eq!(targets(&isolation_changed(&all)), set([group("demo", Group::Policies), group("shop", Group::Policies)]));
+    let all = [
+        namespace(NamespaceKind::Tenant { cluster_name: None }),
+        mapped("demo"),
+        mapped("shop"),
+    ];
+    assert_eq!(
+        targets(&isolation_changed(&all)),
+        set([
+            group("demo", Group::Policies),
+            group("shop", Group::Policies)
+        ])
+    );
 }
 
 #[test]
-fn the_network_to_a_consumer_concerns_its_replicas_with_addresses_and_public_prefixes_concern_all() {
+fn the_network_to_a_consumer_concerns_its_replicas_with_addresses_and_public_prefixes_concern_all()
+{
     let network = |prefix: &str| Network {
         maps: PeerMaps::try_from(&liqo_api::TunnelEndpointSpec {
             cluster_id: consumer(),
             cluster_name: "rome".into(),
-            exported: [("10.0.0.0/16".parse().unwrap(), "10.1.0.0/16".parse().unwrap())].into(),
+            exported: [(
+                "10.0.0.0/16".parse().unwrap(),
+                "10.1.0.0/16".parse().unwrap(),
+            )]
+            .into(),
             imported: [("10.244.0.0/16".parse().unwrap(), prefix.parse().unwrap())].into(),
             behind: [].into(),
             customers: [].into(),
@@ -329,13 +549,39 @@ fn the_network_to_a_consumer_concerns_its_replicas_with_addresses_and_public_pre
     };
     let all = BTreeMap::from([
         ("demo-rome".to_owned(), Arc::new(mapped("demo"))),
-        (tenant(), Arc::new(namespace(NamespaceKind::Tenant { cluster_name: None }))),
-        ("other".to_owned(), Arc::new(ConsumerNamespace { consumer: ClusterId::of_public_key(&[8; 32]), ..mapped("x") })),
+        (
+            tenant(),
+            Arc::new(namespace(NamespaceKind::Tenant { cluster_name: None })),
+        ),
+        (
+            "other".to_owned(),
+            Arc::new(ConsumerNamespace {
+                consumer: ClusterId::of_public_key(&[8; 32]),
+                ..mapped("x")
+            }),
+        ),
     ]);
-    let own = set([group("demo", Group::Services), group("demo", Group::Policies)]);
+    let own = set([
+        group("demo", Group::Services),
+        group("demo", Group::Policies),
+    ]);
     let (private, public) = (network("10.71.0.0/16"), network("203.0.0.0/16"));
-    assert_eq!(targets(&network_changed(&consumer(), None, Some(&private), &all)), own);
+    assert_eq!(
+        targets(&network_changed(&consumer(), None, Some(&private), &all)),
+        own
+    );
     let with_isolation: BTreeSet<Target> = own.into_iter().chain([Target::Isolation]).collect();
-    assert_eq!(targets(&network_changed(&consumer(), Some(&private), Some(&public), &all)), with_isolation);
-    assert_eq!(targets(&network_changed(&consumer(), Some(&public), None, &all)), with_isolation);
+    assert_eq!(
+        targets(&network_changed(
+            &consumer(),
+            Some(&private),
+            Some(&public),
+            &all
+        )),
+        with_isolation
+    );
+    assert_eq!(
+        targets(&network_changed(&consumer(), Some(&public), None, &all)),
+        with_isolation
+    );
 }

@@ -1,5 +1,6 @@
-//! The requests of a remote pod, and the amounts that it may use: the provider writes both into every container, so that the ledger charges
-//! what the scheduler sees, and no pod uses much more than it is charged.
+//! The requests of a remote pod, and the amounts that it may use: the provider writes both into
+//! every container, so that the ledger charges what the scheduler sees, and no pod uses much more
+//! than it is charged.
 //!
 //! | resource | a container that says nothing requests | least request | limit, if it has none |
 //! |---|---|---|---|
@@ -7,10 +8,12 @@
 //! | memory | 32Mi | 16Mi | a percentage of the request |
 //! | ephemeral-storage | nothing | | a percentage of the request, and of 128Mi at least |
 //!
-//! A container that has such a limit itself requests at least what makes its limit this percentage of it.
+//! A container that has such a limit itself requests at least what makes its limit this percentage
+//! of it.
 //!
-//! The memory of an `emptyDir` of medium `Memory` counts as memory of the containers that write to it, and the files of the others
-//! count as ephemeral storage of the pod. So both end at these limits.
+//! The memory of an `emptyDir` of medium `Memory` counts as memory of the containers that write to
+//! it, and the files of the others count as ephemeral storage of the pod. So both end at these
+//! limits.
 
 use std::collections::BTreeSet;
 
@@ -43,7 +46,11 @@ pub struct Amounts {
 
 impl Default for Amounts {
     fn default() -> Self {
-        let list = |amounts: [(&str, &str); 2]| amounts.map(|(name, amount)| (name.to_owned(), amount.to_owned())).to_vec();
+        let list = |amounts: [(&str, &str); 2]| {
+            amounts
+                .map(|(name, amount)| (name.to_owned(), amount.to_owned()))
+                .to_vec()
+        };
         Self {
             default_requests: list([("cpu", "10m"), (MEMORY, "32Mi")]),
             minimum_requests: list([("cpu", "10m"), (MEMORY, "16Mi")]),
@@ -68,19 +75,24 @@ pub(crate) fn complete(spec: &mut Map<String, Value>, amounts: &Amounts) {
 
 /// Sets the requests of every container explicitly, whatever the defaults of the namespace are.
 ///
-/// As in Kubernetes, a limit without a request is also the request. If the pod as a whole has requests, the containers get none:
-/// the sum of theirs may not exceed the pod's.
+/// As in Kubernetes, a limit without a request is also the request. If the pod as a whole has
+/// requests, the containers get none: the sum of theirs may not exceed the pod's.
 ///
-/// To a kubelet a limit of zero is no limit, so it is removed here: no request could be valid with it.
+/// To a kubelet a limit of zero is no limit, so it is removed here: no request could be valid with
+/// it.
 fn request_explicitly(spec: &mut Map<String, Value>, amounts: &Amounts) {
     let mut whole_pod = BTreeSet::new();
     if spec.contains_key("resources") {
         edit(spec, "resources", |resources| {
             for (resource, _) in &amounts.default_requests {
                 drop_zero_limit(resources, resource);
-                if let Some(amount) = amount(resources, "requests", resource).or_else(|| amount(resources, "limits", resource)) {
+                if let Some(amount) = amount(resources, "requests", resource)
+                    .or_else(|| amount(resources, "limits", resource))
+                {
                     whole_pod.insert(resource.clone());
-                    edit(resources, "requests", |requests| _ = requests.insert(resource.clone(), amount));
+                    edit(resources, "requests", |requests| {
+                        _ = requests.insert(resource.clone(), amount);
+                    });
                     raise(resources, resource, amounts);
                 }
             }
@@ -90,9 +102,16 @@ fn request_explicitly(spec: &mut Map<String, Value>, amounts: &Amounts) {
         edit(container, "resources", |resources| {
             for (resource, default) in &amounts.default_requests {
                 drop_zero_limit(resources, resource);
-                let otherwise = if whole_pod.contains(resource) { "0" } else { default };
-                let wanted = amount(resources, "limits", resource).unwrap_or_else(|| otherwise.into());
-                edit(resources, "requests", |requests| _ = requests.entry(resource).or_insert(wanted));
+                let otherwise = if whole_pod.contains(resource) {
+                    "0"
+                } else {
+                    default
+                };
+                let wanted =
+                    amount(resources, "limits", resource).unwrap_or_else(|| otherwise.into());
+                edit(resources, "requests", |requests| {
+                    _ = requests.entry(resource).or_insert(wanted);
+                });
                 if !whole_pod.contains(resource) {
                     raise(resources, resource, amounts);
                 }
@@ -101,54 +120,96 @@ fn request_explicitly(spec: &mut Map<String, Value>, amounts: &Amounts) {
     }
 }
 
-/// Raises a request that is smaller than the minimum to the minimum, or to the limit if that is smaller.
+/// Raises a request that is smaller than the minimum to the minimum, or to the limit if that is
+/// smaller.
 fn raise(resources: &mut Map<String, Value>, resource: &str, amounts: &Amounts) {
-    let minimum = amounts.minimum_requests.iter().find(|(name, _)| name == resource);
-    let Some(minimum) = minimum.and_then(|(_, amount)| amount.parse::<Quantity>().ok()) else { return };
+    let minimum = amounts
+        .minimum_requests
+        .iter()
+        .find(|(name, _)| name == resource);
+    let Some(minimum) = minimum.and_then(|(_, amount)| amount.parse::<Quantity>().ok()) else {
+        return;
+    };
     let limit = quantity(resources, "limits", resource);
     let least = limit.map_or(minimum, |limit| limit.min(minimum));
     // The API server refuses what is no quantity, and the rules of admission what is negative.
-    if quantity(resources, "requests", resource).is_some_and(|asked| !asked.is_negative() && asked < least) {
-        edit(resources, "requests", |requests| _ = requests.insert(resource.to_owned(), least.to_string().into()));
+    if quantity(resources, "requests", resource)
+        .is_some_and(|asked| !asked.is_negative() && asked < least)
+    {
+        edit(resources, "requests", |requests| {
+            _ = requests.insert(resource.to_owned(), least.to_string().into());
+        });
     }
 }
 
-/// Gives a limit to each container that has none, and raises requests that are smaller than the same percentage says for a limit of the
-/// pod's own. Where the pod as a whole has a request, this happens for the pod.
+/// Gives a limit to each container that has none, and raises requests that are smaller than the
+/// same percentage says for a limit of the pod's own. Where the pod as a whole has a request, this
+/// happens for the pod.
 fn limit(spec: &mut Map<String, Value>, amounts: &Amounts) {
     if amounts.limit_percentage == 0 {
         return;
     }
     for &resource in &amounts.limited {
-        let largest = containers(spec).filter_map(|one| quantity(one.get("resources")?.as_object()?, "limits", resource)).max();
+        let largest = containers(spec)
+            .filter_map(|one| quantity(one.get("resources")?.as_object()?, "limits", resource))
+            .max();
         let whole = spec.get_mut("resources").and_then(Value::as_object_mut);
         if let Some(whole) = whole.filter(|whole| quantity(whole, "requests", resource).is_some()) {
             // The limit of a container may not exceed the pod's.
-            balance(whole, resource, largest.unwrap_or_default(), Quantity::ZERO, amounts);
+            balance(
+                whole,
+                resource,
+                largest.unwrap_or_default(),
+                Quantity::ZERO,
+                amounts,
+            );
             continue;
         }
-        let free = if resource == EPHEMERAL_STORAGE { DEFAULT_STORAGE.parse().unwrap_or_default() } else { Quantity::ZERO };
+        let free = if resource == EPHEMERAL_STORAGE {
+            DEFAULT_STORAGE.parse().unwrap_or_default()
+        } else {
+            Quantity::ZERO
+        };
         let free = scaled(free, amounts.percentage(), 100);
         for container in containers(spec) {
-            edit(container, "resources", |resources| balance(resources, resource, free, free, amounts));
+            edit(container, "resources", |resources| {
+                balance(resources, resource, free, free, amounts);
+            });
         }
     }
 }
 
-/// Sets the limit to the percentage of the request, or to `least` if that is more, unless there is one. Then raises the request if the
-/// limit is more than the percentage of it; a limit up to `free` needs no request.
-fn balance(resources: &mut Map<String, Value>, resource: &str, least: Quantity, free: Quantity, amounts: &Amounts) {
-    let Some(asked) = quantity(resources, "requests", resource).filter(|asked| !asked.is_negative()) else { return };
+/// Sets the limit to the percentage of the request, or to `least` if that is more, unless there is
+/// one. Then raises the request if the limit is more than the percentage of it; a limit up to
+/// `free` needs no request.
+fn balance(
+    resources: &mut Map<String, Value>,
+    resource: &str,
+    least: Quantity,
+    free: Quantity,
+    amounts: &Amounts,
+) {
+    let Some(asked) =
+        quantity(resources, "requests", resource).filter(|asked| !asked.is_negative())
+    else {
+        return;
+    };
     let own = amount(resources, "limits", resource);
     let default = scaled(asked, amounts.percentage(), 100).max(least);
     if own.is_none() && default > Quantity::ZERO {
-        edit(resources, "limits", |limits| _ = limits.insert(resource.to_owned(), default.to_string().into()));
+        edit(resources, "limits", |limits| {
+            _ = limits.insert(resource.to_owned(), default.to_string().into());
+        });
     }
     // Otherwise a small request and a large limit would be as good as no limit.
-    let Some(limit) = quantity(resources, "limits", resource).filter(|limit| *limit > free) else { return };
+    let Some(limit) = quantity(resources, "limits", resource).filter(|limit| *limit > free) else {
+        return;
+    };
     let needed = scaled(limit, 100, amounts.percentage());
     if asked < needed {
-        edit(resources, "requests", |requests| _ = requests.insert(resource.to_owned(), needed.to_string().into()));
+        edit(resources, "requests", |requests| {
+            _ = requests.insert(resource.to_owned(), needed.to_string().into());
+        });
     }
 }
 
@@ -160,17 +221,27 @@ fn scaled(amount: Quantity, numerator: u32, denominator: u32) -> Quantity {
 }
 
 fn containers(spec: &mut Map<String, Value>) -> impl Iterator<Item = &mut Map<String, Value>> {
-    let lists = spec.iter_mut().filter(|(field, _)| LISTS.contains(&field.as_str()));
-    lists.filter_map(|(_, list)| list.as_array_mut()).flatten().filter_map(Value::as_object_mut)
+    let lists = spec
+        .iter_mut()
+        .filter(|(field, _)| LISTS.contains(&field.as_str()));
+    lists
+        .filter_map(|(_, list)| list.as_array_mut())
+        .flatten()
+        .filter_map(Value::as_object_mut)
 }
 
-/// Removes a limit of zero, and the request of zero that the home API server derives from it: together they mean nothing.
+/// Removes a limit of zero, and the request of zero that the home API server derives from it:
+/// together they mean nothing.
 fn drop_zero_limit(resources: &mut Map<String, Value>, resource: &str) {
     let is_zero = |kind: &str| quantity(resources, kind, resource) == Some(Quantity::ZERO);
     if !is_zero("limits") {
         return;
     }
-    let kinds: &[&str] = if is_zero("requests") { &["limits", "requests"] } else { &["limits"] };
+    let kinds: &[&str] = if is_zero("requests") {
+        &["limits", "requests"]
+    } else {
+        &["limits"]
+    };
     for kind in kinds {
         if let Some(amounts) = resources.get_mut(*kind).and_then(Value::as_object_mut) {
             amounts.remove(resource);
@@ -180,7 +251,11 @@ fn drop_zero_limit(resources: &mut Map<String, Value>, resource: &str) {
 
 /// The amount of one resource in the requests or limits.
 fn amount(resources: &Map<String, Value>, kind: &str, resource: &str) -> Option<Value> {
-    resources.get(kind)?.get(resource).filter(|amount| !amount.is_null()).cloned()
+    resources
+        .get(kind)?
+        .get(resource)
+        .filter(|amount| !amount.is_null())
+        .cloned()
 }
 
 fn quantity(resources: &Map<String, Value>, kind: &str, resource: &str) -> Option<Quantity> {
@@ -188,7 +263,11 @@ fn quantity(resources: &Map<String, Value>, kind: &str, resource: &str) -> Optio
 }
 
 /// Changes the object at a key; creates it if there is none.
-pub(super) fn edit(map: &mut Map<String, Value>, key: &str, change: impl FnOnce(&mut Map<String, Value>)) {
+pub(super) fn edit(
+    map: &mut Map<String, Value>,
+    key: &str,
+    change: impl FnOnce(&mut Map<String, Value>),
+) {
     let mut object = match map.get_mut(key).map(Value::take) {
         Some(Value::Object(object)) => object,
         _ => Map::new(),
@@ -198,7 +277,10 @@ pub(super) fn edit(map: &mut Map<String, Value>, key: &str, change: impl FnOnce(
 }
 
 #[cfg(test)]
-#[allow(clippy::needless_pass_by_value, reason = "JSON literals are written in place")]
+#[allow(
+    clippy::needless_pass_by_value,
+    reason = "JSON literals are written in place"
+)]
 mod tests {
     use serde_json::json;
 
@@ -212,7 +294,10 @@ mod tests {
         }
         let spec = spec.as_object_mut().unwrap();
         complete(spec, amounts);
-        (spec.get("resources").cloned().unwrap_or_default(), spec["containers"][0]["resources"].clone())
+        (
+            spec.get("resources").cloned().unwrap_or_default(),
+            spec["containers"][0]["resources"].clone(),
+        )
     }
 
     fn of_container(container: Value) -> Value {
@@ -222,7 +307,10 @@ mod tests {
     #[test]
     fn no_container_is_free_and_none_has_memory_without_a_limit() {
         let nothing = of_container(json!({}));
-        assert_eq!(nothing, json!({ "requests": { "cpu": "10m", "memory": "32Mi" }, "limits": { "memory": "256Mi" } }));
+        assert_eq!(
+            nothing,
+            json!({ "requests": { "cpu": "10m", "memory": "32Mi" }, "limits": { "memory": "256Mi" } })
+        );
         for zero in [json!("0"), json!(0), json!("0Mi")] {
             let free = of_container(json!({ "requests": { "cpu": zero, "memory": zero } }));
             assert_eq!(
@@ -234,23 +322,37 @@ mod tests {
         let tiny = of_container(json!({ "requests": { "cpu": "1m", "memory": "1" } }));
         assert_eq!(tiny["requests"], json!({ "cpu": "10m", "memory": "16Mi" }));
         let honest = of_container(json!({ "requests": { "cpu": "2", "memory": "1Gi" } }));
-        assert_eq!(honest, json!({ "requests": { "cpu": "2", "memory": "1Gi" }, "limits": { "memory": "8Gi" } }));
+        assert_eq!(
+            honest,
+            json!({ "requests": { "cpu": "2", "memory": "1Gi" }, "limits": { "memory": "8Gi" } })
+        );
     }
 
     #[test]
     fn limits_of_the_container_stay_and_no_request_is_raised_above_them() {
         let small = json!({ "requests": { "cpu": "1m", "memory": "0" }, "limits": { "cpu": "5m", "memory": "8Mi" } });
         let limits = small["limits"].clone();
-        assert_eq!(of_container(small), json!({ "requests": { "cpu": "5m", "memory": "8Mi" }, "limits": limits }));
-        let large = json!({ "requests": { "cpu": "1", "memory": "1Gi" }, "limits": { "memory": "8Gi" } });
+        assert_eq!(
+            of_container(small),
+            json!({ "requests": { "cpu": "5m", "memory": "8Mi" }, "limits": limits })
+        );
+        let large =
+            json!({ "requests": { "cpu": "1", "memory": "1Gi" }, "limits": { "memory": "8Gi" } });
         assert_eq!(of_container(large.clone()), large);
     }
 
     #[test]
     fn a_large_limit_is_charged_in_part() {
-        let huge = json!({ "requests": { "cpu": "1", "memory": "16Mi" }, "limits": { "memory": "1Ti" } });
-        assert_eq!(of_container(huge)["requests"], json!({ "cpu": "1", "memory": "128Gi" }));
-        let mut amounts = Amounts { limited: vec![EPHEMERAL_STORAGE], ..Amounts::default() };
+        let huge =
+            json!({ "requests": { "cpu": "1", "memory": "16Mi" }, "limits": { "memory": "1Ti" } });
+        assert_eq!(
+            of_container(huge)["requests"],
+            json!({ "cpu": "1", "memory": "128Gi" })
+        );
+        let mut amounts = Amounts {
+            limited: vec![EPHEMERAL_STORAGE],
+            ..Amounts::default()
+        };
         amounts.default_requests = vec![(EPHEMERAL_STORAGE.into(), "0".into())];
         let of = |limit: &str| {
             let asked = json!({ "requests": { EPHEMERAL_STORAGE: "0" }, "limits": { EPHEMERAL_STORAGE: limit } });
@@ -262,22 +364,44 @@ mod tests {
     #[test]
     fn a_limit_for_the_whole_pod_leaves_room_for_those_of_its_containers() {
         let amounts = Amounts::default();
-        let (whole, container) = completed(json!({ "requests": { "memory": "64Mi", "cpu": "0" } }), json!({}), &amounts);
-        assert_eq!(whole, json!({ "requests": { "memory": "64Mi", "cpu": "10m" }, "limits": { "memory": "512Mi" } }));
-        assert_eq!(container, json!({ "requests": { "cpu": "0", "memory": "0" } }));
-        let (whole, _) =
-            completed(json!({ "requests": { "memory": "1Mi" } }), json!({ "limits": { "memory": "1Gi" } }), &amounts);
-        assert_eq!(whole, json!({ "requests": { "memory": "128Mi" }, "limits": { "memory": "1Gi" } }));
+        let (whole, container) = completed(
+            json!({ "requests": { "memory": "64Mi", "cpu": "0" } }),
+            json!({}),
+            &amounts,
+        );
+        assert_eq!(
+            whole,
+            json!({ "requests": { "memory": "64Mi", "cpu": "10m" }, "limits": { "memory": "512Mi" } })
+        );
+        assert_eq!(
+            container,
+            json!({ "requests": { "cpu": "0", "memory": "0" } })
+        );
+        let (whole, _) = completed(
+            json!({ "requests": { "memory": "1Mi" } }),
+            json!({ "limits": { "memory": "1Gi" } }),
+            &amounts,
+        );
+        assert_eq!(
+            whole,
+            json!({ "requests": { "memory": "128Mi" }, "limits": { "memory": "1Gi" } })
+        );
         let limited = json!({ "requests": { "memory": "64Mi" }, "limits": { "memory": "64Mi" } });
         assert_eq!(completed(limited.clone(), json!({}), &amounts).0, limited);
     }
 
     #[test]
     fn ephemeral_storage_has_a_limit_also_where_it_is_not_charged() {
-        let mut amounts = Amounts { limited: vec![EPHEMERAL_STORAGE], ..Amounts::default() };
+        let mut amounts = Amounts {
+            limited: vec![EPHEMERAL_STORAGE],
+            ..Amounts::default()
+        };
         amounts.default_requests = vec![(EPHEMERAL_STORAGE.into(), "0".into())];
         let of = |container: Value| completed(json!(null), container, &amounts).1;
-        assert_eq!(of(json!({})), json!({ "requests": { EPHEMERAL_STORAGE: "0" }, "limits": { EPHEMERAL_STORAGE: "1Gi" } }));
+        assert_eq!(
+            of(json!({})),
+            json!({ "requests": { EPHEMERAL_STORAGE: "0" }, "limits": { EPHEMERAL_STORAGE: "1Gi" } })
+        );
         let asked = of(json!({ "requests": { EPHEMERAL_STORAGE: "1Gi" } }));
         assert_eq!(asked["limits"], json!({ EPHEMERAL_STORAGE: "8Gi" }));
     }
@@ -288,7 +412,10 @@ mod tests {
             completed(
                 json!(null),
                 json!({ "requests": { "memory": "1Gi" } }),
-                &Amounts { limit_percentage, ..Amounts::default() },
+                &Amounts {
+                    limit_percentage,
+                    ..Amounts::default()
+                },
             )
             .1
         };
@@ -300,7 +427,10 @@ mod tests {
     #[test]
     fn what_is_no_quantity_or_negative_is_left_to_those_who_refuse_it() {
         for wrong in [json!("much"), json!("-1Gi"), json!([])] {
-            assert_eq!(of_container(json!({ "requests": { "memory": wrong } }))["requests"]["memory"], wrong);
+            assert_eq!(
+                of_container(json!({ "requests": { "memory": wrong } }))["requests"]["memory"],
+                wrong
+            );
         }
     }
 }

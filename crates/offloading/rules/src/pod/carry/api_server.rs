@@ -1,12 +1,14 @@
 //! The API server that a pod uses when it runs at a provider.
 //!
-//! The home API server gives its pods a token, its CA and its address. At a provider the pod finds them in the same places: a
-//! volume of the same name with a token bound to the local pod, the home CA and the home namespace, all from one Secret; the
-//! environment variables that clients read; and the API server's name in the hosts file, with the address at which the provider
-//! sees it. The certificate of every API server is valid for that name, and pods read the hosts file before they ask the provider's
-//! DNS.
+//! The home API server gives its pods a token, its CA and its address. At a provider the pod finds
+//! them in the same places: a volume of the same name with a token bound to the local pod, the home
+//! CA and the home namespace, all from one Secret; the environment variables that clients read; and
+//! the API server's name in the hosts file, with the address at which the provider sees it. The
+//! certificate of every API server is valid for that name, and pods read the hosts file before they
+//! ask the provider's DNS.
 //!
-//! A pod that uses no API server finds the namespace and the CA all the same: programs learn from these files where they run.
+//! A pod that uses no API server finds the namespace and the CA all the same: programs learn from
+//! these files where they run.
 
 use std::{collections::BTreeSet, net::IpAddr, time::Duration};
 
@@ -21,7 +23,8 @@ use crate::pod::injected::{PREFIX, injected};
 use crate::pod::references::ROOT_CA;
 use crate::replica::name::MARK;
 
-/// The names of an API server in its own cluster, without those with the cluster's domain; clients use the first.
+/// The names of an API server in its own cluster, without those with the cluster's domain; clients
+/// use the first.
 const HOSTS: [&str; 2] = ["kubernetes.default.svc", "kubernetes.default"];
 /// The domain of most clusters, and of those whose domain is unknown.
 const USUAL_DOMAIN: &str = "cluster.local";
@@ -29,14 +32,16 @@ const HOST_VARIABLE: &str = "KUBERNETES_SERVICE_HOST";
 /// The port of the Service `kubernetes`.
 const PORT: &str = "443";
 
-/// Maximum lifetime of a token that leaves home, in seconds. Pods ask for a little more than an hour by default; the API server
-/// would take that for the request of an old client, and issue a token for a year.
+/// Maximum lifetime of a token that leaves home, in seconds. Pods ask for a little more than an
+/// hour by default; the API server would take that for the request of an old client, and issue a
+/// token for a year.
 const MAX_TOKEN_SECONDS: i64 = 3600;
 /// The API server issues no token with a shorter lifetime.
 const MIN_TOKEN_SECONDS: i64 = 600;
 /// Minimum time between two tokens of a pod, whatever the provider says about the first.
 const MIN_RENEWAL_INTERVAL: Duration = Duration::from_mins(1);
-/// A pod that does not require its home API server waits at most this long for the network to a new provider.
+/// A pod that does not require its home API server waits at most this long for the network to a new
+/// provider.
 const NETWORK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The API server that a pod uses at a provider.
@@ -54,10 +59,14 @@ pub enum ApiServerChoice {
     Unclear,
 }
 
-/// Reads the choice from a pod's annotation. Without one, a pod with a `ServiceAccount` of its own and a token of it uses the home
-/// API server. The account `default` has no rights in most clusters, and every pod has its token.
+/// Reads the choice from a pod's annotation. Without one, a pod with a `ServiceAccount` of its own
+/// and a token of it uses the home API server. The account `default` has no rights in most
+/// clusters, and every pod has its token.
 pub fn choose(pod: &Value) -> Result<ApiServerChoice, Refusal> {
-    let said = pod.pointer("/metadata/annotations").and_then(|all| all.get(annotations::API_SERVER)).and_then(Value::as_str);
+    let said = pod
+        .pointer("/metadata/annotations")
+        .and_then(|all| all.get(annotations::API_SERVER))
+        .and_then(Value::as_str);
     let has_token = !injected(pod).is_empty();
     match said {
         Some("none") => Ok(ApiServerChoice::None),
@@ -65,19 +74,29 @@ pub fn choose(pod: &Value) -> Result<ApiServerChoice, Refusal> {
         Some("home") if has_token => Ok(ApiServerChoice::Home { required: true }),
         Some("home") => Err(Refusal::new(
             OffloadedReason::Malformed.as_str(),
-            format!("the pod's annotation {} says home, but it mounts no token of its ServiceAccount", annotations::API_SERVER),
+            format!(
+                "the pod's annotation {} says home, but it mounts no token of its ServiceAccount",
+                annotations::API_SERVER
+            ),
         )),
         Some(other) => Err(Refusal::new(
             OffloadedReason::Malformed.as_str(),
-            format!("the pod's annotation {} says {other:.60}; it may say home, remote or none", annotations::API_SERVER),
+            format!(
+                "the pod's annotation {} says {other:.60}; it may say home, remote or none",
+                annotations::API_SERVER
+            ),
         )),
-        None if has_token && account(pod) != "default" => Ok(ApiServerChoice::Home { required: false }),
+        None if has_token && account(pod) != "default" => {
+            Ok(ApiServerChoice::Home { required: false })
+        }
         None => Ok(ApiServerChoice::None),
     }
 }
 
 pub fn account(pod: &Value) -> &str {
-    text(pod, "/spec/serviceAccountName").filter(|name| !name.is_empty()).unwrap_or("default")
+    text(pod, "/spec/serviceAccountName")
+        .filter(|name| !name.is_empty())
+        .unwrap_or("default")
 }
 
 /// Name of the Secret for this local pod, in the remote namespace.
@@ -94,7 +113,9 @@ const SECRET: &str = "liqo-api-server-";
 
 /// Whether a carried pod finds its home API server through this Secret.
 pub fn uses(carried: &Value, secret: &str) -> bool {
-    items(carried, "/spec/volumes").iter().any(|volume| text(volume, "/secret/secretName") == Some(secret))
+    items(carried, "/spec/volumes")
+        .iter()
+        .any(|volume| text(volume, "/secret/secretName") == Some(secret))
 }
 
 /// The way to send a pod that uses its home API server.
@@ -106,16 +127,25 @@ pub enum Start {
     /// Send it without, and say so in its condition.
     Without,
     Refuse,
-    /// Its namespace gives providers no tokens: send it without, and say so, or refuse it if it requires one.
+    /// Its namespace gives providers no tokens: send it without, and say so, or refuse it if it
+    /// requires one.
     NotAllowed {
         required: bool,
     },
 }
 
-/// Decides how to send a pod that was bound to its node `bound_for` ago; `addresses` are those of the API server at the provider. `allowed`
-/// says whether providers get tokens of the pod's namespace.
-pub fn how_to_start(required: bool, allowed: bool, addresses: Vec<IpAddr>, bound_for: Option<Duration>) -> Start {
-    let rest = bound_for.map_or(Duration::ZERO, |bound_for| NETWORK_TIMEOUT.saturating_sub(bound_for));
+/// Decides how to send a pod that was bound to its node `bound_for` ago; `addresses` are those of
+/// the API server at the provider. `allowed` says whether providers get tokens of the pod's
+/// namespace.
+pub fn how_to_start(
+    required: bool,
+    allowed: bool,
+    addresses: Vec<IpAddr>,
+    bound_for: Option<Duration>,
+) -> Start {
+    let rest = bound_for.map_or(Duration::ZERO, |bound_for| {
+        NETWORK_TIMEOUT.saturating_sub(bound_for)
+    });
     if !allowed {
         Start::NotAllowed { required }
     } else if !addresses.is_empty() {
@@ -131,47 +161,85 @@ pub fn how_to_start(required: bool, allowed: bool, addresses: Vec<IpAddr>, bound
 
 /// Time of the pod's binding to its node.
 pub fn bound_at(pod: &Value) -> Option<Timestamp> {
-    let scheduled = items(pod, "/status/conditions").iter().find(|one| text(one, "/type") == Some("PodScheduled"))?;
+    let scheduled = items(pod, "/status/conditions")
+        .iter()
+        .find(|one| text(one, "/type") == Some("PodScheduled"))?;
     text(scheduled, "/lastTransitionTime")?.parse().ok()
 }
 
-/// Makes the carried form of a local pod of a cluster with this domain find its home API server at these addresses of the provider.
-pub fn give(carried: &mut Value, home: &Value, secret: &str, addresses: &[IpAddr], domain: Option<&str>) {
+/// Makes the carried form of a local pod of a cluster with this domain find its home API server at
+/// these addresses of the provider.
+pub fn give(
+    carried: &mut Value,
+    home: &Value,
+    secret: &str,
+    addresses: &[IpAddr],
+    domain: Option<&str>,
+) {
     let injected = injected(home);
-    let Some(spec) = carried.get_mut("spec").and_then(Value::as_object_mut) else { return };
+    let Some(spec) = carried.get_mut("spec").and_then(Value::as_object_mut) else {
+        return;
+    };
     let full = format!("{}.{}", HOSTS[0], domain.unwrap_or(USUAL_DOMAIN));
     let hosts = [HOSTS[0], HOSTS[1], full.as_str()];
-    put_first(spec, "hostAliases", addresses.iter().map(|address| json!({ "ip": address, "hostnames": hosts })).collect());
+    put_first(
+        spec,
+        "hostAliases",
+        addresses
+            .iter()
+            .map(|address| json!({ "ip": address, "hostnames": hosts }))
+            .collect(),
+    );
     let source = json!({ "secretName": secret, "defaultMode": 0o644 });
-    put_first(spec, "volumes", injected.iter().map(|name| json!({ "name": name, "secret": source })).collect());
+    put_first(
+        spec,
+        "volumes",
+        injected
+            .iter()
+            .map(|name| json!({ "name": name, "secret": source }))
+            .collect(),
+    );
     for (list, container) in containers(spec) {
         let is_given = mount(container, list, home, &injected);
-        if is_given { set_variables(container, HOSTS[0], PORT) } else { clear_variables(container) }
+        if is_given {
+            set_variables(container, HOSTS[0], PORT);
+        } else {
+            clear_variables(container);
+        }
     }
 }
 
-/// Makes a carried pod that uses no API server find none. A kubelet gives every container the address of its own cluster's API
-/// server, unless the container has variables of the same names; clients take an empty address for none, and say so at once.
-/// The pod finds the namespace and the CA of home where it has them there.
+/// Makes a carried pod that uses no API server find none. A kubelet gives every container the
+/// address of its own cluster's API server, unless the container has variables of the same names;
+/// clients take an empty address for none, and say so at once. The pod finds the namespace and the
+/// CA of home where it has them there.
 pub fn withhold(carried: &mut Value, home: &Value) {
     if choose(home) == Ok(ApiServerChoice::Remote) {
         return;
     }
     let injected = injected(home);
-    let Some(spec) = carried.get_mut("spec").and_then(Value::as_object_mut) else { return };
-    put_first(spec, "volumes", injected.iter().map(|name| without_token(name)).collect());
+    let Some(spec) = carried.get_mut("spec").and_then(Value::as_object_mut) else {
+        return;
+    };
+    put_first(
+        spec,
+        "volumes",
+        injected.iter().map(|name| without_token(name)).collect(),
+    );
     for (list, container) in containers(spec) {
         mount(container, list, home, &injected);
         clear_variables(container);
     }
 }
 
-/// Whether a pod of this cluster finds the CA of its cluster in an injected volume, also at a provider.
+/// Whether a pod of this cluster finds the CA of its cluster in an injected volume, also at a
+/// provider.
 pub fn finds_ca(home: &Value) -> bool {
     !injected(home).is_empty() && choose(home) != Ok(ApiServerChoice::Remote)
 }
 
-/// The volume that a pod without a token has in place of an injected one. A provider may reflect no `ConfigMap`s, so the CA is optional.
+/// The volume that a pod without a token has in place of an injected one. A provider may reflect no
+/// `ConfigMap`s, so the CA is optional.
 fn without_token(name: &str) -> Value {
     let namespace = json!({ "path": "namespace", "fieldRef": { "apiVersion": "v1", "fieldPath": "metadata.namespace" } });
     json!({ "name": name, "projected": { "defaultMode": 0o644, "sources": [
@@ -183,7 +251,8 @@ fn without_token(name: &str) -> Value {
 /// Whether this is such a volume. A broker has other names for the `ConfigMap` and the field.
 pub(super) fn is_without_token(volume: &Value) -> bool {
     let mut wanted = without_token(name(volume));
-    let is_passed_on = |said: &str| said.starts_with(&format!("metadata.annotations['{PASSED_ON}/"));
+    let is_passed_on =
+        |said: &str| said.starts_with(&format!("metadata.annotations['{PASSED_ON}/"));
     let is_replica = |said: &str| said.starts_with(&format!("{ROOT_CA}-{MARK}"));
     let mut allow = |path: &str, is_brokers: &dyn Fn(&str) -> bool| {
         let said = text(volume, path).filter(|said| is_brokers(said));
@@ -192,24 +261,43 @@ pub(super) fn is_without_token(volume: &Value) -> bool {
         }
     };
     allow("/projected/sources/0/configMap/name", &is_replica);
-    allow("/projected/sources/1/downwardAPI/items/0/fieldRef/fieldPath", &is_passed_on);
+    allow(
+        "/projected/sources/1/downwardAPI/items/0/fieldRef/fieldPath",
+        &is_passed_on,
+    );
     name(volume).starts_with(PREFIX) && wanted == *volume
 }
 
 /// The containers of a carried pod, each with the list that it is in.
-fn containers(spec: &mut Map<String, Value>) -> impl Iterator<Item = (&'static str, &mut Map<String, Value>)> {
+fn containers(
+    spec: &mut Map<String, Value>,
+) -> impl Iterator<Item = (&'static str, &mut Map<String, Value>)> {
     let lists = spec.iter_mut().filter_map(|(field, list)| {
         let field = CONTAINER_LISTS.into_iter().find(|known| known == field)?;
         Some((field, list.as_array_mut()?))
     });
-    lists.flat_map(|(field, list)| list.iter_mut().filter_map(move |one| Some((field, one.as_object_mut()?))))
+    lists.flat_map(|(field, list)| {
+        list.iter_mut()
+            .filter_map(move |one| Some((field, one.as_object_mut()?)))
+    })
 }
 
 /// Mounts the injected volumes where the container has them at home. Returns whether it has any.
-fn mount(container: &mut Map<String, Value>, list: &str, home: &Value, injected: &BTreeSet<String>) -> bool {
-    let before = items(home, &format!("/spec/{list}")).iter().find(|before| before.get("name") == container.get("name"));
+fn mount(
+    container: &mut Map<String, Value>,
+    list: &str,
+    home: &Value,
+    injected: &BTreeSet<String>,
+) -> bool {
+    let before = items(home, &format!("/spec/{list}"))
+        .iter()
+        .find(|before| before.get("name") == container.get("name"));
     let mounts = before.map_or(&[][..], |before| items(before, "/volumeMounts"));
-    let mounts: Vec<Value> = mounts.iter().filter(|mount| injected.contains(name(mount))).cloned().collect();
+    let mounts: Vec<Value> = mounts
+        .iter()
+        .filter(|mount| injected.contains(name(mount)))
+        .cloned()
+        .collect();
     let is_mounted = !mounts.is_empty();
     if is_mounted {
         put_first(container, "volumeMounts", mounts);
@@ -218,9 +306,17 @@ fn mount(container: &mut Map<String, Value>, list: &str, home: &Value, injected:
 }
 
 fn clear_variables(container: &mut Map<String, Value>) {
-    let of = |field: &str| container.get(field).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-    let chooses = of("env").iter().any(|variable| name(variable) == HOST_VARIABLE);
-    // What a ConfigMap or Secret sets is not known here, and a variable of the container would override it.
+    let of = |field: &str| {
+        container
+            .get(field)
+            .and_then(Value::as_array)
+            .map_or(&[][..], Vec::as_slice)
+    };
+    let chooses = of("env")
+        .iter()
+        .any(|variable| name(variable) == HOST_VARIABLE);
+    // What a ConfigMap or Secret sets is not known here, and a variable of the container would
+    // override it.
     if !chooses && of("envFrom").is_empty() {
         set_variables(container, "", "");
     }
@@ -229,11 +325,23 @@ fn clear_variables(container: &mut Map<String, Value>) {
 /// Sets the variables that clients read, except those that the container sets itself.
 fn set_variables(container: &mut Map<String, Value>, host: &str, port: &str) {
     let own = |variable: &&(&str, &str)| {
-        let set = container.get("env").and_then(Value::as_array).into_iter().flatten();
+        let set = container
+            .get("env")
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten();
         !set.into_iter().any(|known| name(known) == variable.0)
     };
-    let variables = [(HOST_VARIABLE, host), ("KUBERNETES_SERVICE_PORT", port), ("KUBERNETES_SERVICE_PORT_HTTPS", port)];
-    let variables = variables.iter().filter(own).map(|(name, value)| json!({ "name": name, "value": value })).collect();
+    let variables = [
+        (HOST_VARIABLE, host),
+        ("KUBERNETES_SERVICE_PORT", port),
+        ("KUBERNETES_SERVICE_PORT_HTTPS", port),
+    ];
+    let variables = variables
+        .iter()
+        .filter(own)
+        .map(|(name, value)| json!({ "name": name, "value": value }))
+        .collect();
     put_first(container, "env", variables);
 }
 
@@ -257,24 +365,47 @@ pub struct Token {
 
 /// The token that the volume of this pod requests.
 pub fn token(home: &Value) -> Token {
-    let volumes = items(home, "/spec/volumes").iter().filter(|volume| injected(home).contains(name(volume)));
-    let source = volumes.flat_map(|volume| items(volume, "/projected/sources")).find_map(|one| one.get("serviceAccountToken"));
-    let seconds = source.and_then(|source| source.get("expirationSeconds")).and_then(Value::as_i64).unwrap_or(MAX_TOKEN_SECONDS);
-    let audience = source.and_then(|source| text(source, "/audience")).filter(|audience| !audience.is_empty());
-    Token { audience: audience.map(str::to_owned), seconds: seconds.clamp(MIN_TOKEN_SECONDS, MAX_TOKEN_SECONDS) }
+    let volumes = items(home, "/spec/volumes")
+        .iter()
+        .filter(|volume| injected(home).contains(name(volume)));
+    let source = volumes
+        .flat_map(|volume| items(volume, "/projected/sources"))
+        .find_map(|one| one.get("serviceAccountToken"));
+    let seconds = source
+        .and_then(|source| source.get("expirationSeconds"))
+        .and_then(Value::as_i64)
+        .unwrap_or(MAX_TOKEN_SECONDS);
+    let audience = source
+        .and_then(|source| text(source, "/audience"))
+        .filter(|audience| !audience.is_empty());
+    Token {
+        audience: audience.map(str::to_owned),
+        seconds: seconds.clamp(MIN_TOKEN_SECONDS, MAX_TOKEN_SECONDS),
+    }
 }
 
-/// Computes when to renew a token with this lifetime: early enough for a kubelet to bring the new one to the pod before the old one ends.
+/// Computes when to renew a token with this lifetime: early enough for a kubelet to bring the new
+/// one to the pod before the old one ends.
 pub fn renewed_at(now: Timestamp, seconds: i64) -> Timestamp {
-    now.checked_add(SignedDuration::from_secs(seconds * 4 / 5)).unwrap_or(now)
+    now.checked_add(SignedDuration::from_secs(seconds * 4 / 5))
+        .unwrap_or(now)
 }
 
-/// Time until a token must be requested; zero means now. `renew_at` is in the record of the current token, where the provider may
-/// change it; `asked` is the time since this process last requested one.
-pub fn until_next(renew_at: Option<Timestamp>, asked: Option<Duration>, now: Timestamp) -> Duration {
-    let due = renew_at.map_or(Duration::ZERO, |at| Duration::try_from(at.duration_since(now)).unwrap_or_default());
+/// Time until a token must be requested; zero means now. `renew_at` is in the record of the current
+/// token, where the provider may change it; `asked` is the time since this process last requested
+/// one.
+pub fn until_next(
+    renew_at: Option<Timestamp>,
+    asked: Option<Duration>,
+    now: Timestamp,
+) -> Duration {
+    let due = renew_at.map_or(Duration::ZERO, |at| {
+        Duration::try_from(at.duration_since(now)).unwrap_or_default()
+    });
     let due = due.min(Duration::from_secs(MAX_TOKEN_SECONDS.unsigned_abs()));
-    due.max(asked.map_or(Duration::ZERO, |ago| MIN_RENEWAL_INTERVAL.saturating_sub(ago)))
+    due.max(asked.map_or(Duration::ZERO, |ago| {
+        MIN_RENEWAL_INTERVAL.saturating_sub(ago)
+    }))
 }
 
 #[cfg(test)]
@@ -314,11 +445,20 @@ mod tests {
         assert_eq!(choose(&pod("default", None)), Ok(ApiServerChoice::None));
         assert_eq!(choose(&bare("reader", None)), Ok(ApiServerChoice::None));
         assert_eq!(choose(&pod("default", Some("home"))), home(true));
-        assert_eq!(choose(&pod("reader", Some("none"))), Ok(ApiServerChoice::None));
-        assert_eq!(choose(&pod("reader", Some("remote"))), Ok(ApiServerChoice::Remote));
+        assert_eq!(
+            choose(&pod("reader", Some("none"))),
+            Ok(ApiServerChoice::None)
+        );
+        assert_eq!(
+            choose(&pod("reader", Some("remote"))),
+            Ok(ApiServerChoice::Remote)
+        );
         for wrong in [pod("reader", Some("milan")), bare("reader", Some("home"))] {
             assert_eq!(choose(&wrong).unwrap_err().reason, "Malformed");
-            assert_eq!(outgoing(&wrong, &[].into()).unwrap_err().reason, "Malformed");
+            assert_eq!(
+                outgoing(&wrong, &[].into()).unwrap_err().reason,
+                "Malformed"
+            );
         }
     }
 
@@ -326,7 +466,13 @@ mod tests {
     fn what_a_client_goes_by_stands_where_it_stands_at_home_and_the_provider_takes_it_as_it_is() {
         let home = pod("reader", None);
         let mut carried = outgoing(&home, &[].into()).unwrap();
-        give(&mut carried, &home, "liqo-api-server-u", &["10.71.0.2".parse().unwrap()], Some("corp.local"));
+        give(
+            &mut carried,
+            &home,
+            "liqo-api-server-u",
+            &["10.71.0.2".parse().unwrap()],
+            Some("corp.local"),
+        );
         let identity = RemoteIdentity {
             namespace: "demo-rome-x",
             name: "web",
@@ -359,8 +505,14 @@ mod tests {
             "hostnames": ["kubernetes.default.svc", "kubernetes.default", "kubernetes.default.svc.corp.local"] })
         );
         assert_eq!(spec["hostAliases"][1]["ip"], "192.0.2.1");
-        let hosts = items(&spec["initContainers"][0], "/env").iter().map(|variable| text(variable, "/value"));
-        assert_eq!(hosts.collect::<Vec<_>>(), [Some(""); 3], "what has no token there has none here");
+        let hosts = items(&spec["initContainers"][0], "/env")
+            .iter()
+            .map(|variable| text(variable, "/value"));
+        assert_eq!(
+            hosts.collect::<Vec<_>>(),
+            [Some(""); 3],
+            "what has no token there has none here"
+        );
         assert!(spec["initContainers"][0].get("volumeMounts").is_none());
         assert_eq!(spec["automountServiceAccountToken"], false);
         assert!(uses(&carried, "liqo-api-server-u") && !uses(&carried, "liqo-api-server-v"));
@@ -370,21 +522,34 @@ mod tests {
     fn an_ephemeral_container_finds_the_api_server_if_it_mounts_the_token_and_otherwise_none() {
         let mut home = pod("reader", None);
         let mount = home["spec"]["containers"][0]["volumeMounts"][1].clone();
-        home["spec"]["ephemeralContainers"] =
-            json!([{ "name": "with", "image": "i", "volumeMounts": [mount] }, { "name": "without", "image": "i" }]);
+        home["spec"]["ephemeralContainers"] = json!([{ "name": "with", "image": "i", "volumeMounts": [mount] }, { "name": "without", "image": "i" }]);
         let hosts = |carried: &Value| {
             let containers = items(carried, "/spec/ephemeralContainers").iter();
-            containers.map(|one| text(one, "/env/0/value").map(str::to_owned)).collect::<Vec<_>>()
+            containers
+                .map(|one| text(one, "/env/0/value").map(str::to_owned))
+                .collect::<Vec<_>>()
         };
         let (none, ours) = (Some(String::new()), Some(HOSTS[0].to_owned()));
         let mut given = outgoing(&home, &[].into()).unwrap();
-        give(&mut given, &home, "liqo-api-server-u", &["10.71.0.2".parse().unwrap()], None);
+        give(
+            &mut given,
+            &home,
+            "liqo-api-server-u",
+            &["10.71.0.2".parse().unwrap()],
+            None,
+        );
         assert_eq!(hosts(&given), [ours, none.clone()]);
-        assert_eq!(given["spec"]["ephemeralContainers"][0]["volumeMounts"], json!([mount]));
+        assert_eq!(
+            given["spec"]["ephemeralContainers"][0]["volumeMounts"],
+            json!([mount])
+        );
         let mut withheld = outgoing(&home, &[].into()).unwrap();
         withhold(&mut withheld, &home);
         assert_eq!(hosts(&withheld), [none.clone(), none]);
-        assert_eq!(withheld["spec"]["ephemeralContainers"][0]["volumeMounts"], json!([mount]));
+        assert_eq!(
+            withheld["spec"]["ephemeralContainers"][0]["volumeMounts"],
+            json!([mount])
+        );
     }
 
     #[test]
@@ -397,14 +562,25 @@ mod tests {
         };
         let variables = |container: &Value| -> Vec<(String, String)> {
             let said = |variable: &Value| text(variable, "/value").unwrap_or_default().to_owned();
-            items(container, "/env").iter().map(|variable| (name(variable).to_owned(), said(variable))).collect()
+            items(container, "/env")
+                .iter()
+                .map(|variable| (name(variable).to_owned(), said(variable)))
+                .collect()
         };
         let all = |of_port: &str| {
-            [("KUBERNETES_SERVICE_HOST", ""), ("KUBERNETES_SERVICE_PORT_HTTPS", ""), ("KUBERNETES_SERVICE_PORT", of_port)]
-                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            [
+                ("KUBERNETES_SERVICE_HOST", ""),
+                ("KUBERNETES_SERVICE_PORT_HTTPS", ""),
+                ("KUBERNETES_SERVICE_PORT", of_port),
+            ]
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
         };
         let spec = sent(&home);
-        assert_eq!(variables(&spec["containers"][0]), all("8443"), "what the pod sets itself stays");
+        assert_eq!(
+            variables(&spec["containers"][0]),
+            all("8443"),
+            "what the pod sets itself stays"
+        );
         let mut of_init = variables(&spec["initContainers"][0]);
         of_init.sort();
         let mut wanted = all("");
@@ -412,13 +588,24 @@ mod tests {
         assert_eq!(of_init, wanted);
 
         let mut with_map = home;
-        with_map["spec"]["initContainers"][0]["envFrom"] = json!([{ "configMapRef": { "name": "endpoint" } }]);
-        assert!(sent(&with_map)["initContainers"][0].get("env").is_none(), "a ConfigMap may set them");
+        with_map["spec"]["initContainers"][0]["envFrom"] =
+            json!([{ "configMapRef": { "name": "endpoint" } }]);
+        assert!(
+            sent(&with_map)["initContainers"][0].get("env").is_none(),
+            "a ConfigMap may set them"
+        );
         let proxy = json!([{ "name": "KUBERNETES_SERVICE_HOST", "value": "proxy" }]);
         with_map["spec"]["containers"][0]["env"] = proxy.clone();
-        assert_eq!(sent(&with_map)["containers"][0]["env"], proxy, "it uses an API server of its own choice");
+        assert_eq!(
+            sent(&with_map)["containers"][0]["env"],
+            proxy,
+            "it uses an API server of its own choice"
+        );
         let remote = pod("reader", Some("remote"));
-        assert!(sent(&remote)["initContainers"][0].get("env").is_none(), "it uses the provider's");
+        assert!(
+            sent(&remote)["initContainers"][0].get("env").is_none(),
+            "it uses the provider's"
+        );
     }
 
     #[test]
@@ -432,14 +619,21 @@ mod tests {
             home_namespace: "demo",
         };
         // The policy of the provider allows no volumes that pods name, and no ConfigMaps.
-        let strict =
-            ProviderRules { volume_types: ["emptyDir".into()].into(), reflected_kinds: vec![], ..ProviderRules::default() };
+        let strict = ProviderRules {
+            volume_types: ["emptyDir".into()].into(),
+            reflected_kinds: vec![],
+            ..ProviderRules::default()
+        };
         let remote = |home: &Value| {
             let mut carried = outgoing(home, &[].into()).unwrap();
             withhold(&mut carried, home);
             remote_pod(&carried, &identity, &strict).unwrap()
         };
-        for (account, said) in [("default", None), ("reader", Some("none")), ("reader", None)] {
+        for (account, said) in [
+            ("default", None),
+            ("reader", Some("none")),
+            ("reader", None),
+        ] {
             let home = pod(account, said);
             assert!(finds_ca(&home));
             let there = remote(&home);
@@ -453,11 +647,19 @@ mod tests {
                         "fieldRef": { "apiVersion": "v1", "fieldPath": "metadata.labels['liqo.io/home-namespace']" } }] } },
                 ])
             );
-            assert_eq!(there["metadata"]["labels"]["liqo.io/home-namespace"], "demo");
+            assert_eq!(
+                there["metadata"]["labels"]["liqo.io/home-namespace"],
+                "demo"
+            );
             let mount = json!({ "name": volume["name"], "readOnly": true,
                 "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount" });
             assert_eq!(there["spec"]["containers"][0]["volumeMounts"][0], mount);
-            assert!(there["spec"]["initContainers"][0].get("volumeMounts").is_none(), "it has none at home");
+            assert!(
+                there["spec"]["initContainers"][0]
+                    .get("volumeMounts")
+                    .is_none(),
+                "it has none at home"
+            );
             // At a broker, the pod is a pod of a home in turn.
             assert!(!finds_ca(&there), "it names the ConfigMap itself");
             assert_eq!(remote(&there)["spec"]["volumes"][0]["name"], volume["name"]);
@@ -472,7 +674,10 @@ mod tests {
         assert!(!is_without_token(&without_token("other")));
         for (path, other) in [
             ("/projected/sources/0/configMap/name", "settings"),
-            ("/projected/sources/1/downwardAPI/items/0/fieldRef/fieldPath", "spec.serviceAccountName"),
+            (
+                "/projected/sources/1/downwardAPI/items/0/fieldRef/fieldPath",
+                "spec.serviceAccountName",
+            ),
         ] {
             let mut more = without_token("kube-api-access-x");
             *more.pointer_mut(path).unwrap() = other.into();
@@ -481,22 +686,48 @@ mod tests {
         let mut more = without_token("kube-api-access-x");
         more["projected"]["sources"][1] = json!({ "secret": { "name": "s" } });
         assert!(!is_without_token(&more));
-        more["projected"]["sources"][0]["configMap"]["items"] = json!([{ "key": "k", "path": "k" }]);
-        assert!(!is_without_token(&more) && !is_without_token(&json!({ "name": "kube-api-access-x", "emptyDir": {} })));
+        more["projected"]["sources"][0]["configMap"]["items"] =
+            json!([{ "key": "k", "path": "k" }]);
+        assert!(
+            !is_without_token(&more)
+                && !is_without_token(&json!({ "name": "kube-api-access-x", "emptyDir": {} }))
+        );
     }
 
     #[test]
     fn only_a_provider_that_allows_it_gives_a_pod_its_own_token() {
-        let identity =
-            RemoteIdentity { namespace: "n", name: "web", consumer: "c", pool: "p", shadow_pod: "u", home_namespace: "demo" };
+        let identity = RemoteIdentity {
+            namespace: "n",
+            name: "web",
+            consumer: "c",
+            pool: "p",
+            shadow_pod: "u",
+            home_namespace: "demo",
+        };
         let sent = |said: Option<&str>, allowed: bool| {
             let carried = outgoing(&pod("reader", said), &[].into()).unwrap();
-            remote_pod(&carried, &identity, &ProviderRules { api_server: allowed, ..ProviderRules::default() })
+            remote_pod(
+                &carried,
+                &identity,
+                &ProviderRules {
+                    api_server: allowed,
+                    ..ProviderRules::default()
+                },
+            )
         };
-        assert_eq!(sent(Some("remote"), true).unwrap()["spec"]["automountServiceAccountToken"], true);
-        assert_eq!(sent(Some("remote"), false).unwrap_err().reason, "ApiServerNotAllowed");
+        assert_eq!(
+            sent(Some("remote"), true).unwrap()["spec"]["automountServiceAccountToken"],
+            true
+        );
+        assert_eq!(
+            sent(Some("remote"), false).unwrap_err().reason,
+            "ApiServerNotAllowed"
+        );
         for said in [None, Some("none"), Some("home")] {
-            assert_eq!(sent(said, true).unwrap()["spec"]["automountServiceAccountToken"], false);
+            assert_eq!(
+                sent(said, true).unwrap()["spec"]["automountServiceAccountToken"],
+                false
+            );
         }
     }
 
@@ -504,14 +735,20 @@ mod tests {
     fn without_a_way_there_a_pod_that_requires_it_stays_and_another_waits_a_little_and_starts() {
         let address: IpAddr = "10.71.0.2".parse().unwrap();
         let seconds = |seconds| Some(Duration::from_secs(seconds));
-        let start = |required, addresses, bound_for| how_to_start(required, true, addresses, bound_for);
-        assert_eq!(start(true, vec![address], seconds(0)), Start::With(vec![address]));
+        let start =
+            |required, addresses, bound_for| how_to_start(required, true, addresses, bound_for);
+        assert_eq!(
+            start(true, vec![address], seconds(0)),
+            Start::With(vec![address])
+        );
         assert_eq!(start(true, vec![], seconds(100)), Start::Refuse);
-        assert_eq!(start(false, vec![], seconds(4)), Start::Wait(Duration::from_secs(6)));
+        assert_eq!(
+            start(false, vec![], seconds(4)),
+            Start::Wait(Duration::from_secs(6))
+        );
         assert_eq!(start(false, vec![], seconds(10)), Start::Without);
         assert_eq!(start(false, vec![], None), Start::Without);
-        let pod =
-            json!({ "status": { "conditions": [{ "type": "PodScheduled", "lastTransitionTime": "2026-01-01T00:00:00Z" }] } });
+        let pod = json!({ "status": { "conditions": [{ "type": "PodScheduled", "lastTransitionTime": "2026-01-01T00:00:00Z" }] } });
         assert_eq!(bound_at(&pod), "2026-01-01T00:00:00Z".parse().ok());
     }
 
@@ -519,18 +756,33 @@ mod tests {
     fn where_the_namespace_does_not_allow_it_no_pod_is_sent_with_a_token_even_if_there_is_a_way() {
         let address: IpAddr = "10.71.0.2".parse().unwrap();
         for required in [true, false] {
-            assert_eq!(how_to_start(required, false, vec![address], None), Start::NotAllowed { required });
+            assert_eq!(
+                how_to_start(required, false, vec![address], None),
+                Start::NotAllowed { required }
+            );
         }
     }
 
     #[test]
     fn no_token_lives_longer_than_an_hour() {
         let mut home = pod("reader", None);
-        assert_eq!(token(&home), Token { audience: None, seconds: 3600 });
+        assert_eq!(
+            token(&home),
+            Token {
+                audience: None,
+                seconds: 3600
+            }
+        );
         for (wanted, given) in [(7200, 3600), (60, 600), (900, 900)] {
             let source = json!({ "expirationSeconds": wanted, "audience": "vault" });
             home["spec"]["volumes"][1]["projected"]["sources"][0]["serviceAccountToken"] = source;
-            assert_eq!(token(&home), Token { audience: Some("vault".into()), seconds: given });
+            assert_eq!(
+                token(&home),
+                Token {
+                    audience: Some("vault".into()),
+                    seconds: given
+                }
+            );
         }
     }
 
@@ -545,7 +797,10 @@ mod tests {
         assert_eq!(until_next(None, None, now), Duration::ZERO);
         assert_eq!(until_next(Some(now), Some(seconds(10)), due), seconds(50));
         assert_eq!(until_next(None, Some(seconds(61)), now), Duration::ZERO);
-        assert_eq!(until_next("2027-01-01T00:00:00Z".parse().ok(), None, now), seconds(3600));
+        assert_eq!(
+            until_next("2027-01-01T00:00:00Z".parse().ok(), None, now),
+            seconds(3600)
+        );
     }
 
     #[test]

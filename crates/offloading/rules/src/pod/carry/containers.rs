@@ -1,4 +1,5 @@
-//! Containers travel without the mounts of the injected volume. Those that ask for something of the node are refused.
+//! Containers travel without the mounts of the injected volume. Those that ask for something of the
+//! node are refused.
 
 use std::collections::BTreeSet;
 
@@ -9,21 +10,34 @@ use crate::json::{items, name, text};
 use crate::pod::carry::Refusal;
 use crate::pod::local_status::{EPHEMERAL_CONTAINERS, EPHEMERAL_STATUSES};
 
-/// Known sources of variables. Another source may name an object, and a remote pod names its replica only if the source is known.
-const SOURCES: [&str; 5] = ["configMapKeyRef", "fieldRef", "fileKeyRef", "resourceFieldRef", "secretKeyRef"];
+/// Known sources of variables. Another source may name an object, and a remote pod names its
+/// replica only if the source is known.
+const SOURCES: [&str; 5] = [
+    "configMapKeyRef",
+    "fieldRef",
+    "fileKeyRef",
+    "resourceFieldRef",
+    "secretKeyRef",
+];
 /// The same for all variables of an object.
 const WHOLE_SOURCES: [&str; 3] = ["configMapRef", "prefix", "secretRef"];
 
 /// The containers without mounts of injected volumes; a refusal for the first that cannot travel.
 pub fn reduce(containers: &Value, injected: &BTreeSet<String>) -> Result<Option<Value>, Refusal> {
     let Some(containers) = containers.as_array() else {
-        return Err(Refusal::new(OffloadedReason::Malformed.as_str(), "the pod's list of containers is not a list"));
+        return Err(Refusal::new(
+            OffloadedReason::Malformed.as_str(),
+            "the pod's list of containers is not a list",
+        ));
     };
     let mut kept = Vec::new();
     for container in containers {
         check(container)?;
         let mut container = container.clone();
-        if let Some(mounts) = container.get_mut("volumeMounts").and_then(Value::as_array_mut) {
+        if let Some(mounts) = container
+            .get_mut("volumeMounts")
+            .and_then(Value::as_array_mut)
+        {
             mounts.retain(|mount| !injected.contains(name(mount)));
         }
         kept.push(container);
@@ -31,25 +45,38 @@ pub fn reduce(containers: &Value, injected: &BTreeSet<String>) -> Result<Option<
     Ok((!kept.is_empty()).then_some(kept.into()))
 }
 
-/// The ephemeral containers that may still run. One that ended never starts again, not even in the next remote pod.
+/// The ephemeral containers that may still run. One that ended never starts again, not even in the
+/// next remote pod.
 pub fn unfinished_ephemeral(pod: &Value) -> Value {
     let has_ended = |container: &Value| {
         let statuses = items(pod, &format!("/status/{EPHEMERAL_STATUSES}"));
-        statuses.iter().any(|status| name(status) == name(container) && status.pointer("/state/terminated").is_some())
+        statuses.iter().any(|status| {
+            name(status) == name(container) && status.pointer("/state/terminated").is_some()
+        })
     };
-    items(pod, EPHEMERAL_CONTAINERS).iter().filter(|container| !has_ended(container)).cloned().collect()
+    items(pod, EPHEMERAL_CONTAINERS)
+        .iter()
+        .filter(|container| !has_ended(container))
+        .cloned()
+        .collect()
 }
 
 /// Leaves out the ephemeral containers of a local pod that cannot run at a provider.
 pub fn leave_out_refused_ephemeral(pod: &mut Value) {
-    if let Some(containers) = pod.pointer_mut(EPHEMERAL_CONTAINERS).and_then(Value::as_array_mut) {
+    if let Some(containers) = pod
+        .pointer_mut(EPHEMERAL_CONTAINERS)
+        .and_then(Value::as_array_mut)
+    {
         containers.retain(|container| check(container).is_ok());
     }
 }
 
 fn check(container: &Value) -> Result<(), Refusal> {
     let title = name(container);
-    let holds_port = |port: &Value| port.get("hostPort").is_some_and(|port| !port.is_null() && port != &json!(0));
+    let holds_port = |port: &Value| {
+        port.get("hostPort")
+            .is_some_and(|port| !port.is_null() && port != &json!(0))
+    };
     if items(container, "/ports").iter().any(holds_port) {
         return Err(Refusal::new(
             OffloadedReason::HostPort.as_str(),
@@ -87,19 +114,41 @@ fn check(container: &Value) -> Result<(), Refusal> {
 
 /// A source of variables that is none of the known ones.
 fn unknown_source(container: &Value) -> Option<&str> {
-    let single = items(container, "/env").iter().filter_map(|variable| variable.get("valueFrom"));
+    let single = items(container, "/env")
+        .iter()
+        .filter_map(|variable| variable.get("valueFrom"));
     let lists = single.map(|source| (source, &SOURCES[..]));
-    let lists = lists.chain(items(container, "/envFrom").iter().map(|source| (source, &WHOLE_SOURCES[..])));
-    let mut fields = lists.flat_map(|(source, known)| source.as_object().into_iter().flatten().map(move |field| (field, known)));
-    fields.find(|((name, value), known)| !value.is_null() && !known.contains(&name.as_str())).map(|((name, _), _)| name.as_str())
+    let lists = lists.chain(
+        items(container, "/envFrom")
+            .iter()
+            .map(|source| (source, &WHOLE_SOURCES[..])),
+    );
+    let mut fields = lists.flat_map(|(source, known)| {
+        source
+            .as_object()
+            .into_iter()
+            .flatten()
+            .map(move |field| (field, known))
+    });
+    fields
+        .find(|((name, value), known)| !value.is_null() && !known.contains(&name.as_str()))
+        .map(|((name, _), _)| name.as_str())
 }
 
-/// A host that a probe or hook names, with its field. The node calls it, so it would tell which ports are open there and around it.
+/// A host that a probe or hook names, with its field. The node calls it, so it would tell which
+/// ports are open there and around it.
 fn named_host(container: &Value) -> Option<(String, &str)> {
-    let users = ["livenessProbe", "readinessProbe", "startupProbe", "lifecycle/postStart", "lifecycle/preStop"];
+    let users = [
+        "livenessProbe",
+        "readinessProbe",
+        "startupProbe",
+        "lifecycle/postStart",
+        "lifecycle/preStop",
+    ];
     users.iter().find_map(|user| {
         let of = |action: &str| {
-            let host = text(container, &format!("/{user}/{action}/host")).filter(|host| !host.is_empty())?;
+            let host = text(container, &format!("/{user}/{action}/host"))
+                .filter(|host| !host.is_empty())?;
             Some((format!("{}.{action}.host", user.replace('/', ".")), host))
         };
         of("httpGet").or_else(|| of("tcpSocket"))

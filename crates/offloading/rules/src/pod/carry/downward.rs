@@ -1,5 +1,6 @@
-//! The values that a remote pod reads about itself through the downward API: the same as at home, because it uses these values to talk
-//! about itself to other pods and to the API server of its home cluster.
+//! The values that a remote pod reads about itself through the downward API: the same as at home,
+//! because it uses these values to talk about itself to other pods and to the API server of its
+//! home cluster.
 //!
 //! | field | what the remote pod reads |
 //! |---|---|
@@ -11,10 +12,11 @@
 //! | `status.podIP`, `status.hostIP`, and the lists of both | its own, because a program binds to the address that its interface has |
 //! | `resourceFieldRef` | its own requests and limits, which travel |
 //!
-//! Liqo's own labels and annotations of the local pod do not leave its cluster. If the local pod is itself the remote pod of another
-//! cluster, what it reads from them travels under other names.
+//! Liqo's own labels and annotations of the local pod do not leave its cluster. If the local pod is
+//! itself the remote pod of another cluster, what it reads from them travels under other names.
 //!
-//! A pod that uses the provider's API server reads everything about its remote pod, which is the one that exists there.
+//! A pod that uses the provider's API server reads everything about its remote pod, which is the
+//! one that exists there.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -31,7 +33,9 @@ use crate::pod::carry::{CONTAINER_LISTS, ProviderRules};
 pub(super) fn write_local_values(spec: &mut Map<String, Value>, local_pod: &Value) {
     each_variable(spec, |variable| {
         let value = match text(variable, "/valueFrom/fieldRef/fieldPath") {
-            Some("spec.nodeName") => text(local_pod, "/spec/nodeName").filter(|node| !node.is_empty()),
+            Some("spec.nodeName") => {
+                text(local_pod, "/spec/nodeName").filter(|node| !node.is_empty())
+            }
             Some("spec.serviceAccountName") => Some(account(local_pod)),
             _ => None,
         };
@@ -43,15 +47,24 @@ pub(super) fn write_local_values(spec: &mut Map<String, Value>, local_pod: &Valu
     });
 }
 
-/// The consumer's side, for what a pod reads from labels and annotations of Liqo, which do not travel: where this cluster created the pod
-/// for a consumer, these hold the values of its own home. Returns them as annotations that travel, and makes the pod read these.
+/// The consumer's side, for what a pod reads from labels and annotations of Liqo, which do not
+/// travel: where this cluster created the pod for a consumer, these hold the values of its own
+/// home. Returns them as annotations that travel, and makes the pod read these.
 pub(super) fn pass_on(spec: &mut Map<String, Value>, local_pod: &Value) -> Map<String, Value> {
     let mut values = Map::new();
     let entry = |field: &str, key: &str| local_pod.pointer(&format!("/metadata/{field}"))?.get(key);
     each_path(spec, |path| {
         let found = ["labels", "annotations"].into_iter().find_map(|field| {
-            let key = path.as_str()?.strip_prefix(&format!("metadata.{field}['"))?.strip_suffix("']")?;
-            is_ours(key).then(|| (format!("{PASSED_ON}/{}", short_hash(&format!("{field}/{key}"))), entry(field, key)))
+            let key = path
+                .as_str()?
+                .strip_prefix(&format!("metadata.{field}['"))?
+                .strip_suffix("']")?;
+            is_ours(key).then(|| {
+                (
+                    format!("{PASSED_ON}/{}", short_hash(&format!("{field}/{key}"))),
+                    entry(field, key),
+                )
+            })
         });
         if let Some((key, value)) = found {
             *path = annotation_path(&key).into();
@@ -61,21 +74,31 @@ pub(super) fn pass_on(spec: &mut Map<String, Value>, local_pod: &Value) -> Map<S
     values
 }
 
-/// The provider's side: refers to the labels and annotations of the remote pod that hold the values of the local pod.
+/// The provider's side: refers to the labels and annotations of the remote pod that hold the values
+/// of the local pod.
 pub(super) fn refer_to_local_values(spec: &mut Map<String, Value>, rules: &ProviderRules) {
     each_path(spec, |path| refer_to_local_value(path, rules));
 }
 
 /// Calls `change` with each path of a field that variables and files read.
 fn each_path(spec: &mut Map<String, Value>, mut change: impl FnMut(&mut Value)) {
-    each_variable(spec, |variable| variable.pointer_mut("/valueFrom/fieldRef/fieldPath").into_iter().for_each(&mut change));
+    each_variable(spec, |variable| {
+        variable
+            .pointer_mut("/valueFrom/fieldRef/fieldPath")
+            .into_iter()
+            .for_each(&mut change);
+    });
     for volume in elements(spec.get_mut("volumes")) {
         for item in elements(volume.pointer_mut("/downwardAPI/items")) {
-            item.pointer_mut("/fieldRef/fieldPath").into_iter().for_each(&mut change);
+            item.pointer_mut("/fieldRef/fieldPath")
+                .into_iter()
+                .for_each(&mut change);
         }
         for source in elements(volume.pointer_mut("/projected/sources")) {
             for item in elements(source.pointer_mut("/downwardAPI/items")) {
-                item.pointer_mut("/fieldRef/fieldPath").into_iter().for_each(&mut change);
+                item.pointer_mut("/fieldRef/fieldPath")
+                    .into_iter()
+                    .for_each(&mut change);
             }
         }
     }
@@ -89,10 +112,19 @@ fn refer_to_local_value(path: &mut Value, rules: &ProviderRules) {
         "metadata.labels" => annotation_path(annotations::HOME_LABELS),
         "metadata.annotations" => annotation_path(annotations::HOME_ANNOTATIONS),
         one => {
-            let key = |field: &str| one.strip_prefix(field)?.strip_prefix("['")?.strip_suffix("']");
-            let label = key("metadata.labels").filter(|key| !is_ours(key) && !keeps_label(key, rules));
-            let annotation = key("metadata.annotations").filter(|key| !is_ours(key) && !keeps_annotation(key, rules));
-            match label.map(|key| local_value(LABEL, key)).or(annotation.map(|key| local_value(ANNOTATION, key))) {
+            let key = |field: &str| {
+                one.strip_prefix(field)?
+                    .strip_prefix("['")?
+                    .strip_suffix("']")
+            };
+            let label =
+                key("metadata.labels").filter(|key| !is_ours(key) && !keeps_label(key, rules));
+            let annotation = key("metadata.annotations")
+                .filter(|key| !is_ours(key) && !keeps_annotation(key, rules));
+            match label
+                .map(|key| local_value(LABEL, key))
+                .or(annotation.map(|key| local_value(ANNOTATION, key)))
+            {
                 Some(kept) => annotation_path(&kept),
                 None => return,
             }
@@ -105,8 +137,8 @@ fn annotation_path(key: &str) -> String {
     format!("metadata.annotations['{key}']")
 }
 
-/// The annotation of the remote pod with the value of a label or annotation of the local pod that does not travel:
-/// `example.com/tier` becomes `example.com.label.home.liqo.io/tier`.
+/// The annotation of the remote pod with the value of a label or annotation of the local pod that
+/// does not travel: `example.com/tier` becomes `example.com.label.home.liqo.io/tier`.
 fn local_value(kind: &str, key: &str) -> String {
     match key.split_once('/') {
         Some((domain, name)) => format!("{domain}.{kind}{LOCAL_VALUES}/{name}"),
@@ -124,19 +156,23 @@ pub(super) fn is_local_value(key: &str) -> bool {
     domain(key).ends_with(LOCAL_VALUES)
 }
 
-/// The annotations with values of the local pod that the containers and volumes of this remote pod read.
+/// The annotations with values of the local pod that the containers and volumes of this remote pod
+/// read.
 pub(super) fn local_values(spec: &Map<String, Value>, carried: &Value) -> Map<String, Value> {
     let read = annotations_read(spec);
     let of_home = |field: &str| texts(carried, &format!("/metadata/{field}"), |key| !is_ours(key));
     let (home_labels, home_annotations) = (of_home("labels"), of_home("annotations"));
     let mut values = Map::new();
-    for (kind, entries, file) in
-        [(LABEL, &home_labels, annotations::HOME_LABELS), (ANNOTATION, &home_annotations, annotations::HOME_ANNOTATIONS)]
-    {
+    for (kind, entries, file) in [
+        (LABEL, &home_labels, annotations::HOME_LABELS),
+        (ANNOTATION, &home_annotations, annotations::HOME_ANNOTATIONS),
+    ] {
         if read.contains(file) {
             values.insert(file.to_owned(), as_file(entries).into());
         }
-        let single = entries.iter().map(|(key, value)| (local_value(kind, key), value.clone()));
+        let single = entries
+            .iter()
+            .map(|(key, value)| (local_value(kind, key), value.clone()));
         values.extend(single.filter(|(key, _)| read.contains(key.as_str())));
     }
     values
@@ -144,8 +180,10 @@ pub(super) fn local_values(spec: &Map<String, Value>, carried: &Value) -> Map<St
 
 /// Whether a pod reads this annotation, by its name or together with all others.
 pub(super) fn reads_annotation(spec: &Value, key: &str) -> bool {
-    spec.as_object()
-        .is_some_and(|spec| paths_read(spec).any(|path| path == "metadata.annotations" || annotation_of(path) == Some(key)))
+    spec.as_object().is_some_and(|spec| {
+        paths_read(spec)
+            .any(|path| path == "metadata.annotations" || annotation_of(path) == Some(key))
+    })
 }
 
 /// The keys of the annotations that a pod reads one by one.
@@ -154,24 +192,41 @@ fn annotations_read(spec: &Map<String, Value>) -> BTreeSet<&str> {
 }
 
 fn annotation_of(path: &str) -> Option<&str> {
-    path.strip_prefix("metadata.annotations['")?.strip_suffix("']")
+    path.strip_prefix("metadata.annotations['")?
+        .strip_suffix("']")
 }
 
 /// The paths of the fields that variables and files of a pod read.
 fn paths_read(spec: &Map<String, Value>) -> impl Iterator<Item = &str> {
-    let list = move |field: &str| spec.get(field).and_then(Value::as_array).into_iter().flatten();
-    let variables = CONTAINER_LISTS.iter().flat_map(move |field| list(field)).flat_map(|container| items(container, "/env"));
-    let variables = variables.filter_map(|variable| text(variable, "/valueFrom/fieldRef/fieldPath"));
-    let sources = list("volumes").flat_map(|volume| [volume].into_iter().chain(items(volume, "/projected/sources")));
+    let list = move |field: &str| {
+        spec.get(field)
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten()
+    };
+    let variables = CONTAINER_LISTS
+        .iter()
+        .flat_map(move |field| list(field))
+        .flat_map(|container| items(container, "/env"));
+    let variables =
+        variables.filter_map(|variable| text(variable, "/valueFrom/fieldRef/fieldPath"));
+    let sources = list("volumes").flat_map(|volume| {
+        [volume]
+            .into_iter()
+            .chain(items(volume, "/projected/sources"))
+    });
     let files = sources.flat_map(|source| items(source, "/downwardAPI/items"));
     let files = files.filter_map(|item| text(item, "/fieldRef/fieldPath"));
     variables.chain(files)
 }
 
-/// Labels or annotations as a kubelet writes them into a file: one line for each, in the order of their keys.
+/// Labels or annotations as a kubelet writes them into a file: one line for each, in the order of
+/// their keys.
 fn as_file(entries: &Map<String, Value>) -> String {
     let ordered: BTreeMap<&String, &Value> = entries.iter().collect();
-    let lines = ordered.into_iter().map(|(key, value)| format!("{key}={}", quoted(value.as_str().unwrap_or_default())));
+    let lines = ordered
+        .into_iter()
+        .map(|(key, value)| format!("{key}={}", quoted(value.as_str().unwrap_or_default())));
     lines.collect::<Vec<_>>().join("\n")
 }
 
@@ -200,11 +255,18 @@ fn quoted(text: &str) -> String {
     quoted
 }
 
-/// Go's `unicode.IsPrint`: letters, marks, numbers, punctuation, symbols and the ASCII space. Rust decides the same where it escapes texts
-/// for programmers, except for quotes and marks at the beginning. Only characters that Unicode added after version 15.0 differ: Go 1.26
-/// does not know them yet.
+/// Go's `unicode.IsPrint`: letters, marks, numbers, punctuation, symbols and the ASCII space. Rust
+/// decides the same where it escapes texts for programmers, except for quotes and marks at the
+/// beginning. Only characters that Unicode added after version 15.0 differ: Go 1.26 does not know
+/// them yet.
 fn is_printable(character: char) -> bool {
-    character == '\'' || ['a', character].iter().collect::<String>().escape_debug().nth(1) == Some(character)
+    character == '\''
+        || ['a', character]
+            .iter()
+            .collect::<String>()
+            .escape_debug()
+            .nth(1)
+            == Some(character)
 }
 
 fn each_variable(spec: &mut Map<String, Value>, mut change: impl FnMut(&mut Value)) {
@@ -241,8 +303,12 @@ mod tests {
     }
 
     fn local_pod(env: &Value, items: &Value) -> Value {
-        let items: Vec<Value> =
-            items.as_array().unwrap().iter().map(|path| json!({ "path": "p", "fieldRef": { "fieldPath": path } })).collect();
+        let items: Vec<Value> = items
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|path| json!({ "path": "p", "fieldRef": { "fieldPath": path } }))
+            .collect();
         json!({
             "metadata": { "name": "web", "namespace": "demo", "uid": "home-uid", "labels": { "app": "web", "app-x/y": "1" } },
             "spec": {
@@ -256,7 +322,10 @@ mod tests {
     }
 
     fn rules() -> ProviderRules {
-        ProviderRules { api_server: true, ..ProviderRules::default() }
+        ProviderRules {
+            api_server: true,
+            ..ProviderRules::default()
+        }
     }
 
     fn remote(local: &Value) -> Value {
@@ -265,7 +334,13 @@ mod tests {
 
     #[test]
     fn variables_hold_what_they_hold_at_home_and_addresses_are_those_of_the_pod_itself() {
-        let own = ["metadata.name", "metadata.labels['app']", "status.podIP", "status.podIPs", "status.hostIP"];
+        let own = [
+            "metadata.name",
+            "metadata.labels['app']",
+            "status.podIP",
+            "status.podIPs",
+            "status.hostIP",
+        ];
         let mut env = vec![
             field("NAMESPACE", "metadata.namespace"),
             field("UID", "metadata.uid"),
@@ -282,21 +357,43 @@ mod tests {
         wanted[3] = json!({ "name": "ACCOUNT", "value": "reader" });
         let remote = remote(&local_pod(&env.into(), &json!([])));
         for list in ["initContainers", "containers"] {
-            assert_eq!(remote["spec"][list][0]["env"], Value::from(wanted.clone()), "{list}");
+            assert_eq!(
+                remote["spec"][list][0]["env"],
+                Value::from(wanted.clone()),
+                "{list}"
+            );
         }
         let metadata = &remote["metadata"]["labels"];
-        assert_eq!((&metadata["liqo.io/home-namespace"], &metadata["liqo.io/shadow-pod"]), (&json!("demo"), &json!("home-uid")));
-        assert_eq!(remote["metadata"]["annotations"].get("liqo.io/home-labels"), None, "nobody reads it");
+        assert_eq!(
+            (
+                &metadata["liqo.io/home-namespace"],
+                &metadata["liqo.io/shadow-pod"]
+            ),
+            (&json!("demo"), &json!("home-uid"))
+        );
+        assert_eq!(
+            remote["metadata"]["annotations"].get("liqo.io/home-labels"),
+            None,
+            "nobody reads it"
+        );
     }
 
     #[test]
     fn files_show_the_namespace_at_home_and_no_labels_of_liqo_and_follow_changes() {
-        let paths = json!(["metadata.namespace", "metadata.uid", "metadata.labels", "metadata.annotations", "metadata.name"]);
+        let paths = json!([
+            "metadata.namespace",
+            "metadata.uid",
+            "metadata.labels",
+            "metadata.annotations",
+            "metadata.name"
+        ]);
         let mut local = local_pod(&json!([]), &paths);
         let mut live = remote(&local);
         let of = |items: &Value| -> Vec<String> {
             let items = items.as_array().unwrap().iter();
-            items.map(|item| text(item, "/fieldRef/fieldPath").unwrap().to_owned()).collect()
+            items
+                .map(|item| text(item, "/fieldRef/fieldPath").unwrap().to_owned())
+                .collect()
         };
         let wanted = [
             "metadata.labels['liqo.io/home-namespace']",
@@ -305,30 +402,59 @@ mod tests {
             "metadata.annotations['liqo.io/home-annotations']",
             "metadata.name",
         ];
-        assert_eq!(of(&live["spec"]["volumes"][0]["downwardAPI"]["items"]), wanted);
-        assert_eq!(of(&live["spec"]["volumes"][1]["projected"]["sources"][0]["downwardAPI"]["items"]), wanted);
-        assert_eq!(live["metadata"]["annotations"]["liqo.io/home-labels"], "app=\"web\"\napp-x/y=\"1\"");
+        assert_eq!(
+            of(&live["spec"]["volumes"][0]["downwardAPI"]["items"]),
+            wanted
+        );
+        assert_eq!(
+            of(&live["spec"]["volumes"][1]["projected"]["sources"][0]["downwardAPI"]["items"]),
+            wanted
+        );
+        assert_eq!(
+            live["metadata"]["annotations"]["liqo.io/home-labels"],
+            "app=\"web\"\napp-x/y=\"1\""
+        );
 
         local["metadata"]["labels"] = json!({ "app": "web", "tier": "2" });
         let carried = outgoing(&local, &[].into()).unwrap();
         let patch = remote_patch(&carried, &live, &rules(), true).unwrap();
-        assert_eq!(patch["metadata"]["annotations"]["liqo.io/home-labels"], "app=\"web\"\ntier=\"2\"");
+        assert_eq!(
+            patch["metadata"]["annotations"]["liqo.io/home-labels"],
+            "app=\"web\"\ntier=\"2\""
+        );
         json_patch::merge(&mut live, &patch);
         assert_eq!(remote_patch(&carried, &live, &rules(), true), None);
     }
 
     #[test]
     fn a_label_or_annotation_that_does_not_travel_is_read_all_the_same_and_follows_changes() {
-        let read = ["metadata.labels['example.com/tier']", "metadata.annotations['note']", "metadata.annotations['liqo.io/x']"];
-        let mut local = local_pod(&read.map(|path| field("X", path)).to_vec().into(), &json!(["metadata.annotations"]));
-        local["metadata"]["labels"] = json!({ "app": "web", "example.com/tier": "1", "example.com/unread": "2" });
+        let read = [
+            "metadata.labels['example.com/tier']",
+            "metadata.annotations['note']",
+            "metadata.annotations['liqo.io/x']",
+        ];
+        let mut local = local_pod(
+            &read.map(|path| field("X", path)).to_vec().into(),
+            &json!(["metadata.annotations"]),
+        );
+        local["metadata"]["labels"] =
+            json!({ "app": "web", "example.com/tier": "1", "example.com/unread": "2" });
         local["metadata"]["annotations"] = json!({ "note": "a\"b", "example.com/unread": "c" });
         let mut live = remote(&local);
-        let paths: Vec<_> =
-            items(&live["spec"]["containers"][0], "/env").iter().map(|one| text(one, "/valueFrom/fieldRef/fieldPath")).collect();
+        let paths: Vec<_> = items(&live["spec"]["containers"][0], "/env")
+            .iter()
+            .map(|one| text(one, "/valueFrom/fieldRef/fieldPath"))
+            .collect();
         // Annotations of Liqo are read as they are at home, too, and not as the provider's.
-        let passed_on = local_value(ANNOTATION, &format!("{PASSED_ON}/{}", short_hash("annotations/liqo.io/x")));
-        let kept = ["example.com.label.home.liqo.io/tier", "annotation.home.liqo.io/note", passed_on.as_str()];
+        let passed_on = local_value(
+            ANNOTATION,
+            &format!("{PASSED_ON}/{}", short_hash("annotations/liqo.io/x")),
+        );
+        let kept = [
+            "example.com.label.home.liqo.io/tier",
+            "annotation.home.liqo.io/note",
+            passed_on.as_str(),
+        ];
         let kept = kept.map(|key| format!("metadata.annotations['{key}']"));
         assert_eq!(paths, kept.each_ref().map(|path| Some(path.as_str())));
         let held = |pod: &Value| {
@@ -349,15 +475,24 @@ mod tests {
         let carried = outgoing(&local, &[].into()).unwrap();
         let patch = remote_patch(&carried, &live, &rules(), true).unwrap();
         json_patch::merge(&mut live, &patch);
-        assert_eq!(held(&live), json!({ "example.com.label.home.liqo.io/tier": "2", "liqo.io/home-annotations": "" }));
+        assert_eq!(
+            held(&live),
+            json!({ "example.com.label.home.liqo.io/tier": "2", "liqo.io/home-annotations": "" })
+        );
         assert_eq!(remote_patch(&carried, &live, &rules(), true), None);
     }
 
     #[test]
     fn a_pod_that_is_lent_on_reads_the_values_of_its_first_home() {
-        let read = ["metadata.namespace", "metadata.uid", "metadata.labels['example.com/tier']"];
-        let mut local =
-            local_pod(&read.map(|path| field("X", path)).to_vec().into(), &json!(["metadata.labels", "metadata.namespace"]));
+        let read = [
+            "metadata.namespace",
+            "metadata.uid",
+            "metadata.labels['example.com/tier']",
+        ];
+        let mut local = local_pod(
+            &read.map(|path| field("X", path)).to_vec().into(),
+            &json!(["metadata.labels", "metadata.namespace"]),
+        );
         local["metadata"]["labels"] = json!({ "app": "web", "example.com/tier": "1" });
         let at_broker = |local: &Value| {
             let mut pod = remote(local);
@@ -365,30 +500,53 @@ mod tests {
             pod["spec"]["nodeName"] = json!("turin");
             pod
         };
-        let identity =
-            RemoteIdentity { consumer: "milan-id", shadow_pod: "broker-uid", home_namespace: "demo-rome-abc123", ..IDENTITY };
+        let identity = RemoteIdentity {
+            consumer: "milan-id",
+            shadow_pod: "broker-uid",
+            home_namespace: "demo-rome-abc123",
+            ..IDENTITY
+        };
         let carried = outgoing(&at_broker(&local), &[].into()).unwrap();
-        assert!(!carried.to_string().contains("home-namespace"), "what is the broker's own does not travel: {carried}");
+        assert!(
+            !carried.to_string().contains("home-namespace"),
+            "what is the broker's own does not travel: {carried}"
+        );
         let mut there = remote_pod(&carried, &identity, &rules()).unwrap();
         // What the kubelet there puts into variables and files.
         let value = |pod: &Value, path: &str| {
-            let key = path.strip_prefix("metadata.annotations['").unwrap().strip_suffix("']").unwrap();
-            pod["metadata"]["annotations"][key].as_str().unwrap_or_default().to_owned()
+            let key = path
+                .strip_prefix("metadata.annotations['")
+                .unwrap()
+                .strip_suffix("']")
+                .unwrap();
+            pod["metadata"]["annotations"][key]
+                .as_str()
+                .unwrap_or_default()
+                .to_owned()
         };
         let values = |pod: &Value| -> Vec<String> {
-            let env =
-                items(&pod["spec"]["containers"][0], "/env").iter().filter_map(|one| text(one, "/valueFrom/fieldRef/fieldPath"));
-            let files = items(pod, "/spec/volumes/0/downwardAPI/items").iter().filter_map(|one| text(one, "/fieldRef/fieldPath"));
+            let env = items(&pod["spec"]["containers"][0], "/env")
+                .iter()
+                .filter_map(|one| text(one, "/valueFrom/fieldRef/fieldPath"));
+            let files = items(pod, "/spec/volumes/0/downwardAPI/items")
+                .iter()
+                .filter_map(|one| text(one, "/fieldRef/fieldPath"));
             env.chain(files).map(|path| value(pod, path)).collect()
         };
         let labels = |tier: &str| format!("app=\"web\"\nexample.com/tier=\"{tier}\"");
-        assert_eq!(values(&there), ["demo", "home-uid", "1", &labels("1"), "demo"]);
+        assert_eq!(
+            values(&there),
+            ["demo", "home-uid", "1", &labels("1"), "demo"]
+        );
 
         local["metadata"]["labels"]["example.com/tier"] = json!("2");
         let carried = outgoing(&at_broker(&local), &[].into()).unwrap();
         let patch = remote_patch(&carried, &there, &rules(), true).unwrap();
         json_patch::merge(&mut there, &patch);
-        assert_eq!(values(&there), ["demo", "home-uid", "2", &labels("2"), "demo"]);
+        assert_eq!(
+            values(&there),
+            ["demo", "home-uid", "2", &labels("2"), "demo"]
+        );
     }
 
     #[test]
@@ -397,10 +555,14 @@ mod tests {
         local["metadata"]["labels"] = json!({ "app": "web", "example.com/tier": "1" });
         let live = remote(&local);
         let env = [field("X", "metadata.labels['example.com/tier']")];
-        local["spec"]["ephemeralContainers"] = json!([{ "name": "debug", "image": "i", "env": env }]);
+        local["spec"]["ephemeralContainers"] =
+            json!([{ "name": "debug", "image": "i", "env": env }]);
         let carried = outgoing(&local, &[].into()).unwrap();
         let patch = remote_patch(&carried, &live, &rules(), true).unwrap();
-        assert_eq!(patch["metadata"]["annotations"]["example.com.label.home.liqo.io/tier"], "1");
+        assert_eq!(
+            patch["metadata"]["annotations"]["example.com.label.home.liqo.io/tier"],
+            "1"
+        );
     }
 
     #[test]
@@ -413,10 +575,17 @@ mod tests {
             ("\n\t\r\u{7}\u{8}\u{b}\u{c}", "\\n\\t\\r\\a\\b\\v\\f"),
             ("\0\u{1}\u{1b}\u{7f}", "\\x00\\x01\\x1b\\x7f"),
             // Control characters and spaces beyond ASCII.
-            ("\u{85}\u{a0}\u{2003}\u{2028}\u{3000}", "\\u0085\\u00a0\\u2003\\u2028\\u3000"),
+            (
+                "\u{85}\u{a0}\u{2003}\u{2028}\u{3000}",
+                "\\u0085\\u00a0\\u2003\\u2028\\u3000",
+            ),
             ("ü€漢字Ω", "ü€漢字Ω"),
-            // Characters that format others: soft hyphen, zero width space, right-to-left override, byte order mark.
-            ("\u{ad}\u{200b}\u{202e}\u{feff}", "\\u00ad\\u200b\\u202e\\ufeff"),
+            // Characters that format others: soft hyphen, zero width space, right-to-left override,
+            // byte order mark.
+            (
+                "\u{ad}\u{200b}\u{202e}\u{feff}",
+                "\\u00ad\\u200b\\u202e\\ufeff",
+            ),
             // An emoji of two that are joined.
             ("👩\u{200d}🚀", "👩\\u200d🚀"),
             // Accents and variation selectors are marks.
@@ -424,7 +593,10 @@ mod tests {
             ("\u{301}❤\u{fe0f}", "\u{301}❤\u{fe0f}"),
             // Private use, unassigned, no character, and tags.
             ("\u{e000}\u{378}\u{ffff}", "\\ue000\\u0378\\uffff"),
-            ("\u{e0061}\u{f0000}\u{10ffff}", "\\U000e0061\\U000f0000\\U0010ffff"),
+            (
+                "\u{e0061}\u{f0000}\u{10ffff}",
+                "\\U000e0061\\U000f0000\\U0010ffff",
+            ),
             // In place of what is no UTF-8, which no JSON contains.
             ("\u{fffd}", "\u{fffd}"),
         ] {
@@ -434,7 +606,13 @@ mod tests {
 
     #[test]
     fn a_pod_that_uses_the_providers_api_server_reads_what_that_knows_of_it() {
-        let env = ["metadata.namespace", "metadata.uid", "spec.nodeName", "spec.serviceAccountName"].map(|path| field("X", path));
+        let env = [
+            "metadata.namespace",
+            "metadata.uid",
+            "spec.nodeName",
+            "spec.serviceAccountName",
+        ]
+        .map(|path| field("X", path));
         let mut local = local_pod(&json!(env), &json!(["metadata.labels"]));
         local["metadata"]["annotations"] = json!({ annotations::API_SERVER: "remote" });
         let spec = remote(&local)["spec"].clone();

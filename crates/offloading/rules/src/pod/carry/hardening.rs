@@ -1,5 +1,6 @@
-//! Settings that the provider adds to containers that do not choose them themselves: the runtime's seccomp profile, and no raw sockets,
-//! with which a container could forge packets on its node's network.
+//! Settings that the provider adds to containers that do not choose them themselves: the runtime's
+//! seccomp profile, and no raw sockets, with which a container could forge packets on its node's
+//! network.
 
 use serde_json::{Map, Value, json};
 
@@ -17,7 +18,10 @@ pub(super) fn harden(spec: &mut Map<String, Value>) {
     }
     edit(spec, "securityContext", |context| {
         if context.get("seccompProfile").is_none_or(Value::is_null) {
-            context.insert("seccompProfile".to_owned(), json!({ "type": "RuntimeDefault" }));
+            context.insert(
+                "seccompProfile".to_owned(),
+                json!({ "type": "RuntimeDefault" }),
+            );
         }
     });
     harden_containers(spec);
@@ -26,18 +30,29 @@ pub(super) fn harden(spec: &mut Map<String, Value>) {
 /// The same for containers of a pod that exists.
 pub(super) fn harden_containers(spec: &mut Map<String, Value>) {
     for list in CONTAINER_LISTS {
-        let containers = spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten();
+        let containers = spec
+            .get_mut(list)
+            .and_then(Value::as_array_mut)
+            .into_iter()
+            .flatten();
         for container in containers.filter_map(Value::as_object_mut) {
             edit(container, "securityContext", drop_raw_sockets);
         }
     }
 }
 
-/// Drops the capability, unless the container asks for it: then Pod Security in the namespace decides.
+/// Drops the capability, unless the container asks for it: then Pod Security in the namespace
+/// decides.
 fn drop_raw_sockets(context: &mut Map<String, Value>) {
     let names = |list: &str| {
-        let named = context.get("capabilities").map(|all| items(all, list)).unwrap_or_default().iter();
-        named.filter_map(Value::as_str).any(|one| [NET_RAW, "CAP_NET_RAW", "ALL"].contains(&one))
+        let named = context
+            .get("capabilities")
+            .map(|all| items(all, list))
+            .unwrap_or_default()
+            .iter();
+        named
+            .filter_map(Value::as_str)
+            .any(|one| [NET_RAW, "CAP_NET_RAW", "ALL"].contains(&one))
     };
     if context.get("privileged") == Some(&Value::Bool(true)) || names("/add") || names("/drop") {
         return;
@@ -52,7 +67,10 @@ fn drop_raw_sockets(context: &mut Map<String, Value>) {
 }
 
 #[cfg(test)]
-#[allow(clippy::needless_pass_by_value, reason = "JSON literals are written in place")]
+#[allow(
+    clippy::needless_pass_by_value,
+    reason = "JSON literals are written in place"
+)]
 mod tests {
     use super::*;
 
@@ -60,7 +78,10 @@ mod tests {
     fn capabilities(context: Value) -> Value {
         let mut spec = json!({ "containers": [{ "name": "c", "securityContext": context }] });
         harden(spec.as_object_mut().unwrap());
-        spec["containers"][0]["securityContext"].get("capabilities").cloned().unwrap_or_default()
+        spec["containers"][0]["securityContext"]
+            .get("capabilities")
+            .cloned()
+            .unwrap_or_default()
     }
 
     #[test]
@@ -68,16 +89,30 @@ mod tests {
         let mut spec = json!({ "containers": [{}], "initContainers": [{}], "securityContext": { "runAsUser": 1 } });
         harden(spec.as_object_mut().unwrap());
         for list in ["containers", "initContainers"] {
-            assert_eq!(spec[list][0], json!({ "securityContext": { "capabilities": { "drop": ["NET_RAW"] } } }));
+            assert_eq!(
+                spec[list][0],
+                json!({ "securityContext": { "capabilities": { "drop": ["NET_RAW"] } } })
+            );
         }
-        assert_eq!(spec["securityContext"], json!({ "runAsUser": 1, "seccompProfile": { "type": "RuntimeDefault" } }));
-        let others = capabilities(json!({ "capabilities": { "add": ["CHOWN"], "drop": ["MKNOD"] } }));
-        assert_eq!(others, json!({ "add": ["CHOWN"], "drop": ["MKNOD", "NET_RAW"] }));
+        assert_eq!(
+            spec["securityContext"],
+            json!({ "runAsUser": 1, "seccompProfile": { "type": "RuntimeDefault" } })
+        );
+        let others =
+            capabilities(json!({ "capabilities": { "add": ["CHOWN"], "drop": ["MKNOD"] } }));
+        assert_eq!(
+            others,
+            json!({ "add": ["CHOWN"], "drop": ["MKNOD", "NET_RAW"] })
+        );
     }
 
     #[test]
     fn what_a_pod_chooses_itself_stays() {
-        for chosen in [json!({ "drop": ["ALL"] }), json!({ "add": ["NET_RAW"] }), json!({ "drop": ["CAP_NET_RAW"] })] {
+        for chosen in [
+            json!({ "drop": ["ALL"] }),
+            json!({ "add": ["NET_RAW"] }),
+            json!({ "drop": ["CAP_NET_RAW"] }),
+        ] {
             assert_eq!(capabilities(json!({ "capabilities": chosen })), chosen);
         }
         assert_eq!(capabilities(json!({ "privileged": true })), json!(null));

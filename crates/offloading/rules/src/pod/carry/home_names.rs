@@ -1,8 +1,9 @@
-//! A remote pod resolves names as at home: `web.demo` is a Service in the home namespace `demo`, which may be called `demo-rome-x7k2qd`
-//! here, in a cluster with another domain.
+//! A remote pod resolves names as at home: `web.demo` is a Service in the home namespace `demo`,
+//! which may be called `demo-rome-x7k2qd` here, in a cluster with another domain.
 //!
-//! The pod asks Liqo's resolver instead of the cluster's own, with the search domains that it would have at home: then its
-//! `/etc/resolv.conf` differs only in the address of the name server. The resolver translates the names.
+//! The pod asks Liqo's resolver instead of the cluster's own, with the search domains that it would
+//! have at home: then its `/etc/resolv.conf` differs only in the address of the name server. The
+//! resolver translates the names.
 
 use std::net::IpAddr;
 
@@ -16,9 +17,11 @@ use crate::json::{items, name, text};
 const MAX_SERVERS: usize = 3;
 /// Maximum number of search domains of a pod, as the API server allows.
 const MAX_SEARCHES: usize = 32;
-/// Maximum length of all search domains of a pod in characters, with spaces between them, as the API server allows.
+/// Maximum length of all search domains of a pod in characters, with spaces between them, as the
+/// API server allows.
 const MAX_SEARCHES_LEN: usize = 2048;
-/// Maximum length of a cluster's domain: the search domain of a namespace with the longest name is a valid name.
+/// Maximum length of a cluster's domain: the search domain of a namespace with the longest name is
+/// a valid name.
 const MAX_DOMAIN_LEN: usize = 253 - 63 - ".svc.".len();
 
 /// Liqo's resolver in this cluster.
@@ -32,9 +35,14 @@ pub struct Resolver {
     pub is_ready: bool,
 }
 
-/// The domain that a consumer announces for its cluster. `None` if it announces none, or no valid one.
+/// The domain that a consumer announces for its cluster. `None` if it announces none, or no valid
+/// one.
 pub fn announced_domain(map: &NamespaceMap) -> Option<&str> {
-    let domain = map.metadata.annotations.as_ref()?.get(annotations::CLUSTER_DOMAIN)?;
+    let domain = map
+        .metadata
+        .annotations
+        .as_ref()?
+        .get(annotations::CLUSTER_DOMAIN)?;
     (domain.len() <= MAX_DOMAIN_LEN && dns_names::is_dns_name(domain)).then_some(domain)
 }
 
@@ -46,7 +54,9 @@ pub fn warning(resolver: Option<&Resolver>) -> Option<(&'static str, &'static st
             "the cluster that runs the pod has no Service liqo-dns, or its manager does not know the cluster's domain: the pod resolves \
              names as they are there, not as at home, until it is created again",
         )),
-        Some(Resolver { is_ready: false, .. }) => Some((
+        Some(Resolver {
+            is_ready: false, ..
+        }) => Some((
             "ResolverNotReady",
             "no pod of liqo-dns is ready in the cluster that runs the pod: the pod resolves no name until one is",
         )),
@@ -56,36 +66,64 @@ pub fn warning(resolver: Option<&Resolver>) -> Option<(&'static str, &'static st
 
 /// Whether a pod asks the name servers of its cluster. No remote pod is in the network of its node.
 pub fn asks_cluster(spec: &Value) -> bool {
-    matches!(text(spec, "/dnsPolicy"), None | Some("ClusterFirst" | "ClusterFirstWithHostNet"))
+    matches!(
+        text(spec, "/dnsPolicy"),
+        None | Some("ClusterFirst" | "ClusterFirstWithHostNet")
+    )
 }
 
-/// Lets a pod of this home namespace ask the resolver, unless the pod chose other name servers than the cluster's.
+/// Lets a pod of this home namespace ask the resolver, unless the pod chose other name servers than
+/// the cluster's.
 pub fn ask_resolver(spec: &mut Value, home_namespace: &str, resolver: &Resolver) {
     if !asks_cluster(spec) {
         return;
     }
     let domain = &resolver.domain;
     let texts = |field: &str| -> Vec<String> {
-        items(spec, &format!("/dnsConfig/{field}")).iter().filter_map(Value::as_str).map(str::to_owned).collect()
+        items(spec, &format!("/dnsConfig/{field}"))
+            .iter()
+            .filter_map(Value::as_str)
+            .map(str::to_owned)
+            .collect()
     };
-    let servers = distinct(resolver.addresses.iter().map(ToString::to_string).chain(texts("nameservers")));
-    let cluster = [format!("{home_namespace}.svc.{domain}"), format!("svc.{domain}"), domain.clone()];
+    let servers = distinct(
+        resolver
+            .addresses
+            .iter()
+            .map(ToString::to_string)
+            .chain(texts("nameservers")),
+    );
+    let cluster = [
+        format!("{home_namespace}.svc.{domain}"),
+        format!("svc.{domain}"),
+        domain.clone(),
+    ];
     let mut length = 0;
-    let searches = distinct(cluster.into_iter().chain(texts("searches"))).into_iter().take(MAX_SEARCHES).take_while(|search| {
-        length += search.len() + 1;
-        length <= MAX_SEARCHES_LEN
-    });
+    let searches = distinct(cluster.into_iter().chain(texts("searches")))
+        .into_iter()
+        .take(MAX_SEARCHES)
+        .take_while(|search| {
+            length += search.len() + 1;
+            length <= MAX_SEARCHES_LEN
+        });
     let own = items(spec, "/dnsConfig/options");
     let ndots = json!({ "name": "ndots", "value": "5" });
-    let options = Some(&ndots).filter(|_| own.iter().all(|option| name(option) != "ndots")).into_iter().chain(own);
-    // What the kubelet does for ClusterFirst: the cluster's servers, search domains and options first, and then those of the pod.
+    let options = Some(&ndots)
+        .filter(|_| own.iter().all(|option| name(option) != "ndots"))
+        .into_iter()
+        .chain(own);
+    // What the kubelet does for ClusterFirst: the cluster's servers, search domains and options
+    // first, and then those of the pod.
     let config = json!({
         "nameservers": servers.into_iter().take(MAX_SERVERS).collect::<Vec<_>>(),
         "searches": searches.collect::<Vec<_>>(),
         "options": options.collect::<Vec<_>>(),
     });
     if let Some(spec) = spec.as_object_mut() {
-        spec.extend(Map::from_iter([("dnsPolicy".to_owned(), "None".into()), ("dnsConfig".to_owned(), config)]));
+        spec.extend(Map::from_iter([
+            ("dnsPolicy".to_owned(), "None".into()),
+            ("dnsConfig".to_owned(), config),
+        ]));
     }
 }
 
@@ -106,8 +144,14 @@ mod tests {
     use crate::fixtures::map;
 
     fn resolver() -> Resolver {
-        let addresses = ["10.96.5.5", "fd00::5"].map(|one| one.parse().unwrap()).into();
-        Resolver { addresses, domain: "cluster.local".into(), is_ready: true }
+        let addresses = ["10.96.5.5", "fd00::5"]
+            .map(|one| one.parse().unwrap())
+            .into();
+        Resolver {
+            addresses,
+            domain: "cluster.local".into(),
+            is_ready: true,
+        }
     }
 
     fn asking(spec: Value) -> Value {
@@ -123,16 +167,23 @@ mod tests {
             "options": [{ "name": "ndots", "value": "5" }] });
         for policy in ["ClusterFirst", "ClusterFirstWithHostNet"] {
             let found = asking(json!({ "hostname": "web", "dnsPolicy": policy }));
-            assert_eq!(found, json!({ "hostname": "web", "dnsPolicy": "None", "dnsConfig": usual }));
+            assert_eq!(
+                found,
+                json!({ "hostname": "web", "dnsPolicy": "None", "dnsConfig": usual })
+            );
         }
-        assert_eq!(asking(json!({})), json!({ "dnsPolicy": "None", "dnsConfig": usual }));
+        assert_eq!(
+            asking(json!({})),
+            json!({ "dnsPolicy": "None", "dnsConfig": usual })
+        );
     }
 
     #[test]
     fn a_pod_that_chose_its_own_name_servers_keeps_them() {
-        for spec in
-            [json!({ "dnsPolicy": "Default" }), json!({ "dnsPolicy": "None", "dnsConfig": { "nameservers": ["1.1.1.1"] } })]
-        {
+        for spec in [
+            json!({ "dnsPolicy": "Default" }),
+            json!({ "dnsPolicy": "None", "dnsConfig": { "nameservers": ["1.1.1.1"] } }),
+        ] {
             assert_eq!(asking(spec.clone()), spec);
         }
     }
@@ -147,7 +198,10 @@ mod tests {
             "options": [{ "name": "ndots", "value": "2" }, { "name": "edns0" }] });
         assert_eq!(found["dnsConfig"], wanted);
         let options = asking(json!({ "dnsConfig": { "options": [{ "name": "edns0" }] } }))["dnsConfig"]["options"].clone();
-        assert_eq!(options, json!([{ "name": "ndots", "value": "5" }, { "name": "edns0" }]));
+        assert_eq!(
+            options,
+            json!([{ "name": "ndots", "value": "5" }, { "name": "edns0" }])
+        );
     }
 
     #[test]
@@ -156,24 +210,45 @@ mod tests {
             let found = asking(json!({ "dnsConfig": { "searches": searches } }));
             items(&found, "/dnsConfig/searches").len()
         };
-        assert_eq!(count((0..32).map(|number| format!("d{number}")).collect()), 32);
-        assert_eq!(count((0..20).map(|number| format!("{number}{}", "d".repeat(198))).collect()), 3 + 9);
+        assert_eq!(
+            count((0..32).map(|number| format!("d{number}")).collect()),
+            32
+        );
+        assert_eq!(
+            count(
+                (0..20)
+                    .map(|number| format!("{number}{}", "d".repeat(198)))
+                    .collect()
+            ),
+            3 + 9
+        );
     }
 
     #[test]
     fn only_a_valid_domain_is_announced() {
         let announced = |domain: &str| {
             let mut map = map(&[], &[]);
-            map.metadata.annotations = Some([(annotations::CLUSTER_DOMAIN.to_owned(), domain.to_owned())].into());
+            map.metadata.annotations =
+                Some([(annotations::CLUSTER_DOMAIN.to_owned(), domain.to_owned())].into());
             announced_domain(&map).map(str::to_owned)
         };
         assert_eq!(announced("corp.local").as_deref(), Some("corp.local"));
         let long = vec!["a".repeat(61); 3].join(".");
         assert_eq!(long.len(), MAX_DOMAIN_LEN);
-        assert!(announced(&long).is_some(), "a search domain with the longest namespace is a name");
-        for domain in
-            ["", ".", "corp.local.", "Corp.local", "a b", "a\nnameserver 192.0.2.1", &"a".repeat(64), &format!("{long}a")]
-        {
+        assert!(
+            announced(&long).is_some(),
+            "a search domain with the longest namespace is a name"
+        );
+        for domain in [
+            "",
+            ".",
+            "corp.local.",
+            "Corp.local",
+            "a b",
+            "a\nnameserver 192.0.2.1",
+            &"a".repeat(64),
+            &format!("{long}a"),
+        ] {
             assert_eq!(announced(domain), None, "{domain}");
         }
         assert_eq!(announced_domain(&map(&[], &[])), None);
@@ -181,11 +256,23 @@ mod tests {
 
     #[test]
     fn a_pod_that_does_not_resolve_names_as_at_home_says_so() {
-        let reason = |resolver: Option<Resolver>| warning(resolver.as_ref()).map(|(reason, _)| reason);
+        let reason =
+            |resolver: Option<Resolver>| warning(resolver.as_ref()).map(|(reason, _)| reason);
         assert_eq!(reason(Some(resolver())), None);
-        assert_eq!(reason(Some(Resolver { is_ready: false, ..resolver() })), Some("ResolverNotReady"));
+        assert_eq!(
+            reason(Some(Resolver {
+                is_ready: false,
+                ..resolver()
+            })),
+            Some("ResolverNotReady")
+        );
         assert_eq!(reason(None), Some("NoResolver"));
-        assert!(warning(None).unwrap().1.contains("or its manager does not know the cluster's domain"));
+        assert!(
+            warning(None)
+                .unwrap()
+                .1
+                .contains("or its manager does not know the cluster's domain")
+        );
         assert!(asks_cluster(&json!({})) && !asks_cluster(&json!({ "dnsPolicy": "Default" })));
     }
 }

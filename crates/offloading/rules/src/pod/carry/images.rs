@@ -8,13 +8,23 @@ use serde_json::{Map, Value};
 use crate::json::{items, name, text};
 use crate::pod::carry::{CONTAINER_LISTS, ProviderRules, Refusal, last_travelled};
 
-/// Refuses a pod with an image that the provider's policy does not allow, in a container or in a volume.
+/// Refuses a pod with an image that the provider's policy does not allow, in a container or in a
+/// volume.
 pub(super) fn allowed(spec: &Map<String, Value>, rules: &ProviderRules) -> Result<(), Refusal> {
-    let list = |field: &str| spec.get(field).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    let list = |field: &str| {
+        spec.get(field)
+            .and_then(Value::as_array)
+            .map_or(&[][..], Vec::as_slice)
+    };
     let containers = CONTAINER_LISTS.iter().flat_map(|field| list(field));
-    let containers = containers.filter_map(|one| Some((format!("container {}", name(one)), text(one, "/image")?)));
-    let volumes =
-        list("volumes").iter().filter_map(|one| Some((format!("volume {}", name(one)), text(one, "/image/reference")?)));
+    let containers = containers
+        .filter_map(|one| Some((format!("container {}", name(one)), text(one, "/image")?)));
+    let volumes = list("volumes").iter().filter_map(|one| {
+        Some((
+            format!("volume {}", name(one)),
+            text(one, "/image/reference")?,
+        ))
+    });
     for (user, image) in containers.chain(volumes) {
         if !is_allowed(image, rules) {
             return Err(refusal(&user, image, rules));
@@ -25,7 +35,11 @@ pub(super) fn allowed(spec: &Map<String, Value>, rules: &ProviderRules) -> Resul
 
 fn refusal(user: &str, image: &str, rules: &ProviderRules) -> Refusal {
     let names = rules.images.as_deref().unwrap_or_default();
-    let instead = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+    let instead = if names.is_empty() {
+        "none".to_owned()
+    } else {
+        names.join(", ")
+    };
     Refusal::new(
         OffloadedReason::ImageNotAllowed.as_str(),
         format!(
@@ -35,15 +49,23 @@ fn refusal(user: &str, image: &str, rules: &ProviderRules) -> Refusal {
     )
 }
 
-/// The containers of a list that exist in the remote pod, and whose image is another one than the one that travelled.
-pub(super) fn changed<'a>(carried: &'a Value, live: &'a Value, list: &str) -> impl Iterator<Item = &'a Value> {
+/// The containers of a list that exist in the remote pod, and whose image is another one than the
+/// one that travelled.
+pub(super) fn changed<'a>(
+    carried: &'a Value,
+    live: &'a Value,
+    list: &str,
+) -> impl Iterator<Item = &'a Value> {
     let before = last_travelled(live);
     let existing = items(live, &format!("/spec/{list}"));
     items(carried, &format!("/spec/{list}"))
         .iter()
         .filter(|container| existing.iter().any(|known| name(known) == name(container)))
         .filter(move |container| {
-            before.pointer("/images").and_then(|images| images.get(name(container))) != container.get("image")
+            before
+                .pointer("/images")
+                .and_then(|images| images.get(name(container)))
+                != container.get("image")
         })
 }
 
@@ -51,38 +73,59 @@ pub(super) fn changed<'a>(carried: &'a Value, live: &'a Value, list: &str) -> im
 pub fn refused_change(carried: &Value, live: &Value, rules: &ProviderRules) -> Option<Refusal> {
     let is_live = |list: &str, container: &Value| {
         let mut existing = items(live, &format!("/spec/{list}")).iter();
-        existing.any(|known| name(known) == name(container) && known.get("image") == container.get("image"))
-    };
-    ["containers", "initContainers"].into_iter().find_map(|list| {
-        // One that runs already was allowed when it began.
-        let mut changed = changed(carried, live, list).filter(|container| !is_live(list, container));
-        changed.find_map(|container| {
-            let image = text(container, "/image").filter(|image| !is_allowed(image, rules))?;
-            Some(refusal(&format!("container {}", name(container)), image, rules))
+        existing.any(|known| {
+            name(known) == name(container) && known.get("image") == container.get("image")
         })
-    })
+    };
+    ["containers", "initContainers"]
+        .into_iter()
+        .find_map(|list| {
+            // One that runs already was allowed when it began.
+            let mut changed =
+                changed(carried, live, list).filter(|container| !is_live(list, container));
+            changed.find_map(|container| {
+                let image = text(container, "/image").filter(|image| !is_allowed(image, rules))?;
+                Some(refusal(
+                    &format!("container {}", name(container)),
+                    image,
+                    rules,
+                ))
+            })
+        })
 }
 
-/// Whether the policy allows an image. A name of the policy matches at the end of a part of the image's name only: `example.com` is
-/// not the beginning of `example.com.evil.net/x`, nor of `example.com:5000/x`, which is another registry.
+/// Whether the policy allows an image. A name of the policy matches at the end of a part of the
+/// image's name only: `example.com` is not the beginning of `example.com.evil.net/x`, nor of
+/// `example.com:5000/x`, which is another registry.
 pub(super) fn is_allowed(image: &str, rules: &ProviderRules) -> bool {
-    let Some(allowed) = &rules.images else { return true };
+    let Some(allowed) = &rules.images else {
+        return true;
+    };
     let image = full_name(image);
     allowed.iter().any(|beginning| {
-        let ends: &[char] = if beginning.contains('/') { &['/', ':', '@'] } else { &['/'] };
+        let ends: &[char] = if beginning.contains('/') {
+            &['/', ':', '@']
+        } else {
+            &['/']
+        };
         !beginning.is_empty()
             && image.strip_prefix(beginning.as_str()).is_some_and(|rest| {
-                rest.starts_with(ends) || (beginning.contains('/') && (rest.is_empty() || beginning.ends_with('/')))
+                rest.starts_with(ends)
+                    || (beginning.contains('/') && (rest.is_empty() || beginning.ends_with('/')))
             })
     })
 }
 
 /// The name of an image with its registry, as container runtimes complete it.
 fn full_name(image: &str) -> Cow<'_, str> {
-    let is_registry = |first: &str| first == "localhost" || first.contains(['.', ':']) || first.to_lowercase() != first;
+    let is_registry = |first: &str| {
+        first == "localhost" || first.contains(['.', ':']) || first.to_lowercase() != first
+    };
     match image.split_once('/') {
         None => format!("docker.io/library/{image}").into(),
-        Some(("docker.io" | "index.docker.io", rest)) if !rest.contains('/') => format!("docker.io/library/{rest}").into(),
+        Some(("docker.io" | "index.docker.io", rest)) if !rest.contains('/') => {
+            format!("docker.io/library/{rest}").into()
+        }
         Some(("index.docker.io", rest)) => format!("docker.io/{rest}").into(),
         Some((first, _)) if is_registry(first) => image.into(),
         Some(_) => format!("docker.io/{image}").into(),
@@ -92,12 +135,20 @@ fn full_name(image: &str) -> Cow<'_, str> {
 /// Makes nodes ask the registry for every image, so that only images start that the pod may pull.
 pub(super) fn always_pull(spec: &mut Map<String, Value>) {
     for list in CONTAINER_LISTS {
-        let containers = spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten();
+        let containers = spec
+            .get_mut(list)
+            .and_then(Value::as_array_mut)
+            .into_iter()
+            .flatten();
         for container in containers.filter_map(Value::as_object_mut) {
             container.insert("imagePullPolicy".to_owned(), "Always".into());
         }
     }
-    let volumes = spec.get_mut("volumes").and_then(Value::as_array_mut).into_iter().flatten();
+    let volumes = spec
+        .get_mut("volumes")
+        .and_then(Value::as_array_mut)
+        .into_iter()
+        .flatten();
     for image in volumes.filter_map(|volume| volume.get_mut("image")?.as_object_mut()) {
         image.insert("pullPolicy".to_owned(), "Always".into());
     }
@@ -112,7 +163,11 @@ mod tests {
 
     fn rules(images: &[&str]) -> ProviderRules {
         let images = Some(images.iter().map(|&one| one.to_owned()).collect());
-        ProviderRules { images, policy: "partners".into(), ..ProviderRules::default() }
+        ProviderRules {
+            images,
+            policy: "partners".into(),
+            ..ProviderRules::default()
+        }
     }
 
     #[test]
@@ -126,7 +181,10 @@ mod tests {
             ("localhost", "localhost/busybox:1"),
             ("example.com:5000", "example.com:5000/web"),
         ] {
-            assert!(is_allowed(image, &rules(&[beginning])), "{image} with {beginning}");
+            assert!(
+                is_allowed(image, &rules(&[beginning])),
+                "{image} with {beginning}"
+            );
         }
         for (beginning, image) in [
             ("", "busybox"),
@@ -138,9 +196,15 @@ mod tests {
             ("docker.io/acme", "acme-evil/web"),
             ("docker.io/acme", "docker.io/acme2/web"),
         ] {
-            assert!(!is_allowed(image, &rules(&[beginning])), "{image} with {beginning}");
+            assert!(
+                !is_allowed(image, &rules(&[beginning])),
+                "{image} with {beginning}"
+            );
         }
-        assert!(is_allowed("anything", &ProviderRules::default()) && !is_allowed("anything", &rules(&[])));
+        assert!(
+            is_allowed("anything", &ProviderRules::default())
+                && !is_allowed("anything", &rules(&[]))
+        );
     }
 
     #[test]
@@ -150,12 +214,19 @@ mod tests {
             let refusal = allowed(spec.as_object().unwrap(), &rules(&["localhost"])).unwrap_err();
             assert_eq!(refusal.reason, "ImageNotAllowed");
             assert!(
-                refusal.message.starts_with("container bad uses the image b, and the provider's PeeringPolicy partners"),
+                refusal.message.starts_with(
+                    "container bad uses the image b, and the provider's PeeringPolicy partners"
+                ),
                 "{refusal}"
             );
         }
         let volume = json!({ "volumes": [{ "name": "v", "image": { "reference": "b" } }, { "name": "w", "emptyDir": {} }] });
-        assert!(allowed(volume.as_object().unwrap(), &rules(&["localhost"])).unwrap_err().message.starts_with("volume v "));
+        assert!(
+            allowed(volume.as_object().unwrap(), &rules(&["localhost"]))
+                .unwrap_err()
+                .message
+                .starts_with("volume v ")
+        );
         assert!(allowed(volume.as_object().unwrap(), &rules(&["docker.io"])).is_ok());
     }
 
@@ -164,21 +235,33 @@ mod tests {
         let containers = |image: &str| json!([{ "name": "c", "image": image }, { "name": "d", "image": "localhost/d" }]);
         let pod = |image: &str| json!({ "spec": { "containers": containers(image) } });
         let mut live = pod("localhost/a:1");
-        let refused = |image: &str, live: &Value| refused_change(&pod(image), live, &rules(&["localhost"]));
-        assert!(refused("b", &live).unwrap().message.starts_with("container c uses the image b, and the provider's"));
-        assert_eq!(refused("localhost/a:2", &live), None, "an image that it gets");
+        let refused =
+            |image: &str, live: &Value| refused_change(&pod(image), live, &rules(&["localhost"]));
+        assert!(
+            refused("b", &live)
+                .unwrap()
+                .message
+                .starts_with("container c uses the image b, and the provider's")
+        );
+        assert_eq!(
+            refused("localhost/a:2", &live),
+            None,
+            "an image that it gets"
+        );
         // A policy that became stricter: what runs is no change.
         live["spec"]["containers"] = containers("b");
         assert_eq!(refused("b", &live), None);
         // Admission of the provider's API server gave it another name.
         live["spec"]["containers"] = containers("mirror/b");
-        live["metadata"]["annotations"] = json!({ annotations::TRAVELLED: r#"{"images":{"c":"b"}}"# });
+        live["metadata"]["annotations"] =
+            json!({ annotations::TRAVELLED: r#"{"images":{"c":"b"}}"# });
         assert_eq!(refused("b", &live), None);
         assert!(refused("e", &live).is_some());
         // Another change under that policy does not make it a new image.
         let mut labelled = pod("b");
         labelled["metadata"]["labels"] = json!({ "app": "web" });
-        let patch = crate::pod::carry::remote_patch(&labelled, &live, &rules(&["localhost"]), true).unwrap();
+        let patch = crate::pod::carry::remote_patch(&labelled, &live, &rules(&["localhost"]), true)
+            .unwrap();
         json_patch::merge(&mut live, &patch);
         assert_eq!(refused("b", &live), None);
     }
@@ -189,7 +272,10 @@ mod tests {
             "volumes": [{ "name": "v", "image": { "reference": "b" } }, { "name": "w", "emptyDir": {} }] });
         always_pull(spec.as_object_mut().unwrap());
         for container in ["/containers/0", "/initContainers/0"] {
-            assert_eq!(spec.pointer(container).unwrap()["imagePullPolicy"], "Always");
+            assert_eq!(
+                spec.pointer(container).unwrap()["imagePullPolicy"],
+                "Always"
+            );
         }
         assert_eq!(
             spec["volumes"],

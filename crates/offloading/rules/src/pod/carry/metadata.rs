@@ -1,5 +1,6 @@
-//! Decides which labels and annotations of a local pod its remote pod has. Controllers, CNI plugins and service meshes of the provider act
-//! on many of them, so only those travel that mean nothing to others, and those that the provider's policy names.
+//! Decides which labels and annotations of a local pod its remote pod has. Controllers, CNI plugins
+//! and service meshes of the provider act on many of them, so only those travel that mean nothing
+//! to others, and those that the provider's policy names.
 //!
 //! What a pod reads about itself does not depend on this, see `downward`.
 
@@ -13,11 +14,17 @@ use crate::pod::carry::ProviderRules;
 /// Domain of annotations with values of a pod's first home, which a broker passes on.
 pub(super) const PASSED_ON: &str = "passed-on";
 
-/// Domains of labels that travel: Kubernetes recommends the first one to users, and its controllers set the others. Labels without
-/// a domain belong to users, and travel, too.
-const LABEL_DOMAINS: [&str; 4] = ["app.kubernetes.io", "apps.kubernetes.io", "batch.kubernetes.io", "statefulset.kubernetes.io"];
+/// Domains of labels that travel: Kubernetes recommends the first one to users, and its controllers
+/// set the others. Labels without a domain belong to users, and travel, too.
+const LABEL_DOMAINS: [&str; 4] = [
+    "app.kubernetes.io",
+    "apps.kubernetes.io",
+    "batch.kubernetes.io",
+    "statefulset.kubernetes.io",
+];
 
-/// The annotation that chooses a container's `AppArmor` profile in Kubernetes before 1.30. Pod Security judges it.
+/// The annotation that chooses a container's `AppArmor` profile in Kubernetes before 1.30. Pod
+/// Security judges it.
 const APP_ARMOR: &str = "container.apparmor.security.beta.kubernetes.io";
 
 /// A kubelet takes a pod with such an annotation for a static pod of its own.
@@ -29,11 +36,16 @@ pub(crate) fn is_label_of_remote_pod(key: &str) -> bool {
 }
 
 pub(super) fn keeps_label(key: &str, rules: &ProviderRules) -> bool {
-    !is_ours(key) && (!key.contains('/') || LABEL_DOMAINS.contains(&domain(key)) || is_named(&rules.pod_labels, key))
+    !is_ours(key)
+        && (!key.contains('/')
+            || LABEL_DOMAINS.contains(&domain(key))
+            || is_named(&rules.pod_labels, key))
 }
 
 pub(super) fn keeps_annotation(key: &str, rules: &ProviderRules) -> bool {
-    !is_ours(key) && !key.starts_with(STATIC_POD) && (is_always_kept(key) || is_named(&rules.pod_annotations, key))
+    !is_ours(key)
+        && !key.starts_with(STATIC_POD)
+        && (is_always_kept(key) || is_named(&rules.pod_annotations, key))
 }
 
 /// Whether every provider keeps this annotation.
@@ -46,16 +58,32 @@ pub(super) fn is_ours(key: &str) -> bool {
 }
 
 /// The entries of a map of texts whose keys pass the filter.
-pub(super) fn texts(value: &Value, pointer: &str, kept: impl Fn(&str) -> bool) -> Map<String, Value> {
-    let entries = value.pointer(pointer).and_then(Value::as_object).into_iter().flatten();
-    entries.filter(|(key, value)| kept(key) && value.is_string()).map(|(key, value)| (key.clone(), value.clone())).collect()
+pub(super) fn texts(
+    value: &Value,
+    pointer: &str,
+    kept: impl Fn(&str) -> bool,
+) -> Map<String, Value> {
+    let entries = value
+        .pointer(pointer)
+        .and_then(Value::as_object)
+        .into_iter()
+        .flatten();
+    entries
+        .filter(|(key, value)| kept(key) && value.is_string())
+        .map(|(key, value)| (key.clone(), value.clone()))
+        .collect()
 }
 
 /// The labels and annotations of the carried pod that the remote pod has.
-pub(super) fn travelling(carried: &Value, rules: &ProviderRules) -> (Map<String, Value>, Map<String, Value>) {
+pub(super) fn travelling(
+    carried: &Value,
+    rules: &ProviderRules,
+) -> (Map<String, Value>, Map<String, Value>) {
     (
         texts(carried, "/metadata/labels", |key| keeps_label(key, rules)),
-        texts(carried, "/metadata/annotations", |key| keeps_annotation(key, rules)),
+        texts(carried, "/metadata/annotations", |key| {
+            keeps_annotation(key, rules)
+        }),
     )
 }
 
@@ -104,17 +132,35 @@ mod tests {
         ] {
             assert!(!keeps_annotation(key, &none), "{key}");
         }
-        assert!(keeps_annotation("container.apparmor.security.beta.kubernetes.io/web", &none));
+        assert!(keeps_annotation(
+            "container.apparmor.security.beta.kubernetes.io/web",
+            &none
+        ));
     }
 
     #[test]
     fn the_policy_may_name_more_but_neither_liqos_own_nor_those_of_static_pods() {
         let all = vec!["*".to_owned()];
-        let rules = ProviderRules { pod_labels: all.clone(), pod_annotations: all, ..ProviderRules::default() };
-        assert!(keeps_label("example.com/tier", &rules) && keeps_annotation("prometheus.io/scrape", &rules));
-        assert!(!keeps_label("liqo.io/consumer-id", &rules) && !keeps_annotation("liqo.io/travelled", &rules));
+        let rules = ProviderRules {
+            pod_labels: all.clone(),
+            pod_annotations: all,
+            ..ProviderRules::default()
+        };
+        assert!(
+            keeps_label("example.com/tier", &rules)
+                && keeps_annotation("prometheus.io/scrape", &rules)
+        );
+        assert!(
+            !keeps_label("liqo.io/consumer-id", &rules)
+                && !keeps_annotation("liqo.io/travelled", &rules)
+        );
         assert!(!keeps_annotation("kubernetes.io/config.source", &rules));
-        let rules = ProviderRules { pod_labels: vec!["example.com/*".into()], ..ProviderRules::default() };
-        assert!(keeps_label("example.com/tier", &rules) && !keeps_label("example.org/tier", &rules));
+        let rules = ProviderRules {
+            pod_labels: vec!["example.com/*".into()],
+            ..ProviderRules::default()
+        };
+        assert!(
+            keeps_label("example.com/tier", &rules) && !keeps_label("example.org/tier", &rules)
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! Finds pods that can run in no other cluster, whatever its policy allows. The webhook keeps them at home; a pod that is bound to a
-//! virtual node anyway is refused with the same reason.
+//! Finds pods that can run in no other cluster, whatever its policy allows. The webhook keeps them
+//! at home; a pod that is bound to a virtual node anyway is refused with the same reason.
 
 use std::collections::BTreeSet;
 
@@ -13,12 +13,14 @@ use crate::pod::controller::Controller;
 ///
 /// Privileged containers are no obstacle: an administrator may let a mapped namespace run them.
 pub fn obstacle(pod: &Value) -> Option<Refusal> {
-    let of_controller = Controller::of(pod).and_then(|controller| obstacle_of_controller(&controller.kind));
+    let of_controller =
+        Controller::of(pod).and_then(|controller| obstacle_of_controller(&controller.kind));
     // Labels that a provider advertises never make the difference.
     of_controller.or_else(|| outgoing(pod, &BTreeSet::new()).err())
 }
 
-/// The same for pods whose controller has this kind: pods of a `DaemonSet`, and static ones, belong to their node.
+/// The same for pods whose controller has this kind: pods of a `DaemonSet`, and static ones, belong
+/// to their node.
 pub(crate) fn obstacle_of_controller(kind: &str) -> Option<Refusal> {
     let reason = match kind {
         "DaemonSet" => OffloadedReason::DaemonSet,
@@ -46,21 +48,41 @@ mod tests {
         let container = |field: Value| json!({ "containers": [field] });
         let volume = |source: Value| json!({ "containers": [], "volumes": [source] });
         for (spec, expected) in [
-            (json!({ "hostNetwork": true }), OffloadedReason::HostNamespace),
+            (
+                json!({ "hostNetwork": true }),
+                OffloadedReason::HostNamespace,
+            ),
             (json!({ "hostPID": true }), OffloadedReason::HostNamespace),
-            (container(json!({ "name": "c", "ports": [{ "hostPort": 80 }] })), OffloadedReason::HostPort),
-            (volume(json!({ "name": "v", "hostPath": { "path": "/" } })), OffloadedReason::HostPath),
+            (
+                container(json!({ "name": "c", "ports": [{ "hostPort": 80 }] })),
+                OffloadedReason::HostPort,
+            ),
+            (
+                volume(json!({ "name": "v", "hostPath": { "path": "/" } })),
+                OffloadedReason::HostPath,
+            ),
             (
                 volume(json!({ "name": "v", "persistentVolumeClaim": { "claimName": "d" } })),
                 OffloadedReason::PersistentVolumeClaim,
             ),
-            (volume(json!({ "name": "v", "ephemeral": {} })), OffloadedReason::PersistentVolumeClaim),
-            (volume(json!({ "name": "v", "nfs": {} })), OffloadedReason::VolumeType),
             (
-                volume(json!({ "name": "v", "projected": { "sources": [{ "serviceAccountToken": {} }] } })),
+                volume(json!({ "name": "v", "ephemeral": {} })),
+                OffloadedReason::PersistentVolumeClaim,
+            ),
+            (
+                volume(json!({ "name": "v", "nfs": {} })),
+                OffloadedReason::VolumeType,
+            ),
+            (
+                volume(
+                    json!({ "name": "v", "projected": { "sources": [{ "serviceAccountToken": {} }] } }),
+                ),
                 OffloadedReason::TokenProjection,
             ),
-            (json!({ "resourceClaims": [{ "name": "gpu" }] }), OffloadedReason::ResourceClaims),
+            (
+                json!({ "resourceClaims": [{ "name": "gpu" }] }),
+                OffloadedReason::ResourceClaims,
+            ),
             (json!({ "brandNew": 1 }), OffloadedReason::UnknownField),
         ] {
             let pod = json!({ "metadata": {}, "spec": spec });
@@ -77,16 +99,27 @@ mod tests {
             json!({ "containers": [], "volumes": [token, { "name": "s", "secret": {} }] }),
             json!({ "containers": [], "nodeSelector": { "zone": "a" }, "tolerations": [{ "operator": "Exists" }] }),
         ] {
-            assert_eq!(obstacle(&json!({ "metadata": {}, "spec": spec })), None, "{spec}");
+            assert_eq!(
+                obstacle(&json!({ "metadata": {}, "spec": spec })),
+                None,
+                "{spec}"
+            );
         }
     }
 
     #[test]
     fn pods_of_a_node_stay_there_and_those_of_other_controllers_travel() {
         let of = |kind: &str, controller: bool| json!({ "metadata": { "ownerReferences": [{ "kind": kind, "controller": controller }] }, "spec": { "containers": [] } });
-        assert_eq!(reason(&of("DaemonSet", true)), Some(OffloadedReason::DaemonSet));
+        assert_eq!(
+            reason(&of("DaemonSet", true)),
+            Some(OffloadedReason::DaemonSet)
+        );
         assert_eq!(reason(&of("Node", true)), Some(OffloadedReason::Node));
         assert_eq!(obstacle(&of("ReplicaSet", true)), None);
-        assert_eq!(obstacle(&of("DaemonSet", false)), None, "only the controller counts");
+        assert_eq!(
+            obstacle(&of("DaemonSet", false)),
+            None,
+            "only the controller counts"
+        );
     }
 }

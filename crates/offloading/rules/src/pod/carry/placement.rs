@@ -1,5 +1,5 @@
-//! Rules for where a pod may run: requirements and preferences about labels that the provider advertised travel. Those about other labels
-//! mean nothing outside the home cluster.
+//! Rules for where a pod may run: requirements and preferences about labels that the provider
+//! advertised travel. Those about other labels mean nothing outside the home cluster.
 
 use std::collections::BTreeSet;
 
@@ -12,8 +12,14 @@ use crate::json::{items, set_at, text};
 
 /// The selected labels that the provider advertised.
 pub fn node_selector(selector: &Value, advertised: &BTreeSet<String>) -> Option<Value> {
-    let entries = selector.as_object().into_iter().flatten().filter(|(key, _)| advertised.contains(*key));
-    let kept: Map<String, Value> = entries.map(|(key, value)| (key.clone(), value.clone())).collect();
+    let entries = selector
+        .as_object()
+        .into_iter()
+        .flatten()
+        .filter(|(key, _)| advertised.contains(*key));
+    let kept: Map<String, Value> = entries
+        .map(|(key, value)| (key.clone(), value.clone()))
+        .collect();
     (!kept.is_empty()).then_some(kept.into())
 }
 
@@ -23,21 +29,34 @@ pub(crate) fn confine(spec: &mut Map<String, Value>, nodes: &[Value]) {
         return;
     }
     let required = "/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms";
-    let own = spec.get("affinity").map(|affinity| items(affinity, required).to_vec()).unwrap_or_default();
+    let own = spec
+        .get("affinity")
+        .map(|affinity| items(affinity, required).to_vec())
+        .unwrap_or_default();
     let own = if own.is_empty() { vec![json!({})] } else { own };
     let both = |one: &Value, other: &Value| {
         let mut term = Map::new();
         for field in ["matchExpressions", "matchFields"] {
-            let all: Vec<Value> = [one, other].iter().flat_map(|term| items(term, &format!("/{field}"))).cloned().collect();
+            let all: Vec<Value> = [one, other]
+                .iter()
+                .flat_map(|term| items(term, &format!("/{field}")))
+                .cloned()
+                .collect();
             if !all.is_empty() {
                 term.insert(field.to_owned(), all.into());
             }
         }
         Value::from(term)
     };
-    let terms: Vec<Value> = own.iter().flat_map(|own| nodes.iter().map(move |node| both(own, node))).collect();
+    let terms: Vec<Value> = own
+        .iter()
+        .flat_map(|own| nodes.iter().map(move |node| both(own, node)))
+        .collect();
     let affinity = spec.entry("affinity").or_insert(Value::Null);
-    let required = ["nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution"];
+    let required = [
+        "nodeAffinity",
+        "requiredDuringSchedulingIgnoredDuringExecution",
+    ];
     set_at(affinity, &required, json!({ "nodeSelectorTerms": terms }));
 }
 
@@ -48,44 +67,69 @@ pub fn pool_nodes(nodes: &[Value]) -> String {
 
 /// Lets a pod onto virtual nodes, if its affinity does, too.
 pub(crate) fn tolerate_virtual_nodes(spec: &mut Map<String, Value>) {
-    let toleration = json!({ "key": pods::VIRTUAL_NODE_TAINT, "operator": "Exists", "effect": "NoExecute" });
+    let toleration =
+        json!({ "key": pods::VIRTUAL_NODE_TAINT, "operator": "Exists", "effect": "NoExecute" });
     match spec.get_mut("tolerations").and_then(Value::as_array_mut) {
         Some(others) => others.push(toleration),
         None => drop(spec.insert("tolerations".to_owned(), json!([toleration]))),
     }
 }
 
-/// The part of the node affinity that is about advertised labels. Affinity between pods is about the home cluster's pods and
-/// namespaces, and is dropped.
+/// The part of the node affinity that is about advertised labels. Affinity between pods is about
+/// the home cluster's pods and namespaces, and is dropped.
 pub fn affinity(affinity: &Value, advertised: &BTreeSet<String>) -> Option<Value> {
     let mut kept = Map::new();
-    let terms = items(affinity, "/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms");
-    // Terms are alternatives: a term without requirements matches every node, and then so does the selector.
+    let terms = items(
+        affinity,
+        "/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms",
+    );
+    // Terms are alternatives: a term without requirements matches every node, and then so does the
+    // selector.
     let reduced: Option<Vec<Value>> = terms.iter().map(|one| term(one, advertised)).collect();
     if let Some(terms) = reduced.filter(|terms| !terms.is_empty()) {
-        kept.insert("requiredDuringSchedulingIgnoredDuringExecution".into(), json!({"nodeSelectorTerms": terms}));
+        kept.insert(
+            "requiredDuringSchedulingIgnoredDuringExecution".into(),
+            json!({"nodeSelectorTerms": terms}),
+        );
     }
-    let preferred = items(affinity, "/nodeAffinity/preferredDuringSchedulingIgnoredDuringExecution").iter();
+    let preferred = items(
+        affinity,
+        "/nodeAffinity/preferredDuringSchedulingIgnoredDuringExecution",
+    )
+    .iter();
     let preferred: Vec<Value> = preferred
         .filter_map(|one| Some(json!({"weight": one.get("weight")?, "preference": term(one.get("preference")?, advertised)?})))
         .collect();
     if !preferred.is_empty() {
-        kept.insert("preferredDuringSchedulingIgnoredDuringExecution".into(), preferred.into());
+        kept.insert(
+            "preferredDuringSchedulingIgnoredDuringExecution".into(),
+            preferred.into(),
+        );
     }
     (!kept.is_empty()).then(|| json!({"nodeAffinity": kept}))
 }
 
 /// A node selector term with only the expressions on advertised labels; `None` if there is none.
 fn term(term: &Value, advertised: &BTreeSet<String>) -> Option<Value> {
-    let known = |expression: &&Value| text(expression, "/key").is_some_and(|key| advertised.contains(key));
-    let kept: Vec<Value> = items(term, "/matchExpressions").iter().filter(known).cloned().collect();
+    let known =
+        |expression: &&Value| text(expression, "/key").is_some_and(|key| advertised.contains(key));
+    let kept: Vec<Value> = items(term, "/matchExpressions")
+        .iter()
+        .filter(known)
+        .cloned()
+        .collect();
     (!kept.is_empty()).then(|| json!({"matchExpressions": kept}))
 }
 
 /// The tolerations that travel.
 pub fn tolerations(tolerations: &Value, passes: &dyn Fn(&Value) -> bool) -> Option<Value> {
-    let kept: Vec<Value> =
-        tolerations.as_array().into_iter().flatten().filter(|toleration| passes(toleration)).cloned().collect();
+    let kept: Vec<Value> = tolerations
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter(|toleration| passes(toleration))
+        .cloned()
+        .collect();
     (!kept.is_empty()).then_some(kept.into())
 }
 
@@ -96,27 +140,40 @@ pub(crate) fn not_ours(toleration: &Value) -> bool {
 
 /// Whether a toleration tolerates no more than one that the policy names.
 ///
-/// A field that this version does not know may widen it, so a toleration with such a field is never covered.
+/// A field that this version does not know may widen it, so a toleration with such a field is never
+/// covered.
 pub(crate) fn is_covered(toleration: &Value, allowed: &[Toleration]) -> bool {
     let known = |fields: &Map<String, Value>| {
-        fields.keys().all(|field| ["key", "operator", "value", "effect", "tolerationSeconds"].contains(&field.as_str()))
+        fields.keys().all(|field| {
+            ["key", "operator", "value", "effect", "tolerationSeconds"].contains(&field.as_str())
+        })
     };
-    let Some(asked) =
-        toleration.as_object().filter(|fields| known(fields)).and_then(|_| Toleration::deserialize(toleration).ok())
+    let Some(asked) = toleration
+        .as_object()
+        .filter(|fields| known(fields))
+        .and_then(|_| Toleration::deserialize(toleration).ok())
     else {
         return false;
     };
     allowed.iter().any(|allowed| covers(allowed, &asked))
 }
 
-/// Whether `allowed` tolerates everything that `asked` tolerates, for as long. Kubernetes' rules: no key with the operator Exists
-/// is every key, no effect is every effect, and no time is for ever.
+/// Whether `allowed` tolerates everything that `asked` tolerates, for as long. Kubernetes' rules:
+/// no key with the operator Exists is every key, no effect is every effect, and no time is for
+/// ever.
 fn covers(allowed: &Toleration, asked: &Toleration) -> bool {
     let text = |field: &Option<String>| field.clone().unwrap_or_default();
-    let operator = |one: &Toleration| one.operator.clone().filter(|word| !word.is_empty()).unwrap_or_else(|| "Equal".into());
+    let operator = |one: &Toleration| {
+        one.operator
+            .clone()
+            .filter(|word| !word.is_empty())
+            .unwrap_or_else(|| "Equal".into())
+    };
     let (allowed_operator, asked_operator) = (operator(allowed), operator(asked));
     let (allowed_key, asked_key) = (text(&allowed.key), text(&asked.key));
-    let same_words = allowed_key == asked_key && allowed_operator == asked_operator && text(&allowed.value) == text(&asked.value);
+    let same_words = allowed_key == asked_key
+        && allowed_operator == asked_operator
+        && text(&allowed.value) == text(&asked.value);
     let taints = same_words
         || match allowed_operator.as_str() {
             "Exists" => allowed_key.is_empty() || allowed_key == asked_key,

@@ -1,8 +1,10 @@
-//! Resizing in place: the requests and limits of a pod change while it runs (KEP-1287, `kubectl patch pod --subresource resize`).
+//! Resizing in place: the requests and limits of a pod change while it runs (KEP-1287,
+//! `kubectl patch pod --subresource resize`).
 //!
-//! The new amounts travel with the other changes of a pod. The provider charges what is added before it asks its API server, which
-//! accepts other amounts only through a subresource; the kubelet there does the rest and reports it in the pod's status. If the
-//! provider refuses, it adds the condition that a kubelet would write.
+//! The new amounts travel with the other changes of a pod. The provider charges what is added
+//! before it asks its API server, which accepts other amounts only through a subresource; the
+//! kubelet there does the rest and reports it in the pod's status. If the provider refuses, it adds
+//! the condition that a kubelet would write.
 
 use k8s_openapi::api::core::v1::{PodSpec, PodStatus};
 use liqo_api::requests::Effective;
@@ -36,12 +38,18 @@ pub struct PendingResize {
 impl PendingResize {
     /// The pod can be resized later.
     pub fn deferred(message: impl Into<String>) -> Self {
-        Self { reason: "Deferred", message: message.into() }
+        Self {
+            reason: "Deferred",
+            message: message.into(),
+        }
     }
 
     /// The pod cannot be resized to these amounts.
     pub fn infeasible(message: impl Into<String>) -> Self {
-        Self { reason: "Infeasible", message: message.into() }
+        Self {
+            reason: "Infeasible",
+            message: message.into(),
+        }
     }
 
     /// The reason of an event about it; a kubelet's own word.
@@ -73,16 +81,21 @@ pub struct ResizeCharge {
 impl ResizeCharge {
     #[must_use]
     pub(crate) fn max(&self, other: &Self) -> Self {
-        Self { asked: self.asked.max(&other.asked), held: self.held.max(&other.held) }
+        Self {
+            asked: self.asked.max(&other.asked),
+            held: self.held.max(&other.held),
+        }
     }
 }
 
 impl Resize {
-    /// The provider's side: the resize that makes the pod follow what travels now; `None` if nothing is to change.
+    /// The provider's side: the resize that makes the pod follow what travels now; `None` if
+    /// nothing is to change.
     ///
-    /// A resized pod gets the amounts that a new pod of its size would get. They are compared with those of the size that travelled
-    /// last, not with the live ones, which the provider's own admission may have changed. The amounts of a pod without a record, which
-    /// an earlier version created, are only recorded.
+    /// A resized pod gets the amounts that a new pod of its size would get. They are compared with
+    /// those of the size that travelled last, not with the live ones, which the provider's own
+    /// admission may have changed. The amounts of a pod without a record, which an earlier version
+    /// created, are only recorded.
     pub fn of(carried: &Value, live: &Value, rules: &ProviderRules) -> Option<Self> {
         let before = completed(&recorded(live)?, carried, rules);
         let now = completed(&sizes(carried), carried, rules);
@@ -94,7 +107,12 @@ impl Resize {
         let (mut spec, mut patch) = (live["spec"].clone(), Map::new());
         for list in LISTS {
             let mut changes = Vec::new();
-            for container in spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
+            for container in spec
+                .get_mut(list)
+                .and_then(Value::as_array_mut)
+                .into_iter()
+                .flatten()
+            {
                 if let Some(size) = wanted(name(container), &container["resources"]) {
                     changes.push(json!({ "name": name(container), "resources": size }));
                     resize(entry_at(container, &["resources"]), &size);
@@ -112,27 +130,45 @@ impl Resize {
         if let Some(fields) = status.as_object_mut() {
             fields.remove("conditions");
         }
-        (!patch.is_empty()).then(|| Self { patch: json!({ "spec": patch }), spec, status })
+        (!patch.is_empty()).then(|| Self {
+            patch: json!({ "spec": patch }),
+            spec,
+            status,
+        })
     }
 
     /// The amounts that the pod will be charged, or the reason why it may not have them.
     pub fn charge(&self, policy: &ConsumerPolicy) -> Result<ResizeCharge, PendingResize> {
         let spec = PodSpec::deserialize(&self.spec).map_err(|error| {
-            PendingResize::infeasible(format!("the new size of the pod cannot be read: {:.200}", error.to_string()))
+            PendingResize::infeasible(format!(
+                "the new size of the pod cannot be read: {:.200}",
+                error.to_string()
+            ))
         })?;
         if let Some(refusal) = negative_quantity(&spec).or_else(|| policy.missing_limit(&spec)) {
             return Err(PendingResize::infeasible(refusal.message));
         }
-        let (asked, status) = (Effective::of_pod(&spec), PodStatus::deserialize(&self.status).unwrap_or_default());
-        Ok(ResizeCharge { asked, held: Effective::of_bound_pod(None, spec, &status) })
+        let (asked, status) = (
+            Effective::of_pod(&spec),
+            PodStatus::deserialize(&self.status).unwrap_or_default(),
+        );
+        Ok(ResizeCharge {
+            asked,
+            held: Effective::of_bound_pod(None, spec, &status),
+        })
     }
 }
 
 /// The amounts of a carried pod that can change in place, by container.
 pub(crate) fn sizes(carried: &Value) -> Value {
-    let containers = LISTS.into_iter().flat_map(|list| items(carried, &format!("/spec/{list}")));
-    let sizes = containers.map(|container| (name(container).to_owned(), size(&container["resources"])));
-    let whole = carried.pointer("/spec/resources").map(|whole| (WHOLE_POD.to_owned(), size(whole)));
+    let containers = LISTS
+        .into_iter()
+        .flat_map(|list| items(carried, &format!("/spec/{list}")));
+    let sizes =
+        containers.map(|container| (name(container).to_owned(), size(&container["resources"])));
+    let whole = carried
+        .pointer("/spec/resources")
+        .map(|whole| (WHOLE_POD.to_owned(), size(whole)));
     sizes.chain(whole).collect::<Map<_, _>>().into()
 }
 
@@ -141,10 +177,15 @@ fn completed(asked: &Value, carried: &Value, rules: &ProviderRules) -> Value {
     let mut spec = Map::new();
     for list in LISTS {
         let containers = items(carried, &format!("/spec/{list}")).iter().map(name);
-        let containers = containers.map(|name| json!({ "name": name, "resources": asked.get(name) }));
+        let containers =
+            containers.map(|name| json!({ "name": name, "resources": asked.get(name) }));
         spec.insert(list.to_owned(), containers.collect());
     }
-    spec.extend(asked.get(WHOLE_POD).map(|whole| ("resources".to_owned(), whole.clone())));
+    spec.extend(
+        asked
+            .get(WHOLE_POD)
+            .map(|whole| ("resources".to_owned(), whole.clone())),
+    );
     amounts::complete(&mut spec, &rules.amounts);
     sizes(&json!({ "spec": spec }))
 }
@@ -152,14 +193,24 @@ fn completed(asked: &Value, carried: &Value, rules: &ProviderRules) -> Value {
 /// The amounts that travelled last; `None` for a pod of an earlier version.
 pub(crate) fn recorded(live: &Value) -> Option<Value> {
     let mut record = last_travelled(live);
-    record.get_mut("resources").map(Value::take).filter(Value::is_object)
+    record
+        .get_mut("resources")
+        .map(Value::take)
+        .filter(Value::is_object)
 }
 
 /// The reported status with the condition of a resize that was refused.
-pub(crate) fn with_pending(status: Option<PodStatusText>, pending: Option<&PendingResize>) -> Option<PodStatusText> {
-    let Some(pending) = pending else { return status };
+pub(crate) fn with_pending(
+    status: Option<PodStatusText>,
+    pending: Option<&PendingResize>,
+) -> Option<PodStatusText> {
+    let Some(pending) = pending else {
+        return status;
+    };
     let mut status = status.map(|status| status.value()).unwrap_or_default();
-    let others = items(&status, "/conditions").iter().filter(|condition| condition["type"] != RESIZE_PENDING);
+    let others = items(&status, "/conditions")
+        .iter()
+        .filter(|condition| condition["type"] != RESIZE_PENDING);
     let shown = json!({ "type": RESIZE_PENDING, "status": "True", "reason": pending.reason, "message": cut(&pending.message) });
     let conditions: Value = others.cloned().chain([shown]).collect();
     set_at(&mut status, &["conditions"], conditions);
@@ -169,11 +220,17 @@ pub(crate) fn with_pending(status: Option<PodStatusText>, pending: Option<&Pendi
 /// The requests and limits that can change in place.
 fn size(resources: &Value) -> Value {
     let amounts = |kind: &str| {
-        let amounts = RESIZABLE.into_iter().filter_map(|name| Some((name.to_owned(), resources.get(kind)?.get(name)?.clone())));
+        let amounts = RESIZABLE
+            .into_iter()
+            .filter_map(|name| Some((name.to_owned(), resources.get(kind)?.get(name)?.clone())));
         let amounts: Map<String, Value> = amounts.collect();
         (!amounts.is_empty()).then(|| (kind.to_owned(), amounts.into()))
     };
-    ["requests", "limits"].into_iter().filter_map(amounts).collect::<Map<_, _>>().into()
+    ["requests", "limits"]
+        .into_iter()
+        .filter_map(amounts)
+        .collect::<Map<_, _>>()
+        .into()
 }
 
 /// The amounts that are new or were different before.
@@ -192,7 +249,9 @@ fn has(resources: &Value, size: &Value) -> bool {
     let parsed = |amount: &Value| Quantity::deserialize(amount).ok();
     amounts_of(size).all(|(kind, name, amount)| {
         let found = resources.get(kind).and_then(|amounts| amounts.get(name));
-        found.is_some_and(|found| found == amount || (parsed(found).is_some() && parsed(found) == parsed(amount)))
+        found.is_some_and(|found| {
+            found == amount || (parsed(found).is_some() && parsed(found) == parsed(amount))
+        })
     })
 }
 
@@ -205,11 +264,20 @@ fn resize(resources: &mut Value, size: &Value) {
 
 fn amounts_of(size: &Value) -> impl Iterator<Item = (&String, &String, &Value)> {
     let kinds = size.as_object().into_iter().flatten();
-    kinds.flat_map(|(kind, amounts)| amounts.as_object().into_iter().flatten().map(move |(name, amount)| (kind, name, amount)))
+    kinds.flat_map(|(kind, amounts)| {
+        amounts
+            .as_object()
+            .into_iter()
+            .flatten()
+            .map(move |(name, amount)| (kind, name, amount))
+    })
 }
 
 #[cfg(test)]
-#[allow(clippy::needless_pass_by_value, reason = "JSON literals are written in place")]
+#[allow(
+    clippy::needless_pass_by_value,
+    reason = "JSON literals are written in place"
+)]
 mod tests {
     use liqo_api::{Charge, annotations};
 
@@ -224,8 +292,13 @@ mod tests {
     /// The pod that the provider created from these amounts.
     fn live(resources: Value) -> Value {
         let mut pod = carried(resources);
-        let record = json!({ "labels": [], "annotations": [], "images": {}, "resources": sizes(&pod) }).to_string();
-        amounts::complete(pod["spec"].as_object_mut().unwrap(), &ProviderRules::default().amounts);
+        let record =
+            json!({ "labels": [], "annotations": [], "images": {}, "resources": sizes(&pod) })
+                .to_string();
+        amounts::complete(
+            pod["spec"].as_object_mut().unwrap(),
+            &ProviderRules::default().amounts,
+        );
         pod["metadata"]["annotations"] = json!({ annotations::TRAVELLED: record });
         pod
     }
@@ -242,10 +315,20 @@ mod tests {
     fn only_the_container_whose_amounts_changed_is_resized_and_charged_its_new_amounts() {
         let found = resize_of(&carried(cpu("2")), &live(cpu("1"))).unwrap();
         let new = json!({ "requests": { "cpu": "2" } });
-        assert_eq!(found.patch, json!({ "spec": { "containers": [{ "name": "c", "resources": new }] } }));
+        assert_eq!(
+            found.patch,
+            json!({ "spec": { "containers": [{ "name": "c", "resources": new }] } })
+        );
         let charge = found.charge(&policy(json!({}))).unwrap();
         assert_eq!(charge.asked, charge.held);
-        assert_eq!(charge.asked.charged(Charge::Requests).get("cpu").to_string(), "2010m");
+        assert_eq!(
+            charge
+                .asked
+                .charged(Charge::Requests)
+                .get("cpu")
+                .to_string(),
+            "2010m"
+        );
         assert_eq!(resize_of(&carried(cpu("1")), &live(cpu("1"))), None);
     }
 
@@ -253,15 +336,22 @@ mod tests {
     fn sidecars_and_the_pod_as_a_whole_are_resized_too() {
         let with = |amount: &str| {
             let mut pod = live(cpu("1"));
-            pod["spec"]["initContainers"] = json!([{ "name": "s", "restartPolicy": "Always", "resources": cpu(amount) }]);
+            pod["spec"]["initContainers"] =
+                json!([{ "name": "s", "restartPolicy": "Always", "resources": cpu(amount) }]);
             pod["spec"]["resources"] = json!({ "limits": { "cpu": amount } });
             let record = json!({ "resources": sizes(&pod) }).to_string();
             pod["metadata"]["annotations"] = json!({ annotations::TRAVELLED: record });
             pod
         };
         let patch = resize_of(&with("3"), &with("2")).unwrap().patch;
-        assert_eq!(patch["spec"]["initContainers"][0]["resources"]["requests"]["cpu"], "3");
-        assert_eq!(patch["spec"]["resources"], json!({ "requests": { "cpu": "3" }, "limits": { "cpu": "3" } }));
+        assert_eq!(
+            patch["spec"]["initContainers"][0]["resources"]["requests"]["cpu"],
+            "3"
+        );
+        assert_eq!(
+            patch["spec"]["resources"],
+            json!({ "requests": { "cpu": "3" }, "limits": { "cpu": "3" } })
+        );
         assert_eq!(patch["spec"].get("containers"), None);
     }
 
@@ -269,11 +359,19 @@ mod tests {
     fn what_the_providers_admission_set_stays_until_the_consumer_asks_for_another_size() {
         let mut raised = live(cpu("1"));
         raised["spec"]["containers"][0]["resources"]["requests"]["cpu"] = json!("1500m");
-        raised["spec"]["containers"][0]["resources"]["limits"] = json!({ "ephemeral-storage": "1Gi" });
+        raised["spec"]["containers"][0]["resources"]["limits"] =
+            json!({ "ephemeral-storage": "1Gi" });
         assert_eq!(resize_of(&carried(cpu("1")), &raised), None);
         let found = resize_of(&carried(cpu("2")), &raised).unwrap();
-        assert_eq!(found.spec["containers"][0]["resources"]["limits"], json!({ "ephemeral-storage": "1Gi" }));
-        assert_eq!(resize_of(&carried(cpu("1.5")), &raised), None, "the same amount in other words");
+        assert_eq!(
+            found.spec["containers"][0]["resources"]["limits"],
+            json!({ "ephemeral-storage": "1Gi" })
+        );
+        assert_eq!(
+            resize_of(&carried(cpu("1.5")), &raised),
+            None,
+            "the same amount in other words"
+        );
         // A pod of an earlier version has no record of its amounts, so nobody knows who chose them.
         raised["metadata"]["annotations"] = json!({ annotations::TRAVELLED: "{}" });
         assert_eq!(resize_of(&carried(cpu("2")), &raised), None);
@@ -284,17 +382,25 @@ mod tests {
         let with = |one: &str, other: &str| {
             let mut pod = live(cpu(one));
             pod["spec"]["containers"][1]["resources"] = cpu(other);
-            pod["metadata"]["annotations"] = json!({ annotations::TRAVELLED: json!({ "resources": sizes(&pod) }).to_string() });
+            pod["metadata"]["annotations"] =
+                json!({ annotations::TRAVELLED: json!({ "resources": sizes(&pod) }).to_string() });
             let has = json!({ "name": "c", "image": "", "imageID": "", "ready": true, "restartCount": 0,
                 "allocatedResources": { "cpu": "2" } });
             // What the kubelet said about the amounts before.
-            let condition = json!({ "type": RESIZE_PENDING, "status": "True", "reason": "Infeasible" });
+            let condition =
+                json!({ "type": RESIZE_PENDING, "status": "True", "reason": "Infeasible" });
             pod["status"] = json!({ "conditions": [condition], "containerStatuses": [has] });
             pod
         };
-        let charge = resize_of(&with("1", "3"), &with("1", "1")).unwrap().charge(&policy(json!({}))).unwrap();
+        let charge = resize_of(&with("1", "3"), &with("1", "1"))
+            .unwrap()
+            .charge(&policy(json!({})))
+            .unwrap();
         let cpu = |charge: &Effective| charge.charged(Charge::Requests).get("cpu").to_string();
-        assert_eq!((cpu(&charge.asked), cpu(&charge.held)), ("4".to_owned(), "5".to_owned()));
+        assert_eq!(
+            (cpu(&charge.asked), cpu(&charge.held)),
+            ("4".to_owned(), "5".to_owned())
+        );
     }
 
     #[test]
@@ -311,12 +417,20 @@ mod tests {
             (limited("64Mi"), limited("32Mi")),
         ] {
             let found = resize_of(&carried(now.clone()), &live(before.clone())).unwrap();
-            assert_eq!(found.spec["containers"], live(now.clone())["spec"]["containers"], "from {before} to {now}");
+            assert_eq!(
+                found.spec["containers"],
+                live(now.clone())["spec"]["containers"],
+                "from {before} to {now}"
+            );
         }
         let smallest = resize_of(&carried(memory("0")), &live(memory("1Gi"))).unwrap();
         let size = json!({ "requests": { "memory": "16Mi" }, "limits": { "memory": "128Mi" } });
         assert_eq!(smallest.patch["spec"]["containers"][0]["resources"], size);
-        assert_eq!(resize_of(&carried(memory("1")), &live(memory("0"))), None, "both are raised to the least");
+        assert_eq!(
+            resize_of(&carried(memory("1")), &live(memory("0"))),
+            None,
+            "both are raised to the least"
+        );
     }
 
     #[test]
@@ -327,7 +441,10 @@ mod tests {
         }
         assert_eq!(resize_of(&carried(cpu("1")), &old), None);
         let patch = resize_of(&carried(cpu("2")), &old).unwrap().patch;
-        assert_eq!(patch["spec"]["containers"], json!([{ "name": "c", "resources": { "requests": { "cpu": "2" } } }]));
+        assert_eq!(
+            patch["spec"]["containers"],
+            json!([{ "name": "c", "resources": { "requests": { "cpu": "2" } } }])
+        );
     }
 
     #[test]
@@ -338,13 +455,26 @@ mod tests {
 
     #[test]
     fn a_size_that_is_none_and_one_without_the_limits_of_the_policy_are_infeasible() {
-        let charge = |size: Value, usage: Value| resize_of(&carried(size), &live(cpu("1"))).unwrap().charge(&policy(usage));
+        let charge = |size: Value, usage: Value| {
+            resize_of(&carried(size), &live(cpu("1")))
+                .unwrap()
+                .charge(&policy(usage))
+        };
         let reason = |size: Value, usage: Value| charge(size, usage).unwrap_err().reason;
         assert_eq!(reason(cpu("-1"), json!({})), "Infeasible");
-        assert_eq!(reason(json!({ "requests": { "cpu": { "a": 1 } } }), json!({})), "Infeasible");
-        assert_eq!(reason(cpu("2"), json!({ "charge": "Limits" })), "Infeasible");
+        assert_eq!(
+            reason(json!({ "requests": { "cpu": { "a": 1 } } }), json!({})),
+            "Infeasible"
+        );
+        assert_eq!(
+            reason(cpu("2"), json!({ "charge": "Limits" })),
+            "Infeasible"
+        );
         let unreadable = json!({ "requests": { "cpu": ["x".repeat(2000)], "x".repeat(2000): 1 } });
-        assert!(charge(unreadable, json!({})).unwrap_err().message.len() < 300, "its message is bounded");
+        assert!(
+            charge(unreadable, json!({})).unwrap_err().message.len() < 300,
+            "its message is bounded"
+        );
         assert!(charge(cpu("2"), json!({})).is_ok());
     }
 
@@ -353,10 +483,18 @@ mod tests {
         let said = json!({ "conditions": [{ "type": "Ready", "status": "True" },
             { "type": RESIZE_PENDING, "status": "True", "reason": "Deferred" }] });
         let pending = PendingResize::infeasible("too much");
-        let shown = with_pending(Some(PodStatusText::of(&said)), Some(&pending)).unwrap().value();
+        let shown = with_pending(Some(PodStatusText::of(&said)), Some(&pending))
+            .unwrap()
+            .value();
         let refused = json!({ "type": RESIZE_PENDING, "status": "True", "reason": "Infeasible", "message": "too much" });
-        assert_eq!(shown["conditions"], json!([{ "type": "Ready", "status": "True" }, refused]));
+        assert_eq!(
+            shown["conditions"],
+            json!([{ "type": "Ready", "status": "True" }, refused])
+        );
         assert_eq!(pending.event(), "ResizeInfeasible");
-        assert_eq!(with_pending(Some(PodStatusText::of(&said)), None), Some(PodStatusText::of(&said)));
+        assert_eq!(
+            with_pending(Some(PodStatusText::of(&said)), None),
+            Some(PodStatusText::of(&said))
+        );
     }
 }

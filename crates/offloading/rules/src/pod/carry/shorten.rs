@@ -1,4 +1,5 @@
-//! Annotations stay here when a pod is too long with them. Few providers keep any, so most matter only if the pod reads them.
+//! Annotations stay here when a pod is too long with them. Few providers keep any, so most matter
+//! only if the pod reads them.
 
 use std::collections::BTreeSet;
 
@@ -16,19 +17,31 @@ pub(super) enum Omittable {
     All,
 }
 
-/// Leaves out annotations, the longest first, until the pod takes at most this many bytes. Those that every provider keeps stay. Returns
-/// the names of those that were left out.
-pub(super) fn shorten(carried: &mut Value, max_len: usize, omittable: Omittable) -> BTreeSet<String> {
-    let Err(RecordTextError::TooLong(len, max_len)) = record_text::write(carried, max_len) else { return BTreeSet::new() };
+/// Leaves out annotations, the longest first, until the pod takes at most this many bytes. Those
+/// that every provider keeps stay. Returns the names of those that were left out.
+pub(super) fn shorten(
+    carried: &mut Value,
+    max_len: usize,
+    omittable: Omittable,
+) -> BTreeSet<String> {
+    let Err(RecordTextError::TooLong(len, max_len)) = record_text::write(carried, max_len) else {
+        return BTreeSet::new();
+    };
     let mut surplus = len - max_len;
-    let may_go = |key: &str| !is_always_kept(key) && (omittable == Omittable::All || !reads_annotation(&carried["spec"], key));
+    let may_go = |key: &str| {
+        !is_always_kept(key)
+            && (omittable == Omittable::All || !reads_annotation(&carried["spec"], key))
+    };
     let annotations = texts(carried, "/metadata/annotations", may_go);
     // Without the comma after it.
     let len_of = |key: &str, value: &Value| {
         let entry = Map::from_iter([(key.to_owned(), value.clone())]).into();
         record_text::write(&entry, usize::MAX).map_or(0, |text| text.len() - "{}".len())
     };
-    let mut by_len: Vec<(usize, &String)> = annotations.iter().map(|(key, value)| (len_of(key, value), key)).collect();
+    let mut by_len: Vec<(usize, &String)> = annotations
+        .iter()
+        .map(|(key, value)| (len_of(key, value), key))
+        .collect();
     by_len.sort_by(|one, other| other.cmp(one));
     let mut left_out = BTreeSet::new();
     for (len, key) in by_len {
@@ -38,7 +51,10 @@ pub(super) fn shorten(carried: &mut Value, max_len: usize, omittable: Omittable)
         surplus = surplus.saturating_sub(len);
         left_out.insert(key.clone());
     }
-    if let Some(all) = carried.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut) {
+    if let Some(all) = carried
+        .pointer_mut("/metadata/annotations")
+        .and_then(Value::as_object_mut)
+    {
         all.retain(|key, _| !left_out.contains(key));
     }
     left_out

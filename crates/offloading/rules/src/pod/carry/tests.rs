@@ -43,7 +43,10 @@ const IDENTITY: RemoteIdentity = RemoteIdentity {
 };
 
 fn rules() -> ProviderRules {
-    ProviderRules { advertised: keys(["zone"]), ..ProviderRules::default() }
+    ProviderRules {
+        advertised: keys(["zone"]),
+        ..ProviderRules::default()
+    }
 }
 
 fn remote(pointer: &str, value: Value) -> Value {
@@ -62,7 +65,11 @@ fn refused(pointer: &str, value: Value) -> &'static str {
 /// Both sides drop a field: the consumer does not send it, and the provider ignores it.
 fn dropped(field: &str, value: &Value) {
     let pointer = format!("/spec/{field}");
-    assert_eq!(carried(&pointer, value.clone()).pointer(&pointer), None, "{field} was sent");
+    assert_eq!(
+        carried(&pointer, value.clone()).pointer(&pointer),
+        None,
+        "{field} was sent"
+    );
     let taken = remote_pod(&local_pod(&pointer, value.clone()), &IDENTITY, &rules()).unwrap();
     assert_ne!(taken.pointer(&pointer), Some(value), "{field} was taken");
 }
@@ -70,14 +77,21 @@ fn dropped(field: &str, value: &Value) {
 #[test]
 fn all_metadata_but_name_labels_and_annotations_is_dropped() {
     for (field, value) in [
-        ("ownerReferences", json!([{"kind": "ReplicaSet", "name": "web", "uid": "u"}])),
+        (
+            "ownerReferences",
+            json!([{"kind": "ReplicaSet", "name": "web", "uid": "u"}]),
+        ),
         ("finalizers", json!(["batch.kubernetes.io/job-tracking"])),
         ("generateName", json!("web-")),
         ("namespace", json!("demo")),
         ("managedFields", json!([{}])),
     ] {
         let metadata = &carried(&format!("/metadata/{field}"), value)["metadata"];
-        assert_eq!(metadata, &json!({"name": "web", "labels": {"app": "web"}, "annotations": {"note": "x"}}), "{field}");
+        assert_eq!(
+            metadata,
+            &json!({"name": "web", "labels": {"app": "web"}, "annotations": {"note": "x"}}),
+            "{field}"
+        );
     }
     let mut hostile = carried("", json!(null));
     hostile["metadata"]["ownerReferences"] = json!([{"kind": "Node"}]);
@@ -89,36 +103,61 @@ fn all_metadata_but_name_labels_and_annotations_is_dropped() {
 
 #[test]
 fn labels_and_annotations_of_liqo_never_travel() {
-    let pod = carried("/metadata/annotations", json!({"liqo.io/remote-pod-ip": "10.0.0.1", "x.liqo.io/y": "1", "note": "x"}));
+    let pod = carried(
+        "/metadata/annotations",
+        json!({"liqo.io/remote-pod-ip": "10.0.0.1", "x.liqo.io/y": "1", "note": "x"}),
+    );
     assert_eq!(pod["metadata"]["annotations"], json!({"note": "x"}));
     let mut hostile = pod;
     hostile["metadata"]["labels"] = json!({"liqo.io/consumer-id": "somebody-else", "app": "web"});
     let remote = remote_pod(&hostile, &IDENTITY, &rules()).unwrap();
-    assert_eq!(remote["metadata"]["labels"]["liqo.io/consumer-id"], "rome-id");
+    assert_eq!(
+        remote["metadata"]["labels"]["liqo.io/consumer-id"],
+        "rome-id"
+    );
 }
 
 #[test]
 fn labels_and_annotations_that_the_policy_does_not_name_are_dropped_by_the_provider() {
-    let mut sent =
-        carried("/metadata/annotations", json!({"mesh.example/inject": "true", "kubernetes.io/config.mirror": "m", "note": "x"}));
+    let mut sent = carried(
+        "/metadata/annotations",
+        json!({"mesh.example/inject": "true", "kubernetes.io/config.mirror": "m", "note": "x"}),
+    );
     sent["metadata"]["labels"] = json!({"app": "web", "mesh.example/inject": "true"});
     let of = |rules: &ProviderRules| {
         let metadata = remote_pod(&sent, &IDENTITY, rules).unwrap()["metadata"].clone();
         let keys = |field: &str| {
-            let keys = metadata[field].as_object().unwrap().keys().filter(|key| !is_ours(key));
+            let keys = metadata[field]
+                .as_object()
+                .unwrap()
+                .keys()
+                .filter(|key| !is_ours(key));
             keys.cloned().collect::<BTreeSet<String>>()
         };
         (keys("labels"), keys("annotations"))
     };
     assert_eq!(of(&rules()), (keys(["app"]), keys([])));
     let named = vec!["mesh.example/*".to_owned()];
-    let open = ProviderRules { pod_labels: named.clone(), pod_annotations: named, ..rules() };
-    assert_eq!(of(&open), (keys(["app", "mesh.example/inject"]), keys(["mesh.example/inject"])));
+    let open = ProviderRules {
+        pod_labels: named.clone(),
+        pod_annotations: named,
+        ..rules()
+    };
+    assert_eq!(
+        of(&open),
+        (
+            keys(["app", "mesh.example/inject"]),
+            keys(["mesh.example/inject"])
+        )
+    );
 }
 
 #[test]
 fn the_last_applied_configuration_is_not_carried() {
-    let pod = carried("/metadata/annotations", json!({"kubectl.kubernetes.io/last-applied-configuration": "{}"}));
+    let pod = carried(
+        "/metadata/annotations",
+        json!({"kubectl.kubernetes.io/last-applied-configuration": "{}"}),
+    );
     assert_eq!(pod["metadata"]["annotations"], json!({}));
 }
 
@@ -174,7 +213,10 @@ fn ephemeral_containers_travel_without_injected_mounts_and_wait_until_the_remote
         sent["spec"]["ephemeralContainers"],
         json!([{"name": "debug", "image": "busybox", "targetContainerName": "c", "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}]}])
     );
-    assert_eq!(remote_pod(&sent, &IDENTITY, &rules()).unwrap()["spec"].get("ephemeralContainers"), None);
+    assert_eq!(
+        remote_pod(&sent, &IDENTITY, &rules()).unwrap()["spec"].get("ephemeralContainers"),
+        None
+    );
     let with_port = json!([{"name": "debug", "image": "busybox", "ports": [{"hostPort": 80}]}]);
     assert_eq!(refused("/spec/ephemeralContainers", with_port), "HostPort");
 }
@@ -187,24 +229,42 @@ fn tolerations(list: Value) -> Vec<Toleration> {
 fn is_kept(asked: &Value, allowed: &Value) -> bool {
     let mut pod = carried("", json!(null));
     pod["spec"]["tolerations"] = json!([asked]);
-    let rules = ProviderRules { tolerations: tolerations(json!([allowed])), ..rules() };
-    remote_pod(&pod, &IDENTITY, &rules).unwrap()["spec"].get("tolerations").is_some()
+    let rules = ProviderRules {
+        tolerations: tolerations(json!([allowed])),
+        ..rules()
+    };
+    remote_pod(&pod, &IDENTITY, &rules).unwrap()["spec"]
+        .get("tolerations")
+        .is_some()
 }
 
 #[test]
 fn a_toleration_is_kept_if_it_tolerates_no_more_than_one_of_the_policy() {
-    let (gpu, any) = (json!({"key": "gpu", "operator": "Exists"}), json!({"operator": "Exists"}));
+    let (gpu, any) = (
+        json!({"key": "gpu", "operator": "Exists"}),
+        json!({"operator": "Exists"}),
+    );
     let equal = json!({"key": "gpu", "value": "a100", "effect": "NoSchedule"});
-    let minute = json!({"key": "gpu", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 60});
+    let minute =
+        json!({"key": "gpu", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 60});
     for (asked, allowed) in [
         (&equal, &equal),
-        (&json!({"key": "gpu", "operator": "Equal", "value": "a100", "effect": "NoSchedule"}), &equal),
+        (
+            &json!({"key": "gpu", "operator": "Equal", "value": "a100", "effect": "NoSchedule"}),
+            &equal,
+        ),
         (&equal, &gpu),
         (&gpu, &any),
         (&any, &any),
         (&minute, &gpu),
-        (&json!({"key": "gpu", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 59}), &minute),
-        (&json!({"key": "n", "operator": "Gt", "value": "5"}), &json!({"key": "n", "operator": "Gt", "value": "5"})),
+        (
+            &json!({"key": "gpu", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 59}),
+            &minute,
+        ),
+        (
+            &json!({"key": "n", "operator": "Gt", "value": "5"}),
+            &json!({"key": "n", "operator": "Gt", "value": "5"}),
+        ),
     ] {
         assert!(is_kept(asked, allowed), "{asked} by {allowed}");
     }
@@ -212,13 +272,28 @@ fn a_toleration_is_kept_if_it_tolerates_no_more_than_one_of_the_policy() {
         (&gpu, &equal),
         (&any, &gpu),
         (&json!({"key": "gpu", "value": "a100"}), &equal),
-        (&json!({"key": "gpu", "value": "h100", "effect": "NoSchedule"}), &equal),
+        (
+            &json!({"key": "gpu", "value": "h100", "effect": "NoSchedule"}),
+            &equal,
+        ),
         (&json!({"key": "fpga", "operator": "Exists"}), &gpu),
         (&gpu, &minute),
-        (&json!({"key": "gpu", "operator": "Exists", "effect": "NoExecute"}), &minute),
-        (&json!({"key": "gpu", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 61}), &minute),
-        (&json!({"key": "n", "operator": "Gt", "value": "4"}), &json!({"key": "n", "operator": "Gt", "value": "5"})),
-        (&json!({"key": "gpu", "operator": "Exists", "brandNew": true}), &any),
+        (
+            &json!({"key": "gpu", "operator": "Exists", "effect": "NoExecute"}),
+            &minute,
+        ),
+        (
+            &json!({"key": "gpu", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 61}),
+            &minute,
+        ),
+        (
+            &json!({"key": "n", "operator": "Gt", "value": "4"}),
+            &json!({"key": "n", "operator": "Gt", "value": "5"}),
+        ),
+        (
+            &json!({"key": "gpu", "operator": "Exists", "brandNew": true}),
+            &any,
+        ),
         (&json!("gpu"), &any),
     ] {
         assert!(!is_kept(asked, allowed), "{asked} by {allowed}");
@@ -239,16 +314,32 @@ fn tolerations_are_dropped_except_those_that_the_policy_allows() {
         {"key": "gpu", "operator": "Exists"},
         {"key": "spot", "operator": "Exists"}]);
     let sent = carried("/spec/tolerations", wanted);
-    assert_eq!(sent["spec"]["tolerations"].as_array().unwrap().len(), 3, "all but our own are sent");
-    assert_eq!(remote_pod(&sent, &IDENTITY, &rules()).unwrap()["spec"].get("tolerations"), None);
-    let rules = ProviderRules { tolerations: tolerations(json!([{"key": "gpu", "operator": "Exists"}])), ..rules() };
+    assert_eq!(
+        sent["spec"]["tolerations"].as_array().unwrap().len(),
+        3,
+        "all but our own are sent"
+    );
+    assert_eq!(
+        remote_pod(&sent, &IDENTITY, &rules()).unwrap()["spec"].get("tolerations"),
+        None
+    );
+    let rules = ProviderRules {
+        tolerations: tolerations(json!([{"key": "gpu", "operator": "Exists"}])),
+        ..rules()
+    };
     let taken = remote_pod(&sent, &IDENTITY, &rules).unwrap();
-    assert_eq!(taken["spec"]["tolerations"], json!([{"key": "gpu", "operator": "Exists"}]));
+    assert_eq!(
+        taken["spec"]["tolerations"],
+        json!([{"key": "gpu", "operator": "Exists"}])
+    );
 }
 
 #[test]
 fn the_node_selector_keeps_only_advertised_labels() {
-    assert_eq!(remote("/spec/nodeSelector", json!({"zone": "a", "disk": "ssd"}))["spec"]["nodeSelector"], json!({"zone": "a"}));
+    assert_eq!(
+        remote("/spec/nodeSelector", json!({"zone": "a", "disk": "ssd"}))["spec"]["nodeSelector"],
+        json!({"zone": "a"})
+    );
     dropped("nodeSelector", &json!({"disk": "ssd"}));
 }
 
@@ -303,13 +394,22 @@ fn an_alternative_that_asks_for_nothing_any_more_frees_the_whole_requirement() {
 #[test]
 fn the_injected_api_access_is_dropped_with_its_mounts() {
     let pod = remote("", json!(null));
-    assert_eq!(pod["spec"]["volumes"], json!([{"name": "tmp", "emptyDir": {}}]));
-    assert_eq!(pod["spec"]["containers"][0]["volumeMounts"], json!([{"name": "tmp", "mountPath": "/tmp"}]));
+    assert_eq!(
+        pod["spec"]["volumes"],
+        json!([{"name": "tmp", "emptyDir": {}}])
+    );
+    assert_eq!(
+        pod["spec"]["containers"][0]["volumeMounts"],
+        json!([{"name": "tmp", "mountPath": "/tmp"}])
+    );
 }
 
 #[test]
 fn the_provider_switches_the_service_account_token_off() {
-    assert_eq!(remote("/spec/automountServiceAccountToken", json!(true))["spec"]["automountServiceAccountToken"], false);
+    assert_eq!(
+        remote("/spec/automountServiceAccountToken", json!(true))["spec"]["automountServiceAccountToken"],
+        false
+    );
 }
 
 #[test]
@@ -322,7 +422,11 @@ fn the_provider_sets_priority_runtime_class_and_service_account_of_its_policy() 
     };
     let spec = &remote_pod(&carried("", json!(null)), &IDENTITY, &rules).unwrap()["spec"];
     assert_eq!(
-        (&spec["priorityClassName"], &spec["runtimeClassName"], &spec["serviceAccountName"]),
+        (
+            &spec["priorityClassName"],
+            &spec["runtimeClassName"],
+            &spec["serviceAccountName"]
+        ),
         (&json!("tenants"), &json!("gvisor"), &json!("tenant"))
     );
 }
@@ -344,14 +448,23 @@ fn containers_without_requests_get_explicit_ones() {
         "/spec/initContainers",
         json!([{"name": "i", "image": "x", "resources": {"limits": {"cpu": "2", "memory": "1Gi"}}}]),
     );
-    assert_eq!(pod["spec"]["containers"][0]["resources"]["requests"], json!({"cpu": "10m", "memory": "32Mi"}));
-    assert_eq!(pod["spec"]["initContainers"][0]["resources"]["requests"], json!({"cpu": "2", "memory": "1Gi"}));
+    assert_eq!(
+        pod["spec"]["containers"][0]["resources"]["requests"],
+        json!({"cpu": "10m", "memory": "32Mi"})
+    );
+    assert_eq!(
+        pod["spec"]["initContainers"][0]["resources"]["requests"],
+        json!({"cpu": "2", "memory": "1Gi"})
+    );
 }
 
 #[test]
 fn a_limit_of_zero_is_none_and_makes_no_container_free() {
     let resources = |resources: Value| {
-        let pod = remote("/spec/initContainers", json!([{"name": "i", "image": "x", "resources": resources}]));
+        let pod = remote(
+            "/spec/initContainers",
+            json!([{"name": "i", "image": "x", "resources": resources}]),
+        );
         pod["spec"]["initContainers"][0]["resources"].clone()
     };
     let defaults = json!({"cpu": "10m", "memory": "32Mi"});
@@ -360,13 +473,25 @@ fn a_limit_of_zero_is_none_and_makes_no_container_free() {
         let cleared = json!({"limits": {"memory": "256Mi"}, "requests": defaults});
         assert_eq!(resources(json!({"limits": limits})), cleared, "{zero}");
         // As the home API server stores it.
-        assert_eq!(resources(json!({"limits": limits, "requests": limits})), cleared, "{zero}");
+        assert_eq!(
+            resources(json!({"limits": limits, "requests": limits})),
+            cleared,
+            "{zero}"
+        );
         let pod = remote("/spec/resources", json!({"limits": limits}));
         assert_eq!(pod["spec"]["resources"]["limits"], json!({}), "{zero}");
-        assert_eq!(pod["spec"]["containers"][0]["resources"]["requests"], defaults, "{zero}");
+        assert_eq!(
+            pod["spec"]["containers"][0]["resources"]["requests"], defaults,
+            "{zero}"
+        );
     }
-    let half = resources(json!({"limits": {"cpu": "0", "memory": "1Gi", "example.com/gpu": "0"}, "requests": {"memory": "0"}}));
-    assert_eq!(half["limits"], json!({"memory": "1Gi", "example.com/gpu": "0"}));
+    let half = resources(
+        json!({"limits": {"cpu": "0", "memory": "1Gi", "example.com/gpu": "0"}, "requests": {"memory": "0"}}),
+    );
+    assert_eq!(
+        half["limits"],
+        json!({"memory": "1Gi", "example.com/gpu": "0"})
+    );
     assert_eq!(
         half["requests"],
         json!({"cpu": "10m", "memory": "128Mi"}),
@@ -377,42 +502,81 @@ fn a_limit_of_zero_is_none_and_makes_no_container_free() {
 #[test]
 fn requests_of_the_whole_pod_stay_valid() {
     let pod = remote("/spec/resources", json!({"requests": {"cpu": "15m"}}));
-    assert_eq!(pod["spec"]["resources"], json!({"requests": {"cpu": "15m"}}));
-    assert_eq!(pod["spec"]["containers"][0]["resources"]["requests"], json!({"cpu": "0", "memory": "32Mi"}));
+    assert_eq!(
+        pod["spec"]["resources"],
+        json!({"requests": {"cpu": "15m"}})
+    );
+    assert_eq!(
+        pod["spec"]["containers"][0]["resources"]["requests"],
+        json!({"cpu": "0", "memory": "32Mi"})
+    );
     let pod = remote("/spec/resources", json!({"limits": {"memory": "1Gi"}}));
-    assert_eq!(pod["spec"]["resources"]["requests"], json!({"memory": "1Gi"}));
-    assert_eq!(pod["spec"]["containers"][0]["resources"]["requests"], json!({"cpu": "10m", "memory": "0"}));
+    assert_eq!(
+        pod["spec"]["resources"]["requests"],
+        json!({"memory": "1Gi"})
+    );
+    assert_eq!(
+        pod["spec"]["containers"][0]["resources"]["requests"],
+        json!({"cpu": "10m", "memory": "0"})
+    );
 }
 
 #[test]
 fn a_pod_that_may_end_keeps_its_final_status_until_it_is_recorded() {
-    assert_eq!(remote("/spec/restartPolicy", json!("Never"))["metadata"]["finalizers"], json!(["liqo.io/final-status"]));
-    assert_eq!(remote("/spec/restartPolicy", json!("OnFailure"))["metadata"]["finalizers"], json!(["liqo.io/final-status"]));
-    assert_eq!(remote("/spec/restartPolicy", json!("Always"))["metadata"].get("finalizers"), None);
+    assert_eq!(
+        remote("/spec/restartPolicy", json!("Never"))["metadata"]["finalizers"],
+        json!(["liqo.io/final-status"])
+    );
+    assert_eq!(
+        remote("/spec/restartPolicy", json!("OnFailure"))["metadata"]["finalizers"],
+        json!(["liqo.io/final-status"])
+    );
+    assert_eq!(
+        remote("/spec/restartPolicy", json!("Always"))["metadata"].get("finalizers"),
+        None
+    );
 }
 
 #[test]
 fn a_host_path_is_refused() {
-    assert_eq!(refused("/spec/volumes", json!([{"name": "v", "hostPath": {"path": "/"}}])), "HostPath");
+    assert_eq!(
+        refused(
+            "/spec/volumes",
+            json!([{"name": "v", "hostPath": {"path": "/"}}])
+        ),
+        "HostPath"
+    );
 }
 
 #[test]
 fn host_namespaces_are_refused() {
     for field in ["hostNetwork", "hostPID", "hostIPC"] {
-        assert_eq!(refused(&format!("/spec/{field}"), json!(true)), "HostNamespace");
+        assert_eq!(
+            refused(&format!("/spec/{field}"), json!(true)),
+            "HostNamespace"
+        );
         dropped(field, &json!(false));
     }
 }
 
 #[test]
 fn a_user_namespace_of_its_own_travels_and_the_hosts_is_the_default() {
-    assert_eq!(remote("/spec/hostUsers", json!(false))["spec"]["hostUsers"], false);
+    assert_eq!(
+        remote("/spec/hostUsers", json!(false))["spec"]["hostUsers"],
+        false
+    );
     dropped("hostUsers", &json!(true));
 }
 
 #[test]
 fn a_host_port_is_refused() {
-    assert_eq!(refused("/spec/containers", json!([{"name": "c", "ports": [{"containerPort": 80, "hostPort": 80}]}])), "HostPort");
+    assert_eq!(
+        refused(
+            "/spec/containers",
+            json!([{"name": "c", "ports": [{"containerPort": 80, "hostPort": 80}]}])
+        ),
+        "HostPort"
+    );
 }
 
 #[test]
@@ -420,45 +584,87 @@ fn a_probe_or_hook_that_names_a_host_is_refused() {
     for user in ["livenessProbe", "readinessProbe", "startupProbe"] {
         for action in ["httpGet", "tcpSocket"] {
             let container = |host: &str| json!([{"name": "c", "image": "i", user: {action: {"port": 80, "host": host}}}]);
-            assert_eq!(refused("/spec/containers", container("127.0.0.1")), "ProbeHost", "{user} {action}");
-            assert_eq!(refused("/spec/initContainers", container("node.internal")), "ProbeHost", "{user} {action}");
+            assert_eq!(
+                refused("/spec/containers", container("127.0.0.1")),
+                "ProbeHost",
+                "{user} {action}"
+            );
+            assert_eq!(
+                refused("/spec/initContainers", container("node.internal")),
+                "ProbeHost",
+                "{user} {action}"
+            );
             assert!(outgoing(&local_pod("/spec/containers", container("")), &keys([])).is_ok());
         }
     }
     for hook in ["postStart", "preStop"] {
         let containers = json!([{"name": "c", "lifecycle": {hook: {"httpGet": {"port": 80, "host": "10.0.0.1"}}}}]);
-        assert_eq!(refused("/spec/containers", containers), "ProbeHost", "{hook}");
+        assert_eq!(
+            refused("/spec/containers", containers),
+            "ProbeHost",
+            "{hook}"
+        );
     }
     let header = json!([{"name": "c", "image": "i",
         "livenessProbe": {"httpGet": {"port": 80, "httpHeaders": [{"name": "Host", "value": "shop.example"}]}}}]);
-    assert!(outgoing(&local_pod("/spec/containers", header), &keys([])).is_ok(), "a header is sent to the pod");
+    assert!(
+        outgoing(&local_pod("/spec/containers", header), &keys([])).is_ok(),
+        "a header is sent to the pod"
+    );
 }
 
 #[test]
 fn an_image_that_the_policy_does_not_allow_is_refused_at_creation_and_left_out_of_a_change() {
     let open = rules();
-    let rules = ProviderRules { images: Some(vec!["docker.io/library".into()]), policy: "partners".into(), ..rules() };
+    let rules = ProviderRules {
+        images: Some(vec!["docker.io/library".into()]),
+        policy: "partners".into(),
+        ..rules()
+    };
     let pod = |image: &str| carried("/spec/containers", json!([{"name": "c", "image": image}]));
-    assert_eq!(remote_pod(&pod("example.com/private"), &IDENTITY, &rules).unwrap_err().reason, "ImageNotAllowed");
-    let volume = carried("/spec/volumes", json!([{"name": "v", "image": {"reference": "example.com/private"}}]));
-    assert_eq!(remote_pod(&volume, &IDENTITY, &rules).unwrap_err().reason, "ImageNotAllowed");
+    assert_eq!(
+        remote_pod(&pod("example.com/private"), &IDENTITY, &rules)
+            .unwrap_err()
+            .reason,
+        "ImageNotAllowed"
+    );
+    let volume = carried(
+        "/spec/volumes",
+        json!([{"name": "v", "image": {"reference": "example.com/private"}}]),
+    );
+    assert_eq!(
+        remote_pod(&volume, &IDENTITY, &rules).unwrap_err().reason,
+        "ImageNotAllowed"
+    );
     let mut live = remote_pod(&pod("nginx:1"), &IDENTITY, &rules).unwrap();
     let patch = remote_patch(&pod("example.com/private"), &live, &rules, true).unwrap();
     assert_eq!(patch.get("spec"), None, "{patch}");
     json_patch::merge(&mut live, &patch);
     let patch = remote_patch(&pod("example.com/private"), &live, &open, true).unwrap();
-    assert_eq!(patch["spec"]["containers"][0]["image"], "example.com/private", "the policy allows it now");
+    assert_eq!(
+        patch["spec"]["containers"][0]["image"], "example.com/private",
+        "the policy allows it now"
+    );
     let patch = remote_patch(&pod("nginx:2"), &live, &rules, true).unwrap();
     assert_eq!(patch["spec"]["containers"][0]["image"], "nginx:2");
 }
 
 #[test]
 fn a_policy_can_make_nodes_pull_every_image_and_leave_out_the_hardening() {
-    let container =
-        |rules: &ProviderRules| remote_pod(&carried("", json!(null)), &IDENTITY, rules).unwrap()["spec"]["containers"][0].clone();
+    let container = |rules: &ProviderRules| {
+        remote_pod(&carried("", json!(null)), &IDENTITY, rules).unwrap()["spec"]["containers"][0]
+            .clone()
+    };
     assert_eq!(container(&rules()).get("imagePullPolicy"), None);
-    assert_eq!(container(&rules())["securityContext"], json!({"capabilities": {"drop": ["NET_RAW"]}}));
-    let other = container(&ProviderRules { always_pull_images: true, hardened: false, ..rules() });
+    assert_eq!(
+        container(&rules())["securityContext"],
+        json!({"capabilities": {"drop": ["NET_RAW"]}})
+    );
+    let other = container(&ProviderRules {
+        always_pull_images: true,
+        hardened: false,
+        ..rules()
+    });
     assert_eq!(other["imagePullPolicy"], "Always");
     assert_eq!(other.get("securityContext"), None);
 }
@@ -466,11 +672,17 @@ fn a_policy_can_make_nodes_pull_every_image_and_leave_out_the_hardening() {
 #[test]
 fn a_persistent_volume_claim_is_refused() {
     assert_eq!(
-        refused("/spec/volumes", json!([{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}])),
+        refused(
+            "/spec/volumes",
+            json!([{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}])
+        ),
         "PersistentVolumeClaim"
     );
     assert_eq!(
-        refused("/spec/volumes", json!([{"name": "v", "ephemeral": {"volumeClaimTemplate": {}}}])),
+        refused(
+            "/spec/volumes",
+            json!([{"name": "v", "ephemeral": {"volumeClaimTemplate": {}}}])
+        ),
         "PersistentVolumeClaim"
     );
 }
@@ -478,23 +690,51 @@ fn a_persistent_volume_claim_is_refused() {
 #[test]
 fn a_volume_type_that_is_not_on_the_list_is_refused_by_name() {
     for kind in ["csi", "nfs", "gitRepo", "somethingNew"] {
-        assert_eq!(refused("/spec/volumes", json!([{"name": "v", kind: {}}])), "VolumeType");
+        assert_eq!(
+            refused("/spec/volumes", json!([{"name": "v", kind: {}}])),
+            "VolumeType"
+        );
     }
-    let refusal = outgoing(&local_pod("/spec/volumes", json!([{"name": "v", "nfs": {}}])), &keys([])).unwrap_err();
-    assert!(refusal.message.contains("volume v is of type nfs"), "{refusal}");
+    let refusal = outgoing(
+        &local_pod("/spec/volumes", json!([{"name": "v", "nfs": {}}])),
+        &keys([]),
+    )
+    .unwrap_err();
+    assert!(
+        refusal.message.contains("volume v is of type nfs"),
+        "{refusal}"
+    );
 }
 
 #[test]
 fn a_projected_token_is_refused() {
     let volume = |source: Value| json!([{"name": "mine", "projected": {"sources": [source]}}]);
-    assert_eq!(refused("/spec/volumes", volume(json!({"serviceAccountToken": {"path": "t"}}))), "TokenProjection");
-    assert_eq!(refused("/spec/volumes", volume(json!({"clusterTrustBundle": {}}))), "VolumeType");
+    assert_eq!(
+        refused(
+            "/spec/volumes",
+            volume(json!({"serviceAccountToken": {"path": "t"}}))
+        ),
+        "TokenProjection"
+    );
+    assert_eq!(
+        refused("/spec/volumes", volume(json!({"clusterTrustBundle": {}}))),
+        "VolumeType"
+    );
 }
 
 #[test]
 fn resource_claims_are_refused() {
-    assert_eq!(refused("/spec/resourceClaims", json!([{"name": "gpu"}])), "ResourceClaims");
-    assert_eq!(refused("/spec/containers", json!([{"name": "c", "resources": {"claims": [{"name": "gpu"}]}}])), "ResourceClaims");
+    assert_eq!(
+        refused("/spec/resourceClaims", json!([{"name": "gpu"}])),
+        "ResourceClaims"
+    );
+    assert_eq!(
+        refused(
+            "/spec/containers",
+            json!([{"name": "c", "resources": {"claims": [{"name": "gpu"}]}}])
+        ),
+        "ResourceClaims"
+    );
     dropped("resourceClaims", &json!([]));
 }
 
@@ -508,48 +748,88 @@ fn an_unknown_field_of_the_pod_spec_is_refused_by_name() {
 #[test]
 fn unknown_fields_inside_containers_survive() {
     let containers = json!([{"name": "c", "image": "x", "fromTheFuture": {"deep": [1, 2]}}]);
-    assert_eq!(remote("/spec/containers", containers)["spec"]["containers"][0]["fromTheFuture"], json!({"deep": [1, 2]}));
+    assert_eq!(
+        remote("/spec/containers", containers)["spec"]["containers"][0]["fromTheFuture"],
+        json!({"deep": [1, 2]})
+    );
 }
 
 #[test]
 fn safe_fields_travel_unchanged() {
     for (field, value) in [
         ("activeDeadlineSeconds", json!(60)),
-        ("dnsConfig", json!({"options": [{"name": "ndots", "value": "2"}]})),
+        (
+            "dnsConfig",
+            json!({"options": [{"name": "ndots", "value": "2"}]}),
+        ),
         ("dnsPolicy", json!("Default")),
         ("enableServiceLinks", json!(false)),
-        ("hostAliases", json!([{"ip": "10.0.0.9", "hostnames": ["db"]}])),
+        (
+            "hostAliases",
+            json!([{"ip": "10.0.0.9", "hostnames": ["db"]}]),
+        ),
         ("hostname", json!("web-0")),
         ("os", json!({"name": "linux"})),
-        ("securityContext", json!({"runAsUser": 1000, "seccompProfile": {"type": "RuntimeDefault"}})),
+        (
+            "securityContext",
+            json!({"runAsUser": 1000, "seccompProfile": {"type": "RuntimeDefault"}}),
+        ),
         ("setHostnameAsFQDN", json!(true)),
         ("shareProcessNamespace", json!(true)),
         ("subdomain", json!("web")),
         ("terminationGracePeriodSeconds", json!(7)),
     ] {
-        assert_eq!(remote(&format!("/spec/{field}"), value.clone())["spec"][field], value, "{field}");
+        assert_eq!(
+            remote(&format!("/spec/{field}"), value.clone())["spec"][field],
+            value,
+            "{field}"
+        );
     }
 }
 
 #[test]
 fn a_volume_type_that_the_policy_does_not_name_is_refused_with_type_and_policy() {
-    let pod = carried("/spec/volumes", json!([{"name": "a", "emptyDir": {}}, {"name": "b", "secret": {"secretName": "s"}}]));
-    let rules = |types: BTreeSet<String>| ProviderRules { volume_types: types, policy: "partners".into(), ..rules() };
+    let pod = carried(
+        "/spec/volumes",
+        json!([{"name": "a", "emptyDir": {}}, {"name": "b", "secret": {"secretName": "s"}}]),
+    );
+    let rules = |types: BTreeSet<String>| ProviderRules {
+        volume_types: types,
+        policy: "partners".into(),
+        ..rules()
+    };
     assert!(remote_pod(&pod, &IDENTITY, &rules(keys(["emptyDir", "secret"]))).is_ok());
     let refusal = remote_pod(&pod, &IDENTITY, &rules(keys(["configMap", "emptyDir"]))).unwrap_err();
     assert_eq!(refusal.reason, "VolumeType");
-    for words in ["volume b", "type secret", "PeeringPolicy partners", "configMap, emptyDir"] {
+    for words in [
+        "volume b",
+        "type secret",
+        "PeeringPolicy partners",
+        "configMap, emptyDir",
+    ] {
         assert!(refusal.message.contains(words), "{refusal}");
     }
     let refusal = remote_pod(&pod, &IDENTITY, &rules(keys([]))).unwrap_err();
-    assert!(refusal.message.contains("type emptyDir") && refusal.message.contains("it allows none"), "{refusal}");
+    assert!(
+        refusal.message.contains("type emptyDir") && refusal.message.contains("it allows none"),
+        "{refusal}"
+    );
 }
 
 #[test]
 fn the_policy_does_not_open_more_volume_types_than_can_travel() {
-    let hostile = local_pod("/spec/volumes", json!([{"name": "v", "hostPath": {"path": "/"}}]));
-    let rules = ProviderRules { volume_types: keys(["hostPath"]), ..rules() };
-    assert_eq!(remote_pod(&hostile, &IDENTITY, &rules).unwrap_err().reason, "HostPath");
+    let hostile = local_pod(
+        "/spec/volumes",
+        json!([{"name": "v", "hostPath": {"path": "/"}}]),
+    );
+    let rules = ProviderRules {
+        volume_types: keys(["hostPath"]),
+        ..rules()
+    };
+    assert_eq!(
+        remote_pod(&hostile, &IDENTITY, &rules).unwrap_err().reason,
+        "HostPath"
+    );
 }
 
 #[test]
@@ -561,10 +841,16 @@ fn a_pod_that_needs_an_object_of_a_kind_that_is_not_reflected_is_refused() {
             json!([{"name": "c", "image": "i", "env": [{"name": "A", "valueFrom": {"secretKeyRef": reference}}]}]),
         )
     };
-    let only_config_maps =
-        ProviderRules { reflected_kinds: vec![ReflectedKind::ConfigMap], policy: "partners".into(), ..rules() };
+    let only_config_maps = ProviderRules {
+        reflected_kinds: vec![ReflectedKind::ConfigMap],
+        policy: "partners".into(),
+        ..rules()
+    };
     assert!(remote_pod(&with(false), &IDENTITY, &rules()).is_ok());
-    assert!(remote_pod(&with(true), &IDENTITY, &only_config_maps).is_ok(), "it starts without");
+    assert!(
+        remote_pod(&with(true), &IDENTITY, &only_config_maps).is_ok(),
+        "it starts without"
+    );
     let refusal = remote_pod(&with(false), &IDENTITY, &only_config_maps).unwrap_err();
     assert_eq!(refusal.reason, "KindNotAllowed");
     for words in ["Secret login", "PeeringPolicy partners"] {
@@ -577,9 +863,16 @@ fn the_classes_of_the_policy_are_set_and_those_of_the_pod_are_not() {
     let mut hostile = carried("", json!(null));
     hostile["spec"]["priorityClassName"] = "system-node-critical".into();
     hostile["spec"]["runtimeClassName"] = "runc".into();
-    let rules = ProviderRules { priority_class: Some("guests".into()), runtime_class: Some("sandbox".into()), ..rules() };
+    let rules = ProviderRules {
+        priority_class: Some("guests".into()),
+        runtime_class: Some("sandbox".into()),
+        ..rules()
+    };
     let spec = remote_pod(&hostile, &IDENTITY, &rules).unwrap()["spec"].clone();
-    assert_eq!((&spec["priorityClassName"], &spec["runtimeClassName"]), (&json!("guests"), &json!("sandbox")));
+    assert_eq!(
+        (&spec["priorityClassName"], &spec["runtimeClassName"]),
+        (&json!("guests"), &json!("sandbox"))
+    );
 }
 
 #[test]
@@ -589,17 +882,34 @@ fn allowed_volumes_travel() {
             {"name": "d", "downwardAPI": {}}, {"name": "e", "projected": {"sources": [{"secret": {"name": secret}}]}},
             {"name": "f", "image": {"reference": "r"}}])
     };
-    let (config_map, secret) = (replica_name(Kind::ConfigMap, "c"), replica_name(Kind::Secret, "s"));
-    assert_eq!(carried("/spec/volumes", volumes("c", "s"))["spec"]["volumes"], volumes("c", "s"), "home says what it says");
-    assert_eq!(remote("/spec/volumes", volumes("c", "s"))["spec"]["volumes"], volumes(&config_map, &secret));
+    let (config_map, secret) = (
+        replica_name(Kind::ConfigMap, "c"),
+        replica_name(Kind::Secret, "s"),
+    );
+    assert_eq!(
+        carried("/spec/volumes", volumes("c", "s"))["spec"]["volumes"],
+        volumes("c", "s"),
+        "home says what it says"
+    );
+    assert_eq!(
+        remote("/spec/volumes", volumes("c", "s"))["spec"]["volumes"],
+        volumes(&config_map, &secret)
+    );
 }
 
 /// Attacks: whatever a consumer writes into a pod, no reference of the remote pod is what it wrote.
 #[test]
 fn a_remote_pod_names_nothing_that_its_consumer_wrote() {
-    // Among them names that Liqo itself gave to a replica, and those of objects that every cluster has.
+    // Among them names that Liqo itself gave to a replica, and those of objects that every cluster
+    // has.
     let derived = replica_name(Kind::Secret, "registry");
-    for named in ["registry", "kube-root-ca.crt", "liqo-api-server-home-uid", "../registry", derived.as_str()] {
+    for named in [
+        "registry",
+        "kube-root-ca.crt",
+        "liqo-api-server-home-uid",
+        "../registry",
+        derived.as_str(),
+    ] {
         let reference = json!({"name": named, "key": "k", "optional": true});
         let container = json!({"name": "c", "image": "i", "envFrom": [{"secretRef": {"name": named}}, {"configMapRef": {"name": named}}],
             "env": [{"name": "A", "valueFrom": {"secretKeyRef": reference}}, {"name": "B", "valueFrom": {"configMapKeyRef": reference}}]});
@@ -609,12 +919,26 @@ fn a_remote_pod_names_nothing_that_its_consumer_wrote() {
         hostile["spec"]["volumes"] = json!([{"name": "a", "secret": {"secretName": named}}, {"name": "b", "configMap": {"name": named}},
             {"name": "p", "projected": {"sources": [{"secret": {"name": named}}, {"configMap": {"name": named}}]}}]);
         let remote = remote_pod(&hostile, &IDENTITY, &rules()).unwrap();
-        let (secret, config_map) = (replica_name(Kind::Secret, named), replica_name(Kind::ConfigMap, named));
+        let (secret, config_map) = (
+            replica_name(Kind::Secret, named),
+            replica_name(Kind::ConfigMap, named),
+        );
         let found = references::refs(&remote);
-        assert_eq!((found.secrets, found.config_maps), ([secret.clone()].into(), [config_map].into()), "{named}");
-        assert!(!remote.to_string().contains(&json!(named).to_string()), "{named}");
+        assert_eq!(
+            (found.secrets, found.config_maps),
+            ([secret.clone()].into(), [config_map].into()),
+            "{named}"
+        );
+        assert!(
+            !remote.to_string().contains(&json!(named).to_string()),
+            "{named}"
+        );
         let added = ephemeral_container(&hostile, &container, &rules()).unwrap();
-        assert!(!added.to_string().contains(&json!(named).to_string()) && added.to_string().contains(&secret), "{named}");
+        assert!(
+            !added.to_string().contains(&json!(named).to_string())
+                && added.to_string().contains(&secret),
+            "{named}"
+        );
     }
 }
 
@@ -630,43 +954,86 @@ fn what_a_provider_itself_gives_a_pod_is_not_renamed() {
 fn variables_come_from_known_sources_only() {
     let from = |field: &str, value: Value| json!([{"name": "c", "image": "i", field: value}]);
     let known = json!([{"name": "A", "valueFrom": {"fileKeyRef": {"volumeName": "v", "path": "p", "key": "k"}}}]);
-    assert!(outgoing(&local_pod("/spec/containers", from("env", known)), &keys([])).is_ok());
+    assert!(
+        outgoing(
+            &local_pod("/spec/containers", from("env", known)),
+            &keys([])
+        )
+        .is_ok()
+    );
     for field in ["containers", "initContainers", "ephemeralContainers"] {
         let pointer = format!("/spec/{field}");
         let unknown = json!([{"name": "A", "valueFrom": {"vaultRef": {"name": "registry"}}}]);
         assert_eq!(refused(&pointer, from("env", unknown)), "UnknownField");
-        assert_eq!(refused(&pointer, from("envFrom", json!([{"vaultRef": {"name": "registry"}}]))), "UnknownField");
+        assert_eq!(
+            refused(
+                &pointer,
+                from("envFrom", json!([{"vaultRef": {"name": "registry"}}]))
+            ),
+            "UnknownField"
+        );
     }
 }
 
 #[test]
 fn a_pod_of_a_strange_shape_is_refused() {
-    assert_eq!(outgoing(&json!({"metadata": {}}), &keys([])).unwrap_err().reason, "Malformed");
+    assert_eq!(
+        outgoing(&json!({"metadata": {}}), &keys([]))
+            .unwrap_err()
+            .reason,
+        "Malformed"
+    );
     assert_eq!(refused("/spec/containers", json!("none")), "Malformed");
     assert_eq!(refused("/spec/volumes", json!({})), "Malformed");
 }
 
 #[test]
 fn nothing_is_patched_when_nothing_changed() {
-    assert_eq!(remote_patch(&carried("", json!(null)), &remote("", json!(null)), &rules(), true), None);
+    assert_eq!(
+        remote_patch(
+            &carried("", json!(null)),
+            &remote("", json!(null)),
+            &rules(),
+            true
+        ),
+        None
+    );
 }
 
 #[test]
 fn labels_that_changed_came_or_went_are_patched_and_those_of_others_stay() {
     let mut live = remote("/metadata/labels", json!({"app": "web", "old": "1"}));
     live["metadata"]["labels"]["providers-own"] = json!("x");
-    let patch = remote_patch(&carried("/metadata/labels", json!({"app": "api", "new": "2"})), &live, &rules(), true).unwrap();
-    assert_eq!(patch["metadata"]["labels"], json!({"app": "api", "new": "2", "old": null}));
+    let patch = remote_patch(
+        &carried("/metadata/labels", json!({"app": "api", "new": "2"})),
+        &live,
+        &rules(),
+        true,
+    )
+    .unwrap();
+    assert_eq!(
+        patch["metadata"]["labels"],
+        json!({"app": "api", "new": "2", "old": null})
+    );
     json_patch::merge(&mut live, &patch);
     assert_eq!(live["metadata"]["labels"]["providers-own"], "x");
     assert_eq!(live["metadata"]["labels"]["liqo.io/consumer-id"], "rome-id");
-    assert_eq!(remote_patch(&carried("/metadata/labels", json!({"app": "api", "new": "2"})), &live, &rules(), true), None);
+    assert_eq!(
+        remote_patch(
+            &carried("/metadata/labels", json!({"app": "api", "new": "2"})),
+            &live,
+            &rules(),
+            true
+        ),
+        None
+    );
 }
 
 #[test]
 fn a_hostile_record_cannot_remove_our_labels() {
     let mut live = remote("", json!(null));
-    live["metadata"]["annotations"]["liqo.io/travelled"] = json!(r#"{"labels":["liqo.io/consumer-id"]}"#);
+    live["metadata"]["annotations"]["liqo.io/travelled"] =
+        json!(r#"{"labels":["liqo.io/consumer-id"]}"#);
     let patch = remote_patch(&carried("", json!(null)), &live, &rules(), true).unwrap();
     assert_eq!(patch["metadata"].get("labels"), None);
 }
@@ -675,31 +1042,45 @@ fn a_hostile_record_cannot_remove_our_labels() {
 fn a_new_image_is_patched_and_one_that_the_provider_rewrote_is_left() {
     let mut live = remote("", json!(null));
     live["spec"]["containers"][0]["image"] = json!("mirror.local/nginx:1");
-    assert_eq!(remote_patch(&carried("", json!(null)), &live, &rules(), true), None);
-    let changed = carried("/spec/containers", json!([{"name": "c", "image": "nginx:2"}, {"name": "unknown", "image": "y"}]));
+    assert_eq!(
+        remote_patch(&carried("", json!(null)), &live, &rules(), true),
+        None
+    );
+    let changed = carried(
+        "/spec/containers",
+        json!([{"name": "c", "image": "nginx:2"}, {"name": "unknown", "image": "y"}]),
+    );
     let patch = remote_patch(&changed, &live, &rules(), true).unwrap();
-    assert_eq!(patch["spec"], json!({"containers": [{"name": "c", "image": "nginx:2"}]}));
+    assert_eq!(
+        patch["spec"],
+        json!({"containers": [{"name": "c", "image": "nginx:2"}]})
+    );
 }
 
 #[test]
 fn a_new_deadline_is_patched() {
-    let patch =
-        remote_patch(&carried("/spec/activeDeadlineSeconds", json!(9)), &remote("", json!(null)), &rules(), true).unwrap();
+    let patch = remote_patch(
+        &carried("/spec/activeDeadlineSeconds", json!(9)),
+        &remote("", json!(null)),
+        &rules(),
+        true,
+    )
+    .unwrap();
     assert_eq!(patch, json!({"spec": {"activeDeadlineSeconds": 9}}));
 }
 
 #[test]
 fn a_pod_stays_on_the_nodes_of_its_pool_whatever_it_asks_for_itself() {
     let east = json!({"matchExpressions": [{"key": "zone", "operator": "In", "values": ["east"]}]});
-    let node = json!({"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["a"]}]});
+    let node =
+        json!({"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["a"]}]});
     let confined = |affinity: Option<Value>| {
         let mut spec = serde_json::Map::new();
         spec.extend(affinity.map(|affinity| ("affinity".to_owned(), affinity)));
         crate::pod::carry::placement::confine(&mut spec, &[east.clone(), node.clone()]);
         spec["affinity"].clone()
     };
-    let required =
-        |terms: Value| json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}});
+    let required = |terms: Value| json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}});
     assert_eq!(confined(None), required(json!([east, node])));
     let arch = json!({"key": "kubernetes.io/arch", "operator": "In", "values": ["arm64"]});
     let own = required(json!([{"matchExpressions": [arch]}]));
@@ -722,20 +1103,47 @@ fn annotated(annotations: Value) -> Value {
 }
 
 #[test]
-fn annotations_that_the_pod_does_not_read_stay_here_when_it_is_too_long_with_them_the_longest_first() {
-    let annotations = |pod: &Value| outgoing(pod, &keys([])).unwrap()["metadata"]["annotations"].clone();
+fn annotations_that_the_pod_does_not_read_stay_here_when_it_is_too_long_with_them_the_longest_first()
+ {
+    let annotations =
+        |pod: &Value| outgoing(pod, &keys([])).unwrap()["metadata"]["annotations"].clone();
     let state = "x".repeat(120 * 1024);
-    assert_eq!(annotations(&annotated(json!({"state": state, "note": "x"}))), json!({"note": "x"}));
-    assert_eq!(annotations(&annotated(json!({"state": state, "note": "x", "go": "READY"}))), json!({"note": "x", "go": "READY"}));
+    assert_eq!(
+        annotations(&annotated(json!({"state": state, "note": "x"}))),
+        json!({"note": "x"})
+    );
+    assert_eq!(
+        annotations(&annotated(
+            json!({"state": state, "note": "x", "go": "READY"})
+        )),
+        json!({"note": "x", "go": "READY"})
+    );
     let (half, third) = ("x".repeat(40 * 1024), "<".repeat(8 * 1024));
     let several = json!({"a": half, "b": third, "note": "x"});
-    assert_eq!(annotations(&annotated(several)), json!({"a": half, "note": "x"}), "what is escaped is longer than it looks");
+    assert_eq!(
+        annotations(&annotated(several)),
+        json!({"a": half, "note": "x"}),
+        "what is escaped is longer than it looks"
+    );
     let fits = json!({"a": half, "note": "x"});
     assert_eq!(annotations(&annotated(fits.clone())), fits);
-    let many: Map<String, Value> = (0..12_000).map(|number| (format!("a{number}"), "".into())).collect();
-    assert!(annotations(&annotated(many.into())).as_object().unwrap().len() > 1000);
+    let many: Map<String, Value> = (0..12_000)
+        .map(|number| (format!("a{number}"), "".into()))
+        .collect();
+    assert!(
+        annotations(&annotated(many.into()))
+            .as_object()
+            .unwrap()
+            .len()
+            > 1000
+    );
     let profile = "container.apparmor.security.beta.kubernetes.io/c";
-    assert_eq!(annotations(&annotated(json!({"state": state, profile: "runtime/default"}))), json!({profile: "runtime/default"}));
+    assert_eq!(
+        annotations(&annotated(
+            json!({"state": state, profile: "runtime/default"})
+        )),
+        json!({profile: "runtime/default"})
+    );
 }
 
 #[test]
@@ -757,21 +1165,37 @@ fn what_can_travel_of_a_refused_change_does() {
     };
     let bogus = annotated(json!({"liqo.io/api-server": "bogus", "go": "READY"}));
     let valid = annotated(json!({"liqo.io/api-server": "none", "go": "READY"}));
-    let whole = OutgoingPart { pod: outgoing(&valid, &keys([])).unwrap(), unchanged: keys([]) };
+    let whole = OutgoingPart {
+        pod: outgoing(&valid, &keys([])).unwrap(),
+        unchanged: keys([]),
+    };
     assert_eq!(part(&bogus), whole);
 
-    let long = part(&annotated(json!({"go": "x".repeat(120 * 1024), "note": "y", "liqo.io/api-server": "bogus"})));
-    assert_eq!((&long.pod["metadata"]["annotations"], &long.unchanged), (&json!({"note": "y"}), &keys(["go"])));
+    let long = part(&annotated(
+        json!({"go": "x".repeat(120 * 1024), "note": "y", "liqo.io/api-server": "bogus"}),
+    ));
+    assert_eq!(
+        (&long.pod["metadata"]["annotations"], &long.unchanged),
+        (&json!({"note": "y"}), &keys(["go"]))
+    );
 
     let mut debugged = annotated(json!({"go": "READY"}));
-    debugged["spec"]["ephemeralContainers"] =
-        json!([{"name": "good", "image": "b"}, {"name": "bad", "image": "b", "ports": [{"containerPort": 1, "hostPort": 1}]}]);
-    assert_eq!(part(&debugged).pod["spec"]["ephemeralContainers"], json!([{"name": "good", "image": "b"}]));
+    debugged["spec"]["ephemeralContainers"] = json!([{"name": "good", "image": "b"}, {"name": "bad", "image": "b", "ports": [{"containerPort": 1, "hostPort": 1}]}]);
+    assert_eq!(
+        part(&debugged).pod["spec"]["ephemeralContainers"],
+        json!([{"name": "good", "image": "b"}])
+    );
 
-    let labels: Map<String, Value> = (0..2000).map(|number| (format!("{number:050}"), "x".into())).collect();
+    let labels: Map<String, Value> = (0..2000)
+        .map(|number| (format!("{number:050}"), "x".into()))
+        .collect();
     let mut labelled = annotated(json!({"go": "READY"}));
     labelled["metadata"]["labels"] = labels.into();
-    assert_eq!(outgoing_part(&labelled, &keys([])), None, "nobody can say which of them matter");
+    assert_eq!(
+        outgoing_part(&labelled, &keys([])),
+        None,
+        "nobody can say which of them matter"
+    );
 }
 
 #[test]
@@ -784,7 +1208,13 @@ fn a_pod_that_is_too_large_stays_at_home_with_a_reason() {
     assert_eq!(pod(64 * 1024), Ok(()));
     let refusal = pod(80 * 1024).unwrap_err();
     assert_eq!(refusal.reason, "TooLarge");
-    assert!(refusal.message.contains("bytes travel; move what is long into a ConfigMap"), "{}", refusal.message);
+    assert!(
+        refusal
+            .message
+            .contains("bytes travel; move what is long into a ConfigMap"),
+        "{}",
+        refusal.message
+    );
 }
 
 /// Texts of pods as a hostile consumer writes them: with fields that must not arrive.
@@ -798,22 +1228,52 @@ fn hostile_pods() -> impl Strategy<Value = String> {
         ("/spec/priority", json!(2_000_000_000)),
         ("/spec/tolerations", json!([{ "operator": "Exists" }])),
         ("/spec/restartPolicy", json!("Never")),
-        ("/spec/initContainers", json!([{ "name": "i", "image": "busybox", "resources": { "requests": { "cpu": "1e999" } } }])),
-        ("/spec/ephemeralContainers", json!([{ "name": "e", "image": "busybox" }])),
+        (
+            "/spec/initContainers",
+            json!([{ "name": "i", "image": "busybox", "resources": { "requests": { "cpu": "1e999" } } }]),
+        ),
+        (
+            "/spec/ephemeralContainers",
+            json!([{ "name": "e", "image": "busybox" }]),
+        ),
         ("/spec/securityContext", json!({ "runAsUser": 0 })),
-        ("/spec/volumes", json!([{ "name": "tmp", "hostPath": { "path": "/" } }])),
-        ("/spec/volumes", json!([{ "name": "tmp", "emptyDir": { "sizeLimit": "-1" } }])),
-        ("/spec/containers", json!([{ "name": "c", "image": "nginx", "resources": { "limits": { "memory": -1 } } }])),
+        (
+            "/spec/volumes",
+            json!([{ "name": "tmp", "hostPath": { "path": "/" } }]),
+        ),
+        (
+            "/spec/volumes",
+            json!([{ "name": "tmp", "emptyDir": { "sizeLimit": "-1" } }]),
+        ),
+        (
+            "/spec/containers",
+            json!([{ "name": "c", "image": "nginx", "resources": { "limits": { "memory": -1 } } }]),
+        ),
         (
             "/spec/containers",
             json!([{ "name": "c", "env": [{ "name": "A", "valueFrom": { "fieldRef": { "fieldPath": "status.podIP" } } }] }]),
         ),
-        ("/spec/containers", json!([{ "name": "c", "livenessProbe": { "httpGet": { "host": "127.0.0.1", "port": 10250 } } }])),
-        ("/spec/containers", json!([{ "name": "c", "envFrom": [{ "secretRef": { "name": "registry", "optional": true } }] }])),
-        ("/spec/volumes", json!([{ "name": "v", "projected": { "sources": [{ "secret": { "name": "registry" } }] } }])),
+        (
+            "/spec/containers",
+            json!([{ "name": "c", "livenessProbe": { "httpGet": { "host": "127.0.0.1", "port": 10250 } } }]),
+        ),
+        (
+            "/spec/containers",
+            json!([{ "name": "c", "envFrom": [{ "secretRef": { "name": "registry", "optional": true } }] }]),
+        ),
+        (
+            "/spec/volumes",
+            json!([{ "name": "v", "projected": { "sources": [{ "secret": { "name": "registry" } }] } }]),
+        ),
         ("/spec/imagePullSecrets", json!([{ "name": "registry" }])),
-        ("/metadata/labels", json!({ "liqo.io/consumer-id": "other", "app": "web" })),
-        ("/metadata/annotations", json!({ "k8s.v1.cni.cncf.io/networks": "host" })),
+        (
+            "/metadata/labels",
+            json!({ "liqo.io/consumer-id": "other", "app": "web" }),
+        ),
+        (
+            "/metadata/annotations",
+            json!({ "k8s.v1.cni.cncf.io/networks": "host" }),
+        ),
     ];
     prop::collection::vec(prop::sample::select(fields.to_vec()), 0..4).prop_map(|fields| {
         let mut pod = local_pod("", Value::Null);
@@ -853,33 +1313,61 @@ proptest! {
 fn borrowed() -> ProviderRules {
     let virtual_node = json!({"key": "liqo.io/type", "operator": "In", "values": ["virtual-node"]});
     let turin = json!({"key": "liqo.io/remote-cluster-id", "operator": "In", "values": ["turin"]});
-    ProviderRules { borrowed: true, nodes: vec![json!({"matchExpressions": [virtual_node, turin]})], ..rules() }
+    ProviderRules {
+        borrowed: true,
+        nodes: vec![json!({"matchExpressions": [virtual_node, turin]})],
+        ..rules()
+    }
 }
 
 #[test]
 fn only_pods_of_borrowed_pools_may_run_on_virtual_nodes() {
     const TERMS: &str = "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms";
     let tolerates = |pod: &Value| {
-        items(pod, "/spec/tolerations").iter().any(|one| text(one, "/key") == Some("virtual-node.liqo.io/not-allowed"))
+        items(pod, "/spec/tolerations")
+            .iter()
+            .any(|one| text(one, "/key") == Some("virtual-node.liqo.io/not-allowed"))
     };
     let hostile = carried(
         "/spec/tolerations",
         json!([{"key": "virtual-node.liqo.io/not-allowed", "operator": "Exists"}, {"operator": "Exists"}]),
     );
     let own = remote_pod(&hostile, &IDENTITY, &rules()).unwrap();
-    assert_eq!((own.pointer("/spec/tolerations"), own.pointer(TERMS)), (None, None));
+    assert_eq!(
+        (own.pointer("/spec/tolerations"), own.pointer(TERMS)),
+        (None, None)
+    );
     // Also if the policy selects virtual nodes as its own.
-    let by_label = ProviderRules { borrowed: false, ..borrowed() };
-    assert!(!tolerates(&remote_pod(&hostile, &IDENTITY, &by_label).unwrap()));
+    let by_label = ProviderRules {
+        borrowed: false,
+        ..borrowed()
+    };
+    assert!(!tolerates(
+        &remote_pod(&hostile, &IDENTITY, &by_label).unwrap()
+    ));
     let lent_on = remote_pod(&hostile, &IDENTITY, &borrowed()).unwrap();
     assert!(tolerates(&lent_on));
     assert_eq!(lent_on.pointer(TERMS), Some(&json!(borrowed().nodes)));
     let kept = ProviderRules {
-        tolerations: vec![Toleration { key: Some("gpu".into()), operator: Some("Exists".into()), ..Toleration::default() }],
+        tolerations: vec![Toleration {
+            key: Some("gpu".into()),
+            operator: Some("Exists".into()),
+            ..Toleration::default()
+        }],
         ..borrowed()
     };
-    let gpu = carried("/spec/tolerations", json!([{"key": "gpu", "operator": "Exists"}]));
-    assert_eq!(items(&remote_pod(&gpu, &IDENTITY, &kept).unwrap(), "/spec/tolerations").len(), 2);
+    let gpu = carried(
+        "/spec/tolerations",
+        json!([{"key": "gpu", "operator": "Exists"}]),
+    );
+    assert_eq!(
+        items(
+            &remote_pod(&gpu, &IDENTITY, &kept).unwrap(),
+            "/spec/tolerations"
+        )
+        .len(),
+        2
+    );
 }
 
 #[test]
@@ -893,7 +1381,11 @@ fn nothing_that_liqo_wrote_on_a_pod_of_a_consumer_travels_on() {
     }
     assert_eq!(onwards["metadata"]["labels"]["app"], "web");
     for field in ["affinity", "tolerations", "nodeName", "priorityClassName"] {
-        assert_eq!(onwards["spec"].get(field), None, "{field} means something at the broker only");
+        assert_eq!(
+            onwards["spec"].get(field),
+            None,
+            "{field} means something at the broker only"
+        );
     }
     let identity = RemoteIdentity {
         namespace: "n",
@@ -903,19 +1395,36 @@ fn nothing_that_liqo_wrote_on_a_pod_of_a_consumer_travels_on() {
         ..IDENTITY
     };
     let there = remote_pod(&onwards, &identity, &rules()).unwrap();
-    assert_eq!(there["metadata"]["labels"]["liqo.io/consumer-id"], "milan-id");
-    assert_eq!(there["metadata"]["labels"]["liqo.io/shadow-pod"], "broker-uid");
+    assert_eq!(
+        there["metadata"]["labels"]["liqo.io/consumer-id"],
+        "milan-id"
+    );
+    assert_eq!(
+        there["metadata"]["labels"]["liqo.io/shadow-pod"],
+        "broker-uid"
+    );
 }
 
 #[test]
 fn a_consumer_cannot_write_the_labels_by_which_the_provider_knows_its_pods() {
     let every = vec!["*".to_owned()];
-    for rules in
-        [rules(), borrowed()].map(|rules| ProviderRules { pod_labels: every.clone(), pod_annotations: every.clone(), ..rules })
-    {
+    for rules in [rules(), borrowed()].map(|rules| ProviderRules {
+        pod_labels: every.clone(),
+        pod_annotations: every.clone(),
+        ..rules
+    }) {
         let ours = remote_pod(&carried("", Value::Null), &IDENTITY, &rules).unwrap();
         let mut forged = carried("", Value::Null);
-        for key in ["shadow-pod", "consumer-id", "pool", "home-namespace", "managed", "pool-nodes", "travelled", "unknown"] {
+        for key in [
+            "shadow-pod",
+            "consumer-id",
+            "pool",
+            "home-namespace",
+            "managed",
+            "pool-nodes",
+            "travelled",
+            "unknown",
+        ] {
             for field in ["labels", "annotations"] {
                 forged["metadata"][field][format!("liqo.io/{key}")] = json!("forged");
             }
@@ -928,12 +1437,35 @@ fn a_consumer_cannot_write_the_labels_by_which_the_provider_knows_its_pods() {
 
 #[test]
 fn a_pod_that_is_lent_on_uses_no_api_server() {
-    let refusal = |pod: &Value| remote_pod(pod, &IDENTITY, &ProviderRules { api_server: true, ..borrowed() }).unwrap_err().reason;
-    let of_the_provider = carried("/metadata/annotations", json!({"liqo.io/api-server": "remote"}));
+    let refusal = |pod: &Value| {
+        remote_pod(
+            pod,
+            &IDENTITY,
+            &ProviderRules {
+                api_server: true,
+                ..borrowed()
+            },
+        )
+        .unwrap_err()
+        .reason
+    };
+    let of_the_provider = carried(
+        "/metadata/annotations",
+        json!({"liqo.io/api-server": "remote"}),
+    );
     assert_eq!(refusal(&of_the_provider), "NoApiServer");
     let mut of_home = carried("", Value::Null);
     let local = local_pod("", Value::Null);
-    api_server::give(&mut of_home, &local, &api_server::secret("home-uid"), &["10.0.0.1".parse().unwrap()], None);
+    api_server::give(
+        &mut of_home,
+        &local,
+        &api_server::secret("home-uid"),
+        &["10.0.0.1".parse().unwrap()],
+        None,
+    );
     assert_eq!(refusal(&of_home), "NoApiServer");
-    assert!(remote_pod(&of_home, &IDENTITY, &rules()).is_ok(), "a provider that runs it itself takes it");
+    assert!(
+        remote_pod(&of_home, &IDENTITY, &rules()).is_ok(),
+        "a provider that runs it itself takes it"
+    );
 }

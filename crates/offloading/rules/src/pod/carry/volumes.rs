@@ -10,32 +10,61 @@ use crate::pod::carry::Refusal;
 use crate::pod::carry::api_server::is_without_token;
 
 /// Volume types that need nothing of the home cluster. `image` pulls one more image.
-pub(crate) const ALLOWED_VOLUMES: &[&str] = &["configMap", "downwardAPI", "emptyDir", "image", "projected", "secret"];
+pub(crate) const ALLOWED_VOLUMES: &[&str] = &[
+    "configMap",
+    "downwardAPI",
+    "emptyDir",
+    "image",
+    "projected",
+    "secret",
+];
 
 const ALLOWED_SOURCES: &[&str] = &["configMap", "downwardAPI", "secret"];
 
 /// The volumes without the injected one; a refusal for the first that cannot travel.
 pub fn reduce(volumes: &Value, injected: &BTreeSet<String>) -> Result<Option<Value>, Refusal> {
     let Some(volumes) = volumes.as_array() else {
-        return Err(Refusal::new(OffloadedReason::Malformed.as_str(), "the pod's spec.volumes is not a list"));
+        return Err(Refusal::new(
+            OffloadedReason::Malformed.as_str(),
+            "the pod's spec.volumes is not a list",
+        ));
     };
     let mut kept = Vec::new();
-    for volume in volumes.iter().filter(|volume| !injected.contains(name(volume))) {
+    for volume in volumes
+        .iter()
+        .filter(|volume| !injected.contains(name(volume)))
+    {
         check(volume)?;
         kept.push(volume.clone());
     }
     Ok((!kept.is_empty()).then_some(kept.into()))
 }
 
-/// A refusal for the first volume of a type that travels, but that the provider's policy does not allow. The volume with the namespace
-/// and the CA of home is not the choice of the pod.
-pub fn allowed(volumes: Option<&Value>, types: &BTreeSet<String>, policy: &str) -> Result<(), Refusal> {
-    for volume in volumes.and_then(Value::as_array).into_iter().flatten().filter(|volume| !is_without_token(volume)) {
+/// A refusal for the first volume of a type that travels, but that the provider's policy does not
+/// allow. The volume with the namespace and the CA of home is not the choice of the pod.
+pub fn allowed(
+    volumes: Option<&Value>,
+    types: &BTreeSet<String>,
+    policy: &str,
+) -> Result<(), Refusal> {
+    for volume in volumes
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .filter(|volume| !is_without_token(volume))
+    {
         if let Some(kind) = kinds(volume).find(|kind| !types.contains(*kind)) {
             let instead = if types.is_empty() {
                 "it allows none".to_owned()
             } else {
-                format!("it allows {}", types.iter().map(String::as_str).collect::<Vec<_>>().join(", "))
+                format!(
+                    "it allows {}",
+                    types
+                        .iter()
+                        .map(String::as_str)
+                        .collect::<Vec<_>>()
+                        .join(", ")
+                )
             };
             return Err(Refusal::new(
                 OffloadedReason::VolumeType.as_str(),
@@ -51,7 +80,9 @@ pub fn allowed(volumes: Option<&Value>, types: &BTreeSet<String>, policy: &str) 
 
 fn kinds(volume: &Value) -> impl Iterator<Item = &str> {
     let entries = volume.as_object().into_iter().flatten();
-    entries.filter(|(key, value)| key.as_str() != "name" && !value.is_null()).map(|(kind, _)| kind.as_str())
+    entries
+        .filter(|(key, value)| key.as_str() != "name" && !value.is_null())
+        .map(|(kind, _)| kind.as_str())
 }
 
 fn check(volume: &Value) -> Result<(), Refusal> {
@@ -60,7 +91,9 @@ fn check(volume: &Value) -> Result<(), Refusal> {
         let reason = match kind {
             kind if ALLOWED_VOLUMES.contains(&kind) => continue,
             "hostPath" => OffloadedReason::HostPath.as_str(),
-            "persistentVolumeClaim" | "ephemeral" => OffloadedReason::PersistentVolumeClaim.as_str(),
+            "persistentVolumeClaim" | "ephemeral" => {
+                OffloadedReason::PersistentVolumeClaim.as_str()
+            }
             _ => OffloadedReason::VolumeType.as_str(),
         };
         return Err(Refusal::new(
@@ -72,7 +105,12 @@ fn check(volume: &Value) -> Result<(), Refusal> {
         ));
     }
     for source in items(volume, "/projected/sources") {
-        for (kind, _) in source.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null()) {
+        for (kind, _) in source
+            .as_object()
+            .into_iter()
+            .flatten()
+            .filter(|(_, value)| !value.is_null())
+        {
             let reason = match kind.as_str() {
                 kind if ALLOWED_SOURCES.contains(&kind) => continue,
                 "serviceAccountToken" => OffloadedReason::TokenProjection.as_str(),

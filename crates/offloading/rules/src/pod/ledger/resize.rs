@@ -1,10 +1,12 @@
-//! Pods that are resized in place. What a resize adds must fit into what is free. It is charged from before the API server is asked
-//! until the watch shows the new amounts; from then on the pod is charged the larger of what it has and what it asks for.
+//! Pods that are resized in place. What a resize adds must fit into what is free. It is charged
+//! from before the API server is asked until the watch shows the new amounts; from then on the pod
+//! is charged the larger of what it has and what it asks for.
 //!
-//! A request whose answer was lost may have been accepted, so only the watch ends a resize that is in flight. Until then it is charged
-//! what the API server says that the pod asks for.
+//! A request whose answer was lost may have been accepted, so only the watch ends a resize that is
+//! in flight. Until then it is charged what the API server says that the pod asks for.
 //!
-//! A resize that has no room holds up nobody, and is tried again whenever room may have become free.
+//! A resize that has no room holds up nobody, and is tried again whenever room may have become
+//! free.
 
 use liqo_api::requests::Effective;
 use liqo_api::{Charge, Key};
@@ -29,12 +31,24 @@ pub struct ResizeRequest {
 impl ResizeRequest {
     pub fn new(pod: &RemotePod, charge: ResizeCharge) -> Self {
         let (namespace, uid) = (pod.key.namespace.clone(), pod.uid.clone());
-        Self { account: pod.account(), shadow: pod.shadow_key(), namespace, uid, charge }
+        Self {
+            account: pod.account(),
+            shadow: pod.shadow_key(),
+            namespace,
+            uid,
+            charge,
+        }
     }
 
     /// A pod that is to have the amounts that it asks for.
     pub fn as_asked(pod: &RemotePod) -> Self {
-        Self::new(pod, ResizeCharge { asked: pod.asked().clone(), held: pod.charge.clone() })
+        Self::new(
+            pod,
+            ResizeCharge {
+                asked: pod.asked().clone(),
+                held: pod.charge.clone(),
+            },
+        )
     }
 
     pub(super) fn is_for(&self, account: &Account) -> bool {
@@ -61,24 +75,36 @@ pub(super) struct ResizeInFlight {
 
 impl ResizeInFlight {
     fn charge(&self) -> ResizeCharge {
-        self.earlier.as_ref().map_or_else(|| self.request.charge.clone(), |earlier| earlier.max(&self.request.charge))
+        self.earlier.as_ref().map_or_else(
+            || self.request.charge.clone(),
+            |earlier| earlier.max(&self.request.charge),
+        )
     }
 
-    /// The watch shows that the pod asks for these amounts. Returns whether it has shown the resize.
+    /// The watch shows that the pod asks for these amounts. Returns whether it has shown the
+    /// resize.
     fn shown(&mut self, asked: &Effective) -> bool {
-        self.earlier.take_if(|earlier| covers(asked, &earlier.asked));
+        self.earlier
+            .take_if(|earlier| covers(asked, &earlier.asked));
         self.earlier.is_none() && covers(asked, &self.request.charge.asked)
     }
 }
 
 /// Whether a pod that asks for these amounts has room for the others.
 fn covers(asked: &Effective, others: &Effective) -> bool {
-    [Charge::Requests, Charge::Limits].into_iter().all(|charge| others.charged(charge).fits_in(asked.charged(charge)).is_ok())
+    [Charge::Requests, Charge::Limits]
+        .into_iter()
+        .all(|charge| {
+            others
+                .charged(charge)
+                .fits_in(asked.charged(charge))
+                .is_ok()
+        })
 }
 
 impl Ledger {
-    /// Decides whether a pod may have other amounts now, and if so charges them until the watch shows the pod with them. Otherwise the
-    /// resize waits for room.
+    /// Decides whether a pod may have other amounts now, and if so charges them until the watch
+    /// shows the pod with them. Otherwise the resize waits for room.
     pub fn resize(
         &mut self,
         request: ResizeRequest,
@@ -93,26 +119,46 @@ impl Ledger {
             return verdict;
         }
         self.deferred.remove(&shadow);
-        let before = self.resizing.remove(&shadow).filter(|before| before.request.uid == request.uid);
+        let before = self
+            .resizing
+            .remove(&shadow)
+            .filter(|before| before.request.uid == request.uid);
         self.sums.remove(&request.account);
-        self.resizing.insert(shadow, ResizeInFlight { request, earlier: before.map(|before| before.charge()) });
+        self.resizing.insert(
+            shadow,
+            ResizeInFlight {
+                request,
+                earlier: before.map(|before| before.charge()),
+            },
+        );
         verdict
     }
 
     /// Whether there is room now for a resize that waits for it.
-    pub fn may_resize(&mut self, shadow: &Key, offer: Option<&Offer>, charge: Charge, ours: impl Fn(&str) -> bool) -> bool {
+    pub fn may_resize(
+        &mut self,
+        shadow: &Key,
+        offer: Option<&Offer>,
+        charge: Charge,
+        ours: impl Fn(&str) -> bool,
+    ) -> bool {
         let request = self.deferred.get(shadow).cloned();
         request.is_some_and(|request| self.has_room_instead(&request, offer, charge, ours).is_ok())
     }
 
-    /// Records what the API server says that a pod asks for. A resize in flight is charged that, and none waits for room any more.
-    /// Returns the shadow pods that may fit now.
+    /// Records what the API server says that a pod asks for. A resize in flight is charged that,
+    /// and none waits for room any more. Returns the shadow pods that may fit now.
     pub fn pod_asks(&mut self, live: ResizeRequest) -> Vec<Key> {
         let (shadow, account) = (live.shadow.clone(), live.account.clone());
         self.deferred.remove(&shadow);
-        let asked = self.watched(&live).map(|pod| pod.asked.as_deref().unwrap_or(&pod.charge).clone());
-        let Some(in_flight) = self.resizing.get_mut(&shadow) else { return Vec::new() };
-        if in_flight.request.uid != live.uid || in_flight.request.charge.asked == live.charge.asked {
+        let asked = self
+            .watched(&live)
+            .map(|pod| pod.asked.as_deref().unwrap_or(&pod.charge).clone());
+        let Some(in_flight) = self.resizing.get_mut(&shadow) else {
+            return Vec::new();
+        };
+        if in_flight.request.uid != live.uid || in_flight.request.charge.asked == live.charge.asked
+        {
             return Vec::new();
         }
         in_flight.request = live;
@@ -124,29 +170,51 @@ impl Ledger {
         self.refused(&account)
     }
 
-    /// Ends the resize of a pod that is gone or is created again. Returns the shadow pods that may fit now.
+    /// Ends the resize of a pod that is gone or is created again. Returns the shadow pods that may
+    /// fit now.
     pub(super) fn forget_resize(&mut self, shadow: &Key) -> Vec<Key> {
         self.deferred.remove(shadow);
-        let Some(ResizeInFlight { request, .. }) = self.resizing.remove(shadow) else { return Vec::new() };
+        let Some(ResizeInFlight { request, .. }) = self.resizing.remove(shadow) else {
+            return Vec::new();
+        };
         self.sums.remove(&request.account);
         self.refused(&request.account)
     }
 
     /// The shadow pods of a tenant whose resize waits for room.
     pub fn deferred_resizes(&self, tenant: &str) -> Vec<Key> {
-        self.deferred.keys().filter(|shadow| shadow.namespace == tenant).cloned().collect()
+        self.deferred
+            .keys()
+            .filter(|shadow| shadow.namespace == tenant)
+            .cloned()
+            .collect()
     }
 
-    /// The watch shows a change of a pod: the resize ends if that shows the new amounts, or if the pod ended.
-    pub(super) fn resize_changed(&mut self, old: Option<&RemotePod>, new: Option<&RemotePod>) -> Vec<Key> {
-        let Some(shadow) = new.or(old).map(RemotePod::shadow_key) else { return Vec::new() };
-        if self.deferred.get(&shadow).is_some_and(|request| request.is_ended_by(old, new)) {
+    /// The watch shows a change of a pod: the resize ends if that shows the new amounts, or if the
+    /// pod ended.
+    pub(super) fn resize_changed(
+        &mut self,
+        old: Option<&RemotePod>,
+        new: Option<&RemotePod>,
+    ) -> Vec<Key> {
+        let Some(shadow) = new.or(old).map(RemotePod::shadow_key) else {
+            return Vec::new();
+        };
+        if self
+            .deferred
+            .get(&shadow)
+            .is_some_and(|request| request.is_ended_by(old, new))
+        {
             self.deferred.remove(&shadow);
         }
-        let Some(in_flight) = self.resizing.get_mut(&shadow) else { return Vec::new() };
+        let Some(in_flight) = self.resizing.get_mut(&shadow) else {
+            return Vec::new();
+        };
         let had_earlier = in_flight.earlier.is_some();
         let is_over = in_flight.request.is_ended_by(old, new)
-            || new.is_some_and(|new| new.uid == in_flight.request.uid && in_flight.shown(new.asked()));
+            || new.is_some_and(|new| {
+                new.uid == in_flight.request.uid && in_flight.shown(new.asked())
+            });
         if !is_over && in_flight.earlier.is_some() == had_earlier {
             return Vec::new();
         }
@@ -159,22 +227,46 @@ impl Ledger {
     }
 
     /// The amounts that resizes add to the charges for the pods of an account.
-    pub(super) fn added_by_resizes(&self, account: &Account, charge: Charge, ours: impl Fn(&str) -> bool) -> ResourceList {
-        let resizing = self.resizing.values().filter(|one| one.request.account == *account && ours(&one.request.namespace));
-        resizing.fold(ResourceList::new(), |sum, one| sum + &self.added(&one.request, &one.charge(), charge))
+    pub(super) fn added_by_resizes(
+        &self,
+        account: &Account,
+        charge: Charge,
+        ours: impl Fn(&str) -> bool,
+    ) -> ResourceList {
+        let resizing = self
+            .resizing
+            .values()
+            .filter(|one| one.request.account == *account && ours(&one.request.namespace));
+        resizing.fold(ResourceList::new(), |sum, one| {
+            sum + &self.added(&one.request, &one.charge(), charge)
+        })
     }
 
     /// The additional charge for the pod of this request if it is charged these amounts.
-    fn added(&self, request: &ResizeRequest, amounts: &ResizeCharge, charge: Charge) -> ResourceList {
+    fn added(
+        &self,
+        request: &ResizeRequest,
+        amounts: &ResizeCharge,
+        charge: Charge,
+    ) -> ResourceList {
         // The watch may not show a new pod yet.
         let created = || self.reserved.get(&request.shadow).map(|(_, held)| held);
-        let held = self.watched(request).map(|pod| &pod.charge).or_else(created);
+        let held = self
+            .watched(request)
+            .map(|pod| &pod.charge)
+            .or_else(created);
         let wanted = amounts.held.charged(charge);
-        held.map_or_else(|| wanted.clone(), |held| wanted.saturating_sub(held.charged(charge)))
+        held.map_or_else(
+            || wanted.clone(),
+            |held| wanted.saturating_sub(held.charged(charge)),
+        )
     }
 
     fn watched(&self, request: &ResizeRequest) -> Option<&Charged> {
-        self.pods.get(&request.account)?.get(&request.namespace)?.get(&request.uid)
+        self.pods
+            .get(&request.account)?
+            .get(&request.namespace)?
+            .get(&request.uid)
     }
 
     /// Whether there is room, if a resize of the same pod that is in flight is not charged.
@@ -207,7 +299,8 @@ impl Ledger {
             return Ok(());
         }
         let pool = &request.account.pool;
-        let offer = usable(offer, pool).map_err(|refusal| PendingResize::infeasible(refusal.message))?;
+        let offer =
+            usable(offer, pool).map_err(|refusal| PendingResize::infeasible(refusal.message))?;
         let mut growing = request.charge.asked.charged(charge).clone();
         growing.retain(|name, _| added.get(name) > Quantity::ZERO);
         growing.fits_in(&offer.hard).map_err(|short| {
@@ -217,7 +310,9 @@ impl Ledger {
                 short.join(", ")
             ))
         })?;
-        let free = offer.hard.saturating_sub(&self.charged(&request.account, charge, ours));
+        let free = offer
+            .hard
+            .saturating_sub(&self.charged(&request.account, charge, ours));
         added.fits_in(&free).map_err(|short| {
             let short: Vec<String> = short.iter().map(ToString::to_string).collect();
             PendingResize::deferred(format!(
@@ -229,7 +324,10 @@ impl Ledger {
 }
 
 #[cfg(test)]
-#[allow(clippy::needless_pass_by_value, reason = "JSON literals are written in place")]
+#[allow(
+    clippy::needless_pass_by_value,
+    reason = "JSON literals are written in place"
+)]
 mod tests {
     use serde_json::{Value, json};
 
@@ -237,7 +335,10 @@ mod tests {
     use crate::fixtures::{self, pod};
 
     fn offer(cpu: &str) -> Offer {
-        let hard = [("cpu".to_owned(), cpu.parse().unwrap()), ("pods".to_owned(), Quantity::from_units(10))];
+        let hard = [
+            ("cpu".to_owned(), cpu.parse().unwrap()),
+            ("pods".to_owned(), Quantity::from_units(10)),
+        ];
         fixtures::offer(hard.into_iter().collect())
     }
 
@@ -277,12 +378,21 @@ mod tests {
     fn resize(ledger: &mut Ledger, to: &str, offer: &Offer) -> Result<(), PendingResize> {
         let pod = settled("1");
         let to = settled(to).charge;
-        let request = ResizeRequest::new(&pod, ResizeCharge { asked: to.clone(), held: to });
+        let request = ResizeRequest::new(
+            &pod,
+            ResizeCharge {
+                asked: to.clone(),
+                held: to,
+            },
+        );
         ledger.resize(request, Some(offer), Charge::Requests, |_| true)
     }
 
     fn charged(ledger: &mut Ledger) -> String {
-        ledger.charged(&settled("1").account(), Charge::Requests, |_| true).get("cpu").to_string()
+        ledger
+            .charged(&settled("1").account(), Charge::Requests, |_| true)
+            .get("cpu")
+            .to_string()
     }
 
     #[test]
@@ -304,7 +414,10 @@ mod tests {
     }
 
     fn pod_with_label(pod: &RemotePod) -> RemotePod {
-        RemotePod { node: None, ..pod.clone() }
+        RemotePod {
+            node: None,
+            ..pod.clone()
+        }
     }
 
     #[test]
@@ -325,7 +438,8 @@ mod tests {
         let (pod, offer) = (settled("1"), offer("4"));
         let mut ledger = ledger(&[&pod]);
         resize(&mut ledger, "3", &offer).unwrap();
-        let pending = json!([{ "type": "PodResizePending", "status": "True", "reason": "Infeasible" }]);
+        let pending =
+            json!([{ "type": "PodResizePending", "status": "True", "reason": "Infeasible" }]);
         ledger.pod_changed(Some(&pod), Some(&running("1", "3", pending)));
         assert_eq!(charged(&mut ledger), "1");
         assert!(ledger.resizing.is_empty());
@@ -337,14 +451,27 @@ mod tests {
         let mut ledger = ledger(&[&pod, &neighbour]);
         let refused = resize(&mut ledger, "3", &offer).unwrap_err();
         assert_eq!(refused.reason, "Deferred");
-        assert!(refused.message.contains("cpu: 1 short"), "{}", refused.message);
+        assert!(
+            refused.message.contains("cpu: 1 short"),
+            "{}",
+            refused.message
+        );
         assert_eq!(charged(&mut ledger), "3", "a refused resize is not charged");
         let shadow = pod.shadow_key();
-        assert_eq!(ledger.deferred_resizes(&shadow.namespace), std::slice::from_ref(&shadow));
+        assert_eq!(
+            ledger.deferred_resizes(&shadow.namespace),
+            std::slice::from_ref(&shadow)
+        );
         assert!(!ledger.may_resize(&shadow, Some(&offer), Charge::Requests, |_| true));
-        assert_eq!(ledger.pod_changed(Some(&neighbour), None), std::slice::from_ref(&shadow));
+        assert_eq!(
+            ledger.pod_changed(Some(&neighbour), None),
+            std::slice::from_ref(&shadow)
+        );
         assert!(ledger.may_resize(&shadow, Some(&offer), Charge::Requests, |_| true));
-        assert_eq!(resize(&mut ledger, "5", &offer).unwrap_err().reason, "Infeasible");
+        assert_eq!(
+            resize(&mut ledger, "5", &offer).unwrap_err().reason,
+            "Infeasible"
+        );
         assert_eq!(resize(&mut ledger, "4", &offer), Ok(()));
         assert!(ledger.deferred_resizes(&shadow.namespace).is_empty());
     }
@@ -353,10 +480,16 @@ mod tests {
     fn a_pod_becomes_smaller_whatever_is_offered_and_larger_only_in_an_offer_that_stays() {
         let pod = settled("2");
         let mut ledger = ledger(&[&pod]);
-        let withdrawn = Offer { withdrawal: Some("2026-01-02T03:04:05Z".parse().unwrap()), ..offer("9") };
+        let withdrawn = Offer {
+            withdrawal: Some("2026-01-02T03:04:05Z".parse().unwrap()),
+            ..offer("9")
+        };
         for offer in [&offer("1"), &withdrawn] {
             assert_eq!(resize(&mut ledger, "1", offer), Ok(()));
-            assert_eq!(resize(&mut ledger, "3", offer).unwrap_err().reason, "Infeasible");
+            assert_eq!(
+                resize(&mut ledger, "3", offer).unwrap_err().reason,
+                "Infeasible"
+            );
         }
     }
 
@@ -366,11 +499,17 @@ mod tests {
         let mut ledger = ledger(&[&pod]);
         resize(&mut ledger, "3", &offer).unwrap();
         ledger.pod_changed(Some(&pod), None);
-        assert_eq!((charged(&mut ledger), ledger.resizing.len()), ("0".into(), 0));
+        assert_eq!(
+            (charged(&mut ledger), ledger.resizing.len()),
+            ("0".into(), 0)
+        );
         ledger.pod_changed(None, Some(&pod));
         resize(&mut ledger, "3", &offer).unwrap();
         ledger.forget(&pod.shadow_key());
-        assert_eq!((charged(&mut ledger), ledger.resizing.len()), ("1".into(), 0));
+        assert_eq!(
+            (charged(&mut ledger), ledger.resizing.len()),
+            ("1".into(), 0)
+        );
         resize(&mut ledger, "9", &offer).unwrap_err();
         ledger.forget(&pod.shadow_key());
         assert!(ledger.deferred.is_empty());
@@ -385,11 +524,18 @@ mod tests {
         ledger.pod_asks(ResizeRequest::as_asked(&running("1", "3", json!([]))));
         assert_eq!(charged(&mut ledger), "3");
         // Another size that the offer refuses, and then a smaller one.
-        assert_eq!(resize(&mut ledger, "9", &offer).unwrap_err().reason, "Infeasible");
+        assert_eq!(
+            resize(&mut ledger, "9", &offer).unwrap_err().reason,
+            "Infeasible"
+        );
         assert_eq!(charged(&mut ledger), "3");
         resize(&mut ledger, "1", &offer).unwrap();
         ledger.pod_asks(ResizeRequest::as_asked(&settled("1")));
-        assert_eq!(charged(&mut ledger), "3", "the kubelet may have seen the larger size");
+        assert_eq!(
+            charged(&mut ledger),
+            "3",
+            "the kubelet may have seen the larger size"
+        );
         let larger = running("1", "3", json!([]));
         ledger.pod_changed(Some(&pod), Some(&larger));
         assert!(ledger.resizing.is_empty());
@@ -403,7 +549,10 @@ mod tests {
         let mut ledger = ledger(&[&pod]);
         resize(&mut ledger, "3", &offer).unwrap();
         ledger.pod_asks(ResizeRequest::as_asked(&pod));
-        assert_eq!((charged(&mut ledger), ledger.resizing.len()), ("1".into(), 0));
+        assert_eq!(
+            (charged(&mut ledger), ledger.resizing.len()),
+            ("1".into(), 0)
+        );
     }
 
     #[test]
@@ -419,22 +568,38 @@ mod tests {
         ledger.pod_changed(Some(&pod), Some(&running("1", "3", json!([]))));
         ledger.pod_changed(Some(&running("1", "3", json!([]))), Some(&resized));
         ledger.pod_asks(ResizeRequest::as_asked(&resized));
-        assert_eq!((charged(&mut ledger), ledger.resizing.len()), ("2".into(), 0));
+        assert_eq!(
+            (charged(&mut ledger), ledger.resizing.len()),
+            ("2".into(), 0)
+        );
     }
 
     #[test]
     fn what_a_kubelet_has_not_released_leaves_no_room_for_another_container_to_grow() {
         let (pod, offer) = (settled("2"), offer("2"));
         let mut ledger = ledger(&[&pod]);
-        let charge = ResizeCharge { asked: settled("2").charge, held: settled("3").charge };
-        let refused = ledger.resize(ResizeRequest::new(&pod, charge), Some(&offer), Charge::Requests, |_| true).unwrap_err();
+        let charge = ResizeCharge {
+            asked: settled("2").charge,
+            held: settled("3").charge,
+        };
+        let refused = ledger
+            .resize(
+                ResizeRequest::new(&pod, charge),
+                Some(&offer),
+                Charge::Requests,
+                |_| true,
+            )
+            .unwrap_err();
         assert_eq!(refused.reason, "Deferred");
     }
 
     #[test]
     fn no_resize_waits_for_room_for_a_pod_that_ended_or_is_gone() {
         let (pod, offer) = (settled("1"), offer("4"));
-        let ended = RemotePod { end: Some(crate::pod::remote_pod::End::Failed), ..pod.clone() };
+        let ended = RemotePod {
+            end: Some(crate::pod::remote_pod::End::Failed),
+            ..pod.clone()
+        };
         for (old, new) in [(&pod, Some(&ended)), (&pod, None), (&ended, None)] {
             let mut ledger = ledger(&[&pod, &other("2")]);
             resize(&mut ledger, "3", &offer).unwrap_err();
@@ -448,9 +613,16 @@ mod tests {
         let (pod, offer) = (settled("1"), offer("3"));
         let mut ledger = ledger(&[&pod]);
         resize(&mut ledger, "2", &offer).unwrap();
-        let free = offer.hard.saturating_sub(&ledger.charged(&pod.account(), Charge::Requests, |_| true));
+        let free =
+            offer
+                .hard
+                .saturating_sub(&ledger.charged(&pod.account(), Charge::Requests, |_| true));
         assert_eq!(free.get("cpu").to_string(), "1");
-        assert_eq!(resize(&mut ledger, "3", &offer), Ok(()), "the one before it does not count");
+        assert_eq!(
+            resize(&mut ledger, "3", &offer),
+            Ok(()),
+            "the one before it does not count"
+        );
         assert_eq!(charged(&mut ledger), "3");
     }
 }

@@ -22,7 +22,11 @@ fn home(changes: Value) -> LocalPod {
         "spec": {"restartPolicy": "Always", "containers": [{"name": "c", "image": "i"}]},
         "status": {"phase": "Pending"}});
     json_patch::merge(&mut pod, &changes);
-    LocalPod::of(serde_json::from_value(pod).unwrap(), &Key::new("liqo-provider-x", "default")).unwrap()
+    LocalPod::of(
+        serde_json::from_value(pod).unwrap(),
+        &Key::new("liqo-provider-x", "default"),
+    )
+    .unwrap()
 }
 
 fn once(changes: Value) -> LocalPod {
@@ -32,8 +36,7 @@ fn once(changes: Value) -> LocalPod {
 }
 
 fn offloaded(status: &str) -> Value {
-    let condition =
-        json!({"type": "liqo.io/Offloaded", "status": status, "reason": "R", "lastTransitionTime": at(0).to_string()});
+    let condition = json!({"type": "liqo.io/Offloaded", "status": status, "reason": "R", "lastTransitionTime": at(0).to_string()});
     json!({"status": {"conditions": [condition]}})
 }
 
@@ -50,7 +53,10 @@ fn shadow(changes: Value) -> Shadow {
         "status": {"phase": "Created", "pod": {"phase": "Running"}}});
     json_patch::merge(&mut shadow, &changes);
     shadow["spec"]["pod"] = shadow["spec"]["pod"].to_string().into();
-    Shadow::of(Claimed::new(serde_json::from_value::<ShadowPod>(shadow).unwrap())).unwrap()
+    Shadow::of(Claimed::new(
+        serde_json::from_value::<ShadowPod>(shadow).unwrap(),
+    ))
+    .unwrap()
 }
 
 fn facts<'a>(home: Option<&'a LocalPod>, shadow: Option<&'a Shadow>) -> Facts<'a> {
@@ -77,19 +83,28 @@ fn actions(home: Option<&LocalPod>, shadow: Option<&Shadow>) -> Vec<Action> {
 }
 
 fn not_offloaded() -> NamespaceState {
-    NamespaceState::Refused { reason: "NamespaceNotOffloaded", message: "offload it".into() }
+    NamespaceState::Refused {
+        reason: "NamespaceNotOffloaded",
+        message: "offload it".into(),
+    }
 }
 
 #[test]
 fn a_pod_that_was_never_sent_is_sent() {
-    assert_eq!(actions(Some(&home(json!({}))), None), [Action::CreateShadow { mark: false }]);
+    assert_eq!(
+        actions(Some(&home(json!({}))), None),
+        [Action::CreateShadow { mark: false }]
+    );
 }
 
 #[test]
 fn a_pod_that_may_run_only_once_is_marked_before_it_is_sent() {
     for policy in ["Never", "OnFailure"] {
         let pod = home(json!({"spec": {"restartPolicy": policy}}));
-        assert_eq!(actions(Some(&pod), None), [Action::CreateShadow { mark: true }]);
+        assert_eq!(
+            actions(Some(&pod), None),
+            [Action::CreateShadow { mark: true }]
+        );
     }
 }
 
@@ -101,20 +116,38 @@ fn a_pod_that_gets_a_token_is_marked_once_before_it_is_sent() {
         json_patch::merge(&mut all, &changes);
         home(all)
     };
-    assert_eq!(actions(Some(&with(json!({}))), None), [Action::CreateShadow { mark: true }]);
+    assert_eq!(
+        actions(Some(&with(json!({}))), None),
+        [Action::CreateShadow { mark: true }]
+    );
     let tried = with(json!({}));
-    let tried = Facts { sent: Sent::Tried, ..facts(Some(&tried), None) };
-    assert_eq!(decide(&tried).actions, [Action::CreateShadow { mark: false }]);
+    let tried = Facts {
+        sent: Sent::Tried,
+        ..facts(Some(&tried), None)
+    };
+    assert_eq!(
+        decide(&tried).actions,
+        [Action::CreateShadow { mark: false }]
+    );
     for tenancy in ["t", "another"] {
-        assert_eq!(actions(Some(&with(being_sent_to(tenancy))), None), [Action::CreateShadow { mark: false }]);
+        assert_eq!(
+            actions(Some(&with(being_sent_to(tenancy))), None),
+            [Action::CreateShadow { mark: false }]
+        );
     }
 }
 
 #[test]
 fn a_call_that_failed_is_repeated_without_marking_again() {
     let pod = once(offloaded("Unknown"));
-    let facts = Facts { sent: Sent::Tried, ..facts(Some(&pod), None) };
-    assert_eq!(decide(&facts).actions, [Action::CreateShadow { mark: false }]);
+    let facts = Facts {
+        sent: Sent::Tried,
+        ..facts(Some(&pod), None)
+    };
+    assert_eq!(
+        decide(&facts).actions,
+        [Action::CreateShadow { mark: false }]
+    );
 }
 
 fn being_sent_to(tenancy: &str) -> Value {
@@ -125,44 +158,82 @@ fn being_sent_to(tenancy: &str) -> Value {
 
 #[test]
 fn a_pod_that_a_former_process_was_sending_is_sent_again_because_it_did_not_arrive() {
-    assert_eq!(actions(Some(&once(being_sent_to("t"))), None), [Action::CreateShadow { mark: false }]);
+    assert_eq!(
+        actions(Some(&once(being_sent_to("t"))), None),
+        [Action::CreateShadow { mark: false }]
+    );
 }
 
 #[test]
 fn a_pod_that_was_being_sent_in_a_tenancy_that_ended_is_lost_unless_it_may_restart() {
     for changes in [being_sent_to("another"), offloaded("Unknown")] {
-        assert!(matches!(actions(Some(&once(changes)), None)[..], [Action::Lost(_)]));
+        assert!(matches!(
+            actions(Some(&once(changes)), None)[..],
+            [Action::Lost(_)]
+        ));
     }
     let pod = once(being_sent_to("t"));
-    assert!(matches!(decide(&Facts { tenancy: None, ..facts(Some(&pod), None) }).actions[..], [Action::Lost(_)]));
-    assert_eq!(actions(Some(&home(offloaded("Unknown"))), None), [Action::CreateShadow { mark: false }]);
+    assert!(matches!(
+        decide(&Facts {
+            tenancy: None,
+            ..facts(Some(&pod), None)
+        })
+        .actions[..],
+        [Action::Lost(_)]
+    ));
+    assert_eq!(
+        actions(Some(&home(offloaded("Unknown"))), None),
+        [Action::CreateShadow { mark: false }]
+    );
 }
 
 #[test]
 fn a_pod_that_ran_and_may_run_only_once_is_never_sent_again() {
-    assert!(matches!(actions(Some(&once(offloaded("True"))), None)[..], [Action::Lost(_)]));
+    assert!(matches!(
+        actions(Some(&once(offloaded("True"))), None)[..],
+        [Action::Lost(_)]
+    ));
     for sent in [Sent::Tried, Sent::Created(VISIBLE_WITHIN)] {
         let pod = once(offloaded("True"));
-        assert!(matches!(decide(&Facts { sent, ..facts(Some(&pod), None) }).actions[..], [Action::Lost(_)]));
+        assert!(matches!(
+            decide(&Facts {
+                sent,
+                ..facts(Some(&pod), None)
+            })
+            .actions[..],
+            [Action::Lost(_)]
+        ));
     }
 }
 
 #[test]
 fn a_pod_that_restarts_is_sent_again_when_the_provider_lost_it() {
-    assert_eq!(actions(Some(&home(offloaded("True"))), None), [Action::CreateShadow { mark: false }]);
+    assert_eq!(
+        actions(Some(&home(offloaded("True"))), None),
+        [Action::CreateShadow { mark: false }]
+    );
 }
 
 #[test]
 fn a_refused_pod_did_not_run_and_may_be_sent() {
-    assert_eq!(actions(Some(&once(offloaded("False"))), None), [Action::CreateShadow { mark: true }]);
+    assert_eq!(
+        actions(Some(&once(offloaded("False"))), None),
+        [Action::CreateShadow { mark: true }]
+    );
 }
 
 #[test]
 fn a_finished_pod_never_runs_again() {
     for phase in ["Succeeded", "Failed"] {
-        for pod in [home(json!({"status": {"phase": phase}})), once(json!({"status": {"phase": phase}}))] {
+        for pod in [
+            home(json!({"status": {"phase": phase}})),
+            once(json!({"status": {"phase": phase}})),
+        ] {
             assert_eq!(decide(&facts(Some(&pod), None)), Decision::nothing());
-            assert_eq!(decide(&facts(Some(&pod), Some(&shadow(json!({}))))), Decision::nothing());
+            assert_eq!(
+                decide(&facts(Some(&pod), Some(&shadow(json!({}))))),
+                Decision::nothing()
+            );
         }
     }
 }
@@ -171,19 +242,31 @@ fn a_finished_pod_never_runs_again() {
 fn a_shadow_pod_that_the_watch_has_not_shown_yet_is_waited_for() {
     let (pod, going) = (once(offloaded("Unknown")), once(terminating(30)));
     for pod in [&pod, &going] {
-        let decision = decide(&Facts { sent: Sent::Created(Duration::from_secs(1)), ..facts(Some(pod), None) });
+        let decision = decide(&Facts {
+            sent: Sent::Created(Duration::from_secs(1)),
+            ..facts(Some(pod), None)
+        });
         assert_eq!(decision, Decision::later(Duration::from_secs(9)));
     }
-    let late = decide(&Facts { sent: Sent::Created(VISIBLE_WITHIN), ..facts(Some(&pod), None) });
+    let late = decide(&Facts {
+        sent: Sent::Created(VISIBLE_WITHIN),
+        ..facts(Some(&pod), None)
+    });
     assert!(matches!(late.actions[..], [Action::Lost(_)]));
 }
 
 #[test]
 fn the_remote_status_comes_home() {
-    assert_eq!(actions(Some(&home(json!({}))), Some(&shadow(json!({})))), [Action::PatchLocalStatus]);
+    assert_eq!(
+        actions(Some(&home(json!({}))), Some(&shadow(json!({})))),
+        [Action::PatchLocalStatus]
+    );
     for phase in ["Succeeded", "Failed"] {
         let ended = shadow(json!({"status": {"phase": phase, "pod": {"phase": phase}}}));
-        assert_eq!(actions(Some(&home(json!({}))), Some(&ended)), [Action::PatchLocalStatus]);
+        assert_eq!(
+            actions(Some(&home(json!({}))), Some(&ended)),
+            [Action::PatchLocalStatus]
+        );
     }
 }
 
@@ -202,22 +285,45 @@ fn what_can_travel_of_a_refused_change_is_carried_once_and_the_refusal_is_told()
     let reads = json!([{"name": "GO", "valueFrom": {"fieldRef": {"fieldPath": "metadata.annotations['go']"}}}]);
     let containers = json!([{"name": "c", "image": "i", "env": reads}]);
     let long = "x".repeat(120 * 1024);
-    let both = [Action::PatchLocalStatus, Action::UpdateShadow { whole: false }];
+    let both = [
+        Action::PatchLocalStatus,
+        Action::UpdateShadow { whole: false },
+    ];
     for (annotations, told) in [
         (json!({"state": long, "go": "READY"}), None),
-        (json!({"liqo.io/api-server": "bogus", "go": "READY"}), Some("says bogus")),
-        (json!({"go": long}), Some("former values of the annotations go")),
+        (
+            json!({"liqo.io/api-server": "bogus", "go": "READY"}),
+            Some("says bogus"),
+        ),
+        (
+            json!({"go": long}),
+            Some("former values of the annotations go"),
+        ),
     ] {
-        let pod =
-            home(json!({"metadata": {"labels": {"a": "b"}, "annotations": annotations}, "spec": {"containers": containers}}));
-        let before = shadow(json!({"spec": {"pod": {"metadata": {"annotations": {"go": "WAIT"}}}}}));
+        let pod = home(
+            json!({"metadata": {"labels": {"a": "b"}, "annotations": annotations}, "spec": {"containers": containers}}),
+        );
+        let before =
+            shadow(json!({"spec": {"pod": {"metadata": {"annotations": {"go": "WAIT"}}}}}));
         assert_eq!(actions(Some(&pod), Some(&before)), both, "{told:?}");
         let after = following(&pod);
-        assert_eq!(actions(Some(&pod), Some(&after)), [Action::PatchLocalStatus], "it is written once: {told:?}");
+        assert_eq!(
+            actions(Some(&pod), Some(&after)),
+            [Action::PatchLocalStatus],
+            "it is written once: {told:?}"
+        );
         let refused = pod.refused_change();
         assert_eq!(refused.is_some(), told.is_some());
-        assert!(told.is_none_or(|words| refused.as_ref().is_some_and(|refused| refused.contains(words))), "{refused:?}");
-        assert!(refused.is_none_or(|refused| refused.len() < 500), "a message is for people");
+        assert!(
+            told.is_none_or(|words| refused
+                .as_ref()
+                .is_some_and(|refused| refused.contains(words))),
+            "{refused:?}"
+        );
+        assert!(
+            refused.is_none_or(|refused| refused.len() < 500),
+            "a message is for people"
+        );
     }
 }
 
@@ -233,17 +339,28 @@ fn changed_labels_annotations_and_images_are_carried_again() {
         let pod = home(changes);
         assert_eq!(
             actions(Some(&pod), Some(&shadow(json!({})))),
-            [Action::PatchLocalStatus, Action::UpdateShadow { whole: false }]
+            [
+                Action::PatchLocalStatus,
+                Action::UpdateShadow { whole: false }
+            ]
         );
         let ended = shadow(json!({"status": {"phase": "Failed"}}));
-        assert_eq!(actions(Some(&pod), Some(&ended)), [Action::PatchLocalStatus]);
+        assert_eq!(
+            actions(Some(&pod), Some(&ended)),
+            [Action::PatchLocalStatus]
+        );
     }
 }
 
 #[test]
 fn what_means_something_at_home_only_is_not_carried_again() {
-    let pod = home(json!({"metadata": {"annotations": {"liqo.io/remote-pod-ip": "10.0.0.1", "liqo.io/sent-to": "t"}}}));
-    assert_eq!(actions(Some(&pod), Some(&shadow(json!({})))), [Action::PatchLocalStatus]);
+    let pod = home(
+        json!({"metadata": {"annotations": {"liqo.io/remote-pod-ip": "10.0.0.1", "liqo.io/sent-to": "t"}}}),
+    );
+    assert_eq!(
+        actions(Some(&pod), Some(&shadow(json!({})))),
+        [Action::PatchLocalStatus]
+    );
 }
 
 #[test]
@@ -254,10 +371,21 @@ fn a_shadow_pod_without_an_answer_is_waited_for() {
 
 #[test]
 fn what_the_provider_waits_for_is_shown_and_does_not_count_as_a_refusal() {
-    let taken = shadow(json!({"status": {"phase": "Pending", "reason": "NameTaken", "message": "m", "pod": null}}));
+    let taken = shadow(
+        json!({"status": {"phase": "Pending", "reason": "NameTaken", "message": "m", "pod": null}}),
+    );
     let pod = home(offloaded("False"));
-    let late = decide(&Facts { now: at(9_999), ..facts(Some(&pod), Some(&taken)) });
-    assert_eq!(late.actions, [Action::Refuse { reason: "NameTaken".into(), message: "m".into() }]);
+    let late = decide(&Facts {
+        now: at(9_999),
+        ..facts(Some(&pod), Some(&taken))
+    });
+    assert_eq!(
+        late.actions,
+        [Action::Refuse {
+            reason: "NameTaken".into(),
+            message: "m".into()
+        }]
+    );
 }
 
 #[test]
@@ -268,10 +396,17 @@ fn a_pod_whose_room_was_taken_back_ends_at_home_whatever_the_status_of_the_remot
     };
     let evicted = Action::Evicted("pool default became smaller".into());
     for pod in [home(json!({})), once(offloaded("True"))] {
-        assert_eq!(actions(Some(&pod), Some(&reclaimed("Failed"))), std::slice::from_ref(&evicted));
+        assert_eq!(
+            actions(Some(&pod), Some(&reclaimed("Failed"))),
+            std::slice::from_ref(&evicted)
+        );
     }
     let pod = home(json!({}));
-    assert_eq!(actions(Some(&pod), Some(&reclaimed("Created"))), [Action::PatchLocalStatus], "it still runs");
+    assert_eq!(
+        actions(Some(&pod), Some(&reclaimed("Created"))),
+        [Action::PatchLocalStatus],
+        "it still runs"
+    );
     let ended = home(json!({"status": {"phase": "Failed"}}));
     assert_eq!(actions(Some(&ended), Some(&reclaimed("Failed"))), []);
 }
@@ -279,7 +414,10 @@ fn a_pod_whose_room_was_taken_back_ends_at_home_whatever_the_status_of_the_remot
 #[test]
 fn a_pod_that_the_provider_lost_is_lost() {
     let lost = shadow(json!({"status": {"phase": "Lost", "message": "gone"}}));
-    assert_eq!(actions(Some(&once(json!({}))), Some(&lost)), [Action::Lost("gone".into())]);
+    assert_eq!(
+        actions(Some(&once(json!({}))), Some(&lost)),
+        [Action::Lost("gone".into())]
+    );
 }
 
 /// The actions that end the remote pod.
@@ -300,22 +438,35 @@ fn asked(grace: i64) -> Value {
 #[test]
 fn a_deleted_pod_is_one_write_for_its_provider() {
     let pod = home(terminating(30));
-    assert_eq!(actions(Some(&pod), Some(&shadow(json!({})))), [Action::PatchLocalStatus, Action::DeleteShadow]);
+    assert_eq!(
+        actions(Some(&pod), Some(&shadow(json!({})))),
+        [Action::PatchLocalStatus, Action::DeleteShadow]
+    );
     let terminating = shadow(json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}));
-    assert_eq!(ends(&pod, &terminating), [], "it stays until the remote pod is gone");
+    assert_eq!(
+        ends(&pod, &terminating),
+        [],
+        "it stays until the remote pod is gone"
+    );
 }
 
 #[test]
 fn the_grace_period_travels_only_where_the_provider_would_give_another_one() {
     for (own, wanted) in [(10, 10), (30, 30)] {
-        assert_eq!(ends(&home(terminating(wanted)), &shadow(with_grace(own))), [Action::DeleteShadow]);
+        assert_eq!(
+            ends(&home(terminating(wanted)), &shadow(with_grace(own))),
+            [Action::DeleteShadow]
+        );
     }
     for (own, wanted) in [(30, 10), (10, 25), (3600, 30), (30, 0)] {
         let expected = match own {
             3600 => vec![Action::DeleteShadow],
             _ => vec![Action::AskDeletion(wanted), Action::DeleteShadow],
         };
-        assert_eq!(ends(&home(terminating(wanted)), &shadow(with_grace(own))), expected);
+        assert_eq!(
+            ends(&home(terminating(wanted)), &shadow(with_grace(own))),
+            expected
+        );
     }
 }
 
@@ -334,45 +485,77 @@ fn the_grace_period_may_be_shortened_while_the_pod_ends_and_never_lengthened() {
         changes["metadata"] = json!({"deletionTimestamp": "2026-01-01T00:00:00Z"});
         shadow(changes)
     };
-    assert_eq!(ends(&home(terminating(5)), &deleted(with_grace(30))), [Action::AskDeletion(5)]);
+    assert_eq!(
+        ends(&home(terminating(5)), &deleted(with_grace(30))),
+        [Action::AskDeletion(5)]
+    );
     assert_eq!(ends(&home(terminating(30)), &deleted(with_grace(5))), []);
-    assert_eq!(ends(&home(terminating(5)), &deleted(asked(10))), [Action::AskDeletion(5)]);
+    assert_eq!(
+        ends(&home(terminating(5)), &deleted(asked(10))),
+        [Action::AskDeletion(5)]
+    );
     assert_eq!(ends(&home(terminating(20)), &deleted(asked(10))), []);
 }
 
-/// A provider records no end of a shadow pod that is being deleted, and gives its pod at most 30 seconds.
+/// A provider records no end of a shadow pod that is being deleted, and gives its pod at most 30
+/// seconds.
 #[test]
 fn a_deletion_is_only_asked_for_where_the_provider_would_cut_it_short() {
     let (long, never) = (home(terminating(3600)), once(terminating(30)));
     assert_eq!(ends(&long, &shadow(json!({}))), [Action::AskDeletion(3600)]);
     assert_eq!(ends(&never, &shadow(json!({}))), [Action::AskDeletion(30)]);
     for pod in [&home(terminating(31)), &never] {
-        for (wanted, again) in [(10, vec![]), (3600, vec![Action::AskDeletion(pod.deletion.unwrap())])] {
+        for (wanted, again) in [
+            (10, vec![]),
+            (3600, vec![Action::AskDeletion(pod.deletion.unwrap())]),
+        ] {
             assert_eq!(ends(pod, &shadow(asked(wanted))), again);
         }
     }
-    let ended = once(json!({"metadata": terminating(30)["metadata"], "status": {"phase": "Succeeded"}}));
-    assert_eq!(ends(&ended, &shadow(json!({"status": {"phase": "Succeeded"}}))), [Action::DeleteShadow], "its end is home");
+    let ended =
+        once(json!({"metadata": terminating(30)["metadata"], "status": {"phase": "Succeeded"}}));
+    assert_eq!(
+        ends(&ended, &shadow(json!({"status": {"phase": "Succeeded"}}))),
+        [Action::DeleteShadow],
+        "its end is home"
+    );
 }
 
 #[test]
 fn a_shadow_pod_that_would_not_stay_is_not_deleted_before_its_remote_pod_is_gone() {
     let unheld = shadow(json!({"metadata": {"finalizers": null}}));
-    assert_eq!(ends(&home(terminating(30)), &unheld), [Action::AskDeletion(30)]);
+    assert_eq!(
+        ends(&home(terminating(30)), &unheld),
+        [Action::AskDeletion(30)]
+    );
 }
 
 #[test]
 fn the_last_status_arrives_also_while_the_pod_is_being_deleted() {
-    let ending = shadow(json!({"spec": {"deletion": {"gracePeriodSeconds": 30}}, "status": {"phase": "Failed"}}));
-    assert_eq!(actions(Some(&once(terminating(30))), Some(&ending)), [Action::PatchLocalStatus]);
-    let deleted = shadow(json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}, "status": {"phase": "Failed"}}));
-    assert_eq!(actions(Some(&home(terminating(30))), Some(&deleted)), [Action::PatchLocalStatus]);
+    let ending = shadow(
+        json!({"spec": {"deletion": {"gracePeriodSeconds": 30}}, "status": {"phase": "Failed"}}),
+    );
+    assert_eq!(
+        actions(Some(&once(terminating(30))), Some(&ending)),
+        [Action::PatchLocalStatus]
+    );
+    let deleted = shadow(
+        json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}, "status": {"phase": "Failed"}}),
+    );
+    assert_eq!(
+        actions(Some(&home(terminating(30))), Some(&deleted)),
+        [Action::PatchLocalStatus]
+    );
 }
 
 #[test]
 fn the_home_pod_goes_when_its_remote_pod_is_gone() {
-    assert_eq!(actions(Some(&home(terminating(30))), None), [Action::RemoveLocalPod]);
-    let finished = once(json!({"metadata": terminating(30)["metadata"], "status": {"phase": "Succeeded"}}));
+    assert_eq!(
+        actions(Some(&home(terminating(30))), None),
+        [Action::RemoveLocalPod]
+    );
+    let finished =
+        once(json!({"metadata": terminating(30)["metadata"], "status": {"phase": "Succeeded"}}));
     assert_eq!(actions(Some(&finished), None), [Action::RemoveLocalPod]);
 }
 
@@ -389,8 +572,15 @@ fn the_end_of_a_pod_that_somebody_holds_is_asked_for_and_shown_also_if_the_pod_r
     let mut held = terminating(30);
     held["metadata"]["finalizers"] = json!(["example.com/hold"]);
     let there = shadow(json!({"status": {"pod": null}}));
-    assert_eq!(actions(Some(&home(held.clone())), Some(&there)), [Action::AskDeletion(30)], "the provider would tell no end");
-    assert_eq!(actions(Some(&home(held.clone())), None), [Action::ShowDeletion]);
+    assert_eq!(
+        actions(Some(&home(held.clone())), Some(&there)),
+        [Action::AskDeletion(30)],
+        "the provider would tell no end"
+    );
+    assert_eq!(
+        actions(Some(&home(held.clone())), None),
+        [Action::ShowDeletion]
+    );
     held["status"] = json!({"phase": "Failed"});
     assert_eq!(actions(Some(&home(held)), None), [Action::RemoveLocalPod]);
 }
@@ -405,23 +595,51 @@ fn the_end_of_a_container_that_comes_after_that_of_its_pod_is_shown() {
     };
     let failed = shadow(json!({"status": {"phase": "Failed"}}));
     let waiting = evicted(json!({"waiting": {"reason": "ContainerCreating"}}));
-    assert_eq!(actions(Some(&waiting), Some(&failed)), [Action::PatchLocalStatus]);
-    assert_eq!(actions(Some(&waiting), Some(&shadow(json!({"status": {"phase": "Created"}})))), []);
-    assert_eq!(actions(Some(&evicted(json!({"terminated": {"exitCode": 137}}))), Some(&failed)), []);
+    assert_eq!(
+        actions(Some(&waiting), Some(&failed)),
+        [Action::PatchLocalStatus]
+    );
+    assert_eq!(
+        actions(
+            Some(&waiting),
+            Some(&shadow(json!({"status": {"phase": "Created"}})))
+        ),
+        []
+    );
+    assert_eq!(
+        actions(
+            Some(&evicted(json!({"terminated": {"exitCode": 137}}))),
+            Some(&failed)
+        ),
+        []
+    );
 }
 
 #[test]
-fn a_run_once_pod_that_somebody_holds_fails_before_it_goes_and_no_sooner_than_its_remote_pod_is_gone() {
+fn a_run_once_pod_that_somebody_holds_fails_before_it_goes_and_no_sooner_than_its_remote_pod_is_gone()
+ {
     for grace in [0, 30] {
         let mut held = terminating(grace);
         held["metadata"]["finalizers"] = json!(["liqo.io/final-status"]);
         let pod = once(held.clone());
         assert_eq!(actions(Some(&pod), None), [Action::ShowDeletion]);
-        assert_eq!(decide(&Facts { peer: PeerState::Silent, ..facts(Some(&pod), None) }).actions, [], "silence proves nothing");
+        assert_eq!(
+            decide(&Facts {
+                peer: PeerState::Silent,
+                ..facts(Some(&pod), None)
+            })
+            .actions,
+            [],
+            "silence proves nothing"
+        );
         let there = shadow(json!({}));
         assert!(!actions(Some(&pod), Some(&there)).contains(&Action::ShowDeletion));
         held["status"] = json!({"phase": "Failed"});
-        let expected: &[Action] = if grace == 0 { &[] } else { &[Action::RemoveLocalPod] };
+        let expected: &[Action] = if grace == 0 {
+            &[]
+        } else {
+            &[Action::RemoveLocalPod]
+        };
         assert_eq!(actions(Some(&once(held)), None), expected);
     }
 }
@@ -429,23 +647,51 @@ fn a_run_once_pod_that_somebody_holds_fails_before_it_goes_and_no_sooner_than_it
 #[test]
 fn a_pod_that_a_silent_peer_ran_here_ends_when_this_cluster_ended_it() {
     let ended = Ran::EndedHere("tethering ends".into());
-    let silent = |ran: &Ran, pod: &LocalPod, peer| decide(&Facts { peer, ran: ran.clone(), ..facts(Some(pod), None) });
+    let silent = |ran: &Ran, pod: &LocalPod, peer| {
+        decide(&Facts {
+            peer,
+            ran: ran.clone(),
+            ..facts(Some(pod), None)
+        })
+    };
     for peer in [PeerState::Silent, PeerState::Down] {
         for running in [home(json!({})), home(terminating(30)), once(json!({}))] {
             let decision = silent(&ended, &running, peer);
-            assert_eq!(decision.actions, [Action::EndedHere("tethering ends".into())], "{peer:?}");
+            assert_eq!(
+                decision.actions,
+                [Action::EndedHere("tethering ends".into())],
+                "{peer:?}"
+            );
         }
         let failed = json!({"status": {"phase": "Failed"}});
-        assert_eq!(silent(&ended, &home(failed.clone()), peer).actions, [], "its controller deletes it");
+        assert_eq!(
+            silent(&ended, &home(failed.clone()), peer).actions,
+            [],
+            "its controller deletes it"
+        );
         let mut held = terminating(30);
         json_patch::merge(&mut held, &failed);
-        assert_eq!(silent(&ended, &home(held), peer).actions, [Action::RemoveLocalPod]);
+        assert_eq!(
+            silent(&ended, &home(held), peer).actions,
+            [Action::RemoveLocalPod]
+        );
         let runs = silent(&Ran::Here, &home(json!({})), peer);
         assert_eq!(runs.again, Some(ENDED_HERE_POLL), "the peer tells no end");
-        assert!(!runs.actions.iter().any(|action| matches!(action, Action::EndedHere(_))));
+        assert!(
+            !runs
+                .actions
+                .iter()
+                .any(|action| matches!(action, Action::EndedHere(_)))
+        );
     }
     let decision = silent(&ended, &home(json!({})), PeerState::Answers);
-    assert!(!decision.actions.iter().any(|action| matches!(action, Action::EndedHere(_))), "the peer says it itself");
+    assert!(
+        !decision
+            .actions
+            .iter()
+            .any(|action| matches!(action, Action::EndedHere(_))),
+        "the peer says it itself"
+    );
 }
 
 #[test]
@@ -453,36 +699,75 @@ fn nobody_at_a_broker_forces_the_end_of_a_pod_of_a_consumer() {
     let mut held = terminating(0);
     held["metadata"]["finalizers"] = json!(["liqo.io/final-status"]);
     let (pod, there) = (once(held), shadow(json!({"status": {"pod": null}})));
-    assert_eq!(decide(&Facts { is_lent_on: true, ..facts(Some(&pod), Some(&there)) }).actions, [Action::AskDeletion(1)]);
+    assert_eq!(
+        decide(&Facts {
+            is_lent_on: true,
+            ..facts(Some(&pod), Some(&there))
+        })
+        .actions,
+        [Action::AskDeletion(1)]
+    );
     assert_eq!(actions(Some(&pod), Some(&there)), [Action::AskDeletion(0)]);
 }
 
-/// The API server writes a grace of zero before it deletes the object, and may be interrupted in between.
+/// The API server writes a grace of zero before it deletes the object, and may be interrupted in
+/// between.
 #[test]
 fn a_home_pod_whose_removal_was_interrupted_is_removed_again_and_not_after_that() {
     let mut held = terminating(30);
     held["metadata"]["finalizers"] = json!(["example.com/other"]);
     held["status"] = json!({"phase": "Failed"});
-    for pod in [home(terminating(0)), once(terminating(0)), home(terminating(30)), home(held)] {
+    for pod in [
+        home(terminating(0)),
+        once(terminating(0)),
+        home(terminating(30)),
+        home(held),
+    ] {
         assert_eq!(actions(Some(&pod), None), [Action::RemoveLocalPod]);
-        assert_eq!(decide(&Facts { removed: true, ..facts(Some(&pod), None) }).actions, []);
+        assert_eq!(
+            decide(&Facts {
+                removed: true,
+                ..facts(Some(&pod), None)
+            })
+            .actions,
+            []
+        );
     }
 }
 
 #[test]
 fn a_shadow_pod_without_home_pod_is_removed_once() {
-    assert_eq!(actions(None, Some(&shadow(json!({})))), [Action::DeleteShadow]);
-    assert_eq!(actions(None, Some(&shadow(json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}})))), []);
+    assert_eq!(
+        actions(None, Some(&shadow(json!({})))),
+        [Action::DeleteShadow]
+    );
+    assert_eq!(
+        actions(
+            None,
+            Some(&shadow(
+                json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}})
+            ))
+        ),
+        []
+    );
     assert_eq!(actions(None, None), []);
 }
 
 #[test]
 fn nothing_is_concluded_from_silence() {
-    let pods =
-        [home(json!({})), once(offloaded("True")), once(offloaded("Unknown")), home(terminating(30)), home(terminating(0))];
+    let pods = [
+        home(json!({})),
+        once(offloaded("True")),
+        once(offloaded("Unknown")),
+        home(terminating(30)),
+        home(terminating(0)),
+    ];
     for pod in pods.iter().map(Some).chain([None]) {
         for shadow in [None, Some(&shadow(json!({})))] {
-            let decision = decide(&Facts { peer: PeerState::Silent, ..facts(pod, shadow) });
+            let decision = decide(&Facts {
+                peer: PeerState::Silent,
+                ..facts(pod, shadow)
+            });
             assert_eq!(decision, Decision::nothing());
         }
     }
@@ -490,40 +775,88 @@ fn nothing_is_concluded_from_silence() {
 
 #[test]
 fn a_peer_that_is_down_makes_pods_not_ready_and_removes_none() {
-    let down = |home: Option<&LocalPod>| decide(&Facts { peer: PeerState::Down, ..facts(home, None) }).actions;
-    assert_eq!(down(Some(&home(json!({"status": {"phase": "Running"}})))), [Action::NotReady]);
+    let down = |home: Option<&LocalPod>| {
+        decide(&Facts {
+            peer: PeerState::Down,
+            ..facts(home, None)
+        })
+        .actions
+    };
+    assert_eq!(
+        down(Some(&home(json!({"status": {"phase": "Running"}})))),
+        [Action::NotReady]
+    );
     assert_eq!(down(Some(&home(terminating(30)))), [Action::NotReady]);
-    assert_eq!(down(Some(&once(json!({"status": {"phase": "Succeeded"}})))), []);
+    assert_eq!(
+        down(Some(&once(json!({"status": {"phase": "Succeeded"}})))),
+        []
+    );
     assert_eq!(down(None), []);
 }
 
 #[test]
 fn a_pod_of_a_namespace_that_is_not_offloaded_is_refused() {
     let pod = home(json!({}));
-    let decision = decide(&Facts { namespace: not_offloaded(), ..facts(Some(&pod), None) });
-    let refusal = Action::Refuse { reason: "NamespaceNotOffloaded".into(), message: "offload it".into() };
-    assert_eq!(decision, Decision { actions: vec![refusal], again: Some(TIMEOUT) });
+    let decision = decide(&Facts {
+        namespace: not_offloaded(),
+        ..facts(Some(&pod), None)
+    });
+    let refusal = Action::Refuse {
+        reason: "NamespaceNotOffloaded".into(),
+        message: "offload it".into(),
+    };
+    assert_eq!(
+        decision,
+        Decision {
+            actions: vec![refusal],
+            again: Some(TIMEOUT)
+        }
+    );
 }
 
 #[test]
 fn a_pod_that_runs_goes_on_when_its_namespace_is_no_longer_offloaded() {
     let pod = home(json!({}));
-    let facts = Facts { namespace: not_offloaded(), ..facts(Some(&pod), None) };
+    let facts = Facts {
+        namespace: not_offloaded(),
+        ..facts(Some(&pod), None)
+    };
     let running = shadow(json!({}));
-    assert_eq!(decide(&Facts { shadow: Some(&running), ..facts }).actions, [Action::PatchLocalStatus]);
+    assert_eq!(
+        decide(&Facts {
+            shadow: Some(&running),
+            ..facts
+        })
+        .actions,
+        [Action::PatchLocalStatus]
+    );
 }
 
 fn is_replaced(decision: &Decision) -> bool {
-    decision.actions.iter().any(|action| matches!(action, Action::Replace { .. }))
+    decision
+        .actions
+        .iter()
+        .any(|action| matches!(action, Action::Replace { .. }))
 }
 
 #[test]
 fn a_pod_whose_remote_pod_went_with_its_namespace_comes_home() {
-    let (pod, waiting) =
-        (home(offloaded("False")), shadow(json!({"status": {"phase": "Pending", "reason": "NamespaceNotReady"}})));
-    let decision = |namespace, now| decide(&Facts { namespace, now, ..facts(Some(&pod), Some(&waiting)) });
+    let (pod, waiting) = (
+        home(offloaded("False")),
+        shadow(json!({"status": {"phase": "Pending", "reason": "NamespaceNotReady"}})),
+    );
+    let decision = |namespace, now| {
+        decide(&Facts {
+            namespace,
+            now,
+            ..facts(Some(&pod), Some(&waiting))
+        })
+    };
     assert!(is_replaced(&decision(not_offloaded(), at(300))));
-    assert!(!is_replaced(&decision(NamespaceState::Ready, at(300))), "the provider still makes the namespace");
+    assert!(
+        !is_replaced(&decision(NamespaceState::Ready, at(300))),
+        "the provider still makes the namespace"
+    );
 }
 
 #[test]
@@ -531,8 +864,16 @@ fn a_pod_that_cannot_travel_is_told_so_and_replaced_in_time() {
     let mut changes = offloaded("False");
     changes["spec"] = json!({"volumes": [{"name": "v", "hostPath": {"path": "/"}}]});
     let pod = home(changes);
-    let decision = |now| decide(&Facts { now, namespace: NamespaceState::Waiting, ..facts(Some(&pod), None) });
-    assert!(matches!(&decision(at(0)).actions[..], [Action::Refuse { reason, .. }] if reason == "HostPath"));
+    let decision = |now| {
+        decide(&Facts {
+            now,
+            namespace: NamespaceState::Waiting,
+            ..facts(Some(&pod), None)
+        })
+    };
+    assert!(
+        matches!(&decision(at(0)).actions[..], [Action::Refuse { reason, .. }] if reason == "HostPath")
+    );
     assert_eq!(decision(at(0)).again, Some(TIMEOUT));
     assert!(is_replaced(&decision(at(300))));
 }
@@ -540,22 +881,41 @@ fn a_pod_that_cannot_travel_is_told_so_and_replaced_in_time() {
 #[test]
 fn a_namespace_that_is_not_there_yet_is_waited_for() {
     let pod = home(json!({}));
-    assert_eq!(decide(&Facts { namespace: NamespaceState::Waiting, ..facts(Some(&pod), None) }), Decision::nothing());
+    assert_eq!(
+        decide(&Facts {
+            namespace: NamespaceState::Waiting,
+            ..facts(Some(&pod), None)
+        }),
+        Decision::nothing()
+    );
 }
 
 #[test]
 fn a_pod_refused_for_long_is_replaced_if_it_is_created_again() {
-    let refused = shadow(json!({"status": {"phase": "Refused", "reason": "OfferExceeded", "message": "m"}}));
-    let decision = |pod: &LocalPod, now| decide(&Facts { now, ..facts(Some(pod), Some(&refused)) });
+    let refused =
+        shadow(json!({"status": {"phase": "Refused", "reason": "OfferExceeded", "message": "m"}}));
+    let decision = |pod: &LocalPod, now| {
+        decide(&Facts {
+            now,
+            ..facts(Some(pod), Some(&refused))
+        })
+    };
     let pod = home(offloaded("False"));
-    assert_eq!(decision(&pod, at(100)).again, Some(Duration::from_secs(200)));
+    assert_eq!(
+        decision(&pod, at(100)).again,
+        Some(Duration::from_secs(200))
+    );
     assert!(!is_replaced(&decision(&pod, at(299))));
     assert!(is_replaced(&decision(&pod, at(300))));
     let mut alone = offloaded("False");
     alone["metadata"] = json!({"ownerReferences": null});
     let alone = home(alone);
     assert!(!is_replaced(&decision(&alone, at(9_999))));
-    assert!(is_replaced(&decide(&Facts { now: at(9_999), is_lent_on: true, ..facts(Some(&alone), Some(&refused)) })));
+    assert!(is_replaced(&decide(&Facts {
+        now: at(9_999),
+        is_lent_on: true,
+        ..facts(Some(&alone), Some(&refused))
+    })));
 }
 
 #[test]
@@ -563,23 +923,40 @@ fn the_eviction_delay_of_the_namespace_reaches_pods_also_while_the_peer_is_silen
     let wanted = EvictionDelay::Seconds(30);
     let (web, there) = (home(json!({})), shadow(json!({})));
     let set = |home: &LocalPod, peer: PeerState, wanted: Option<EvictionDelay>| {
-        let facts = Facts { peer, eviction_delay: wanted, ..facts(Some(home), Some(&there)) };
-        decide(&facts).actions.contains(&Action::SetEvictionDelay(EvictionDelay::Seconds(30)))
+        let facts = Facts {
+            peer,
+            eviction_delay: wanted,
+            ..facts(Some(home), Some(&there))
+        };
+        decide(&facts)
+            .actions
+            .contains(&Action::SetEvictionDelay(EvictionDelay::Seconds(30)))
     };
     for peer in [PeerState::Answers, PeerState::Silent, PeerState::Down] {
         assert!(set(&web, peer, Some(wanted)) && !set(&web, peer, None));
         assert!(!set(&home(terminating(30)), peer, Some(wanted)));
-        assert!(!set(&home(json!({"status": {"phase": "Failed"}})), peer, Some(wanted)));
+        assert!(!set(
+            &home(json!({"status": {"phase": "Failed"}})),
+            peer,
+            Some(wanted)
+        ));
     }
     let tolerations = eviction::tolerations(&web.json(), wanted);
-    assert!(!set(&home(json!({"spec": {"tolerations": tolerations}})), PeerState::Answers, Some(wanted)));
+    assert!(!set(
+        &home(json!({"spec": {"tolerations": tolerations}})),
+        PeerState::Answers,
+        Some(wanted)
+    ));
 }
 
 #[test]
 fn the_refusal_timeout_counts_from_the_refusal_not_from_the_birth() {
     let refused = shadow(json!({"status": {"phase": "Refused"}}));
     let pod = home(offloaded("True"));
-    let decision = decide(&Facts { now: at(9_999), ..facts(Some(&pod), Some(&refused)) });
+    let decision = decide(&Facts {
+        now: at(9_999),
+        ..facts(Some(&pod), Some(&refused))
+    });
     assert_eq!(decision.again, Some(TIMEOUT));
 }
 
@@ -590,48 +967,86 @@ fn a_pod_of_a_daemon_set_stays_pending() {
         let mut changes = offloaded("False");
         changes["metadata"] = json!({"ownerReferences": [owner]});
         let pod = home(changes);
-        let decision = decide(&Facts { now: at(9_999), ..facts(Some(&pod), None) });
+        let decision = decide(&Facts {
+            now: at(9_999),
+            ..facts(Some(&pod), None)
+        });
         assert!(matches!(&decision.actions[..], [Action::Refuse { reason, .. }] if reason == kind));
     }
 }
 
 #[test]
 fn a_pod_that_the_provider_did_not_make_yet_is_carried_again_as_a_whole() {
-    let pod = home(json!({"spec": {"containers": [{"name": "c", "image": "i", "resources": {"requests": {"cpu": "1"}}}]}}));
+    let pod = home(
+        json!({"spec": {"containers": [{"name": "c", "image": "i", "resources": {"requests": {"cpu": "1"}}}]}}),
+    );
     for phase in ["Pending", "Refused"] {
-        let waits = shadow(json!({"status": {"phase": phase, "reason": "OfferExceeded", "message": "m", "pod": null}}));
+        let waits = shadow(
+            json!({"status": {"phase": phase, "reason": "OfferExceeded", "message": "m", "pod": null}}),
+        );
         let actions = actions(Some(&pod), Some(&waits));
-        assert!(actions.contains(&Action::UpdateShadow { whole: true }), "{actions:?}");
+        assert!(
+            actions.contains(&Action::UpdateShadow { whole: true }),
+            "{actions:?}"
+        );
     }
 }
 
 /// A decision about a pod of a namespace whose pods may run here, too.
 fn anywhere(pod: &LocalPod, shadow: &Shadow, now: i64) -> Decision {
-    decide(&Facts { may_run_here: Some(true), now: at(now), ..facts(Some(pod), Some(shadow)) })
+    decide(&Facts {
+        may_run_here: Some(true),
+        now: at(now),
+        ..facts(Some(pod), Some(shadow))
+    })
 }
 
 #[test]
 fn a_pod_that_may_run_here_does_not_wait_for_a_refusal_that_lasts() {
-    let refused = |reason: &str| shadow(json!({"status": {"phase": "Refused", "reason": reason, "message": "m"}}));
+    let refused = |reason: &str| {
+        shadow(json!({"status": {"phase": "Refused", "reason": reason, "message": "m"}}))
+    };
     let (pod, held) = (home(json!({})), home(offloaded("False")));
     assert!(is_replaced(&anywhere(&pod, &refused("NotAllowed"), 0)));
-    assert_eq!(anywhere(&pod, &refused("OfferExceeded"), 0).again, Some(TIMEOUT));
-    assert!(is_replaced(&anywhere(&held, &refused("OfferExceeded"), 300)));
+    assert_eq!(
+        anywhere(&pod, &refused("OfferExceeded"), 0).again,
+        Some(TIMEOUT)
+    );
+    assert!(is_replaced(&anywhere(
+        &held,
+        &refused("OfferExceeded"),
+        300
+    )));
     for elsewhere in [Some(false), None] {
         let refused = refused("NotAllowed");
-        let decision = decide(&Facts { may_run_here: elsewhere, ..facts(Some(&pod), Some(&refused)) });
-        assert_eq!((is_replaced(&decision), decision.again), (false, Some(TIMEOUT)), "its pods run in other clusters");
+        let decision = decide(&Facts {
+            may_run_here: elsewhere,
+            ..facts(Some(&pod), Some(&refused))
+        });
+        assert_eq!(
+            (is_replaced(&decision), decision.again),
+            (false, Some(TIMEOUT)),
+            "its pods run in other clusters"
+        );
     }
 }
 
 #[test]
 fn a_pod_that_may_run_here_does_not_wait_for_ever_for_a_name_that_is_taken() {
-    let taken = shadow(json!({"status": {"phase": "Pending", "reason": "NameTaken", "message": "m", "pod": null}}));
+    let taken = shadow(
+        json!({"status": {"phase": "Pending", "reason": "NameTaken", "message": "m", "pod": null}}),
+    );
     let pod = home(offloaded("False"));
-    assert!(!is_replaced(&anywhere(&pod, &taken, 299)) && is_replaced(&anywhere(&pod, &taken, 300)));
+    assert!(
+        !is_replaced(&anywhere(&pod, &taken, 299)) && is_replaced(&anywhere(&pod, &taken, 300))
+    );
 }
 
-fn obstacle(cause: Option<(OffloadedReason, &str)>, missing: Option<&Missing>, has_all: bool) -> Option<Obstacle> {
+fn obstacle(
+    cause: Option<(OffloadedReason, &str)>,
+    missing: Option<&Missing>,
+    has_all: bool,
+) -> Option<Obstacle> {
     let cause = cause.map(|(reason, message)| (reason, message.to_owned()));
     Obstacle::of_waiting(&Waiting { cause }, missing, has_all)
 }
@@ -640,37 +1055,80 @@ fn obstacle(cause: Option<(OffloadedReason, &str)>, missing: Option<&Missing>, h
 fn stuck(pod: &LocalPod, obstacle: Obstacle, seconds: u64, may_run_here: Option<bool>) -> Decision {
     let there = shadow(json!({"status": {"pod": null}}));
     let stuck = (obstacle, Duration::from_secs(seconds));
-    decide(&Facts { may_run_here, stuck: Some(&stuck), ..facts(Some(pod), Some(&there)) })
+    decide(&Facts {
+        may_run_here,
+        stuck: Some(&stuck),
+        ..facts(Some(pod), Some(&there))
+    })
 }
 
 #[test]
 fn a_pod_that_no_node_there_can_take_comes_home_in_time_if_it_may_and_is_created_again() {
     let pod = home(json!({}));
-    let unscheduled = || obstacle(Some((OffloadedReason::Unschedulable, "0/2 nodes")), None, false).unwrap();
-    assert_eq!(stuck(&pod, unscheduled(), 100, Some(true)).again, Some(Duration::from_secs(200)));
+    let unscheduled = || {
+        obstacle(
+            Some((OffloadedReason::Unschedulable, "0/2 nodes")),
+            None,
+            false,
+        )
+        .unwrap()
+    };
+    assert_eq!(
+        stuck(&pod, unscheduled(), 100, Some(true)).again,
+        Some(Duration::from_secs(200))
+    );
     let due = stuck(&pod, unscheduled(), 300, Some(true));
-    assert!(matches!(&due.actions[..], [Action::Replace { reason, message, cause: Cause::Passes, .. }]
-        if reason == "Unschedulable" && message == "0/2 nodes"));
+    assert!(
+        matches!(&due.actions[..], [Action::Replace { reason, message, cause: Cause::Passes, .. }]
+        if reason == "Unschedulable" && message == "0/2 nodes")
+    );
     let told = |decision: &Decision| match &decision.actions[..] {
         [Action::Tell { message, .. }] => message.clone(),
         other => panic!("{other:?}"),
     };
     let alone = home(json!({"metadata": {"ownerReferences": null}}));
-    assert!(told(&stuck(&alone, unscheduled(), 300, Some(true))).contains("0/2 nodes; nothing creates it again"));
-    assert!(told(&stuck(&pod, unscheduled(), 300, Some(false))).contains("podOffloadingStrategy Remote"));
-    let long = obstacle(Some((OffloadedReason::Unschedulable, &"0/9 nodes ".repeat(400))), None, false).unwrap();
+    assert!(
+        told(&stuck(&alone, unscheduled(), 300, Some(true)))
+            .contains("0/2 nodes; nothing creates it again")
+    );
+    assert!(
+        told(&stuck(&pod, unscheduled(), 300, Some(false)))
+            .contains("podOffloadingStrategy Remote")
+    );
+    let long = obstacle(
+        Some((OffloadedReason::Unschedulable, &"0/9 nodes ".repeat(400))),
+        None,
+        false,
+    )
+    .unwrap();
     let message = told(&stuck(&alone, long, 300, Some(true)));
-    assert!(message.len() < 1024 && message.contains("nothing creates it again"), "an event takes no more");
-    assert_eq!(stuck(&pod, unscheduled(), 9_999, None).actions, [], "its consumer decides");
+    assert!(
+        message.len() < 1024 && message.contains("nothing creates it again"),
+        "an event takes no more"
+    );
+    assert_eq!(
+        stuck(&pod, unscheduled(), 9_999, None).actions,
+        [],
+        "its consumer decides"
+    );
 }
 
 #[test]
 fn a_pod_comes_home_at_once_if_an_object_that_it_needs_never_gets_there() {
     let pod = home(json!({}));
-    let missing =
-        |lasting: &[&str]| Missing { message: "m".into(), lasting: lasting.iter().map(|&one| one.to_owned()).collect() };
+    let missing = |lasting: &[&str]| Missing {
+        message: "m".into(),
+        lasting: lasting.iter().map(|&one| one.to_owned()).collect(),
+    };
     let (never, later) = (missing(&["ConfigMap/bundle"]), missing(&[]));
-    let decision = |missing: &Missing| stuck(&pod, obstacle(None, Some(missing), false).unwrap(), 0, Some(true));
+    let decision = |missing: &Missing| {
+        stuck(
+            &pod,
+            obstacle(None, Some(missing), false).unwrap(),
+            0,
+            Some(true),
+        )
+    };
     let expected = Action::Replace {
         reason: "NotReflected".into(),
         message: "m".into(),
@@ -678,36 +1136,72 @@ fn a_pod_comes_home_at_once_if_an_object_that_it_needs_never_gets_there() {
         objects: vec!["ConfigMap/bundle".into()],
     };
     assert_eq!(decision(&never).actions, std::slice::from_ref(&expected));
-    assert_eq!((is_replaced(&decision(&later)), decision(&later).again), (false, Some(TIMEOUT)));
+    assert_eq!(
+        (is_replaced(&decision(&later)), decision(&later).again),
+        (false, Some(TIMEOUT))
+    );
     // Known before the pod is sent.
     let kept = kept_from(&pod, &never, true);
     assert!(
         matches!(&kept[..], [Action::Refuse { reason, .. }, replacement] if reason == "NotReflected" && *replacement == expected)
     );
-    assert_eq!((kept_from(&pod, &later, true), kept_from(&pod, &never, false)), (Vec::new(), Vec::new()));
+    assert_eq!(
+        (
+            kept_from(&pod, &later, true),
+            kept_from(&pod, &never, false)
+        ),
+        (Vec::new(), Vec::new())
+    );
 }
 
 #[test]
 fn a_pod_that_cannot_be_sent_comes_home_at_once_or_in_time_as_its_obstacle_lasts_or_passes() {
     let (fresh, shown) = (home(json!({})), home(offloaded("False")));
     let kept = |pod: &LocalPod, obstacle: Obstacle, second: i64, may_run_here: Option<bool>| {
-        kept_back(&Facts { now: at(second), may_run_here, ..facts(Some(pod), None) }, pod, obstacle)
+        kept_back(
+            &Facts {
+                now: at(second),
+                may_run_here,
+                ..facts(Some(pod), None)
+            },
+            pod,
+            obstacle,
+        )
     };
-    let [lasts, passes] = ["NotAccepted", "NotReflected"].map(|reason| Obstacle::of(reason, "m".into()));
+    let [lasts, passes] =
+        ["NotAccepted", "NotReflected"].map(|reason| Obstacle::of(reason, "m".into()));
     assert!(is_replaced(&kept(&fresh, lasts.clone(), 0, Some(true))));
     let waits = kept(&fresh, lasts.clone(), 0, Some(false));
-    assert_eq!((is_replaced(&waits), waits.again), (false, Some(TIMEOUT)), "it may not run here");
+    assert_eq!(
+        (is_replaced(&waits), waits.again),
+        (false, Some(TIMEOUT)),
+        "it may not run here"
+    );
     for obstacle in [passes, lasts.that_passes()] {
         let waits = kept(&shown, obstacle.clone(), 1, Some(true));
-        assert_eq!((is_replaced(&waits), waits.again), (false, Some(TIMEOUT.saturating_sub(Duration::from_secs(1)))));
-        assert!(is_replaced(&kept(&shown, obstacle, TIMEOUT.as_secs().cast_signed(), Some(true))));
+        assert_eq!(
+            (is_replaced(&waits), waits.again),
+            (false, Some(TIMEOUT.saturating_sub(Duration::from_secs(1))))
+        );
+        assert!(is_replaced(&kept(
+            &shown,
+            obstacle,
+            TIMEOUT.as_secs().cast_signed(),
+            Some(true)
+        )));
     }
 }
 
 #[test]
 fn a_pod_that_a_kubelet_cannot_start_comes_home_unless_something_of_home_is_missing() {
     let pod = home(json!({}));
-    let not_started = |has_all| obstacle(Some((OffloadedReason::NotStarted, "ImagePullBackOff")), None, has_all);
+    let not_started = |has_all| {
+        obstacle(
+            Some((OffloadedReason::NotStarted, "ImagePullBackOff")),
+            None,
+            has_all,
+        )
+    };
     let decision = |seconds| stuck(&pod, not_started(true).unwrap(), seconds, Some(true));
     assert!(!is_replaced(&decision(299)) && is_replaced(&decision(300)));
     assert_eq!(not_started(false), None, "its ConfigMap may still come");

@@ -1,4 +1,5 @@
-//! The statuses of the containers in the home spec, in the order of a kubelet: by name, and those of init containers as in the spec.
+//! The statuses of the containers in the home spec, in the order of a kubelet: by name, and those
+//! of init containers as in the spec.
 
 use jiff::Timestamp;
 use liqo_quantity::Quantity;
@@ -6,10 +7,18 @@ use serde::Deserialize as _;
 use serde_json::{Value, json};
 
 use crate::json::{items, name, set_at, text};
-use crate::pod::local_status::{EPHEMERAL_CONTAINERS, INIT_CONTAINERS, is_final, reduce, stamp, times};
+use crate::pod::local_status::{
+    EPHEMERAL_CONTAINERS, INIT_CONTAINERS, is_final, reduce, stamp, times,
+};
 
 /// The list to write at this time, if it differs.
-pub fn merged(home: &Value, remote: &Value, field: &str, list: &str, time: Timestamp) -> Option<Vec<Value>> {
+pub fn merged(
+    home: &Value,
+    remote: &Value,
+    field: &str,
+    list: &str,
+    time: Timestamp,
+) -> Option<Vec<Value>> {
     let ours = items(home, &format!("/status/{field}"));
     let theirs = items(remote, &format!("/{field}"));
     let is_final = is_final(home);
@@ -25,8 +34,11 @@ pub fn merged(home: &Value, remote: &Value, field: &str, list: &str, time: Times
             match now {
                 // What is recorded of a pod that has ended stays.
                 Some(now) if is_final && (has_ended(now) || !said_ended) => Some(now.clone()),
-                // A container that ended for good cannot run again, and the API server refuses a status that says so.
-                Some(now) if !said_ended && has_ended_for_good(home, list, container, now) => Some(now.clone()),
+                // A container that ended for good cannot run again, and the API server refuses a
+                // status that says so.
+                Some(now) if !said_ended && has_ended_for_good(home, list, container, now) => {
+                    Some(now.clone())
+                }
                 None if is_final && !said_ended => None,
                 _ => said,
             }
@@ -36,13 +48,23 @@ pub fn merged(home: &Value, remote: &Value, field: &str, list: &str, time: Times
         // `kubectl` shows the state of the first one that says something.
         wanted.sort_by(|one, other| name(one).cmp(name(other)));
     }
-    let equal = |wanted: &Value, now: &Value| substance(&without_dropped(wanted, now)) == substance(now);
-    let same = wanted.len() == ours.len() && wanted.iter().zip(ours).all(|(wanted, now)| equal(wanted, now));
+    let equal =
+        |wanted: &Value, now: &Value| substance(&without_dropped(wanted, now)) == substance(now);
+    let same = wanted.len() == ours.len()
+        && wanted
+            .iter()
+            .zip(ours)
+            .all(|(wanted, now)| equal(wanted, now));
     (!same).then_some(wanted)
 }
 
 /// The list in which every container that ran has ended, with this reason and message.
-pub fn ended(home: &Value, field: &str, (reason, message): (&str, &str), now: Timestamp) -> Option<Vec<Value>> {
+pub fn ended(
+    home: &Value,
+    field: &str,
+    (reason, message): (&str, &str),
+    now: Timestamp,
+) -> Option<Vec<Value>> {
     let ours = items(home, &format!("/status/{field}"));
     if ours.iter().all(has_ended) {
         return None;
@@ -64,7 +86,10 @@ pub fn ended(home: &Value, field: &str, (reason, message): (&str, &str), now: Ti
 
 /// Whether the status of a pod has containers whose end it does not say.
 pub fn lack_ends(status: &Value) -> bool {
-    LISTS.iter().flat_map(|list| items(status, list)).any(|one| !has_ended(one))
+    LISTS
+        .iter()
+        .flat_map(|list| items(status, list))
+        .any(|one| !has_ended(one))
 }
 
 /// A status with the ends of containers that a later one knows; `None` if it knows none.
@@ -72,8 +97,15 @@ pub fn with_ends(shown: &Value, later: &Value) -> Option<Value> {
     let mut status = shown.clone();
     let mut is_news = false;
     for list in LISTS {
-        for one in status.pointer_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
-            let end = items(later, list).iter().find(|end| name(end) == name(one) && has_ended(end));
+        for one in status
+            .pointer_mut(list)
+            .and_then(Value::as_array_mut)
+            .into_iter()
+            .flatten()
+        {
+            let end = items(later, list)
+                .iter()
+                .find(|end| name(end) == name(one) && has_ended(end));
             if let Some(end) = end.filter(|_| !has_ended(one)) {
                 (*one, is_news) = (end.clone(), true);
             }
@@ -82,19 +114,27 @@ pub fn with_ends(shown: &Value, later: &Value) -> Option<Value> {
     is_news.then_some(status)
 }
 
-const LISTS: [&str; 3] = ["/initContainerStatuses", "/containerStatuses", "/ephemeralContainerStatuses"];
+const LISTS: [&str; 3] = [
+    "/initContainerStatuses",
+    "/containerStatuses",
+    "/ephemeralContainerStatuses",
+];
 
 fn has_ended(status: &Value) -> bool {
     status.pointer("/state/terminated").is_some()
 }
 
-/// Some mounts of the remote container are not the local one's, such as that of the token which the API server adds.
+/// Some mounts of the remote container are not the local one's, such as that of the token which the
+/// API server adds.
 fn with_own_mounts(mut status: Value, container: &Value) -> Value {
     let is_own = |mount: &Value| {
-        let same = |ours: &Value| ours["name"] == mount["name"] && ours["mountPath"] == mount["mountPath"];
+        let same =
+            |ours: &Value| ours["name"] == mount["name"] && ours["mountPath"] == mount["mountPath"];
         items(container, "/volumeMounts").iter().any(same)
     };
-    let Some(fields) = status.as_object_mut() else { return status };
+    let Some(fields) = status.as_object_mut() else {
+        return status;
+    };
     if let Some(Value::Array(mounts)) = fields.remove("volumeMounts") {
         let own: Vec<Value> = mounts.into_iter().filter(is_own).collect();
         if !own.is_empty() {
@@ -104,31 +144,42 @@ fn with_own_mounts(mut status: Value, container: &Value) -> Value {
     status
 }
 
-/// Only the amounts that the local container names; its remote one may have others, because every remote container requests something.
-/// The home cluster adds them up, so an amount of more than twice what the pod asks for, or asked for before a resize, is not believed:
-/// kernels round.
+/// Only the amounts that the local container names; its remote one may have others, because every
+/// remote container requests something. The home cluster adds them up, so an amount of more than
+/// twice what the pod asks for, or asked for before a resize, is not believed: kernels round.
 fn with_own_amounts(mut status: Value, container: &Value, now: Option<&Value>) -> Value {
     let parsed = |resources: Option<&Value>, kind: &str, resource: &str| {
-        resources.and_then(|resources| Quantity::deserialize(resources.get(kind)?.get(resource)?).ok())
+        resources
+            .and_then(|resources| Quantity::deserialize(resources.get(kind)?.get(resource)?).ok())
     };
     let is_credible = |kind: &str, resource: &str, amount: &Value, shown: Option<Quantity>| {
         let amount = Quantity::deserialize(amount).unwrap_or_default();
         let asked = parsed(container.get("resources"), kind, resource);
-        !amount.is_negative() && asked.is_some_and(|asked| amount <= (asked + asked).max(shown.unwrap_or_default()))
+        !amount.is_negative()
+            && asked.is_some_and(|asked| amount <= (asked + asked).max(shown.unwrap_or_default()))
     };
     if let Some(Value::Object(resources)) = status.get_mut("resources") {
         for (kind, amounts) in resources.iter_mut() {
             if let Value::Object(amounts) = amounts {
-                let shown = |resource: &str| parsed(now.and_then(|now| now.get("resources")), kind, resource);
-                amounts.retain(|resource, amount| is_credible(kind, resource, amount, shown(resource)));
+                let shown = |resource: &str| {
+                    parsed(now.and_then(|now| now.get("resources")), kind, resource)
+                };
+                amounts.retain(|resource, amount| {
+                    is_credible(kind, resource, amount, shown(resource))
+                });
             }
         }
-        resources.retain(|_, amounts| amounts.as_object().is_some_and(|amounts| !amounts.is_empty()));
+        resources.retain(|_, amounts| {
+            amounts
+                .as_object()
+                .is_some_and(|amounts| !amounts.is_empty())
+        });
     }
     // The kubelet allocates requests.
     if let Some(Value::Object(allocated)) = status.get_mut("allocatedResources") {
         let shown = |resource: &str| parsed(now, "allocatedResources", resource);
-        allocated.retain(|resource, amount| is_credible("requests", resource, amount, shown(resource)));
+        allocated
+            .retain(|resource, amount| is_credible("requests", resource, amount, shown(resource)));
         if allocated.is_empty()
             && let Some(fields) = status.as_object_mut()
         {
@@ -138,20 +189,25 @@ fn with_own_amounts(mut status: Value, container: &Value, now: Option<&Value>) -
     status
 }
 
-/// The wanted status without fields that an API server drops where it does not know them, or where their feature is off. They are
-/// sent with other changes, but never for themselves: that would be a write for each look.
+/// The wanted status without fields that an API server drops where it does not know them, or where
+/// their feature is off. They are sent with other changes, but never for themselves: that would be
+/// a write for each look.
 fn without_dropped(wanted: &Value, now: &Value) -> Value {
     let mut wanted = wanted.clone();
     if let Some(fields) = wanted.as_object_mut() {
         fields.retain(|field, _| {
-            !["allocatedResources", "resources", "volumeMounts"].contains(&field.as_str()) || now.get(field).is_some()
+            !["allocatedResources", "resources", "volumeMounts"].contains(&field.as_str())
+                || now.get(field).is_some()
         });
     }
     wanted
 }
 
 fn has_ended_for_good(home: &Value, list: &str, container: &Value, status: &Value) -> bool {
-    let Some(exit_code) = status.pointer("/state/terminated/exitCode").and_then(Value::as_i64) else {
+    let Some(exit_code) = status
+        .pointer("/state/terminated/exitCode")
+        .and_then(Value::as_i64)
+    else {
         return false;
     };
     if list == EPHEMERAL_CONTAINERS {
@@ -169,8 +225,12 @@ fn has_ended_for_good(home: &Value, list: &str, container: &Value, status: &Valu
 
 /// A status without what the API server adds: nulls, empty texts and empty objects.
 fn substance(value: &Value) -> Value {
-    let Value::Object(map) = value else { return value.clone() };
-    let entries = map.iter().map(|(key, value)| (key.clone(), substance(value)));
+    let Value::Object(map) = value else {
+        return value.clone();
+    };
+    let entries = map
+        .iter()
+        .map(|(key, value)| (key.clone(), substance(value)));
     let says = |value: &Value| !(value.is_null() || value == "" || value == &json!({}));
     Value::Object(entries.filter(|(_, value)| says(value)).collect())
 }

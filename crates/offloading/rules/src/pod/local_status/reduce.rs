@@ -7,7 +7,9 @@ use serde::Deserialize as _;
 use serde_json::{Map, Value, json};
 
 use crate::json::{items, text};
-use crate::pod::local_status::{DISRUPTION_TARGET, EPHEMERAL_STATUSES, RESIZE_CONDITIONS, is_final, stamp};
+use crate::pod::local_status::{
+    DISRUPTION_TARGET, EPHEMERAL_STATUSES, RESIZE_CONDITIONS, is_final, stamp,
+};
 
 /// Maximum length of one text: the kubelet's own limit for a termination message.
 const MAX_LEN: usize = 4096;
@@ -19,8 +21,8 @@ const MAX_NAME_LEN: usize = 317;
 
 const TIMES: [&str; 4] = ["startTime", "lastTransitionTime", "startedAt", "finishedAt"];
 
-/// The conditions that the local pod's conditions are derived from; [`DISRUPTION_TARGET`] only at the pod's end. Those of Liqo are on a
-/// pod that the provider lends on.
+/// The conditions that the local pod's conditions are derived from; [`DISRUPTION_TARGET`] only at
+/// the pod's end. Those of Liqo are on a pod that the provider lends on.
 const CONDITIONS: [&str; 7] = [
     "ContainersReady",
     "Initialized",
@@ -35,26 +37,49 @@ const CONDITIONS: [&str; 7] = [
 pub(crate) fn reduce_status(remote_pod: &Value) -> Value {
     let mut reduced = Map::new();
     for field in ["phase", "reason", "message", "startTime", "podIP"] {
-        if let Some(value) = remote_pod.pointer("/status").and_then(|status| text_of(status, field)) {
+        if let Some(value) = remote_pod
+            .pointer("/status")
+            .and_then(|status| text_of(status, field))
+        {
             reduced.insert(field.into(), value);
         }
     }
     // `podIP` has the first one.
-    let addresses: Vec<Value> = items(remote_pod, "/status/podIPs").iter().filter_map(|one| text_of(one, "ip")).take(2).collect();
+    let addresses: Vec<Value> = items(remote_pod, "/status/podIPs")
+        .iter()
+        .filter_map(|one| text_of(one, "ip"))
+        .take(2)
+        .collect();
     if addresses.len() > 1 {
-        reduced.insert("podIPs".into(), addresses.into_iter().map(|ip| json!({"ip": ip})).collect());
+        reduced.insert(
+            "podIPs".into(),
+            addresses.into_iter().map(|ip| json!({"ip": ip})).collect(),
+        );
     }
     let has_ended = is_final(remote_pod);
     let is_shown = |condition: &&Value| {
         let kind = text(condition, "/type").unwrap_or_default();
-        CONDITIONS.contains(&kind) || RESIZE_CONDITIONS.contains(&kind) || (has_ended && kind == DISRUPTION_TARGET)
+        CONDITIONS.contains(&kind)
+            || RESIZE_CONDITIONS.contains(&kind)
+            || (has_ended && kind == DISRUPTION_TARGET)
     };
-    let conditions: Vec<Value> = items(remote_pod, "/status/conditions").iter().filter(is_shown).map(condition).collect();
+    let conditions: Vec<Value> = items(remote_pod, "/status/conditions")
+        .iter()
+        .filter(is_shown)
+        .map(condition)
+        .collect();
     if !conditions.is_empty() {
         reduced.insert("conditions".into(), conditions.into());
     }
-    for field in ["initContainerStatuses", "containerStatuses", EPHEMERAL_STATUSES] {
-        let statuses: Vec<Value> = items(remote_pod, &format!("/status/{field}")).iter().map(container_status).collect();
+    for field in [
+        "initContainerStatuses",
+        "containerStatuses",
+        EPHEMERAL_STATUSES,
+    ] {
+        let statuses: Vec<Value> = items(remote_pod, &format!("/status/{field}"))
+            .iter()
+            .map(container_status)
+            .collect();
         if !statuses.is_empty() {
             reduced.insert(field.into(), statuses.into());
         }
@@ -64,17 +89,34 @@ pub(crate) fn reduce_status(remote_pod: &Value) -> Value {
 
 fn condition(condition: &Value) -> Value {
     let fields = ["type", "status", "reason", "message", "lastTransitionTime"];
-    fields.into_iter().filter_map(|field| Some((field.to_owned(), text_of(condition, field)?))).collect::<Map<_, _>>().into()
+    fields
+        .into_iter()
+        .filter_map(|field| Some((field.to_owned(), text_of(condition, field)?)))
+        .collect::<Map<_, _>>()
+        .into()
 }
 
-/// A container's status with the fields that Kubernetes requires, without those that only matter on its node.
+/// A container's status with the fields that Kubernetes requires, without those that only matter on
+/// its node.
 pub(crate) fn container_status(status: &Value) -> Value {
     let mut reduced = Map::new();
     for field in ["name", "image", "imageID"] {
-        reduced.insert(field.into(), text_of(status, field).unwrap_or_else(|| "".into()));
+        reduced.insert(
+            field.into(),
+            text_of(status, field).unwrap_or_else(|| "".into()),
+        );
     }
-    reduced.insert("ready".into(), status["ready"].as_bool().unwrap_or_default().into());
-    reduced.insert("restartCount".into(), number(&status["restartCount"]).filter(|count| *count >= 0).unwrap_or_default().into());
+    reduced.insert(
+        "ready".into(),
+        status["ready"].as_bool().unwrap_or_default().into(),
+    );
+    reduced.insert(
+        "restartCount".into(),
+        number(&status["restartCount"])
+            .filter(|count| *count >= 0)
+            .unwrap_or_default()
+            .into(),
+    );
     if let Some(started) = status["started"].as_bool() {
         reduced.insert("started".into(), started.into());
     }
@@ -85,53 +127,78 @@ pub(crate) fn container_status(status: &Value) -> Value {
     }
     let fields = [
         ("containerID", text_of(status, "containerID")),
-        ("allocatedResources", quantities(&status["allocatedResources"])),
+        (
+            "allocatedResources",
+            quantities(&status["allocatedResources"]),
+        ),
         ("resources", requirements(&status["resources"])),
         ("volumeMounts", volume_mounts(status)),
     ];
-    reduced.extend(fields.into_iter().filter_map(|(field, value)| Some((field.to_owned(), value?))));
+    reduced.extend(
+        fields
+            .into_iter()
+            .filter_map(|(field, value)| Some((field.to_owned(), value?))),
+    );
     reduced.into()
 }
 
-/// The requests and limits that a container has. A kubelet that can resize reports them, even if they are empty.
+/// The requests and limits that a container has. A kubelet that can resize reports them, even if
+/// they are empty.
 fn requirements(resources: &Value) -> Option<Value> {
     resources.is_object().then(|| {
         let kinds = ["requests", "limits"].into_iter();
-        kinds.filter_map(|kind| Some((kind.to_owned(), quantities(&resources[kind])?))).collect::<Map<_, _>>().into()
+        kinds
+            .filter_map(|kind| Some((kind.to_owned(), quantities(&resources[kind])?)))
+            .collect::<Map<_, _>>()
+            .into()
     })
 }
 
 /// Amounts of resources. An invalid one is left out, as an invalid time is.
 fn quantities(amounts: &Value) -> Option<Value> {
-    let valid = |(name, amount): &(&String, &Value)| name.len() <= MAX_NAME_LEN && Quantity::deserialize(*amount).is_ok();
+    let valid = |(name, amount): &(&String, &Value)| {
+        name.len() <= MAX_NAME_LEN && Quantity::deserialize(*amount).is_ok()
+    };
     let amounts = amounts.as_object()?.iter().filter(valid).take(MAX_ITEMS);
-    let amounts: Map<String, Value> = amounts.map(|(name, amount)| (name.clone(), amount.clone())).collect();
+    let amounts: Map<String, Value> = amounts
+        .map(|(name, amount)| (name.clone(), amount.clone()))
+        .collect();
     (!amounts.is_empty()).then(|| amounts.into())
 }
 
 fn volume_mounts(status: &Value) -> Option<Value> {
-    let mounts = items(status, "/volumeMounts").iter().take(MAX_ITEMS).map(|mount| {
-        let mut reduced: Map<String, Value> = ["name", "mountPath", "recursiveReadOnly"]
-            .into_iter()
-            .filter_map(|field| Some((field.to_owned(), text_of(mount, field)?)))
-            .collect();
-        if mount["readOnly"] == true {
-            reduced.insert("readOnly".into(), true.into());
-        }
-        reduced.into()
-    });
+    let mounts = items(status, "/volumeMounts")
+        .iter()
+        .take(MAX_ITEMS)
+        .map(|mount| {
+            let mut reduced: Map<String, Value> = ["name", "mountPath", "recursiveReadOnly"]
+                .into_iter()
+                .filter_map(|field| Some((field.to_owned(), text_of(mount, field)?)))
+                .collect();
+            if mount["readOnly"] == true {
+                reduced.insert("readOnly".into(), true.into());
+            }
+            reduced.into()
+        });
     let mounts: Vec<Value> = mounts.collect();
     (!mounts.is_empty()).then(|| mounts.into())
 }
 
 /// The state of a container: one of waiting, running and terminated.
 fn state(state: &Value) -> Option<Value> {
-    let (kind, inner) =
-        ["terminated", "running", "waiting"].into_iter().find_map(|kind| Some((kind, state.get(kind)?.as_object()?)))?;
-    let mut reduced: Map<String, Value> = ["reason", "message", "startedAt", "finishedAt", "containerID"]
+    let (kind, inner) = ["terminated", "running", "waiting"]
         .into_iter()
-        .filter_map(|field| Some((field.to_owned(), text_of(&state[kind], field)?)))
-        .collect();
+        .find_map(|kind| Some((kind, state.get(kind)?.as_object()?)))?;
+    let mut reduced: Map<String, Value> = [
+        "reason",
+        "message",
+        "startedAt",
+        "finishedAt",
+        "containerID",
+    ]
+    .into_iter()
+    .filter_map(|field| Some((field.to_owned(), text_of(&state[kind], field)?)))
+    .collect();
     for field in ["exitCode", "signal"] {
         if let Some(number) = inner.get(field).and_then(number) {
             reduced.insert(field.into(), number.into());
@@ -145,7 +212,10 @@ fn state(state: &Value) -> Option<Value> {
 
 /// The text of a field. An invalid time is left out: an API server would refuse the whole write.
 fn text_of(value: &Value, field: &str) -> Option<Value> {
-    let text = value.get(field).and_then(Value::as_str).filter(|text| !text.is_empty())?;
+    let text = value
+        .get(field)
+        .and_then(Value::as_str)
+        .filter(|text| !text.is_empty())?;
     if TIMES.contains(&field) && !is_time(text) {
         return None;
     }
@@ -154,7 +224,8 @@ fn text_of(value: &Value, field: &str) -> Option<Value> {
 
 /// Whether this is a time as Kubernetes writes it: to the second, in UTC.
 fn is_time(text: &str) -> bool {
-    text.parse::<Timestamp>().is_ok_and(|time| stamp(time) == text)
+    text.parse::<Timestamp>()
+        .is_ok_and(|time| stamp(time) == text)
 }
 
 /// A number within the range of Kubernetes' type.
@@ -164,5 +235,8 @@ fn number(value: &Value) -> Option<i32> {
 
 /// A text cut to the maximum length.
 pub fn cut(text: &str) -> String {
-    text.char_indices().take_while(|(at, c)| at + c.len_utf8() <= MAX_LEN).map(|(_, c)| c).collect()
+    text.char_indices()
+        .take_while(|(at, c)| at + c.len_utf8() <= MAX_LEN)
+        .map(|(_, c)| c)
+        .collect()
 }

@@ -10,15 +10,34 @@ use crate::pod::carry::outgoing;
 
 fn placement(strategy: PlacementStrategy, order: &[&str]) -> PodPlacement {
     let order = order.iter().map(|&name| name.to_owned()).collect();
-    PodPlacement { strategy, order, move_when_cheaper: false }
+    PodPlacement {
+        strategy,
+        order,
+        move_when_cheaper: false,
+    }
 }
 
 /// The patched pod.
-fn preferring(pod: &Value, placement: &PodPlacement, strategy: PodOffloadingStrategy, nodes: &[PricedNode]) -> Value {
+fn preferring(
+    pod: &Value,
+    placement: &PodPlacement,
+    strategy: PodOffloadingStrategy,
+    nodes: &[PricedNode],
+) -> Value {
     let nodes: Vec<&PricedNode> = nodes.iter().collect();
     let amounts = cores(1);
     let mut patch = Vec::new();
-    prefer(pod, &mut patch, &Facts { placement, strategy, nodes: &nodes, amounts: &amounts, own_name: "rome" });
+    prefer(
+        pod,
+        &mut patch,
+        &Facts {
+            placement,
+            strategy,
+            nodes: &nodes,
+            amounts: &amounts,
+            own_name: "rome",
+        },
+    );
     let patch: json_patch::Patch = serde_json::from_value(patch.into()).unwrap();
     let mut pod = pod.clone();
     json_patch::patch(&mut pod, &patch).unwrap();
@@ -26,19 +45,25 @@ fn preferring(pod: &Value, placement: &PodPlacement, strategy: PodOffloadingStra
 }
 
 fn preferred(pod: &Value) -> &[Value] {
-    items(pod, "/spec/affinity/nodeAffinity/preferredDuringSchedulingIgnoredDuringExecution")
+    items(
+        pod,
+        "/spec/affinity/nodeAffinity/preferredDuringSchedulingIgnoredDuringExecution",
+    )
 }
 
 fn plain() -> Value {
     json!({"metadata": {"labels": {"app": "web"}}, "spec": {"containers": []}})
 }
 
-/// What the scheduler adds up for a node: the weights of the terms that it matches. `None` is a node of this cluster.
+/// What the scheduler adds up for a node: the weights of the terms that it matches. `None` is a
+/// node of this cluster.
 fn weight_of(pod: &Value, node: Option<&PricedNode>) -> i64 {
     let labels = node.map_or_else(BTreeMap::new, |node| node.labels.clone());
     let holds = |one: &Value| {
         let found = labels.get(text(one, "/key").unwrap()).map(String::as_str);
-        let is_named = items(one, "/values").iter().any(|value| value.as_str() == found && found.is_some());
+        let is_named = items(one, "/values")
+            .iter()
+            .any(|value| value.as_str() == found && found.is_some());
         match text(one, "/operator").unwrap() {
             "DoesNotExist" => found.is_none(),
             "In" => is_named,
@@ -46,43 +71,90 @@ fn weight_of(pod: &Value, node: Option<&PricedNode>) -> i64 {
             operator => unreachable!("{operator}"),
         }
     };
-    let matching = preferred(pod).iter().filter(|term| items(term, "/preference/matchExpressions").iter().all(holds));
+    let matching = preferred(pod).iter().filter(|term| {
+        items(term, "/preference/matchExpressions")
+            .iter()
+            .all(holds)
+    });
     matching.map(|term| term["weight"].as_i64().unwrap()).sum()
 }
 
 fn sold() -> Vec<PricedNode> {
-    vec![node("milan", Some(("0.05", "EUR"))), node("turin", Some(("0.04", "EUR"))), node("lyon", Some(("0.01", "USD")))]
+    vec![
+        node("milan", Some(("0.05", "EUR"))),
+        node("turin", Some(("0.04", "EUR"))),
+        node("lyon", Some(("0.01", "USD"))),
+    ]
 }
 
-fn weights_with(placement: &PodPlacement, strategy: PodOffloadingStrategy, nodes: &[PricedNode]) -> (i64, Vec<i64>) {
+fn weights_with(
+    placement: &PodPlacement,
+    strategy: PodOffloadingStrategy,
+    nodes: &[PricedNode],
+) -> (i64, Vec<i64>) {
     let pod = preferring(&plain(), placement, strategy, nodes);
-    (weight_of(&pod, None), nodes.iter().map(|node| weight_of(&pod, Some(node))).collect())
+    (
+        weight_of(&pod, None),
+        nodes
+            .iter()
+            .map(|node| weight_of(&pod, Some(node)))
+            .collect(),
+    )
 }
 
 #[test]
 fn the_cheapest_node_is_preferred_and_another_currency_is_last() {
     let cheapest = placement(Cheapest, &[]);
-    assert_eq!(weights_with(&cheapest, Remote, &sold()), (0, vec![10, 100, 1]));
-    assert_eq!(weights_with(&cheapest, LocalAndRemote, &sold()), (100, vec![5, 22, 1]));
+    assert_eq!(
+        weights_with(&cheapest, Remote, &sold()),
+        (0, vec![10, 100, 1])
+    );
+    assert_eq!(
+        weights_with(&cheapest, LocalAndRemote, &sold()),
+        (100, vec![5, 22, 1])
+    );
     let mut with_free = sold();
     with_free.push(node("free", None));
-    assert_eq!(weights_with(&cheapest, LocalAndRemote, &with_free), (100, vec![5, 22, 1, 100]), "own nodes cost nothing, too");
-    assert_eq!(weights_with(&cheapest, Remote, &with_free), (0, vec![5, 22, 1, 100]));
+    assert_eq!(
+        weights_with(&cheapest, LocalAndRemote, &with_free),
+        (100, vec![5, 22, 1, 100]),
+        "own nodes cost nothing, too"
+    );
+    assert_eq!(
+        weights_with(&cheapest, Remote, &with_free),
+        (0, vec![5, 22, 1, 100])
+    );
 }
 
 #[test]
 fn own_nodes_are_preferred_even_to_free_ones() {
     let nodes = [node("free", None), node("milan", Some(("0.05", "EUR")))];
-    assert_eq!(weights_with(&placement(OwnFirst, &[]), LocalAndRemote, &nodes), (100, vec![10, 1]));
-    assert_eq!(weights_with(&placement(OwnFirst, &[]), Remote, &nodes), (0, vec![100, 1]));
+    assert_eq!(
+        weights_with(&placement(OwnFirst, &[]), LocalAndRemote, &nodes),
+        (100, vec![10, 1])
+    );
+    assert_eq!(
+        weights_with(&placement(OwnFirst, &[]), Remote, &nodes),
+        (0, vec![100, 1])
+    );
 }
 
 #[test]
 fn a_fixed_order_names_nodes_clusters_and_this_cluster() {
-    let fixed = |order: &[&str], strategy| weights_with(&placement(FixedOrder, order), strategy, &sold());
-    assert_eq!(fixed(&["lyon", "rome", "id-of-milan"], LocalAndRemote), (10, vec![1, 0, 100]));
-    assert_eq!(fixed(&["lyon", "rome", "milan"], Remote), (0, vec![1, 0, 100]));
-    assert_eq!(fixed(&["nowhere", "turin", "turin"], LocalAndRemote), (0, vec![0, 100, 0]));
+    let fixed =
+        |order: &[&str], strategy| weights_with(&placement(FixedOrder, order), strategy, &sold());
+    assert_eq!(
+        fixed(&["lyon", "rome", "id-of-milan"], LocalAndRemote),
+        (10, vec![1, 0, 100])
+    );
+    assert_eq!(
+        fixed(&["lyon", "rome", "milan"], Remote),
+        (0, vec![1, 0, 100])
+    );
+    assert_eq!(
+        fixed(&["nowhere", "turin", "turin"], LocalAndRemote),
+        (0, vec![0, 100, 0])
+    );
 }
 
 #[test]
@@ -90,8 +162,12 @@ fn a_term_of_ours_is_as_the_api_server_stores_it() {
     let pod = preferring(&plain(), &placement(Cheapest, &[]), Remote, &sold()[..1]);
     let mark = json!({"key": "liqo.io/placement", "operator": "DoesNotExist"});
     let names = json!({"key": "kubernetes.io/hostname", "operator": "In", "values": ["milan"]});
-    assert_eq!(preferred(&pod), [json!({"weight": 100, "preference": {"matchExpressions": [mark, names]}})]);
-    let read: k8s_openapi::api::core::v1::Affinity = serde_json::from_value(pod["spec"]["affinity"].clone()).unwrap();
+    assert_eq!(
+        preferred(&pod),
+        [json!({"weight": 100, "preference": {"matchExpressions": [mark, names]}})]
+    );
+    let read: k8s_openapi::api::core::v1::Affinity =
+        serde_json::from_value(pod["spec"]["affinity"].clone()).unwrap();
     assert_eq!(serde_json::to_value(read).unwrap(), pod["spec"]["affinity"]);
 }
 
@@ -100,11 +176,21 @@ fn a_pod_is_spread_by_the_labels_that_it_shares_unless_it_says_how() {
     let labels = json!({"app": "web", "statefulset.kubernetes.io/pod-name": "web-0", "apps.kubernetes.io/pod-index": "0"});
     let pod = json!({"metadata": {"labels": labels}, "spec": {}});
     let spread = placement(Spread, &[]);
-    for (strategy, key) in [(Remote, "liqo.io/remote-cluster-id"), (LocalAndRemote, "kubernetes.io/hostname")] {
+    for (strategy, key) in [
+        (Remote, "liqo.io/remote-cluster-id"),
+        (LocalAndRemote, "kubernetes.io/hostname"),
+    ] {
         let placed = preferring(&pod, &spread, strategy, &sold());
         let constraint = json!({"maxSkew": 1, "topologyKey": key, "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": {"matchLabels": {"app": "web"}}});
-        assert_eq!(placed["spec"], json!({"topologySpreadConstraints": [constraint]}));
-        assert_eq!(preferring(&placed, &spread, strategy, &sold()), placed, "the second time");
+        assert_eq!(
+            placed["spec"],
+            json!({"topologySpreadConstraints": [constraint]})
+        );
+        assert_eq!(
+            preferring(&placed, &spread, strategy, &sold()),
+            placed,
+            "the second time"
+        );
     }
     let own = json!({"metadata": {"labels": labels}, "spec": {"topologySpreadConstraints": [{"topologyKey": "zone"}]}});
     let bare = json!({"metadata": {}, "spec": {}});
@@ -119,8 +205,13 @@ fn other_changes_to_the_affinity_stay() {
     let mut patch = vec![json!({"op": "add", "path": "/spec/affinity", "value": required})];
     let (nodes, amounts) = (sold(), cores(1));
     let nodes: Vec<&PricedNode> = nodes.iter().collect();
-    let facts =
-        Facts { placement: &placement(Cheapest, &[]), strategy: Remote, nodes: &nodes, amounts: &amounts, own_name: "rome" };
+    let facts = Facts {
+        placement: &placement(Cheapest, &[]),
+        strategy: Remote,
+        nodes: &nodes,
+        amounts: &amounts,
+        own_name: "rome",
+    };
     prefer(&plain(), &mut patch, &facts);
     assert_eq!(patch.len(), 1);
     let affinity = &patch[0]["value"]["nodeAffinity"];
@@ -128,20 +219,45 @@ fn other_changes_to_the_affinity_stay() {
         affinity["requiredDuringSchedulingIgnoredDuringExecution"],
         required["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     );
-    assert_eq!(items(&patch[0], "/value/nodeAffinity/preferredDuringSchedulingIgnoredDuringExecution").len(), 3);
+    assert_eq!(
+        items(
+            &patch[0],
+            "/value/nodeAffinity/preferredDuringSchedulingIgnoredDuringExecution"
+        )
+        .len(),
+        3
+    );
 }
 
 #[test]
 fn the_preference_is_bounded() {
-    let nodes: Vec<PricedNode> =
-        (0..1000).map(|index| node(&format!("n{index:04}"), Some((&format!("0.{index:04}"), "EUR")))).collect();
+    let nodes: Vec<PricedNode> = (0..1000)
+        .map(|index| {
+            node(
+                &format!("n{index:04}"),
+                Some((&format!("0.{index:04}"), "EUR")),
+            )
+        })
+        .collect();
     let pod = preferring(&plain(), &placement(OwnFirst, &[]), LocalAndRemote, &nodes);
     assert_eq!(preferred(&pod).len(), MAX_NODES);
-    assert_eq!((weight_of(&pod, None), weight_of(&pod, nodes.first())), (100, 93));
-    assert!(pod.to_string().len() < 16 * 1024, "{}", pod.to_string().len());
-    let same: Vec<PricedNode> = (0..1000).map(|index| node(&format!("n{index:04}"), Some(("1", "EUR")))).collect();
+    assert_eq!(
+        (weight_of(&pod, None), weight_of(&pod, nodes.first())),
+        (100, 93)
+    );
+    assert!(
+        pod.to_string().len() < 16 * 1024,
+        "{}",
+        pod.to_string().len()
+    );
+    let same: Vec<PricedNode> = (0..1000)
+        .map(|index| node(&format!("n{index:04}"), Some(("1", "EUR"))))
+        .collect();
     let pod = preferring(&plain(), &placement(Cheapest, &[]), Remote, &same);
-    assert_eq!(items(&preferred(&pod)[0], "/preference/matchExpressions/1/values").len(), MAX_NODES);
+    assert_eq!(
+        items(&preferred(&pod)[0], "/preference/matchExpressions/1/values").len(),
+        MAX_NODES
+    );
 }
 
 #[test]
@@ -153,7 +269,10 @@ fn weights_fall_from_100_to_1_by_an_equal_ratio() {
     assert_eq!(weights(5), [100, 32, 10, 4, 1]);
     for classes in 2..=MAX_NODES {
         let weights = weights(classes);
-        assert_eq!((weights.len(), weights[0], weights[classes - 1]), (classes, 100, 1));
+        assert_eq!(
+            (weights.len(), weights[0], weights[classes - 1]),
+            (classes, 100, 1)
+        );
         assert!(weights.is_sorted_by(|one, next| one > next), "{weights:?}");
     }
 }
@@ -167,9 +286,13 @@ fn any_term() -> impl Strategy<Value = Value> {
 }
 
 fn any_placement() -> impl Strategy<Value = PodPlacement> {
-    let names = vec(select(vec!["n0", "n1", "id-of-n2", "rome", "unknown"]), 1..5);
-    (select(vec![OwnFirst, Cheapest, Spread, FixedOrder]), names)
-        .prop_map(|(strategy, order)| placement(strategy, if strategy == FixedOrder { &order } else { &[] }))
+    let names = vec(
+        select(vec!["n0", "n1", "id-of-n2", "rome", "unknown"]),
+        1..5,
+    );
+    (select(vec![OwnFirst, Cheapest, Spread, FixedOrder]), names).prop_map(|(strategy, order)| {
+        placement(strategy, if strategy == FixedOrder { &order } else { &[] })
+    })
 }
 
 proptest! {

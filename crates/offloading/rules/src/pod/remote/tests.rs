@@ -36,7 +36,10 @@ fn snapshot(shadow: Arc<Shadow>) -> Snapshot {
         name_taken: false,
         live: Live::NotAsked,
         refusal: None,
-        destination: Destination { namespace: NAMESPACE.into(), state: DestinationState::Ready },
+        destination: Destination {
+            namespace: NAMESPACE.into(),
+            state: DestinationState::Ready,
+        },
         applied_generation: Some(1),
         unreported_for: Duration::ZERO,
         taken_back: None,
@@ -53,13 +56,16 @@ fn snapshot(shadow: Arc<Shadow>) -> Snapshot {
 
 fn created(restart_policy: &str, change: impl FnOnce(&mut Value)) -> Arc<Shadow> {
     shadow(restart_policy, |object| {
-        object["status"] = json!({ "phase": "Created", "remoteUID": "u1", "pod": { "phase": "Running" } });
+        object["status"] =
+            json!({ "phase": "Created", "remoteUID": "u1", "pod": { "phase": "Running" } });
         change(object);
     })
 }
 
 fn live(uid: &str, phase: &str) -> Arc<RemotePod> {
-    Arc::new(pod("web", uid, |object| object["status"]["phase"] = phase.into()))
+    Arc::new(pod("web", uid, |object| {
+        object["status"]["phase"] = phase.into();
+    }))
 }
 
 fn going(phase: &str, has_finalizer: bool, grace: i64) -> Arc<RemotePod> {
@@ -102,10 +108,19 @@ fn a_pod_that_somebody_deletes_there_is_not_ready_at_home_while_its_containers_e
         snapshot.unreported_for = DETAIL_DELAY;
         recorded(decide(&snapshot)).pod.unwrap().value()["conditions"][0].clone()
     };
-    assert_eq!(reported(ready(false), shadow("Always", |_| {}))["status"], "True");
+    assert_eq!(
+        reported(ready(false), shadow("Always", |_| {}))["status"],
+        "True"
+    );
     let leaving = reported(ready(true), shadow("Always", |_| {}));
-    assert_eq!((&leaving["status"], &leaving["reason"]), (&json!("False"), &json!(REMOTE_POD_DELETED)));
-    assert_eq!(reported(ready(true), shadow("Never", |_| {}))["status"], "False");
+    assert_eq!(
+        (&leaving["status"], &leaving["reason"]),
+        (&json!("False"), &json!(REMOTE_POD_DELETED))
+    );
+    assert_eq!(
+        reported(ready(true), shadow("Never", |_| {}))["status"],
+        "False"
+    );
 }
 
 #[test]
@@ -118,7 +133,10 @@ fn a_pod_that_runs_once_is_recorded_at_once_and_one_that_restarts_with_the_next_
     restarting.seen = vec![live("u1", "Pending")];
     assert_eq!(decide(&restarting), Step::WaitToReport(DETAIL_DELAY));
     restarting.unreported_for = DETAIL_DELAY;
-    assert_eq!(recorded(decide(&restarting)).remote_uid.as_deref(), Some("u1"));
+    assert_eq!(
+        recorded(decide(&restarting)).remote_uid.as_deref(),
+        Some("u1")
+    );
     restarting.unreported_for = Duration::ZERO;
     restarting.seen = vec![live("u1", "Running")];
     assert_eq!(recorded(decide(&restarting)).phase, ShadowPodPhase::Created);
@@ -128,11 +146,17 @@ fn a_pod_that_runs_once_is_recorded_at_once_and_one_that_restarts_with_the_next_
 fn a_pod_that_was_created_before_a_crash_is_found_by_its_label() {
     let mut after_crash = snapshot(shadow("OnFailure", |_| {}));
     after_crash.seen = vec![live("u1", "Running")];
-    assert_eq!(recorded(decide(&after_crash)).remote_uid.as_deref(), Some("u1"));
+    assert_eq!(
+        recorded(decide(&after_crash)).remote_uid.as_deref(),
+        Some("u1")
+    );
     // The same if the watch does not show it yet, but the API server did when creation failed.
     after_crash.seen = Vec::new();
     after_crash.live = Live::Ours(live("u1", "Running"));
-    assert_eq!(recorded(decide(&after_crash)).remote_uid.as_deref(), Some("u1"));
+    assert_eq!(
+        recorded(decide(&after_crash)).remote_uid.as_deref(),
+        Some("u1")
+    );
 }
 
 #[test]
@@ -145,7 +169,9 @@ fn nothing_is_written_when_nothing_changed() {
 #[test]
 fn details_wait_for_news_but_not_for_ever() {
     let mut detail = snapshot(created("Always", |_| {}));
-    let with_ip = pod("web", "u1", |object| object["status"] = json!({ "phase": "Running", "podIP": "10.0.0.1" }));
+    let with_ip = pod("web", "u1", |object| {
+        object["status"] = json!({ "phase": "Running", "podIP": "10.0.0.1" });
+    });
     detail.seen = vec![Arc::new(with_ip)];
     assert_eq!(decide(&detail), Step::WaitToReport(DETAIL_DELAY));
     detail.unreported_for = DETAIL_DELAY;
@@ -154,17 +180,21 @@ fn details_wait_for_news_but_not_for_ever() {
 
 #[test]
 fn readiness_restarts_and_a_container_that_cannot_start_are_told_at_once() {
-    let ready = json!({ "phase": "Running", "conditions": [{ "type": "Ready", "status": "True" }] });
-    let restarted =
-        json!({ "phase": "Running", "containerStatuses": [{ "name": "c", "restartCount": 1, "state": { "running": {} } }] });
+    let ready =
+        json!({ "phase": "Running", "conditions": [{ "type": "Ready", "status": "True" }] });
+    let restarted = json!({ "phase": "Running", "containerStatuses": [{ "name": "c", "restartCount": 1, "state": { "running": {} } }] });
     let no_image = json!({ "phase": "Running", "containerStatuses": [
         { "name": "c", "restartCount": 0, "state": { "waiting": { "reason": "ImagePullBackOff" } } }] });
     for status in [ready, restarted, no_image] {
         let mut news = snapshot(created("Always", |_| {}));
-        news.seen = vec![Arc::new(pod("web", "u1", |object| object["status"] = status.clone()))];
+        news.seen = vec![Arc::new(pod("web", "u1", |object| {
+            object["status"] = status.clone();
+        }))];
         recorded(decide(&news));
     }
-    let mut starting = snapshot(created("Always", |object| object["status"]["pod"]["phase"] = "Pending".into()));
+    let mut starting = snapshot(created("Always", |object| {
+        object["status"]["pod"]["phase"] = "Pending".into();
+    }));
     starting.seen = vec![Arc::new(pod("web", "u1", |object| {
         object["status"] = json!({ "phase": "Pending", "startTime": "2026-01-01T00:00:00Z", "containerStatuses": [
             { "name": "c", "restartCount": 0, "state": { "waiting": { "reason": "ContainerCreating" } } }] });
@@ -192,7 +222,9 @@ fn the_final_status_is_recorded_before_the_finalizer_goes() {
 fn a_finished_pod_never_runs_again() {
     for phase in ["Succeeded", "Failed", "Lost"] {
         for policy in ["Always", "OnFailure", "Never"] {
-            let mut gone = snapshot(created(policy, |object| object["status"]["phase"] = phase.into()));
+            let mut gone = snapshot(created(policy, |object| {
+                object["status"]["phase"] = phase.into();
+            }));
             for answer in [Live::NotAsked, Live::Absent, Live::OtherOwner] {
                 gone.live = answer;
                 assert_eq!(decide(&gone), Step::Wait, "{phase} {policy}");
@@ -218,7 +250,10 @@ fn a_vanished_pod_is_made_again_only_if_it_restarts_always() {
         let mut once = snapshot(created("OnFailure", |_| {}));
         once.live = answer;
         let reported = recorded(decide(&once));
-        assert_eq!((reported.phase, reported.reason.as_deref()), (ShadowPodPhase::Lost, Some(REMOTE_POD_LOST)));
+        assert_eq!(
+            (reported.phase, reported.reason.as_deref()),
+            (ShadowPodPhase::Lost, Some(REMOTE_POD_LOST))
+        );
         assert_eq!(reported.remote_uid.as_deref(), Some("u1"));
     }
     let mut always = snapshot(created("Always", |_| {}));
@@ -231,7 +266,10 @@ fn a_pod_of_the_same_name_is_never_taken_for_ours() {
     let mut taken = snapshot(shadow("Always", |_| {}));
     taken.name_taken = true;
     let reported = recorded(decide(&taken));
-    assert_eq!((reported.phase, reported.reason.as_deref()), (ShadowPodPhase::Pending, Some(NAME_TAKEN)));
+    assert_eq!(
+        (reported.phase, reported.reason.as_deref()),
+        (ShadowPodPhase::Pending, Some(NAME_TAKEN))
+    );
     taken.reported = reported;
     assert_eq!(decide(&taken), Step::ReadLive, "it may be gone by now");
     taken.live = Live::OtherOwner;
@@ -244,26 +282,50 @@ fn a_pod_of_the_same_name_is_never_taken_for_ours() {
 #[test]
 fn a_refused_pod_is_told_once_why() {
     let mut refused = snapshot(shadow("Always", |_| {}));
-    refused.refusal = Some(Refusal { reason: "OfferExceeded", message: "cpu: 1 short".into() });
+    refused.refusal = Some(Refusal {
+        reason: "OfferExceeded",
+        message: "cpu: 1 short".into(),
+    });
     let reported = recorded(decide(&refused));
-    assert_eq!((reported.phase, reported.reason.as_deref()), (ShadowPodPhase::Refused, Some("OfferExceeded")));
+    assert_eq!(
+        (reported.phase, reported.reason.as_deref()),
+        (ShadowPodPhase::Refused, Some("OfferExceeded"))
+    );
     refused.reported = reported;
     assert_eq!(decide(&refused), Step::Wait);
-    refused.refusal = Some(Refusal { reason: "OfferExceeded", message: "cpu: 2 short".into() });
+    refused.refusal = Some(Refusal {
+        reason: "OfferExceeded",
+        message: "cpu: 2 short".into(),
+    });
     assert_eq!(decide(&refused), Step::WaitToReport(WORDS_DELAY));
     refused.unreported_for = WORDS_DELAY;
-    assert!(recorded(decide(&refused)).message.unwrap().contains("2 short"));
+    assert!(
+        recorded(decide(&refused))
+            .message
+            .unwrap()
+            .contains("2 short")
+    );
     refused.refusal = None;
-    assert_eq!(decide(&refused), Step::Create, "it is tried again when something changes");
+    assert_eq!(
+        decide(&refused),
+        Step::Create,
+        "it is tried again when something changes"
+    );
 }
 
 #[test]
 fn without_a_namespace_a_pod_waits_and_says_so() {
-    for state in [DestinationState::NotReady("soon".into()), DestinationState::Unwanted] {
+    for state in [
+        DestinationState::NotReady("soon".into()),
+        DestinationState::Unwanted,
+    ] {
         let mut early = snapshot(shadow("Always", |_| {}));
         early.destination.state = state;
         let reported = recorded(decide(&early));
-        assert_eq!((reported.phase, reported.reason.as_deref()), (ShadowPodPhase::Pending, Some(NAMESPACE_NOT_READY)));
+        assert_eq!(
+            (reported.phase, reported.reason.as_deref()),
+            (ShadowPodPhase::Pending, Some(NAMESPACE_NOT_READY))
+        );
         early.reported = reported;
         assert_eq!(decide(&early), Step::Wait);
     }
@@ -271,7 +333,9 @@ fn without_a_namespace_a_pod_waits_and_says_so() {
 
 #[test]
 fn a_changed_pod_is_brought_up_to_date_once() {
-    let mut changed = snapshot(created("Always", |object| object["metadata"]["generation"] = 2.into()));
+    let mut changed = snapshot(created("Always", |object| {
+        object["metadata"]["generation"] = 2.into();
+    }));
     let running = live("u1", "Running");
     changed.seen = vec![running.clone()];
     assert_eq!(decide(&changed), Step::Update(running));
@@ -289,7 +353,12 @@ fn a_shadow_pod_of_a_strange_shape_is_refused_and_can_be_deleted() {
             }
         })
     };
-    assert_eq!(recorded(decide(&snapshot(strange(false)))).reason.as_deref(), Some("Invalid"));
+    assert_eq!(
+        recorded(decide(&snapshot(strange(false))))
+            .reason
+            .as_deref(),
+        Some("Invalid")
+    );
     assert_eq!(decide(&snapshot(strange(true))), Step::Release);
 }
 
@@ -297,8 +366,17 @@ fn a_shadow_pod_of_a_strange_shape_is_refused_and_can_be_deleted() {
 fn a_record_that_is_too_large_is_refused_with_the_reason_and_not_kept() {
     let refused = |change: &dyn Fn(&mut Value)| {
         let shadow = shadow("Always", |object| change(&mut object["spec"]["pod"]));
-        assert_eq!((shadow.pod.as_ref(), shadow.charge.as_ref(), shadow.pod_name.as_str()), (None, None, ""));
-        recorded(decide(&snapshot(shadow))).message.unwrap_or_default()
+        assert_eq!(
+            (
+                shadow.pod.as_ref(),
+                shadow.charge.as_ref(),
+                shadow.pod_name.as_str()
+            ),
+            (None, None, "")
+        );
+        recorded(decide(&snapshot(shadow)))
+            .message
+            .unwrap_or_default()
     };
     let long = refused(&|pod| pod["spec"]["padding"] = "x".repeat(MAX_POD_LEN).into());
     assert!(long.contains("at most 73728 bytes travel"), "{long}");
@@ -308,9 +386,12 @@ fn a_record_that_is_too_large_is_refused_with_the_reason_and_not_kept() {
 
 #[test]
 fn a_pod_that_names_many_resources_waits_for_no_room() {
-    let many: serde_json::Map<String, Value> = (0..1000).map(|n| (format!("example.com/r{n}"), "1".into())).collect();
+    let many: serde_json::Map<String, Value> = (0..1000)
+        .map(|n| (format!("example.com/r{n}"), "1".into()))
+        .collect();
     let shadow = shadow("Always", |object| {
-        object["spec"]["pod"]["spec"]["containers"] = json!([{ "name": "c", "resources": { "limits": many } }]);
+        object["spec"]["pod"]["spec"]["containers"] =
+            json!([{ "name": "c", "resources": { "limits": many } }]);
     });
     assert_eq!(shadow.charge, None);
 }
@@ -318,9 +399,15 @@ fn a_pod_that_names_many_resources_waits_for_no_room() {
 #[test]
 fn a_name_that_is_none_never_becomes_part_of_a_request() {
     for name in ["../../secrets/x", "a/b", "..", "Web"] {
-        let strange = shadow("Always", |object| object["spec"]["pod"]["metadata"]["name"] = name.into());
+        let strange = shadow("Always", |object| {
+            object["spec"]["pod"]["metadata"]["name"] = name.into();
+        });
         assert_eq!(strange.pod_name, "");
-        assert_eq!(recorded(decide(&snapshot(strange))).reason.as_deref(), Some("Invalid"), "{name}");
+        assert_eq!(
+            recorded(decide(&snapshot(strange))).reason.as_deref(),
+            Some("Invalid"),
+            "{name}"
+        );
     }
 }
 
@@ -329,20 +416,39 @@ fn what_a_waiting_pod_asks_for_is_known_before_it_is_looked_at() {
     let asks = |cpu: &str| {
         shadow("Always", |object| {
             object["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z".into();
-            object["spec"]["pod"]["spec"]["containers"] = json!([{ "name": "c", "resources": { "requests": { "cpu": cpu } } }]);
+            object["spec"]["pod"]["spec"]["containers"] =
+                json!([{ "name": "c", "resources": { "requests": { "cpu": cpu } } }]);
         })
     };
-    let request = asks("2").admission_request(&Key::new("t", "home-uid")).unwrap();
-    assert_eq!((request.charge.requests.get("cpu").to_string(), request.turn.uid.as_str()), ("2".into(), "home-uid"));
+    let request = asks("2")
+        .admission_request(&Key::new("t", "home-uid"))
+        .unwrap();
+    assert_eq!(
+        (
+            request.charge.requests.get("cpu").to_string(),
+            request.turn.uid.as_str()
+        ),
+        ("2".into(), "home-uid")
+    );
     assert_eq!(request.turn.created.to_string(), "2026-01-01T00:00:00Z");
-    assert_eq!(asks("-2").admission_request(&Key::new("t", "home-uid")), None, "it would make room for others");
-    assert_eq!(created("Always", |_| {}).admission_request(&Key::new("t", "home-uid")), None);
+    assert_eq!(
+        asks("-2").admission_request(&Key::new("t", "home-uid")),
+        None,
+        "it would make room for others"
+    );
+    assert_eq!(
+        created("Always", |_| {}).admission_request(&Key::new("t", "home-uid")),
+        None
+    );
 }
 
 #[test]
 fn a_pod_that_is_large_is_not_kept() {
-    let padded =
-        |bytes: usize| shadow("Always", |object| object["spec"]["pod"]["metadata"]["padding"] = "x".repeat(bytes).into());
+    let padded = |bytes: usize| {
+        shadow("Always", |object| {
+            object["spec"]["pod"]["metadata"]["padding"] = "x".repeat(bytes).into();
+        })
+    };
     assert!(padded(1000).pod.is_some());
     assert!(padded(MAX_KEPT_LEN).pod.is_none());
 }
@@ -351,9 +457,14 @@ fn a_pod_that_is_large_is_not_kept() {
 fn a_refused_ephemeral_container_is_reported_at_once() {
     let mut refused = snapshot(created("Always", |_| {}));
     refused.seen = vec![live("u1", "Running")];
-    refused.refused_containers.insert("debug".into(), "violates PodSecurity".into());
+    refused
+        .refused_containers
+        .insert("debug".into(), "violates PodSecurity".into());
     let status = recorded(decide(&refused)).pod.unwrap().value();
-    assert_eq!(status["ephemeralContainerStatuses"][0]["state"]["terminated"]["reason"], "NotAllowed");
+    assert_eq!(
+        status["ephemeralContainerStatuses"][0]["state"]["terminated"]["reason"],
+        "NotAllowed"
+    );
     refused.reported.pod = Some(PodStatusText::of(&status));
     assert_eq!(decide(&refused), Step::Wait);
 }
@@ -364,7 +475,10 @@ fn a_refused_change_is_told_until_the_next_record_is_judged() {
     refused.seen = vec![live("u1", "Running")];
     refused.refused_change = Some("the image is not allowed".into());
     let told = recorded(decide(&refused));
-    assert_eq!(told.reason.as_deref().zip(told.message.as_deref()), Some(("ChangeRefused", "the image is not allowed")));
+    assert_eq!(
+        told.reason.as_deref().zip(told.message.as_deref()),
+        Some(("ChangeRefused", "the image is not allowed"))
+    );
     refused.reported = told;
     assert_eq!(decide(&refused), Step::Wait);
     // The manager was started again, or the pod or the policy changed: nobody has judged it yet.
@@ -380,7 +494,11 @@ fn a_resize_that_was_refused_is_reported_and_tried_again_when_it_is_due() {
     let mut refused = snapshot(created("Always", |_| {}));
     refused.seen = vec![live("u1", "Running")];
     refused.resize_retry = Some(REFUSED_RETRY);
-    assert_eq!(decide(&refused), Step::WaitFor(REFUSED_RETRY), "there is nothing to report");
+    assert_eq!(
+        decide(&refused),
+        Step::WaitFor(REFUSED_RETRY),
+        "there is nothing to report"
+    );
     refused.pending_resize = Some(PendingResize::deferred("pool default is too small"));
     assert_eq!(decide(&refused), Step::WaitToReport(DETAIL_DELAY));
     refused.resize_retry = None;
@@ -395,7 +513,17 @@ fn a_resize_that_was_refused_is_reported_and_tried_again_when_it_is_due() {
     assert_eq!(decide(&refused), Step::Update(live("u1", "Running")));
     // A pod that has ended or is going is not resized.
     refused.seen = vec![going("Running", false, 30)];
-    assert!(matches!(decide(&refused), Step::WaitFor(_)), "until it is given up");
+    assert!(
+        matches!(decide(&refused), Step::WaitFor(_)),
+        "until it is given up"
+    );
     refused.seen = vec![live("u1", "Failed")];
-    assert_eq!(recorded(decide(&refused)).pod.unwrap().value().get("conditions"), None);
+    assert_eq!(
+        recorded(decide(&refused))
+            .pod
+            .unwrap()
+            .value()
+            .get("conditions"),
+        None
+    );
 }

@@ -6,9 +6,11 @@ use std::time::{Duration, Instant};
 use super::pulls::Pulls;
 use super::{PullStep, Rate, RemoteEvent};
 
-/// Events held for each pod. Writing is idempotent, so forgetting one that is written costs a request at most.
+/// Events held for each pod. Writing is idempotent, so forgetting one that is written costs a
+/// request at most.
 const MAX_HELD: usize = 16;
-/// Minimum time between the first and the second write of an event. It doubles with each further write.
+/// Minimum time between the first and the second write of an event. It doubles with each further
+/// write.
 const FIRST_PAUSE: Duration = Duration::from_secs(10);
 const MAX_PAUSE: Duration = Duration::from_mins(1);
 /// Writes for one pod: as many as the kubelet's own limit for one object allows.
@@ -20,8 +22,8 @@ const TOTAL_INTERVAL: Duration = Duration::from_millis(100);
 /// Delay before a pod is tried again that waits for the others.
 const TOTAL_RETRY: Duration = Duration::from_secs(1);
 
-/// The last events about the remote pods at one provider, by the UIDs of their local pods. Bounded by the number of pods that this
-/// cluster sent there.
+/// The last events about the remote pods at one provider, by the UIDs of their local pods. Bounded
+/// by the number of pods that this cluster sent there.
 #[derive(Debug)]
 pub struct Journal {
     pods: HashMap<String, PodEvents>,
@@ -38,7 +40,11 @@ struct PodEvents {
 
 impl Default for PodEvents {
     fn default() -> Self {
-        Self { entries: Vec::new(), pulls: Pulls::default(), rate: Rate::new(POD_BURST, POD_INTERVAL) }
+        Self {
+            entries: Vec::new(),
+            pulls: Pulls::default(),
+            rate: Rate::new(POD_BURST, POD_INTERVAL),
+        }
     }
 }
 
@@ -46,17 +52,33 @@ impl PodEvents {
     /// Holds an event that is to be written. Returns whether it is not written yet.
     fn hold(&mut self, event: RemoteEvent, remote_uid: Option<&str>) -> bool {
         // Whether it was a pull does not matter any more.
-        let event = RemoteEvent { pull: None, ..event };
-        if let Some(known) = self.entries.iter_mut().find(|known| known.event.uid == event.uid) {
+        let event = RemoteEvent {
+            pull: None,
+            ..event
+        };
+        if let Some(known) = self
+            .entries
+            .iter_mut()
+            .find(|known| known.event.uid == event.uid)
+        {
             known.event = event;
-            return known.written.as_ref().is_none_or(|written| written.event != known.event);
+            return known
+                .written
+                .as_ref()
+                .is_none_or(|written| written.event != known.event);
         }
-        self.entries.push(Entry { event, written: None });
+        self.entries.push(Entry {
+            event,
+            written: None,
+        });
         if self.entries.len() > MAX_HELD {
             let is_other = |entry: &Entry| remote_uid.is_some_and(|uid| entry.event.pod_uid != uid);
             let is_written = |entry: &Entry| entry.written.is_some();
             // An earlier pod of the same name has events, too.
-            let (other, written) = (self.entries.iter().position(is_other), self.entries.iter().position(is_written));
+            let (other, written) = (
+                self.entries.iter().position(is_other),
+                self.entries.iter().position(is_written),
+            );
             self.entries.remove(other.or(written).unwrap_or(0));
         }
         true
@@ -108,13 +130,23 @@ pub enum Due {
 
 impl Default for Journal {
     fn default() -> Self {
-        Self { pods: HashMap::new(), rate: Rate::new(TOTAL_BURST, TOTAL_INTERVAL) }
+        Self {
+            pods: HashMap::new(),
+            rate: Rate::new(TOTAL_BURST, TOTAL_INTERVAL),
+        }
     }
 }
 
 impl Journal {
-    /// Takes over what a watch showed. `remote_uid` is that of the remote pod, if it is known. Returns whether something is due.
-    pub fn arrived(&mut self, uid: &str, remote_uid: Option<&str>, event: RemoteEvent, now: Instant) -> bool {
+    /// Takes over what a watch showed. `remote_uid` is that of the remote pod, if it is known.
+    /// Returns whether something is due.
+    pub fn arrived(
+        &mut self,
+        uid: &str,
+        remote_uid: Option<&str>,
+        event: RemoteEvent,
+        now: Instant,
+    ) -> bool {
         if event.pull == Some(PullStep::Ended) && !self.has(uid) {
             return false;
         }
@@ -145,17 +177,25 @@ impl Journal {
         self.pods.remove(uid);
     }
 
-    /// The next step for this pod, whose remote pod has `remote_uid`. Events about other pods of the same name never count. Events that are
-    /// due at the same time are written in the order in which they last happened.
+    /// The next step for this pod, whose remote pod has `remote_uid`. Events about other pods of
+    /// the same name never count. Events that are due at the same time are written in the order in
+    /// which they last happened.
     pub fn due(&mut self, uid: &str, remote_uid: &str, now: Instant) -> Due {
-        let Some(pod) = self.pods.get_mut(uid) else { return Due::Nothing };
+        let Some(pod) = self.pods.get_mut(uid) else {
+            return Due::Nothing;
+        };
         let slow = pod.pulls.slow(remote_uid, now);
         pod.hold_all(slow, Some(remote_uid));
         let until_slow = pod.pulls.wait(remote_uid, now);
-        let own = pod.entries.iter().filter(|entry| entry.event.pod_uid == remote_uid);
+        let own = pod
+            .entries
+            .iter()
+            .filter(|entry| entry.event.pod_uid == remote_uid);
         let waiting = own.filter_map(|entry| Some((entry.wait(now)?, &entry.event)));
         let soonest = waiting.min_by_key(|(wait, event)| (*wait, event.last, event.order));
-        let Some((wait, event)) = soonest else { return until_slow.map_or(Due::Nothing, Due::After) };
+        let Some((wait, event)) = soonest else {
+            return until_slow.map_or(Due::Nothing, Due::After);
+        };
         let wait = wait.max(pod.rate.wait(now));
         if !wait.is_zero() {
             return Due::After(until_slow.map_or(wait, |other| wait.min(other)));
@@ -172,9 +212,18 @@ impl Journal {
     /// This event was written.
     pub fn written(&mut self, uid: &str, event: RemoteEvent, now: Instant) {
         let entries = self.pods.get_mut(uid).map(|pod| pod.entries.iter_mut());
-        if let Some(entry) = entries.and_then(|mut all| all.find(|entry| entry.event.uid == event.uid)) {
-            let pause = entry.written.as_ref().map_or(FIRST_PAUSE, |before| (before.pause * 2).min(MAX_PAUSE));
-            entry.written = Some(Written { event, at: now, pause });
+        if let Some(entry) =
+            entries.and_then(|mut all| all.find(|entry| entry.event.uid == event.uid))
+        {
+            let pause = entry
+                .written
+                .as_ref()
+                .map_or(FIRST_PAUSE, |before| (before.pause * 2).min(MAX_PAUSE));
+            entry.written = Some(Written {
+                event,
+                at: now,
+                pause,
+            });
         }
     }
 }

@@ -34,28 +34,46 @@ impl Pulls {
         if self.0.iter().any(|pull| pull.started == started) {
             return;
         }
-        self.0.retain(|pull| !is_same_container(&pull.started, &started));
-        self.0.push(Pull { started, seen: now, is_shown: false });
+        self.0
+            .retain(|pull| !is_same_container(&pull.started, &started));
+        self.0.push(Pull {
+            started,
+            seen: now,
+            is_shown: false,
+        });
         if self.0.len() > MAX_HELD {
             self.0.remove(0);
         }
     }
 
-    /// A pull ended. Returns what its owner sees of it: nothing if it was short, or began before this process could see it.
+    /// A pull ended. Returns what its owner sees of it: nothing if it was short, or began before
+    /// this process could see it.
     pub fn ended(&mut self, end: RemoteEvent) -> Vec<RemoteEvent> {
-        let Some(Pull { started, is_shown, .. }) = self.take(&end) else { return Vec::new() };
+        let Some(Pull {
+            started, is_shown, ..
+        }) = self.take(&end)
+        else {
+            return Vec::new();
+        };
         let is_slow = end.last.duration_since(started.last).unsigned_abs() > SLOW;
-        if is_shown || is_slow { vec![started, end] } else { Vec::new() }
+        if is_shown || is_slow {
+            vec![started, end]
+        } else {
+            Vec::new()
+        }
     }
 
-    /// The pull did not end well, or something later is known, if this event is about the same container.
+    /// The pull did not end well, or something later is known, if this event is about the same
+    /// container.
     pub fn failed(&mut self, warning: &RemoteEvent) {
         self.take(warning);
     }
 
     /// The pulls for this remote pod that take long now, each once.
     pub fn slow(&mut self, pod_uid: &str, now: Instant) -> Vec<RemoteEvent> {
-        let due = self.0.iter_mut().filter(|pull| !pull.is_shown && pull.started.pod_uid == pod_uid && pull.wait(now).is_zero());
+        let due = self.0.iter_mut().filter(|pull| {
+            !pull.is_shown && pull.started.pod_uid == pod_uid && pull.wait(now).is_zero()
+        });
         due.map(|pull| {
             pull.is_shown = true;
             pull.started.clone()
@@ -65,13 +83,17 @@ impl Pulls {
 
     /// Time until the next pull for this remote pod takes long; `None` if there is none.
     pub fn wait(&self, pod_uid: &str, now: Instant) -> Option<Duration> {
-        let held = self.0.iter().filter(|pull| !pull.is_shown && pull.started.pod_uid == pod_uid);
+        let held = self
+            .0
+            .iter()
+            .filter(|pull| !pull.is_shown && pull.started.pod_uid == pod_uid);
         held.map(|pull| pull.wait(now)).min()
     }
 
     /// Takes out the pull that this event ends.
     fn take(&mut self, end: &RemoteEvent) -> Option<Pull> {
-        let is_ended = |pull: &Pull| is_same_container(&pull.started, end) && end.last >= pull.started.last;
+        let is_ended =
+            |pull: &Pull| is_same_container(&pull.started, end) && end.last >= pull.started.last;
         let index = self.0.iter().position(is_ended)?;
         Some(self.0.remove(index))
     }

@@ -13,12 +13,18 @@ pub struct Rate {
 
 impl Rate {
     pub fn new(burst: u32, interval: Duration) -> Self {
-        Self { interval, burst, full_at: None }
+        Self {
+            interval,
+            burst,
+            full_at: None,
+        }
     }
 
     /// Time until there is a token; zero if there is one.
     pub fn wait(&self, now: Instant) -> Duration {
-        let until_full = self.full_at.map_or(Duration::ZERO, |at| at.saturating_duration_since(now));
+        let until_full = self
+            .full_at
+            .map_or(Duration::ZERO, |at| at.saturating_duration_since(now));
         until_full.saturating_sub(self.interval * self.burst.saturating_sub(1))
     }
 
@@ -46,7 +52,11 @@ mod tests {
         assert_eq!(rate.wait(start + minute), minute);
         let later = start + 100 * minute;
         for _ in 0..3 {
-            assert_eq!(rate.wait(later), Duration::ZERO, "no more than a burst is saved");
+            assert_eq!(
+                rate.wait(later),
+                Duration::ZERO,
+                "no more than a burst is saved"
+            );
             rate.take(later);
         }
         assert_eq!(rate.wait(later), minute);

@@ -19,15 +19,23 @@ pub enum Selection {
 impl Selection {
     /// The choice of the owner of a namespace.
     pub fn of(offloading: Option<&NamespaceOffloading>) -> Self {
-        let wish = offloading.and_then(|offloading| offloading.annotations().get(annotations::REMOTE_EVENTS));
-        if wish.is_some_and(|wish| wish == WANTS_ALL) { Self::All } else { Self::Notable }
+        let wish = offloading
+            .and_then(|offloading| offloading.annotations().get(annotations::REMOTE_EVENTS));
+        if wish.is_some_and(|wish| wish == WANTS_ALL) {
+            Self::All
+        } else {
+            Self::Notable
+        }
     }
 
-    /// The events at a provider that its API server sends us. A field selector has no alternatives, so it excludes what it must. Of a
-    /// healthy pod, it sends how each image was pulled or found, and the end of each container.
+    /// The events at a provider that its API server sends us. A field selector has no alternatives,
+    /// so it excludes what it must. Of a healthy pod, it sends how each image was pulled or found,
+    /// and the end of each container.
     pub const fn field_selector(self) -> &'static str {
         match self {
-            Self::Notable => "involvedObject.kind=Pod,reason!=Scheduled,reason!=Created,reason!=Started",
+            Self::Notable => {
+                "involvedObject.kind=Pod,reason!=Scheduled,reason!=Created,reason!=Started"
+            }
             Self::All => "involvedObject.kind=Pod",
         }
     }
@@ -42,12 +50,20 @@ mod tests {
     #[test]
     fn all_events_come_back_if_the_namespace_asks_for_them() {
         let with = |annotations: serde_json::Value| -> NamespaceOffloading {
-            serde_json::from_value(json!({ "apiVersion": "offloading.liqo.io/v1alpha1", "kind": "NamespaceOffloading",
-                "metadata": { "annotations": annotations }, "spec": {} }))
+            serde_json::from_value(
+                json!({ "apiVersion": "offloading.liqo.io/v1alpha1", "kind": "NamespaceOffloading",
+                "metadata": { "annotations": annotations }, "spec": {} }),
+            )
             .unwrap()
         };
-        assert_eq!(Selection::of(Some(&with(json!({ "liqo.io/remote-events": "all" })))), Selection::All);
-        assert_eq!(Selection::of(Some(&with(json!({ "liqo.io/remote-events": "none" })))), Selection::Notable);
+        assert_eq!(
+            Selection::of(Some(&with(json!({ "liqo.io/remote-events": "all" })))),
+            Selection::All
+        );
+        assert_eq!(
+            Selection::of(Some(&with(json!({ "liqo.io/remote-events": "none" })))),
+            Selection::Notable
+        );
         assert_eq!(Selection::of(Some(&with(json!({})))), Selection::Notable);
         assert_eq!(Selection::of(None), Selection::Notable);
     }
@@ -56,7 +72,12 @@ mod tests {
     fn no_api_server_withholds_what_may_come_back() {
         for selection in [Selection::Notable, Selection::All] {
             let fields = selection.field_selector();
-            assert!(["Pulling", "Pulled", "Killing", "type"].iter().all(|word| !fields.contains(word)), "{fields}");
+            assert!(
+                ["Pulling", "Pulled", "Killing", "type"]
+                    .iter()
+                    .all(|word| !fields.contains(word)),
+                "{fields}"
+            );
         }
     }
 }

@@ -1,4 +1,5 @@
-//! A burst of ten thousand pods against pools with fragmented nodes, for which a packing exists: a model of both schedulers around the rules.
+//! A burst of ten thousand pods against pools with fragmented nodes, for which a packing exists: a
+//! model of both schedulers around the rules.
 //!
 //! ```text
 //!   every second   250 new pods ──webhook: Room──▶ scheduler at home ──▶ node at home, or virtual node
@@ -32,17 +33,30 @@ impl Amounts {
     }
 
     fn plus(self, other: Self) -> Self {
-        Self { cpu: self.cpu + other.cpu, memory: self.memory + other.memory }
+        Self {
+            cpu: self.cpu + other.cpu,
+            memory: self.memory + other.memory,
+        }
     }
 
     fn minus(self, other: Self) -> Self {
-        Self { cpu: self.cpu - other.cpu, memory: self.memory - other.memory }
+        Self {
+            cpu: self.cpu - other.cpu,
+            memory: self.memory - other.memory,
+        }
     }
 
     fn list(self) -> ResourceList {
         let memory = Quantity::from_bytes(i64::try_from(self.memory << 20).unwrap());
-        [("cpu", Quantity::from_millis(i64::try_from(self.cpu).unwrap())), ("memory", memory), ("pods", Quantity::from_units(1))]
-            .into()
+        [
+            (
+                "cpu",
+                Quantity::from_millis(i64::try_from(self.cpu).unwrap()),
+            ),
+            ("memory", memory),
+            ("pods", Quantity::from_units(1)),
+        ]
+        .into()
     }
 
     /// As Kubernetes scores nodes by default: the more is left, the better.
@@ -74,26 +88,38 @@ struct Random(u64);
 
 impl Random {
     fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % limit
     }
 
     /// Small pods are common, large ones are rare.
     fn pod(&mut self) -> Amounts {
         let cpu = (100 + self.below(150)) << self.below(6);
-        Amounts { cpu, memory: (128 + self.below(512)) << self.below(6) }
+        Amounts {
+            cpu,
+            memory: (128 + self.below(512)) << self.below(6),
+        }
     }
 }
 
-/// Clusters of nodes that run other things already, and pods of which all fit: they were packed into the nodes, which have `slack` per cent
-/// more than that.
+/// Clusters of nodes that run other things already, and pods of which all fit: they were packed
+/// into the nodes, which have `slack` per cent more than that.
 fn packed(seed: u64, slack: u64) -> (Vec<Vec<Node>>, Vec<Amounts>) {
     let mut random = Random(seed);
     let (mut clusters, mut pods) = (vec![Vec::new(); 4], Vec::new());
     while pods.len() < PODS {
-        let total = Amounts { cpu: 8000 << random.below(4), memory: 32_768 << random.below(4) };
+        let total = Amounts {
+            cpu: 8000 << random.below(4),
+            memory: 32_768 << random.below(4),
+        };
         let used = random.below(90);
-        let mut free = Amounts { cpu: total.cpu * (100 - used) / 100, memory: total.memory * (100 - used) / 100 };
+        let mut free = Amounts {
+            cpu: total.cpu * (100 - used) / 100,
+            memory: total.memory * (100 - used) / 100,
+        };
         let before = free;
         let mut misses = 0;
         while misses < 20 && pods.len() < PODS {
@@ -106,13 +132,25 @@ fn packed(seed: u64, slack: u64) -> (Vec<Vec<Node>>, Vec<Amounts>) {
             }
         }
         let packed = before.minus(free);
-        let free = Amounts { cpu: packed.cpu * (100 + slack) / 100, memory: packed.memory * (100 + slack) / 100 };
+        let free = Amounts {
+            cpu: packed.cpu * (100 + slack) / 100,
+            memory: packed.memory * (100 + slack) / 100,
+        };
         let at = usize::try_from(random.below(4)).unwrap();
-        clusters[at].push(Node { total: Amounts { cpu: total.cpu.max(free.cpu), memory: total.memory.max(free.memory) }, free });
+        clusters[at].push(Node {
+            total: Amounts {
+                cpu: total.cpu.max(free.cpu),
+                memory: total.memory.max(free.memory),
+            },
+            free,
+        });
     }
     // They come in no order.
     for index in (1..pods.len()).rev() {
-        pods.swap(index, usize::try_from(random.below(index as u64 + 1)).unwrap());
+        pods.swap(
+            index,
+            usize::try_from(random.below(index as u64 + 1)).unwrap(),
+        );
     }
     (clusters, pods)
 }
@@ -142,14 +180,31 @@ impl Provider {
         let name = format!("provider-{number}");
         let labels = [(labels::REMOTE_CLUSTER_ID.to_owned(), name.clone())].into();
         let offered = nodes.iter().fold(NOTHING, |sum, node| sum.plus(node.free));
-        let node = PricedNode { name, labels, ..PricedNode::default() };
+        let node = PricedNode {
+            name,
+            labels,
+            ..PricedNode::default()
+        };
         let id = ClusterId::of_public_key(&[u8::try_from(number).unwrap(); 32]);
-        Self { nodes, offered, charged: NOTHING, says: LargestPods::default(), node, id }
+        Self {
+            nodes,
+            offered,
+            charged: NOTHING,
+            says: LargestPods::default(),
+            node,
+            id,
+        }
     }
 
     fn say(&mut self) {
         let free: FreeNodes = self.nodes.iter().map(|node| node.free.list()).collect();
-        let now = free.largest(&Amounts { cpu: 1 << 40, memory: 1 << 30 }.list());
+        let now = free.largest(
+            &Amounts {
+                cpu: 1 << 40,
+                memory: 1 << 30,
+            }
+            .list(),
+        );
         if !self.says.still_holds(&now, 5) {
             self.says = now;
             self.node.largest_pods = self.says.clone();
@@ -200,7 +255,10 @@ fn avoided(pod: &Pod, providers: &[Provider], now: u64) -> Vec<bool> {
     let room = Room::at(&pod.amounts.list(), &nodes, true);
     let full: Vec<&str> = room.avoided().collect();
     let is_remembered = |one: &Provider| pod.remembered.known(OWNER, &one.id, at(now)).is_some();
-    providers.iter().map(|one| full.contains(&one.node.name.as_str()) || is_remembered(one)).collect()
+    providers
+        .iter()
+        .map(|one| full.contains(&one.node.name.as_str()) || is_remembered(one))
+        .collect()
 }
 
 fn refusal(provider: &Provider) -> NewRefusal<'_> {
@@ -216,7 +274,9 @@ fn refusal(provider: &Provider) -> NewRefusal<'_> {
 /// Whether some node could take a pod now.
 fn has_node(pod: &Pod, home: &[Node], providers: &[Provider]) -> bool {
     let there = providers.iter().flat_map(|provider| &provider.nodes);
-    home.iter().chain(there).any(|node| pod.amounts.fit_in(node.free))
+    home.iter()
+        .chain(there)
+        .any(|node| pod.amounts.fit_in(node.free))
 }
 
 fn at(second: u64) -> Timestamp {
@@ -225,8 +285,11 @@ fn at(second: u64) -> Timestamp {
 
 fn run(rules: Rules, mut clusters: Vec<Vec<Node>>, pods: &[Amounts]) -> Outcome {
     let mut home = clusters.remove(0);
-    let mut providers: Vec<Provider> =
-        clusters.into_iter().enumerate().map(|(number, nodes)| Provider::new(number, nodes)).collect();
+    let mut providers: Vec<Provider> = clusters
+        .into_iter()
+        .enumerate()
+        .map(|(number, nodes)| Provider::new(number, nodes))
+        .collect();
     let mut coming: VecDeque<Amounts> = pods.iter().copied().collect();
     let mut waiting: Vec<Pod> = Vec::new();
     let mut outcome = Outcome::default();
@@ -254,20 +317,30 @@ fn run(rules: Rules, mut clusters: Vec<Vec<Node>>, pods: &[Amounts]) -> Outcome 
         for mut pod in waiting {
             if pod.at.is_none() && now % OFFERS_EVERY == 0 && now >= pod.created + SETTLING {
                 let wanted = avoided(&pod, &providers, now);
-                if pod.avoided.iter().zip(&wanted).any(|(avoids, wanted)| *avoids && !wanted) {
+                if pod
+                    .avoided
+                    .iter()
+                    .zip(&wanted)
+                    .any(|(avoids, wanted)| *avoids && !wanted)
+                {
                     (pod.avoided, pod.created) = (wanted, now);
                 }
             }
             if pod.at.is_none() {
                 let room = |one: &Provider| one.offered.minus(one.charged);
                 let score = |one: &Provider| pod.amounts.share_left(room(one), one.offered);
-                let fitting =
-                    (0..providers.len()).filter(|index| !pod.avoided[*index] && pod.amounts.fit_in(room(&providers[*index])));
+                let fitting = (0..providers.len()).filter(|index| {
+                    !pod.avoided[*index] && pod.amounts.fit_in(room(&providers[*index]))
+                });
                 let best = fitting.max_by_key(|index| score(&providers[*index]));
                 let at_home = home.iter().filter(|node| pod.amounts.fit_in(node.free));
-                let at_home = at_home.map(|node| pod.amounts.share_left(node.free, node.total)).max();
+                let at_home = at_home
+                    .map(|node| pod.amounts.share_left(node.free, node.total))
+                    .max();
                 match best {
-                    Some(index) if at_home.is_none_or(|at_home| score(&providers[index]) >= at_home) => {
+                    Some(index)
+                        if at_home.is_none_or(|at_home| score(&providers[index]) >= at_home) =>
+                    {
                         providers[index].charged = providers[index].charged.plus(pod.amounts);
                         pod.at = Some((index, now));
                     }
@@ -275,7 +348,8 @@ fn run(rules: Rules, mut clusters: Vec<Vec<Node>>, pods: &[Amounts]) -> Outcome 
                     _ => {}
                 }
             }
-            // The provider: its ledger, and its scheduler. The sum holds, because the scheduler at home knows it.
+            // The provider: its ledger, and its scheduler. The sum holds, because the scheduler at
+            // home knows it.
             if let Some((index, since)) = pod.at {
                 let provider = &mut providers[index];
                 pod.admitted |= provider.says.may_take(&pod.amounts.list()).is_ok();
@@ -285,7 +359,8 @@ fn run(rules: Rules, mut clusters: Vec<Vec<Node>>, pods: &[Amounts]) -> Outcome 
                 if rules == Rules::LargestAndReplacement && now >= since + PATIENCE {
                     provider.charged = provider.charged.minus(pod.amounts);
                     pod.remembered = pod.remembered.with(refusal(provider), at(now)).unwrap();
-                    (pod.at, pod.admitted, pod.created, pod.replaced) = (None, false, now, pod.replaced + 1);
+                    (pod.at, pod.admitted, pod.created, pod.replaced) =
+                        (None, false, now, pod.replaced + 1);
                     pod.avoided = avoided(&pod, &providers, now);
                     outcome.replaced += 1;
                     outcome.rounds = outcome.rounds.max(pod.replaced);
@@ -299,7 +374,10 @@ fn run(rules: Rules, mut clusters: Vec<Vec<Node>>, pods: &[Amounts]) -> Outcome 
             break;
         }
     }
-    outcome.in_vain = waiting.iter().filter(|pod| has_node(pod, &home, &providers)).count();
+    outcome.in_vain = waiting
+        .iter()
+        .filter(|pod| has_node(pod, &home, &providers))
+        .count();
     outcome.pending = waiting.len();
     outcome
 }
@@ -307,22 +385,30 @@ fn run(rules: Rules, mut clusters: Vec<Vec<Node>>, pods: &[Amounts]) -> Outcome 
 /// The number of pods that one cluster with all these nodes would leave without a node.
 fn pending_in_one_cluster(clusters: &[Vec<Node>], pods: &[Amounts]) -> usize {
     let mut nodes: Vec<Node> = clusters.iter().flatten().copied().collect();
-    pods.iter().filter(|pod| !schedule(**pod, &mut nodes)).count()
+    pods.iter()
+        .filter(|pod| !schedule(**pod, &mut nodes))
+        .count()
 }
 
-/// A packing exists, but no scheduler that never moves a pod finds it: with these nodes in one cluster, Kubernetes leaves pods without a node.
-/// Here, a pod that found none there is tried elsewhere.
+/// A packing exists, but no scheduler that never moves a pod finds it: with these nodes in one
+/// cluster, Kubernetes leaves pods without a node. Here, a pod that found none there is tried
+/// elsewhere.
 #[test]
-fn of_ten_thousand_pods_in_a_burst_none_is_left_without_a_node_once_those_that_found_none_tried_elsewhere() {
+fn of_ten_thousand_pods_in_a_burst_none_is_left_without_a_node_once_those_that_found_none_tried_elsewhere()
+ {
     for seed in 1..=3 {
         let (clusters, pods) = packed(seed, 30);
-        let (nodes, one) = (clusters.iter().map(Vec::len).sum::<usize>(), pending_in_one_cluster(&clusters, &pods));
+        let (nodes, one) = (
+            clusters.iter().map(Vec::len).sum::<usize>(),
+            pending_in_one_cluster(&clusters, &pods),
+        );
         println!("seed {seed}: {nodes} nodes; in one cluster {one} pods get none");
-        let [sums, largest, again] = [Rules::Sums, Rules::Largest, Rules::LargestAndReplacement].map(|rules| {
-            let outcome = run(rules, clusters.clone(), &pods);
-            println!("{rules:?}: {outcome:?}");
-            outcome
-        });
+        let [sums, largest, again] = [Rules::Sums, Rules::Largest, Rules::LargestAndReplacement]
+            .map(|rules| {
+                let outcome = run(rules, clusters.clone(), &pods);
+                println!("{rules:?}: {outcome:?}");
+                outcome
+            });
         assert!(sums.pending > 0, "sums alone are enough");
         assert!(largest.pending <= sums.pending);
         assert_eq!(again.pending, 0);
@@ -332,7 +418,10 @@ fn of_ten_thousand_pods_in_a_burst_none_is_left_without_a_node_once_those_that_f
 #[test]
 fn where_room_is_scarce_only_pods_wait_that_no_node_could_take_and_fewer_than_in_one_cluster() {
     let (clusters, pods) = packed(1, 20);
-    let (one, outcome) = (pending_in_one_cluster(&clusters, &pods), run(Rules::LargestAndReplacement, clusters, &pods));
+    let (one, outcome) = (
+        pending_in_one_cluster(&clusters, &pods),
+        run(Rules::LargestAndReplacement, clusters, &pods),
+    );
     println!("in one cluster {one} pods get none; {outcome:?}");
     assert!(outcome.pending < one && outcome.in_vain == 0);
 }

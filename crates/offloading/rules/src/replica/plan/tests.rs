@@ -48,18 +48,37 @@ fn secret(type_: &str) -> Option<Source> {
 #[test]
 fn a_replica_is_made_changed_and_deleted_as_its_source_is() {
     let new = source("settings", "1");
-    assert_eq!(plan(one(&new), &[], &both(), None), [Step::Create(Kind::ConfigMap, new.clone())]);
-    assert_eq!(plan(one(&new), &[existing("settings", "1")], &both(), None), [], "nothing is written when nothing changed");
+    assert_eq!(
+        plan(one(&new), &[], &both(), None),
+        [Step::Create(Kind::ConfigMap, new.clone())]
+    );
+    assert_eq!(
+        plan(one(&new), &[existing("settings", "1")], &both(), None),
+        [],
+        "nothing is written when nothing changed"
+    );
     let old = existing("settings", "0");
-    assert_eq!(plan(one(&new), one(&old), &both(), None), [Step::Change(new, old.clone())]);
+    assert_eq!(
+        plan(one(&new), one(&old), &both(), None),
+        [Step::Change(new, old.clone())]
+    );
     assert_eq!(plan(&[], one(&old), &both(), None), [Step::Delete(old)]);
 }
 
 #[test]
 fn a_replica_is_not_deleted_before_all_sources_of_its_kind_are_known() {
-    let replica = Replica { kind: Kind::Secret, ..existing("login", "x") };
-    assert_eq!(plan(&[], one(&replica), &BTreeSet::from([Kind::ConfigMap]), None), []);
-    assert_eq!(plan(&[], one(&replica), &both(), None), [Step::Delete(replica)]);
+    let replica = Replica {
+        kind: Kind::Secret,
+        ..existing("login", "x")
+    };
+    assert_eq!(
+        plan(&[], one(&replica), &BTreeSet::from([Kind::ConfigMap]), None),
+        []
+    );
+    assert_eq!(
+        plan(&[], one(&replica), &both(), None),
+        [Step::Delete(replica)]
+    );
 }
 
 #[test]
@@ -68,11 +87,13 @@ fn what_is_said_of_a_secret_stands_in_an_annotation_and_is_said_once() {
         let mut secret = json!({ "metadata": { "name": "s", "namespace": "t", "uid": "u", "labels": { labels::HOME_NAMESPACE: "demo" },
             "annotations": { annotations::HOME_NAME: "login" } }, "type": "kubernetes.io/service-account-token" });
         if let Some(said) = said {
-            secret["metadata"]["annotations"][annotations::NOT_REFLECTED] = said.to_annotation().into();
+            secret["metadata"]["annotations"][annotations::NOT_REFLECTED] =
+                said.to_annotation().into();
         }
         Source::of_secret(serde_json::from_value(secret).unwrap()).unwrap()
     };
-    let [Step::ReportProblem(_, Some(problem))] = &plan(one(&secret(None)), &[], &both(), None)[..] else {
+    let [Step::ReportProblem(_, Some(problem))] = &plan(one(&secret(None)), &[], &both(), None)[..]
+    else {
         panic!("nothing is reported")
     };
     assert_eq!(problem.reason, "KindNotAllowed");
@@ -82,28 +103,63 @@ fn what_is_said_of_a_secret_stands_in_an_annotation_and_is_said_once() {
 #[test]
 fn an_object_of_an_unknown_kind_is_refused_by_name_and_taken_for_no_other() {
     let role = json!({ "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": { "name": "settings" } });
-    let refused = object("role-1", &role, |object| object["metadata"]["finalizers"] = json!([finalizers::REFLECTED_OBJECT]));
+    let refused = object("role-1", &role, |object| {
+        object["metadata"]["finalizers"] = json!([finalizers::REFLECTED_OBJECT]);
+    });
     assert_eq!(refused.kind, None);
     let replica = existing("settings", "1");
     let steps = plan(one(&refused), one(&replica), &both(), None);
-    let [Step::Delete(surplus), Step::ReportProblem(_, Some(problem))] = &steps[..] else { panic!("{steps:?}") };
-    assert_eq!(surplus, &replica, "a ConfigMap of the same name is not its replica");
-    assert_eq!(problem, &Problem::new("KindNotAllowed", "objects of kind Role are not reflected to this cluster"));
+    let [Step::Delete(surplus), Step::ReportProblem(_, Some(problem))] = &steps[..] else {
+        panic!("{steps:?}")
+    };
+    assert_eq!(
+        surplus, &replica,
+        "a ConfigMap of the same name is not its replica"
+    );
+    assert_eq!(
+        problem,
+        &Problem::new(
+            "KindNotAllowed",
+            "objects of kind Role are not reflected to this cluster"
+        )
+    );
     let steps = plan_without_namespace(one(&refused), "soon");
     assert!(matches!(&steps[..], [Step::ReportProblem(_, Some(same))] if same == problem));
-    let leaving = Source { deleted: true, ..refused };
-    assert_eq!(plan(one(&leaving), &[], &both(), None), [Step::Release(leaving.clone(), 0)]);
+    let leaving = Source {
+        deleted: true,
+        ..refused
+    };
+    assert_eq!(
+        plan(one(&leaving), &[], &both(), None),
+        [Step::Release(leaving.clone(), 0)]
+    );
 }
 
 #[test]
 fn a_record_that_is_too_large_is_refused_with_the_reason_and_not_kept() {
-    let long = object("a", &config("settings", &"x".repeat(MAX_OBJECT_LEN)), |_| ());
+    let long = object(
+        "a",
+        &config("settings", &"x".repeat(MAX_OBJECT_LEN)),
+        |_| (),
+    );
     let tiny = object("a", &json!(vec![0; MAX_VALUES]), |_| ());
-    for (source, why) in [(long, "at most 65536 bytes travel"), (tiny, "more than 10000 values")] {
-        assert_eq!((source.kind, source.name.as_str(), &source.content), (None, "", &None));
+    for (source, why) in [
+        (long, "at most 65536 bytes travel"),
+        (tiny, "more than 10000 values"),
+    ] {
+        assert_eq!(
+            (source.kind, source.name.as_str(), &source.content),
+            (None, "", &None)
+        );
         let problem = source.problem.clone().unwrap();
-        assert!(problem.reason == "Invalid" && problem.message.contains(why), "{problem:?}");
-        assert_eq!(plan(one(&source), &[], &both(), None), [Step::ReportProblem(source.clone(), Some(problem))]);
+        assert!(
+            problem.reason == "Invalid" && problem.message.contains(why),
+            "{problem:?}"
+        );
+        assert_eq!(
+            plan(one(&source), &[], &both(), None),
+            [Step::ReportProblem(source.clone(), Some(problem))]
+        );
     }
 }
 
@@ -119,8 +175,20 @@ fn what_a_consumer_writes_around_a_secret_is_kept_only_in_part() {
     let source = annotated(&long, &long, 10);
     assert!(source.name.len() < 300 && source.reported.clone().unwrap().reason.len() <= 4096);
     assert_eq!(source.problem.unwrap().reason, "Invalid");
-    assert_eq!((annotated("s", "", 30_000).problem, annotated("s", "", 30_000).refused), (None, None));
-    assert!(annotated("s", "", 40_000).refused.unwrap().message.contains("at most 32768 bytes travel"));
+    assert_eq!(
+        (
+            annotated("s", "", 30_000).problem,
+            annotated("s", "", 30_000).refused
+        ),
+        (None, None)
+    );
+    assert!(
+        annotated("s", "", 40_000)
+            .refused
+            .unwrap()
+            .message
+            .contains("at most 32768 bytes travel")
+    );
 }
 
 #[test]
@@ -130,17 +198,27 @@ fn a_source_that_is_being_deleted_goes_after_its_replica() {
         object["metadata"]["finalizers"] = json!(["other", finalizers::REFLECTED_OBJECT]);
     });
     let replica = existing("settings", "1");
-    assert_eq!(plan(one(&leaving), one(&replica), &both(), None), [Step::Delete(replica), Step::Release(leaving.clone(), 1)]);
-    assert_eq!(plan_without_namespace(one(&leaving), "gone"), [Step::Release(leaving.clone(), 1)]);
+    assert_eq!(
+        plan(one(&leaving), one(&replica), &both(), None),
+        [Step::Delete(replica), Step::Release(leaving.clone(), 1)]
+    );
+    assert_eq!(
+        plan_without_namespace(one(&leaving), "gone"),
+        [Step::Release(leaving.clone(), 1)]
+    );
 }
 
 #[test]
 fn only_what_is_allowed_is_reflected_and_the_refusal_is_told_once() {
     let role = json!({ "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": { "name": "root" } });
-    let other_group = json!({ "apiVersion": "evil/v1", "kind": "ConfigMap", "metadata": { "name": "x" } });
+    let other_group =
+        json!({ "apiVersion": "evil/v1", "kind": "ConfigMap", "metadata": { "name": "x" } });
     for (content, reason) in [
         (role, "KindNotAllowed"),
-        (json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "x" } }), "KindNotAllowed"),
+        (
+            json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "x" } }),
+            "KindNotAllowed",
+        ),
         (other_group, "KindNotAllowed"),
         (json!({}), "KindNotAllowed"),
         (config("../secrets/x", "1"), "Invalid"),
@@ -166,32 +244,66 @@ fn a_kind_that_the_policy_does_not_allow_gets_no_replica_and_one_that_exists_sta
         "{steps:?}"
     );
     let login = secret("Opaque").unwrap();
-    assert_eq!(plan(one(&login), &[], &both(), Some(&policy)), [Step::Create(Kind::Secret, login.clone())]);
+    assert_eq!(
+        plan(one(&login), &[], &both(), Some(&policy)),
+        [Step::Create(Kind::Secret, login.clone())]
+    );
     let old = existing("settings", "0");
-    assert_eq!(plan(one(&new), one(&old), &both(), Some(&policy)), [Step::Change(new, old)]);
+    assert_eq!(
+        plan(one(&new), one(&old), &both(), Some(&policy)),
+        [Step::Change(new, old)]
+    );
 }
 
 #[test]
 fn credentials_of_service_accounts_are_never_reflected() {
     assert_eq!(secret("kubernetes.io/tls").unwrap().problem, None);
-    for type_ in ["kubernetes.io/service-account-token", "bootstrap.kubernetes.io/token"] {
+    for type_ in [
+        "kubernetes.io/service-account-token",
+        "bootstrap.kubernetes.io/token",
+    ] {
         let refused = secret(type_).unwrap();
-        assert_eq!(refused.problem.clone().unwrap().reason, "KindNotAllowed", "{type_}");
-        assert!(matches!(&plan(&[refused], &[], &both(), None)[..], [Step::ReportProblem(..)]), "{type_}");
+        assert_eq!(
+            refused.problem.clone().unwrap().reason,
+            "KindNotAllowed",
+            "{type_}"
+        );
+        assert!(
+            matches!(
+                &plan(&[refused], &[], &both(), None)[..],
+                [Step::ReportProblem(..)]
+            ),
+            "{type_}"
+        );
     }
 }
 
 #[test]
 fn a_secret_of_another_type_than_the_known_ones_becomes_opaque_whatever_its_record_says() {
     let content = |type_: &str| json!({ "type": type_, "data": { "password": "c2VjcmV0" } });
-    for (type_, made) in [("helm.sh/release.v1", "Opaque"), ("", "Opaque"), ("kubernetes.io/tls", "kubernetes.io/tls")] {
+    for (type_, made) in [
+        ("helm.sh/release.v1", "Opaque"),
+        ("", "Opaque"),
+        ("kubernetes.io/tls", "kubernetes.io/tls"),
+    ] {
         let source = secret(type_).unwrap();
-        assert_eq!((&source.problem, source.name.as_str()), (&None, replica_name(Kind::Secret, "login").as_str()));
+        assert_eq!(
+            (&source.problem, source.name.as_str()),
+            (&None, replica_name(Kind::Secret, "login").as_str())
+        );
         let mut made_object = replica(Kind::Secret, &content(type_), &source.name, "x", "demo");
         assert_eq!(made_object["type"], made);
         made_object["metadata"]["uid"] = "u".into();
-        let live = Replica::of(Kind::Secret, serde_json::from_value(made_object.clone()).unwrap()).unwrap();
-        assert_eq!(plan(one(&source), one(&live), &both(), None), [], "nothing is written again");
+        let live = Replica::of(
+            Kind::Secret,
+            serde_json::from_value(made_object.clone()).unwrap(),
+        )
+        .unwrap();
+        assert_eq!(
+            plan(one(&source), one(&live), &both(), None),
+            [],
+            "nothing is written again"
+        );
         assert!(!live.must_be_recreated_for(&made_object));
     }
 }
@@ -201,7 +313,10 @@ fn what_every_cluster_has_in_each_namespace_travels_beside_that_of_the_provider(
     for name in ["kube-root-ca.crt", "istio-ca-root-cert"] {
         let source = source(name, "home");
         assert_eq!((&source.problem, source.name == name), (&None, false));
-        assert_eq!(plan(one(&source), &[], &both(), None), [Step::Create(Kind::ConfigMap, source.clone())]);
+        assert_eq!(
+            plan(one(&source), &[], &both(), None),
+            [Step::Create(Kind::ConfigMap, source.clone())]
+        );
     }
 }
 
@@ -212,25 +327,49 @@ fn an_ingress_names_the_replicas_of_its_secrets_and_keeps_them_when_its_content_
         ingress["spec"]["tls"] = json!([{ "hosts": ["a.example.com"], "secretName": "cert" }]);
         object("ingress-1", &ingress, |_| {})
     };
-    let (usage, services) = (json!({ "ingressClasses": ["public"], "ingressHosts": ["*"] }), BTreeSet::from(["web".to_owned()]));
+    let (usage, services) = (
+        json!({ "ingressClasses": ["public"], "ingressHosts": ["*"] }),
+        BTreeSet::from(["web".to_owned()]),
+    );
     let policy = policy(usage);
     let grant = ExposureGrant::new(Some(&policy), []);
-    let granted =
-        |source: Source, replicas: &[Replica]| limited(vec![source], replicas, |one| grant.apply(one, &services)).remove(0);
+    let granted = |source: Source, replicas: &[Replica]| {
+        limited(vec![source], replicas, |one| grant.apply(one, &services)).remove(0)
+    };
     let source = granted(home("/"), &[]);
-    let named = |content: &Value| content["spec"]["tls"][0]["secretName"].as_str().unwrap().to_owned();
-    assert_eq!(named(&source.content().unwrap()), replica_name(Kind::Secret, "cert"));
-    let mut made = replica(Kind::Ingress, &source.content().unwrap(), "shop", "x", "demo");
+    let named = |content: &Value| {
+        content["spec"]["tls"][0]["secretName"]
+            .as_str()
+            .unwrap()
+            .to_owned()
+    };
+    assert_eq!(
+        named(&source.content().unwrap()),
+        replica_name(Kind::Secret, "cert")
+    );
+    let mut made = replica(
+        Kind::Ingress,
+        &source.content().unwrap(),
+        "shop",
+        "x",
+        "demo",
+    );
     assert_eq!(named(&made), replica_name(Kind::Secret, "cert"));
     made["metadata"]["uid"] = "u".into();
     let live = replica_of(Kind::Ingress, made);
     let kinds = BTreeSet::from([Kind::Ingress]);
     let written = |source: &Source| {
-        plan(one(source), one(&live), &kinds, Some(&policy)).iter().any(|step| matches!(step, Step::Change(..)))
+        plan(one(source), one(&live), &kinds, Some(&policy))
+            .iter()
+            .any(|step| matches!(step, Step::Change(..)))
     };
     assert!(!written(&source), "nothing is written again");
     let kept = granted(home(&long()), one(&live));
-    assert_eq!(named(&kept.content().unwrap()), replica_name(Kind::Secret, "cert"), "once, not twice");
+    assert_eq!(
+        named(&kept.content().unwrap()),
+        replica_name(Kind::Secret, "cert"),
+        "once, not twice"
+    );
     assert!(!written(&kept));
 }
 
@@ -260,9 +399,15 @@ enum Fate {
     Goes,
 }
 
-/// What becomes of a replica with the content that was good, when its source says this; and the reason that is told.
+/// What becomes of a replica with the content that was good, when its source says this; and the
+/// reason that is told.
 fn fate(replica: &Replica, source: &Source) -> (Fate, Option<String>) {
-    let steps = plan(one(source), one(replica), &BTreeSet::from([replica.kind]), None);
+    let steps = plan(
+        one(source),
+        one(replica),
+        &BTreeSet::from([replica.kind]),
+        None,
+    );
     let told = steps.iter().find_map(|step| match step {
         Step::ReportProblem(_, problem) => problem.as_ref().map(|problem| problem.reason.clone()),
         _ => None,
@@ -304,14 +449,32 @@ fn a_refused_change_keeps_the_replica_and_a_permission_that_was_taken_back_does_
             let policy = policy(usage.clone());
             let quota = ServiceQuota::new(Some(&policy), one(&source)).apply(source);
             let grant = ExposureGrant::new(Some(&policy), one(&quota));
-            let limited = grant.apply(quota, &services).clamp_slice(&services, |_| true);
-            if kind == Kind::NetworkPolicy { limited.clamp_policy(&limits()) } else { limited }
+            let limited = grant
+                .apply(quota, &services)
+                .clamp_slice(&services, |_| true);
+            if kind == Kind::NetworkPolicy {
+                limited.clamp_policy(&limits())
+            } else {
+                limited
+            }
         };
-        let allowed = policy(json!({ "ingressClasses": ["public"], "ingressHosts": ["*"], "loadBalancerClasses": ["edge"] }));
+        let allowed = policy(
+            json!({ "ingressClasses": ["public"], "ingressHosts": ["*"], "loadBalancerClasses": ["edge"] }),
+        );
         let first = object("o", &good(kind), |_| {});
         let first = ExposureGrant::new(Some(&allowed), one(&first)).apply(first, &services);
-        let first = if kind == Kind::NetworkPolicy { first.clamp_policy(&limits()) } else { first };
-        let mut live = replica(kind, &first.content().unwrap(), &first.name, "demo-rome-aaaaaa", "demo");
+        let first = if kind == Kind::NetworkPolicy {
+            first.clamp_policy(&limits())
+        } else {
+            first
+        };
+        let mut live = replica(
+            kind,
+            &first.content().unwrap(),
+            &first.name,
+            "demo-rome-aaaaaa",
+            "demo",
+        );
         if kind == Kind::Service {
             live["spec"]["clusterIP"] = "10.96.0.7".into();
         }
@@ -333,31 +496,103 @@ fn a_refused_change_keeps_the_replica_and_a_permission_that_was_taken_back_does_
         "spec": { "podSelector": { "matchLabels": { "app": long() } }, "ingress": [] } });
     let unreadable = json!({ "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": { "name": "web" }, "spec": { "minAvailable": 1 } });
     let mut slice_with_many_ports = slice("web", &["10.245.0.5"]);
-    slice_with_many_ports["ports"] = (0..1000).map(|port| json!({ "name": format!("port-{port}"), "port": port })).collect();
+    slice_with_many_ports["ports"] = (0..1000)
+        .map(|port| json!({ "name": format!("port-{port}"), "port": port }))
+        .collect();
     for (kind, content, usage, expected) in [
         // Refused changes.
-        (Kind::Service, long_service(), &usage, (Fate::Stays, told("TooLarge"))),
-        (Kind::Ingress, ingress_to(&long()), &usage, (Fate::Stays, told("TooLarge"))),
-        (Kind::Ingress, ingress_to("/\n{"), &usage, (Fate::Stays, told("Invalid"))),
-        (Kind::Ingress, resource, &usage, (Fate::Stays, told("Invalid"))),
-        (Kind::PodDisruptionBudget, budget(&long()), &usage, (Fate::Stays, told("TooLarge"))),
+        (
+            Kind::Service,
+            long_service(),
+            &usage,
+            (Fate::Stays, told("TooLarge")),
+        ),
+        (
+            Kind::Ingress,
+            ingress_to(&long()),
+            &usage,
+            (Fate::Stays, told("TooLarge")),
+        ),
+        (
+            Kind::Ingress,
+            ingress_to("/\n{"),
+            &usage,
+            (Fate::Stays, told("Invalid")),
+        ),
+        (
+            Kind::Ingress,
+            resource,
+            &usage,
+            (Fate::Stays, told("Invalid")),
+        ),
+        (
+            Kind::PodDisruptionBudget,
+            budget(&long()),
+            &usage,
+            (Fate::Stays, told("TooLarge")),
+        ),
         // It selects no pods.
-        (Kind::PodDisruptionBudget, unreadable, &usage, (Fate::Goes, told("Invalid"))),
+        (
+            Kind::PodDisruptionBudget,
+            unreadable,
+            &usage,
+            (Fate::Goes, told("Invalid")),
+        ),
         // What is not refused of a change arrives.
         (Kind::Service, many_ports, &usage, (Fate::Changes, None)),
         // It must not keep open what home closed.
-        (Kind::NetworkPolicy, closing, &usage, (Fate::Goes, told("TooLarge"))),
+        (
+            Kind::NetworkPolicy,
+            closing,
+            &usage,
+            (Fate::Goes, told("TooLarge")),
+        ),
         // Other pods may have the addresses by now. The consumer never sends this: it sends parts.
-        (Kind::EndpointSlice, slice_with_many_ports, &usage, (Fate::Goes, told("TooLarge"))),
+        (
+            Kind::EndpointSlice,
+            slice_with_many_ports,
+            &usage,
+            (Fate::Goes, told("TooLarge")),
+        ),
         // The provider takes its permission back, also from an object whose change is refused.
         (Kind::Service, long_service(), &none, (Fate::Changes, None)),
-        (Kind::Service, long_service(), &no_services, (Fate::Goes, told("QuotaExceeded"))),
-        (Kind::EndpointSlice, slice("web", &["10.245.0.5"]), &no_endpoints, (Fate::Goes, told("QuotaExceeded"))),
-        (Kind::Ingress, ingress_to("/"), &none, (Fate::Goes, told("KindNotAllowed"))),
-        (Kind::Ingress, ingress_to(&long()), &none, (Fate::Goes, told("KindNotAllowed"))),
-        (Kind::Ingress, ingress_to(&long()), &json!({ "ingressClasses": ["public"] }), (Fate::Goes, told("HostNotAllowed"))),
+        (
+            Kind::Service,
+            long_service(),
+            &no_services,
+            (Fate::Goes, told("QuotaExceeded")),
+        ),
+        (
+            Kind::EndpointSlice,
+            slice("web", &["10.245.0.5"]),
+            &no_endpoints,
+            (Fate::Goes, told("QuotaExceeded")),
+        ),
+        (
+            Kind::Ingress,
+            ingress_to("/"),
+            &none,
+            (Fate::Goes, told("KindNotAllowed")),
+        ),
+        (
+            Kind::Ingress,
+            ingress_to(&long()),
+            &none,
+            (Fate::Goes, told("KindNotAllowed")),
+        ),
+        (
+            Kind::Ingress,
+            ingress_to(&long()),
+            &json!({ "ingressClasses": ["public"] }),
+            (Fate::Goes, told("HostNotAllowed")),
+        ),
         // Home takes it back: the Service of the slice does not travel any more.
-        (Kind::EndpointSlice, slice("other", &["10.245.0.5"]), &usage, (Fate::Goes, told("NoService"))),
+        (
+            Kind::EndpointSlice,
+            slice("other", &["10.245.0.5"]),
+            &usage,
+            (Fate::Goes, told("NoService")),
+        ),
     ] {
         let named = format!("{kind:?} {:.200} {usage}", content.to_string());
         assert_eq!(judged(kind, &content, usage), expected, "{named}");
@@ -368,10 +603,21 @@ fn a_refused_change_keeps_the_replica_and_a_permission_that_was_taken_back_does_
 fn config_maps_and_secrets_keep_what_they_had_until_they_are_gone_or_another_object() {
     let stored = existing("settings", "1");
     assert_eq!(fate(&stored, &source("settings", "2")).0, Fate::Changes);
-    assert_eq!(plan(&[], one(&stored), &both(), None), [Step::Delete(stored.clone())], "it is gone at home, or its namespace is");
+    assert_eq!(
+        plan(&[], one(&stored), &both(), None),
+        [Step::Delete(stored.clone())],
+        "it is gone at home, or its namespace is"
+    );
     // Nobody can say which object a record is about that cannot be read.
-    let unreadable = object("a", &config("settings", &"x".repeat(MAX_OBJECT_LEN)), |_| ());
-    assert_eq!(fate(&stored, &unreadable), (Fate::Goes, Some("Invalid".into())));
+    let unreadable = object(
+        "a",
+        &config("settings", &"x".repeat(MAX_OBJECT_LEN)),
+        |_| (),
+    );
+    assert_eq!(
+        fate(&stored, &unreadable),
+        (Fate::Goes, Some("Invalid".into()))
+    );
 
     let secret = |type_: &str, bytes: usize| {
         let data = json!({ "key": data_encoding::BASE64.encode(&vec![0; bytes]) });
@@ -380,14 +626,31 @@ fn config_maps_and_secrets_keep_what_they_had_until_they_are_gone_or_another_obj
         Source::of_secret(serde_json::from_value(secret).unwrap()).unwrap()
     };
     let name = replica_name(Kind::Secret, "login");
-    let stored = replica_of(Kind::Secret, json!({ "metadata": { "name": name }, "type": "Opaque", "data": { "key": "" } }));
+    let stored = replica_of(
+        Kind::Secret,
+        json!({ "metadata": { "name": name }, "type": "Opaque", "data": { "key": "" } }),
+    );
     assert_eq!(fate(&stored, &secret("Opaque", 10)).0, Fate::Changes);
-    assert_eq!(fate(&stored, &secret("Opaque", 40_000)), (Fate::Stays, Some("TooLarge".into())));
-    assert_eq!(fate(&stored, &secret("example.com/own", 10)).0, Fate::Changes, "it is Opaque, too");
+    assert_eq!(
+        fate(&stored, &secret("Opaque", 40_000)),
+        (Fate::Stays, Some("TooLarge".into()))
+    );
+    assert_eq!(
+        fate(&stored, &secret("example.com/own", 10)).0,
+        Fate::Changes,
+        "it is Opaque, too"
+    );
     let never = secret("kubernetes.io/service-account-token", 10);
-    assert_eq!(fate(&stored, &never), (Fate::Goes, Some("KindNotAllowed".into())), "another Secret");
+    assert_eq!(
+        fate(&stored, &never),
+        (Fate::Goes, Some("KindNotAllowed".into())),
+        "another Secret"
+    );
     let steps = plan(one(&secret("Opaque", 40_000)), &[], &both(), None);
-    assert!(matches!(&steps[..], [Step::ReportProblem(_, Some(problem))] if problem.reason == "TooLarge"), "{steps:?}");
+    assert!(
+        matches!(&steps[..], [Step::ReportProblem(_, Some(problem))] if problem.reason == "TooLarge"),
+        "{steps:?}"
+    );
 }
 
 #[test]
@@ -399,13 +662,22 @@ fn a_service_that_grows_keeps_its_first_ports_and_says_which_ones_are_missing() 
     };
     let (small, large) = (ports(3), ports(25));
     let made = |source: &Source| {
-        let mut live = replica(Kind::Service, &source.content().unwrap(), "web", "x", "demo");
+        let mut live = replica(
+            Kind::Service,
+            &source.content().unwrap(),
+            "web",
+            "x",
+            "demo",
+        );
         live["spec"]["clusterIP"] = "10.96.3.4".into();
         replica_of(Kind::Service, live)
     };
     assert_eq!((&large.problem, &large.refused), (&None, &None));
     let kept = large.content().unwrap();
-    let names: Vec<&str> = items(&kept, "/spec/ports").iter().map(|port| port["name"].as_str().unwrap()).collect();
+    let names: Vec<&str> = items(&kept, "/spec/ports")
+        .iter()
+        .map(|port| port["name"].as_str().unwrap())
+        .collect();
     assert_eq!((names.len(), names[0], names[19]), (20, "p0", "p19"));
     let partial = large.partial.clone().unwrap();
     assert_eq!(
@@ -417,22 +689,51 @@ fn a_service_that_grows_keeps_its_first_ports_and_says_which_ones_are_missing() 
     );
     let service = BTreeSet::from([Kind::Service]);
     let changed = [Step::Change(large.clone(), made(&small))];
-    assert_eq!(plan(one(&large), one(&made(&small)), &service, None), changed);
-    let reported = Source { reported: Some(partial), ..large };
-    assert_eq!(plan(one(&reported), one(&made(&reported)), &service, None), [], "it is said once");
-    assert!(ports(500).partial.unwrap().message.ends_with("p29 (1029), and others"));
+    assert_eq!(
+        plan(one(&large), one(&made(&small)), &service, None),
+        changed
+    );
+    let reported = Source {
+        reported: Some(partial),
+        ..large
+    };
+    assert_eq!(
+        plan(one(&reported), one(&made(&reported)), &service, None),
+        [],
+        "it is said once"
+    );
+    assert!(
+        ports(500)
+            .partial
+            .unwrap()
+            .message
+            .ends_with("p29 (1029), and others")
+    );
 }
 
 #[test]
 fn a_problem_that_is_over_is_no_longer_told() {
-    let recovered = object("settings", &config("settings", "1"), |object| object["status"] = json!({ "reason": "NameTaken" }));
-    assert_eq!(plan(one(&recovered), &[existing("settings", "1")], &both(), None), [Step::ReportProblem(recovered, None)]);
+    let recovered = object("settings", &config("settings", "1"), |object| {
+        object["status"] = json!({ "reason": "NameTaken" });
+    });
+    assert_eq!(
+        plan(one(&recovered), &[existing("settings", "1")], &both(), None),
+        [Step::ReportProblem(recovered, None)]
+    );
 }
 
 #[test]
 fn of_two_sources_of_one_replica_the_first_counts() {
-    let (first, second) = (object("a", &config("settings", "1"), |_| {}), object("b", &config("settings", "2"), |_| {}));
-    let steps = plan(&[second, first.clone()], &[existing("settings", "1")], &both(), None);
+    let (first, second) = (
+        object("a", &config("settings", "1"), |_| {}),
+        object("b", &config("settings", "2"), |_| {}),
+    );
+    let steps = plan(
+        &[second, first.clone()],
+        &[existing("settings", "1")],
+        &both(),
+        None,
+    );
     assert!(
         matches!(&steps[..], [Step::ReportProblem(source, Some(problem))] if source.key.name == "b" && problem.reason == "NameTaken")
     );
@@ -444,14 +745,24 @@ fn a_replica_holds_the_content_and_nothing_else_of_its_source() {
     content["metadata"]["labels"] = json!({ "grafana_dashboard": "1" });
     content["metadata"]["ownerReferences"] = json!([{ "name": "x" }]);
     content["immutable"] = true.into();
-    let replica = replica(Kind::ConfigMap, &content, "settings", "demo-rome-aaaaaa", "demo");
+    let replica = replica(
+        Kind::ConfigMap,
+        &content,
+        "settings",
+        "demo-rome-aaaaaa",
+        "demo",
+    );
     assert_eq!(
         replica["metadata"],
         json!({ "name": "settings", "namespace": "demo-rome-aaaaaa",
         "labels": { labels::MANAGED: "true", labels::REFLECTED: "true", labels::HOME_NAMESPACE: "demo" } })
     );
     assert_eq!(
-        (&replica["data"]["key"], &replica["immutable"], &replica["kind"]),
+        (
+            &replica["data"]["key"],
+            &replica["immutable"],
+            &replica["kind"]
+        ),
         (&json!("1"), &json!(true), &json!("ConfigMap"))
     );
 }
@@ -459,15 +770,23 @@ fn a_replica_holds_the_content_and_nothing_else_of_its_source() {
 #[test]
 fn absent_and_empty_content_are_the_same() {
     let empty = json!({ "data": {}, "binaryData": null, "immutable": false });
-    assert_eq!(fingerprint(Kind::ConfigMap, &empty), fingerprint(Kind::ConfigMap, &json!({})));
-    assert_ne!(fingerprint(Kind::ConfigMap, &json!({ "immutable": true })), fingerprint(Kind::ConfigMap, &json!({})));
+    assert_eq!(
+        fingerprint(Kind::ConfigMap, &empty),
+        fingerprint(Kind::ConfigMap, &json!({}))
+    );
+    assert_ne!(
+        fingerprint(Kind::ConfigMap, &json!({ "immutable": true })),
+        fingerprint(Kind::ConfigMap, &json!({}))
+    );
 }
 
 #[test]
 fn without_a_namespace_the_source_says_what_it_waits_for() {
     let waiting = source("settings", "1");
     let steps = plan_without_namespace(&[waiting], "soon");
-    assert!(matches!(&steps[..], [Step::ReportProblem(_, Some(problem))] if problem.reason == "NamespaceNotReady"));
+    assert!(
+        matches!(&steps[..], [Step::ReportProblem(_, Some(problem))] if problem.reason == "NamespaceNotReady")
+    );
 }
 
 fn service(change: impl FnOnce(&mut Value)) -> Value {
@@ -478,15 +797,19 @@ fn service(change: impl FnOnce(&mut Value)) -> Value {
 }
 
 fn slice(service: &str, addresses: &[&str]) -> Value {
-    let endpoints: Vec<Value> =
-        addresses.iter().map(|address| json!({ "addresses": [address], "conditions": { "ready": true } })).collect();
+    let endpoints: Vec<Value> = addresses
+        .iter()
+        .map(|address| json!({ "addresses": [address], "conditions": { "ready": true } }))
+        .collect();
     json!({ "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4", "ports": [{ "port": 8080 }],
         "metadata": { "name": "web-x", "labels": { service::SERVICE_NAME: service } }, "endpoints": endpoints })
 }
 
 fn clamped_slice(addresses: &[&str]) -> Source {
     let source = object("endpointslice-1", &slice("web", addresses), |_| {});
-    source.clamp_slice(&BTreeSet::from(["web".to_owned()]), |ip| ip.to_string().starts_with("10.245."))
+    source.clamp_slice(&BTreeSet::from(["web".to_owned()]), |ip| {
+        ip.to_string().starts_with("10.245.")
+    })
 }
 
 fn replica_of(kind: Kind, mut object: Value) -> Replica {
@@ -510,9 +833,16 @@ fn a_service_is_rebuilt_from_what_may_be_in_it() {
         service["spec"]["ports"][0]["nodePort"] = 30_000.into();
         service["metadata"]["annotations"] = json!({ "metallb.universe.tf/address-pool": "x" });
     });
-    let source = ExposureGrant::default().apply(object("service-1", &hostile, |_| {}), &BTreeSet::new());
+    let source =
+        ExposureGrant::default().apply(object("service-1", &hostile, |_| {}), &BTreeSet::new());
     assert_eq!(source.problem, None);
-    let made = replica(Kind::Service, &source.content().unwrap(), "web", "demo-rome-aaaaaa", "demo");
+    let made = replica(
+        Kind::Service,
+        &source.content().unwrap(),
+        "web",
+        "demo-rome-aaaaaa",
+        "demo",
+    );
     assert_eq!(
         made,
         json!({ "apiVersion": "v1", "kind": "Service",
@@ -527,45 +857,93 @@ fn a_service_is_rebuilt_from_what_may_be_in_it() {
 fn an_external_name_is_only_an_annotation_here_and_follows_home() {
     let sent = |target: &str| {
         let home = service(|service| {
-            service["spec"] = json!({ "type": "ExternalName", "externalName": target, "clusterIP": "None" });
+            service["spec"] =
+                json!({ "type": "ExternalName", "externalName": target, "clusterIP": "None" });
             // The provider writes the annotation itself.
-            service["metadata"]["annotations"] = json!({ annotations::EXTERNAL_NAME: "kube-dns.kube-system.svc.cluster.local" });
+            service["metadata"]["annotations"] =
+                json!({ annotations::EXTERNAL_NAME: "kube-dns.kube-system.svc.cluster.local" });
         });
         object("service-1", &home, |_| {}).of_families(&["IPv4"])
     };
     let source = sent("db.example.org");
-    let made = replica(Kind::Service, &source.content().unwrap(), "web", "x", "demo");
-    assert_eq!(made["metadata"]["annotations"], json!({ annotations::EXTERNAL_NAME: "db.example.org" }));
-    assert_eq!((&made["spec"]["type"], &made["spec"]["externalName"]), (&json!("ClusterIP"), &Value::Null));
+    let made = replica(
+        Kind::Service,
+        &source.content().unwrap(),
+        "web",
+        "x",
+        "demo",
+    );
+    assert_eq!(
+        made["metadata"]["annotations"],
+        json!({ annotations::EXTERNAL_NAME: "db.example.org" })
+    );
+    assert_eq!(
+        (&made["spec"]["type"], &made["spec"]["externalName"]),
+        (&json!("ClusterIP"), &Value::Null)
+    );
     let live = |annotations: Value| {
         let mut live = made.clone();
-        for (field, value) in
-            [("clusterIPs", json!(["None"])), ("sessionAffinity", json!("None")), ("ipFamilies", json!(["IPv4"]))]
-        {
+        for (field, value) in [
+            ("clusterIPs", json!(["None"])),
+            ("sessionAffinity", json!("None")),
+            ("ipFamilies", json!(["IPv4"])),
+        ] {
             live["spec"][field] = value;
         }
         live["metadata"]["annotations"] = annotations;
         replica_of(Kind::Service, live)
     };
-    let current = live(json!({ annotations::EXTERNAL_NAME: "db.example.org", "example.org/theirs": "stays" }));
-    let steps = |source: &Source, live: &Replica| plan(one(source), one(live), &BTreeSet::from([Kind::Service]), None);
+    let current = live(
+        json!({ annotations::EXTERNAL_NAME: "db.example.org", "example.org/theirs": "stays" }),
+    );
+    let steps = |source: &Source, live: &Replica| {
+        plan(
+            one(source),
+            one(live),
+            &BTreeSet::from([Kind::Service]),
+            None,
+        )
+    };
     assert_eq!(steps(&source, &current), []);
-    for (source, live) in [(sent("other.example.org"), &current), (source.clone(), &live(json!({})))] {
-        assert_eq!(steps(&source, live), [Step::Change(source.clone(), live.clone())]);
+    for (source, live) in [
+        (sent("other.example.org"), &current),
+        (source.clone(), &live(json!({}))),
+    ] {
+        assert_eq!(
+            steps(&source, live),
+            [Step::Change(source.clone(), live.clone())]
+        );
         assert!(!live.must_be_recreated_for(&source.content().unwrap()));
     }
     let usual = object("service-1", &service(|_| {}), |_| {});
-    assert!(current.must_be_recreated_for(&usual.content().unwrap()), "it has no address");
-    let standing = json!({ "metadata": { "annotations": { annotations::EXTERNAL_NAME: "db.example.org" } } });
-    let wanted = replacement(&standing, replica(Kind::Service, &usual.content().unwrap(), "web", "x", "demo"));
-    assert_eq!(wanted["metadata"]["annotations"], json!({}), "it is not left over");
+    assert!(
+        current.must_be_recreated_for(&usual.content().unwrap()),
+        "it has no address"
+    );
+    let standing =
+        json!({ "metadata": { "annotations": { annotations::EXTERNAL_NAME: "db.example.org" } } });
+    let wanted = replacement(
+        &standing,
+        replica(Kind::Service, &usual.content().unwrap(), "web", "x", "demo"),
+    );
+    assert_eq!(
+        wanted["metadata"]["annotations"],
+        json!({}),
+        "it is not left over"
+    );
 }
 
 #[test]
 fn what_the_api_server_adds_to_a_service_is_no_change_and_what_a_person_adds_is() {
     let source = object("service-1", &service(|_| {}), |_| {}).of_families(&["IPv4"]);
     let live = |change: &dyn Fn(&mut Value)| {
-        let mut live = replica(Kind::Service, &source.content().unwrap(), "web", "x", "demo");
+        let mut live = replica(
+            Kind::Service,
+            &source.content().unwrap(),
+            "web",
+            "x",
+            "demo",
+        );
         for (field, value) in [
             ("clusterIP", json!("10.96.3.4")),
             ("clusterIPs", json!(["10.96.3.4"])),
@@ -581,7 +959,10 @@ fn what_the_api_server_adds_to_a_service_is_no_change_and_what_a_person_adds_is(
     let services = BTreeSet::from([Kind::Service]);
     assert_eq!(plan(one(&source), &[live(&|_| {})], &services, None), []);
     let selecting = live(&|live| live["spec"]["selector"] = json!({ "app": "x" }));
-    assert_eq!(plan(one(&source), one(&selecting), &services, None), [Step::Change(source.clone(), selecting)]);
+    assert_eq!(
+        plan(one(&source), one(&selecting), &services, None),
+        [Step::Change(source.clone(), selecting)]
+    );
     let headless = live(&|live| live["spec"]["clusterIP"] = "None".into());
     assert_eq!(headless.type_, "None", "it can only be created again");
     assert_eq!(plan(&[], &[live(&|_| {})], &services, None).len(), 1);
@@ -595,16 +976,31 @@ fn a_service_that_is_to_be_of_another_family_is_made_anew_and_one_that_gets_a_se
             service["spec"]["ipFamilies"] = families;
         });
         let source = object("service-1", &content, |_| {}).of_families(&["IPv4", "IPv6"]);
-        replica(Kind::Service, &source.content().unwrap(), "web", "x", "demo")
+        replica(
+            Kind::Service,
+            &source.content().unwrap(),
+            "web",
+            "x",
+            "demo",
+        )
     };
-    let (four, six) = (wanted("SingleStack", json!(["IPv4"])), wanted("SingleStack", json!(["IPv6"])));
+    let (four, six) = (
+        wanted("SingleStack", json!(["IPv4"])),
+        wanted("SingleStack", json!(["IPv6"])),
+    );
     let both = wanted("PreferDualStack", json!(["IPv6", "IPv4"]));
     let live_service = replica_of(Kind::Service, four.clone());
-    assert_eq!([&four, &six, &both].map(|wanted| live_service.must_be_recreated_for(wanted)), [false, true, false]);
+    assert_eq!(
+        [&four, &six, &both].map(|wanted| live_service.must_be_recreated_for(wanted)),
+        [false, true, false]
+    );
     let mut live = both;
     live["spec"]["ipFamilies"] = json!(["IPv4", "IPv6"]);
     let live_service = replica_of(Kind::Service, live);
-    assert_eq!([&four, &six].map(|wanted| live_service.must_be_recreated_for(wanted)), [false, true]);
+    assert_eq!(
+        [&four, &six].map(|wanted| live_service.must_be_recreated_for(wanted)),
+        [false, true]
+    );
 }
 
 fn grant(usage: Value) -> ExposureGrant {
@@ -628,12 +1024,29 @@ fn shop(host: &str) -> Source {
 }
 
 /// A source within this policy, and its replica as the cluster keeps it after this change.
-fn standing_within(source: Source, usage: Value, change: &dyn Fn(&mut Value)) -> (Source, Replica, Value) {
+fn standing_within(
+    source: Source,
+    usage: Value,
+    change: &dyn Fn(&mut Value),
+) -> (Source, Replica, Value) {
     let source = grant(usage).apply(source, &BTreeSet::from(["web".to_owned()]));
-    let mut live = replica(source.kind.unwrap(), &source.content().unwrap(), &source.name, "x", "demo");
+    let mut live = replica(
+        source.kind.unwrap(),
+        &source.content().unwrap(),
+        &source.name,
+        "x",
+        "demo",
+    );
     change(&mut live);
-    let source = Source { reported: source.partial.clone(), ..source };
-    (source.clone(), replica_of(source.kind.unwrap(), live.clone()), live)
+    let source = Source {
+        reported: source.partial.clone(),
+        ..source
+    };
+    (
+        source.clone(),
+        replica_of(source.kind.unwrap(), live.clone()),
+        live,
+    )
 }
 
 fn services_and_ingresses() -> BTreeSet<Kind> {
@@ -643,45 +1056,111 @@ fn services_and_ingresses() -> BTreeSet<Kind> {
 #[test]
 fn the_class_that_the_cluster_fills_in_is_no_change_and_stays() {
     let ingresses = json!({ "ingressClasses": [""], "ingressHosts": ["*"] });
-    let (source, replica, live) =
-        standing_within(shop("a.example.com"), ingresses, &|live| live["spec"]["ingressClassName"] = "nginx".into());
+    let (source, replica, live) = standing_within(shop("a.example.com"), ingresses, &|live| {
+        live["spec"]["ingressClassName"] = "nginx".into();
+    });
     let exposure = Exposure::default();
     assert_eq!(
         plan(one(&source), one(&replica), &services_and_ingresses(), None),
         [Step::ReportExposure(source.clone(), Some(exposure.clone()))]
     );
-    let reported_exposure = Source { reported_exposure: Some(exposure), ..source };
-    assert_eq!(plan(one(&reported_exposure), one(&replica), &services_and_ingresses(), None), []);
-    let wanted = crate::replica::plan::replica(Kind::Ingress, &reported_exposure.content().unwrap(), "shop", "x", "demo");
+    let reported_exposure = Source {
+        reported_exposure: Some(exposure),
+        ..source
+    };
+    assert_eq!(
+        plan(
+            one(&reported_exposure),
+            one(&replica),
+            &services_and_ingresses(),
+            None
+        ),
+        []
+    );
+    let wanted = crate::replica::plan::replica(
+        Kind::Ingress,
+        &reported_exposure.content().unwrap(),
+        "shop",
+        "x",
+        "demo",
+    );
     assert!(!replica.must_be_recreated_for(&wanted));
-    assert_eq!(replacement(&live, wanted)["spec"]["ingressClassName"], "nginx");
+    assert_eq!(
+        replacement(&live, wanted)["spec"]["ingressClassName"],
+        "nginx"
+    );
 }
 
 #[test]
 fn what_controllers_write_on_a_replica_is_theirs_and_what_travelled_is_taken_back() {
-    let usage =
-        |annotations: Value| json!({ "ingressClasses": ["public"], "ingressHosts": ["*"], "ingressAnnotations": annotations });
+    let usage = |annotations: Value| json!({ "ingressClasses": ["public"], "ingressHosts": ["*"], "ingressAnnotations": annotations });
     let marked = |live: &mut Value| {
         live["metadata"]["annotations"]["cloud.example/state"] = "1".into();
         live["metadata"]["finalizers"] = json!(["cloud.example/cleanup"]);
         live["metadata"]["uid"] = "replica".into();
         live["metadata"]["resourceVersion"] = "7".into();
     };
-    let (source, replica, live) = standing_within(shop("a.example.com"), usage(json!(["example.com/size"])), &marked);
-    let exposure = Exposure { class: "public".into(), addresses: Vec::new() };
-    let reported_exposure = Source { reported_exposure: Some(exposure), ..source };
-    assert_eq!(plan(one(&reported_exposure), one(&replica), &services_and_ingresses(), None), []);
+    let (source, replica, live) = standing_within(
+        shop("a.example.com"),
+        usage(json!(["example.com/size"])),
+        &marked,
+    );
+    let exposure = Exposure {
+        class: "public".into(),
+        addresses: Vec::new(),
+    };
+    let reported_exposure = Source {
+        reported_exposure: Some(exposure),
+        ..source
+    };
+    assert_eq!(
+        plan(
+            one(&reported_exposure),
+            one(&replica),
+            &services_and_ingresses(),
+            None
+        ),
+        []
+    );
     let (narrowed, ..) = standing_within(shop("a.example.com"), usage(json!([])), &|_| {});
-    let steps = plan(one(&narrowed), one(&replica), &services_and_ingresses(), None);
-    assert!(steps.iter().any(|step| matches!(step, Step::Change(..))), "{steps:?}");
-    let written =
-        replacement(&live, crate::replica::plan::replica(Kind::Ingress, &narrowed.content().unwrap(), "shop", "x", "demo"));
+    let steps = plan(
+        one(&narrowed),
+        one(&replica),
+        &services_and_ingresses(),
+        None,
+    );
+    assert!(
+        steps.iter().any(|step| matches!(step, Step::Change(..))),
+        "{steps:?}"
+    );
+    let written = replacement(
+        &live,
+        crate::replica::plan::replica(
+            Kind::Ingress,
+            &narrowed.content().unwrap(),
+            "shop",
+            "x",
+            "demo",
+        ),
+    );
     let metadata = &written["metadata"];
-    assert_eq!(metadata["annotations"], json!({ "cloud.example/state": "1", annotations::REMOTE_CLASS: "public" }));
+    assert_eq!(
+        metadata["annotations"],
+        json!({ "cloud.example/state": "1", annotations::REMOTE_CLASS: "public" })
+    );
     let addressed = json!({ "spec": { "type": "LoadBalancer", "loadBalancerIP": "203.0.113.7" } });
-    let kept = |kind: &str| replacement(&addressed, json!({ "spec": { "type": kind } }))["spec"]["loadBalancerIP"].clone();
-    assert_eq!((kept("LoadBalancer"), kept("ClusterIP")), (json!("203.0.113.7"), Value::Null));
-    assert_eq!((&metadata["finalizers"], &metadata["resourceVersion"]), (&json!(["cloud.example/cleanup"]), &json!("7")));
+    let kept = |kind: &str| {
+        replacement(&addressed, json!({ "spec": { "type": kind } }))["spec"]["loadBalancerIP"]
+            .clone()
+    };
+    assert_eq!(
+        (kept("LoadBalancer"), kept("ClusterIP")),
+        (json!("203.0.113.7"), Value::Null)
+    );
+    assert_eq!(
+        (&metadata["finalizers"], &metadata["resourceVersion"]),
+        (&json!(["cloud.example/cleanup"]), &json!("7"))
+    );
 }
 
 #[test]
@@ -689,31 +1168,77 @@ fn a_load_balancer_comes_and_goes_in_place_and_another_class_is_another_object()
     let edge = json!({ "loadBalancerClasses": ["edge"] });
     let (source, given, _) = standing_within(balanced(), edge, &|_| {});
     let (closed, inside, _) = standing_within(balanced(), json!({}), &|_| {});
-    assert_eq!((given.exposure.as_ref().map(|one| one.class.as_str()), &inside.exposure), (Some("edge"), &None));
-    let wanted = |source: &Source| replica(Kind::Service, &source.content().unwrap(), "web", "x", "demo");
-    assert!(!inside.must_be_recreated_for(&wanted(&source)) && !given.must_be_recreated_for(&wanted(&closed)));
-    let (other, ..) = standing_within(balanced(), json!({ "loadBalancerClasses": ["other"] }), &|_| {});
+    assert_eq!(
+        (
+            given.exposure.as_ref().map(|one| one.class.as_str()),
+            &inside.exposure
+        ),
+        (Some("edge"), &None)
+    );
+    let wanted = |source: &Source| {
+        replica(
+            Kind::Service,
+            &source.content().unwrap(),
+            "web",
+            "x",
+            "demo",
+        )
+    };
+    assert!(
+        !inside.must_be_recreated_for(&wanted(&source))
+            && !given.must_be_recreated_for(&wanted(&closed))
+    );
+    let (other, ..) = standing_within(
+        balanced(),
+        json!({ "loadBalancerClasses": ["other"] }),
+        &|_| {},
+    );
     assert!(given.must_be_recreated_for(&wanted(&other)));
     let classes = |classes: Value| json!({ "ingressClasses": classes, "ingressHosts": ["*"] });
     let shop = |allowed: Value| standing_within(shop("a.example.com"), classes(allowed), &|_| {});
-    let ((named, ..), (_, public, _), (_, default, _)) = (shop(json!(["inside"])), shop(json!(["public"])), shop(json!([""])));
-    let wanted = replica(Kind::Ingress, &named.content().unwrap(), "shop", "x", "demo");
+    let ((named, ..), (_, public, _), (_, default, _)) = (
+        shop(json!(["inside"])),
+        shop(json!(["public"])),
+        shop(json!([""])),
+    );
+    let wanted = replica(
+        Kind::Ingress,
+        &named.content().unwrap(),
+        "shop",
+        "x",
+        "demo",
+    );
     assert!(
         !public.must_be_recreated_for(&wanted) && default.must_be_recreated_for(&wanted),
         "what the cluster set is like ours"
     );
-    let closed = Source { reported_exposure: given.exposure.clone(), ..closed };
+    let closed = Source {
+        reported_exposure: given.exposure.clone(),
+        ..closed
+    };
     let steps = plan(one(&closed), one(&given), &services_and_ingresses(), None);
-    assert!(matches!(&steps[..], [Step::Change(..)]), "it is shown as it is until it is taken back: {steps:?}");
-    assert!(matches!(&plan(one(&closed), one(&inside), &services_and_ingresses(), None)[..], [Step::ReportExposure(_, None)]));
+    assert!(
+        matches!(&steps[..], [Step::Change(..)]),
+        "it is shown as it is until it is taken back: {steps:?}"
+    );
+    assert!(matches!(
+        &plan(one(&closed), one(&inside), &services_and_ingresses(), None)[..],
+        [Step::ReportExposure(_, None)]
+    ));
 }
 
 #[test]
 fn an_ingress_that_may_not_be_any_more_goes() {
     let usage = |hosts: Value| json!({ "ingressClasses": ["public"], "ingressHosts": hosts });
     let (_, replica, _) = standing_within(shop("a.example.com"), usage(json!(["*"])), &|_| {});
-    let refused = grant(usage(json!(["b.example.com"]))).apply(shop("a.example.com"), &BTreeSet::from(["web".to_owned()]));
-    let steps = plan(one(&refused), one(&replica), &services_and_ingresses(), None);
+    let refused = grant(usage(json!(["b.example.com"])))
+        .apply(shop("a.example.com"), &BTreeSet::from(["web".to_owned()]));
+    let steps = plan(
+        one(&refused),
+        one(&replica),
+        &services_and_ingresses(),
+        None,
+    );
     assert!(
         matches!(&steps[..], [Step::Delete(_), Step::ReportProblem(_, Some(problem))] if problem.reason == "HostNotAllowed"),
         "{steps:?}"
@@ -724,7 +1249,13 @@ fn an_ingress_that_may_not_be_any_more_goes() {
 fn a_slice_is_kept_as_it_is_written() {
     let source = clamped_slice(&["10.245.0.7", "10.245.0.5"]);
     assert_eq!((&source.problem, &source.partial), (&None, &None));
-    let made = replica(Kind::EndpointSlice, &source.content().unwrap(), "web-x", "demo-rome-aaaaaa", "demo");
+    let made = replica(
+        Kind::EndpointSlice,
+        &source.content().unwrap(),
+        "web-x",
+        "demo-rome-aaaaaa",
+        "demo",
+    );
     assert_eq!(made["apiVersion"], "discovery.k8s.io/v1");
     assert_eq!(
         made["metadata"]["labels"],
@@ -734,7 +1265,15 @@ fn a_slice_is_kept_as_it_is_written() {
     let mut live = made;
     live["ports"][0]["name"] = "".into();
     let live = replica_of(Kind::EndpointSlice, live);
-    assert_eq!(plan(one(&source), &[live], &BTreeSet::from([Kind::EndpointSlice]), None), []);
+    assert_eq!(
+        plan(
+            one(&source),
+            &[live],
+            &BTreeSet::from([Kind::EndpointSlice]),
+            None
+        ),
+        []
+    );
 }
 
 #[test]
@@ -744,12 +1283,35 @@ fn endpoints_that_are_not_the_consumers_are_left_out_and_named() {
     assert_eq!(hostile.fingerprint, clean.fingerprint);
     let problem = hostile.partial.clone().unwrap();
     assert_eq!(problem.reason, "AddressRefused");
-    assert!(problem.message.ends_with(": 10.244.0.10, 192.168.0.1"), "{}", problem.message);
-    let live = replica_of(Kind::EndpointSlice, replica(Kind::EndpointSlice, &clean.content().unwrap(), "web-x", "x", "demo"));
+    assert!(
+        problem.message.ends_with(": 10.244.0.10, 192.168.0.1"),
+        "{}",
+        problem.message
+    );
+    let live = replica_of(
+        Kind::EndpointSlice,
+        replica(
+            Kind::EndpointSlice,
+            &clean.content().unwrap(),
+            "web-x",
+            "x",
+            "demo",
+        ),
+    );
     let slices = BTreeSet::from([Kind::EndpointSlice]);
-    assert_eq!(plan(one(&hostile), one(&live), &slices, None), [Step::ReportProblem(hostile.clone(), Some(problem.clone()))]);
-    let reported = Source { reported: Some(problem), ..hostile };
-    assert_eq!(plan(one(&reported), one(&live), &slices, None), [], "it is said once");
+    assert_eq!(
+        plan(one(&hostile), one(&live), &slices, None),
+        [Step::ReportProblem(hostile.clone(), Some(problem.clone()))]
+    );
+    let reported = Source {
+        reported: Some(problem),
+        ..hostile
+    };
+    assert_eq!(
+        plan(one(&reported), one(&live), &slices, None),
+        [],
+        "it is said once"
+    );
     let many: Vec<String> = (0..50).map(|last| format!("192.168.0.{last}")).collect();
     let many: Vec<&str> = many.iter().map(String::as_str).collect();
     assert!(clamped_slice(&many).partial.unwrap().message.len() < 400);
@@ -759,28 +1321,61 @@ fn endpoints_that_are_not_the_consumers_are_left_out_and_named() {
 fn endpoints_are_only_for_services_of_home() {
     let source = object("endpointslice-1", &slice("admins", &["10.245.0.5"]), |_| {});
     let source = source.clamp_slice(&BTreeSet::from(["web".to_owned()]), |_| true);
-    assert_eq!(source.problem.as_ref().map(|problem| problem.reason.as_str()), Some("NoService"));
+    assert_eq!(
+        source
+            .problem
+            .as_ref()
+            .map(|problem| problem.reason.as_str()),
+        Some("NoService")
+    );
     let live = replica_of(Kind::EndpointSlice, slice("admins", &["10.245.0.5"]));
-    let steps = plan(one(&source), one(&live), &BTreeSet::from([Kind::EndpointSlice]), None);
-    assert!(matches!(&steps[..], [Step::Delete(_), Step::ReportProblem(..)]), "{steps:?}");
+    let steps = plan(
+        one(&source),
+        one(&live),
+        &BTreeSet::from([Kind::EndpointSlice]),
+        None,
+    );
+    assert!(
+        matches!(&steps[..], [Step::Delete(_), Step::ReportProblem(..)]),
+        "{steps:?}"
+    );
 }
 
 #[test]
 fn a_slice_that_is_too_large_keeps_the_endpoints_that_fit() {
-    let addresses = |count: usize| (0..count).map(|host| format!("10.245.{}.{}", host / 250, host % 250)).collect::<Vec<_>>();
+    let addresses = |count: usize| {
+        (0..count)
+            .map(|host| format!("10.245.{}.{}", host / 250, host % 250))
+            .collect::<Vec<_>>()
+    };
     let of = |count: usize| {
         let addresses = addresses(count);
-        object("endpointslice-1", &slice("web", &addresses.iter().map(String::as_str).collect::<Vec<_>>()), |_| {})
+        object(
+            "endpointslice-1",
+            &slice(
+                "web",
+                &addresses.iter().map(String::as_str).collect::<Vec<_>>(),
+            ),
+            |_| {},
+        )
     };
     let (source, kept) = (of(1000), of(1000).endpoints);
-    assert!((200..500).contains(&kept) && source.content.as_ref().unwrap().len() <= 16 * 1024, "{kept}");
-    assert_eq!((&source.problem, source.partial.as_ref().unwrap().reason.as_str()), (&None, "TooLarge"));
+    assert!(
+        (200..500).contains(&kept) && source.content.as_ref().unwrap().len() <= 16 * 1024,
+        "{kept}"
+    );
+    assert_eq!(
+        (
+            &source.problem,
+            source.partial.as_ref().unwrap().reason.as_str()
+        ),
+        (&None, "TooLarge")
+    );
     assert_eq!(source.fingerprint, of(kept).fingerprint);
 }
 
 fn network_policy(name: &str, spec: &Value) -> Source {
-    let content =
-        json!({ "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": { "name": name }, "spec": spec });
+    let content = json!({ "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": { "name": name }, "spec": spec });
     object("networkpolicy-1", &content, |_| {})
 }
 
@@ -802,11 +1397,23 @@ fn a_network_policy_is_written_within_the_limits_and_kept_so() {
         { "ipBlock": { "cidr": "10.245.0.7/32" } }, { "ipBlock": { "cidr": "10.244.0.7/32" } }] }] });
     let source = network_policy("allow", &spec).clamp_policy(&limits());
     assert_eq!(source.partial.clone().unwrap().reason, "AddressRefused");
-    let made = replica(Kind::NetworkPolicy, &source.content().unwrap(), "allow", "demo-rome-aaaaaa", "demo");
-    assert_eq!(made["spec"]["ingress"], json!([{ "from": [{ "ipBlock": { "cidr": "10.245.0.7/32" } }] }]));
+    let made = replica(
+        Kind::NetworkPolicy,
+        &source.content().unwrap(),
+        "allow",
+        "demo-rome-aaaaaa",
+        "demo",
+    );
+    assert_eq!(
+        made["spec"]["ingress"],
+        json!([{ "from": [{ "ipBlock": { "cidr": "10.245.0.7/32" } }] }])
+    );
     assert_eq!(made["metadata"]["labels"][labels::REFLECTED], "true");
     let policies = BTreeSet::from([Kind::NetworkPolicy]);
-    let reported = Source { reported: source.partial.clone(), ..source };
+    let reported = Source {
+        reported: source.partial.clone(),
+        ..source
+    };
     let nothing_allowed = policy(json!({ "reflectedKinds": [] }));
     assert_eq!(
         plan(one(&reported), &[], &policies, Some(&nothing_allowed)),
@@ -818,7 +1425,10 @@ fn a_network_policy_is_written_within_the_limits_and_kept_so() {
     let mut opened = made;
     opened["spec"]["ingress"] = json!([{}]);
     let opened = replica_of(Kind::NetworkPolicy, opened);
-    assert_eq!(plan(one(&reported), one(&opened), &policies, None), [Step::Change(reported, opened)]);
+    assert_eq!(
+        plan(one(&reported), one(&opened), &policies, None),
+        [Step::Change(reported, opened)]
+    );
 }
 
 #[test]
@@ -826,15 +1436,28 @@ fn a_disruption_budget_goes_with_the_permission_for_its_kind() {
     let source = object("o", &budget("web"), |_| {});
     let live = replica_of(
         Kind::PodDisruptionBudget,
-        replica(Kind::PodDisruptionBudget, &budget("web"), "web", "demo-rome-aaaaaa", "demo"),
+        replica(
+            Kind::PodDisruptionBudget,
+            &budget("web"),
+            "web",
+            "demo-rome-aaaaaa",
+            "demo",
+        ),
     );
     let steps = |kinds: Value| {
         let policy = policy(json!({ "reflectedKinds": kinds }));
-        plan(one(&source), one(&live), &BTreeSet::from([Kind::PodDisruptionBudget]), Some(&policy))
+        plan(
+            one(&source),
+            one(&live),
+            &BTreeSet::from([Kind::PodDisruptionBudget]),
+            Some(&policy),
+        )
     };
     assert_eq!(steps(json!(["PodDisruptionBudget"])), []);
-    assert!(matches!(&steps(json!([]))[..], [Step::Delete(gone), Step::ReportProblem(_, Some(problem))]
-        if *gone == live && problem.reason == "KindNotAllowed"));
+    assert!(
+        matches!(&steps(json!([]))[..], [Step::Delete(gone), Step::ReportProblem(_, Some(problem))]
+        if *gone == live && problem.reason == "KindNotAllowed")
+    );
 }
 
 #[test]
@@ -842,23 +1465,43 @@ fn a_network_policy_that_cannot_be_taken_closes_instead_of_opening() {
     let open = json!({ "podSelector": { "matchLabels": { "app": "web" } }, "ingress": [{}] });
     let ours = network_policy("liqo-ingress", &open).clamp_policy(&limits());
     assert_eq!(
-        (ours.problem.as_ref().map(|problem| problem.reason.as_str()), ours.policy()),
+        (
+            ours.problem.as_ref().map(|problem| problem.reason.as_str()),
+            ours.policy()
+        ),
         (Some("NameTaken"), NetworkPolicy::closed())
     );
     let many: Vec<Value> =
         (0..2000).map(|host| json!({ "ipBlock": { "cidr": format!("10.245.{}.{}/32", host / 200, host % 200) } })).collect();
-    let long =
-        network_policy("long", &json!({ "podSelector": { "matchLabels": { "app": "web" } }, "ingress": [{ "from": many }] }));
+    let long = network_policy(
+        "long",
+        &json!({ "podSelector": { "matchLabels": { "app": "web" } }, "ingress": [{ "from": many }] }),
+    );
     let long = long.clamp_policy(&limits());
     assert_eq!(
-        (long.problem.as_ref().map(|problem| problem.reason.as_str()), long.policy()),
+        (
+            long.problem.as_ref().map(|problem| problem.reason.as_str()),
+            long.policy()
+        ),
         (Some("Invalid"), NetworkPolicy::closed())
     );
-    let strange =
-        network_policy("strange", &json!({ "podSelector": { "matchFields": [] }, "ingress": [{}] })).clamp_policy(&limits());
+    let strange = network_policy(
+        "strange",
+        &json!({ "podSelector": { "matchFields": [] }, "ingress": [{}] }),
+    )
+    .clamp_policy(&limits());
     assert_eq!(
-        (strange.partial.as_ref().map(|problem| problem.reason.as_str()), strange.policy().pods),
-        (Some("Invalid"), crate::replica::label_selector::Selector::default())
+        (
+            strange
+                .partial
+                .as_ref()
+                .map(|problem| problem.reason.as_str()),
+            strange.policy().pods
+        ),
+        (
+            Some("Invalid"),
+            crate::replica::label_selector::Selector::default()
+        )
     );
     assert_eq!(strange.policy().ingress, Some(Vec::new()));
 }
@@ -872,11 +1515,28 @@ fn policies_that_are_too_many_close_all_pods() {
             source.key.name = format!("networkpolicy-{number:05}");
             source
         };
-        clamp_policies((0..count).rev().map(policy).collect(), &limits(), &crate::fixtures::provider())
+        clamp_policies(
+            (0..count).rev().map(policy).collect(),
+            &limits(),
+            &crate::fixtures::provider(),
+        )
     };
-    assert!(many(MAX_POLICIES).iter().all(|source| source.problem.is_none()));
-    let refused: Vec<Source> = many(MAX_POLICIES + 1).into_iter().filter(|source| source.problem.is_some()).collect();
-    assert_eq!(refused.iter().map(|source| source.name.as_str()).collect::<Vec<_>>(), [format!("p{MAX_POLICIES}")]);
+    assert!(
+        many(MAX_POLICIES)
+            .iter()
+            .all(|source| source.problem.is_none())
+    );
+    let refused: Vec<Source> = many(MAX_POLICIES + 1)
+        .into_iter()
+        .filter(|source| source.problem.is_some())
+        .collect();
+    assert_eq!(
+        refused
+            .iter()
+            .map(|source| source.name.as_str())
+            .collect::<Vec<_>>(),
+        [format!("p{MAX_POLICIES}")]
+    );
     assert_eq!(refused[0].policy(), NetworkPolicy::closed());
 }
 
@@ -884,11 +1544,22 @@ fn policies_that_are_too_many_close_all_pods() {
 fn a_policy_with_a_name_that_this_cluster_keeps_for_its_own_closes_all_pods() {
     let (own, other) = (crate::fixtures::provider(), crate::fixtures::consumer());
     let open = json!({ "podSelector": {}, "ingress": [{}] });
-    let clamped = |name: &str| clamp_policies(vec![network_policy(name, &open)], &limits(), &own).remove(0);
+    let clamped =
+        |name: &str| clamp_policies(vec![network_policy(name, &open)], &limits(), &own).remove(0);
     let refused = clamped(&isolation::lent_on_closed(&own));
-    assert_eq!(refused.problem.as_ref().map(|problem| problem.reason.as_str()), Some("NameTaken"));
+    assert_eq!(
+        refused
+            .problem
+            .as_ref()
+            .map(|problem| problem.reason.as_str()),
+        Some("NameTaken")
+    );
     assert_eq!(refused.policy(), NetworkPolicy::closed());
-    assert_eq!(clamped(&isolation::lent_on_closed(&other)).problem, None, "another broker sent it");
+    assert_eq!(
+        clamped(&isolation::lent_on_closed(&other)).problem,
+        None,
+        "another broker sent it"
+    );
 }
 
 /// Valid texts of each kind that is reflected, and of one that is not.
@@ -897,23 +1568,30 @@ fn texts_of_objects() -> impl Strategy<Value = String> {
         let mut object = content;
         object["kind"] = kind.into();
         object["apiVersion"] = version.into();
-        object["metadata"] =
-            json!({ "name": "web", "labels": { "kubernetes.io/service-name": "web" }, "annotations": { "a": "b" } });
+        object["metadata"] = json!({ "name": "web", "labels": { "kubernetes.io/service-name": "web" }, "annotations": { "a": "b" } });
         object.to_string()
     };
-    let path =
-        json!({ "path": "/", "pathType": "Prefix", "backend": { "service": { "name": "web", "port": { "number": 80 } } } });
+    let path = json!({ "path": "/", "pathType": "Prefix", "backend": { "service": { "name": "web", "port": { "number": 80 } } } });
     let ports = json!([{ "name": "http", "port": 80, "targetPort": "http", "protocol": "TCP", "nodePort": 30080 }]);
-    let peer = json!({ "podSelector": { "matchLabels": { "app": "web" } }, "namespaceSelector": {} });
+    let peer =
+        json!({ "podSelector": { "matchLabels": { "app": "web" } }, "namespaceSelector": {} });
     let block = json!({ "ipBlock": { "cidr": "0.0.0.0/0", "except": ["10.0.0.0/8"] } });
     prop::sample::select(vec![
-        object("ConfigMap", "v1", json!({ "data": { "key": "value" }, "binaryData": { "b": "AAEC" }, "immutable": true })),
+        object(
+            "ConfigMap",
+            "v1",
+            json!({ "data": { "key": "value" }, "binaryData": { "b": "AAEC" }, "immutable": true }),
+        ),
         object(
             "Service",
             "v1",
             json!({ "spec": { "type": "LoadBalancer", "selector": { "app": "web" }, "ports": ports, "externalIPs": ["192.0.2.1"] } }),
         ),
-        object("Service", "v1", json!({ "spec": { "type": "ExternalName", "externalName": "db.example.org" } })),
+        object(
+            "Service",
+            "v1",
+            json!({ "spec": { "type": "ExternalName", "externalName": "db.example.org" } }),
+        ),
         object(
             "EndpointSlice",
             "discovery.k8s.io/v1",
@@ -931,14 +1609,17 @@ fn texts_of_objects() -> impl Strategy<Value = String> {
             json!({ "spec": { "podSelector": { "matchExpressions": [{ "key": "a", "operator": "NotIn", "values": ["1", "2"] }] },
             "policyTypes": ["Ingress", "Egress"], "ingress": [{ "from": [peer], "ports": [{ "port": 80, "endPort": 90 }] }], "egress": [{ "to": [block] }] } }),
         ),
-        object("Role", "rbac.authorization.k8s.io/v1", json!({ "rules": [] })),
+        object(
+            "Role",
+            "rbac.authorization.k8s.io/v1",
+            json!({ "rules": [] }),
+        ),
     ])
 }
 
 /// The record of an object with this text.
 fn record_of(text: &str) -> Source {
-    let object =
-        json!({ "metadata": { "name": "r", "namespace": "t", "uid": "o" }, "spec": { "namespace": "demo", "object": text } });
+    let object = json!({ "metadata": { "name": "r", "namespace": "t", "uid": "o" }, "spec": { "namespace": "demo", "object": text } });
     Source::of_object(serde_json::from_value(object).unwrap())
 }
 

@@ -10,10 +10,15 @@ use crate::{
 
 /// Judges two clusters; nothing, if they do not know each other.
 pub fn between(one: &Facts, other: &Facts) -> Vec<Finding> {
-    if let Some(why) = [one, other].into_iter().find_map(|facts| facts.liqo.config.as_ref().err()) {
+    if let Some(why) = [one, other]
+        .into_iter()
+        .find_map(|facts| facts.liqo.config.as_ref().err())
+    {
         return vec![unread(Check::DifferentClusters, why)];
     }
-    let (Some(one_id), Some(other_id)) = (one.liqo.id(), other.liqo.id()) else { return Vec::new() };
+    let (Some(one_id), Some(other_id)) = (one.liqo.id(), other.liqo.id()) else {
+        return Vec::new();
+    };
     if one_id == other_id {
         let what = format!("{} and {} have the same ID", one.name, other.name);
         return vec![Finding::fail(
@@ -22,12 +27,24 @@ pub fn between(one: &Facts, other: &Facts) -> Vec<Finding> {
             "either both kubeconfigs lead to the same cluster, or one cluster is a copy with the same Secrets: `liqoctl uninstall --purge` and install again there",
         )];
     }
-    if matches!((one.liqo.peer(other_id), other.liqo.peer(one_id)), (Ok(None), Ok(None))) {
+    if matches!(
+        (one.liqo.peer(other_id), other.liqo.peer(one_id)),
+        (Ok(None), Ok(None))
+    ) {
         return Vec::new();
     }
     let agreement = agreement(one, other).unwrap_or_else(|why| unread(Check::Agreement, why));
-    let mut found = vec![agreement, time(one, other), versions(one, other), domains(one, other)];
-    found.extend([(one, other), (other, one)].into_iter().filter_map(|(of, peer)| addresses(of, peer)));
+    let mut found = vec![
+        agreement,
+        time(one, other),
+        versions(one, other),
+        domains(one, other),
+    ];
+    found.extend(
+        [(one, other), (other, one)]
+            .into_iter()
+            .filter_map(|(of, peer)| addresses(of, peer)),
+    );
     match (one.liqo.tunnel(other_id), other.liqo.tunnel(one_id)) {
         (Err(why), _) | (_, Err(why)) => found.push(unread(Check::TunnelDirections, why)),
         (Ok(Some(here)), Ok(Some(there))) => {
@@ -42,8 +59,15 @@ pub fn between(one: &Facts, other: &Facts) -> Vec<Finding> {
         }
         (Ok(None), Ok(None)) => {}
         (Ok(here), Ok(_)) => {
-            let (with, without) = if here.is_some() { (one, other) } else { (other, one) };
-            let what = format!("{} wants a network with {}, which does not want one", with.name, without.name);
+            let (with, without) = if here.is_some() {
+                (one, other)
+            } else {
+                (other, one)
+            };
+            let what = format!(
+                "{} wants a network with {}, which does not want one",
+                with.name, without.name
+            );
             found.push(Finding::warn(Check::TunnelDirections, what, format!("in {}: spec.network of the ForeignCluster, network.enabled of the policy that applies to it, and of ClusterConfig liqo", without.name)));
         }
     }
@@ -54,27 +78,40 @@ pub fn between(one: &Facts, other: &Facts) -> Vec<Finding> {
 fn agreement<'a>(one: &'a Facts, other: &'a Facts) -> Result<Finding, &'a String> {
     let check = Check::Agreement;
     for (consumer, provider) in [(one, other), (other, one)] {
-        let (Some(consumer_id), Some(provider_id)) = (consumer.liqo.id(), provider.liqo.id()) else { continue };
-        if consumer.liqo.peer(provider_id)?.is_none_or(|peer| !peer.wants_outgoing()) {
+        let (Some(consumer_id), Some(provider_id)) = (consumer.liqo.id(), provider.liqo.id())
+        else {
+            continue;
+        };
+        if consumer
+            .liqo
+            .peer(provider_id)?
+            .is_none_or(|peer| !peer.wants_outgoing())
+        {
             continue;
         }
         let (borrower, lender) = (&consumer.name, &provider.name);
         match provider.liqo.peer(consumer_id)? {
             Some(peer) if peer.spec.incoming_peering == PeeringIntent::No => {
-                let what = format!("{borrower} wants to borrow from {lender}, which does not allow it");
+                let what =
+                    format!("{borrower} wants to borrow from {lender}, which does not allow it");
                 return Ok(Finding::warn(
                     check,
                     what,
-                    format!("in {lender}: `liqoctl approve {borrower}`; or in {borrower}: `liqoctl unpeer {lender}`"),
+                    format!(
+                        "in {lender}: `liqoctl approve {borrower}`; or in {borrower}: `liqoctl unpeer {lender}`"
+                    ),
                 ));
             }
             Some(peer) if tenant(peer).is_some() => {}
             _ => {
-                let what = format!("{borrower} wants to borrow from {lender}, which has nothing for it");
+                let what =
+                    format!("{borrower} wants to borrow from {lender}, which has nothing for it");
                 return Ok(Finding::fail(
                     check,
                     what,
-                    format!("see the links of peer {lender} in {borrower}: the first that is broken says why"),
+                    format!(
+                        "see the links of peer {lender} in {borrower}: the first that is broken says why"
+                    ),
                 ));
             }
         }
@@ -87,7 +124,14 @@ fn tenant(peer: &ForeignCluster) -> Option<&String> {
 }
 
 fn time(one: &Facts, other: &Facts) -> Finding {
-    let ahead = |facts: &Facts| Some(facts.api_server.date?.duration_since(facts.api_server.asked_at));
+    let ahead = |facts: &Facts| {
+        Some(
+            facts
+                .api_server
+                .date?
+                .duration_since(facts.api_server.asked_at),
+        )
+    };
     match (ahead(one), ahead(other)) {
         (Some(first), Some(second)) => clocks::judged(
             Check::Clocks,
@@ -101,15 +145,23 @@ fn time(one: &Facts, other: &Facts) -> Finding {
 }
 
 fn version(facts: &Facts) -> Option<String> {
-    facts.liqo.configuration().and_then(|config| config.status.as_ref()?.version.clone())
+    facts
+        .liqo
+        .configuration()
+        .and_then(|config| config.status.as_ref()?.version.clone())
 }
 
 fn versions(one: &Facts, other: &Facts) -> Finding {
     match (version(one), version(other)) {
-        (Some(first), Some(second)) if first == second => Finding::ok(Check::Versions, format!("both run Liqo {first}")),
+        (Some(first), Some(second)) if first == second => {
+            Finding::ok(Check::Versions, format!("both run Liqo {first}"))
+        }
         (Some(first), Some(second)) => Finding::warn(
             Check::Versions,
-            format!("{} runs Liqo {first}, {} runs {second}", one.name, other.name),
+            format!(
+                "{} runs Liqo {first}, {} runs {second}",
+                one.name, other.name
+            ),
             "neighbouring versions work together, with the features of the older one: update the older one",
         ),
         _ => Finding::unknown(Check::Versions, "a manager has not reported its version"),
@@ -119,7 +171,9 @@ fn versions(one: &Facts, other: &Facts) -> Finding {
 fn domains(one: &Facts, other: &Facts) -> Finding {
     let check = Check::ClusterDomains;
     match (cluster_domain(one), cluster_domain(other)) {
-        (Some(first), Some(second)) if first == second => Finding::ok(check, format!("both have {first}")),
+        (Some(first), Some(second)) if first == second => {
+            Finding::ok(check, format!("both have {first}"))
+        }
         (Some(first), Some(second)) => {
             let what = format!("{} has {first}, {} has {second}", one.name, other.name);
             match [(one, &first, other), (other, &second, one)]
@@ -127,8 +181,13 @@ fn domains(one: &Facts, other: &Facts) -> Finding {
             {
                 [Err(why), _] | [_, Err(why)] => unread(check, why),
                 // The resolver of the provider translates full names.
-                [Ok(true), Ok(true)] if version(one).is_some() && version(one) == version(other) => {
-                    Finding::ok(check, format!("{what}: a remote pod uses that of its own cluster"))
+                [Ok(true), Ok(true)]
+                    if version(one).is_some() && version(one) == version(other) =>
+                {
+                    Finding::ok(
+                        check,
+                        format!("{what}: a remote pod uses that of its own cluster"),
+                    )
                 }
                 _ => Finding::warn(
                     check,
@@ -137,7 +196,10 @@ fn domains(one: &Facts, other: &Facts) -> Finding {
                 ),
             }
         }
-        _ => Finding::unknown(check, "the domain of a cluster is not in ConfigMap kube-system/coredns"),
+        _ => Finding::unknown(
+            check,
+            "the domain of a cluster is not in ConfigMap kube-system/coredns",
+        ),
     }
 }
 
@@ -153,7 +215,9 @@ fn addresses(of: &Facts, peer: &Facts) -> Option<Finding> {
     let check = Check::PeerAddresses;
     let record = match of.liqo.peer(peer.liqo.id()?) {
         // Nobody calls these addresses if the peer is reached through its tunnel.
-        Ok(record) => record.filter(|record| record.wants_outgoing() && record.spec.tunnel.is_empty())?,
+        Ok(record) => {
+            record.filter(|record| record.wants_outgoing() && record.spec.tunnel.is_empty())?
+        }
         Err(why) => return Some(unread(check, why)),
     };
     let given = peer.liqo.configuration()?.status.clone()?;
@@ -163,12 +227,21 @@ fn addresses(of: &Facts, peer: &Facts) -> Option<Finding> {
         }
         _ => None,
     };
-    let used = record.status.as_ref().and_then(|status| status.api_server_url.as_ref());
+    let used = record
+        .status
+        .as_ref()
+        .and_then(|status| status.api_server_url.as_ref());
     let auth = different(record.spec.auth_url.as_ref(), given.auth_url.as_ref());
     let api = different(used, given.api_server_url.as_ref());
     let all: Vec<String> = auth.into_iter().chain(api).collect();
     Some(if all.is_empty() {
-        Finding::ok(check, format!("{} uses the addresses that {} announces", of.name, peer.name))
+        Finding::ok(
+            check,
+            format!(
+                "{} uses the addresses that {} announces",
+                of.name, peer.name
+            ),
+        )
     } else {
         Finding::warn(
             check,
@@ -190,29 +263,64 @@ fn keys(of: &Facts, tunnel: &TunnelEndpoint, peer: &Facts) -> Finding {
         .filter(|gateway| gateway.is_alive)
         .filter_map(|gateway| Some((gateway.node, gateway.key?)))
         .collect();
-    let known = |key: &str| tunnel.spec.gateways.iter().any(|gateway| gateway.public_key == key);
-    let unknown: Vec<&str> = alive.iter().filter(|(_, key)| !known(key)).map(|(node, _)| node.as_str()).collect();
+    let known = |key: &str| {
+        tunnel
+            .spec
+            .gateways
+            .iter()
+            .any(|gateway| gateway.public_key == key)
+    };
+    let unknown: Vec<&str> = alive
+        .iter()
+        .filter(|(_, key)| !known(key))
+        .map(|(node, _)| node.as_str())
+        .collect();
     if unknown.is_empty() {
-        return Finding::ok(check, format!("{} knows the keys of the gateways of {}", of.name, peer.name));
+        return Finding::ok(
+            check,
+            format!(
+                "{} knows the keys of the gateways of {}",
+                of.name, peer.name
+            ),
+        );
     }
-    let advice =
-        "managers tell each other within seconds: see the links of the peer on both sides (peer-reachable, network-agreed)";
+    let advice = "managers tell each other within seconds: see the links of the peer on both sides (peer-reachable, network-agreed)";
     Finding::fail(
         check,
-        format!("{} does not know the key of the gateway of {} on {}", of.name, peer.name, some(&unknown)),
+        format!(
+            "{} does not know the key of the gateway of {} on {}",
+            of.name,
+            peer.name,
+            some(&unknown)
+        ),
         advice,
     )
 }
 
 /// Whether `of` maps the peer's prefixes to what the peer assumes.
-fn prefixes(of: &Facts, tunnel: &TunnelEndpoint, peer: &Facts, counterpart: &TunnelEndpoint) -> Finding {
+fn prefixes(
+    of: &Facts,
+    tunnel: &TunnelEndpoint,
+    peer: &Facts,
+    counterpart: &TunnelEndpoint,
+) -> Finding {
     let check = Check::TunnelPrefixes;
     if tunnel.spec.imported == counterpart.spec.exported {
-        return Finding::ok(check, format!("both know where {} sees {}", of.name, peer.name));
+        return Finding::ok(
+            check,
+            format!("both know where {} sees {}", of.name, peer.name),
+        );
     }
     let words = |map: &std::collections::BTreeMap<ipnet::IpNet, ipnet::IpNet>| {
-        let all: Vec<String> = map.iter().map(|(there, here)| format!("{there} as {here}")).collect();
-        if all.is_empty() { "nothing".to_owned() } else { some(&all) }
+        let all: Vec<String> = map
+            .iter()
+            .map(|(there, here)| format!("{there} as {here}"))
+            .collect();
+        if all.is_empty() {
+            "nothing".to_owned()
+        } else {
+            some(&all)
+        }
     };
     let what = format!(
         "{} sees of {}: {}; {} believes: {}",
@@ -234,22 +342,43 @@ fn mtu(here: &TunnelEndpoint, there: &TunnelEndpoint) -> Finding {
     if one == other {
         return Finding::ok(Check::TunnelMtu, format!("{one} bytes, on both sides"));
     }
-    let advice = "both sides should use the smaller network.mtu: see the links of the peer (network-agreed)";
-    Finding::warn(Check::TunnelMtu, format!("{one} bytes on one side, {other} on the other"), advice)
+    let advice =
+        "both sides should use the smaller network.mtu: see the links of the peer (network-agreed)";
+    Finding::warn(
+        Check::TunnelMtu,
+        format!("{one} bytes on one side, {other} on the other"),
+        advice,
+    )
 }
 
 fn over_tls(tunnel: &TunnelEndpoint) -> bool {
-    tunnel.connected().is_some_and(|condition| condition.reason == TunnelReason::ConnectedOverTls.as_str())
+    tunnel
+        .connected()
+        .is_some_and(|condition| condition.reason == TunnelReason::ConnectedOverTls.as_str())
 }
 
-fn directions(one: &Facts, here: &TunnelEndpoint, other: &Facts, there: &TunnelEndpoint) -> Finding {
+fn directions(
+    one: &Facts,
+    here: &TunnelEndpoint,
+    other: &Facts,
+    there: &TunnelEndpoint,
+) -> Finding {
     let check = Check::TunnelDirections;
     let hears = |facts: &Facts, tunnel: &TunnelEndpoint| {
-        gateways::any_alive(facts) && tunnel.connected().is_some_and(|condition| condition.status == "True")
+        gateways::any_alive(facts)
+            && tunnel
+                .connected()
+                .is_some_and(|condition| condition.status == "True")
     };
     let deaf = |facts: &Facts, from: &Facts, tunnel: &TunnelEndpoint| {
-        let ours: Vec<String> = facts.real_nodes().map(|nodes| gateways::announced(facts, &nodes)).unwrap_or_default();
-        let said = tunnel.connected().map(|condition| condition.message.as_str()).unwrap_or_default();
+        let ours: Vec<String> = facts
+            .real_nodes()
+            .map(|nodes| gateways::announced(facts, &nodes))
+            .unwrap_or_default();
+        let said = tunnel
+            .connected()
+            .map(|condition| condition.message.as_str())
+            .unwrap_or_default();
         Finding::fail(
             check,
             format!(
@@ -274,13 +403,29 @@ fn directions(one: &Facts, here: &TunnelEndpoint, other: &Facts, there: &TunnelE
         (true, false) => deaf(other, one, there),
         (false, false) => {
             let calls = |facts: &Facts, tunnel: &TunnelEndpoint| {
-                let endpoints: Vec<&str> =
-                    tunnel.spec.gateways.iter().flat_map(|gateway| gateway.endpoints.iter().map(String::as_str)).collect();
-                format!("{} calls {}", facts.name, if endpoints.is_empty() { "nobody".to_owned() } else { some(&endpoints) })
+                let endpoints: Vec<&str> = tunnel
+                    .spec
+                    .gateways
+                    .iter()
+                    .flat_map(|gateway| gateway.endpoints.iter().map(String::as_str))
+                    .collect();
+                format!(
+                    "{} calls {}",
+                    facts.name,
+                    if endpoints.is_empty() {
+                        "nobody".to_owned()
+                    } else {
+                        some(&endpoints)
+                    }
+                )
             };
             Finding::fail(
                 check,
-                format!("neither side hears the other: {}; {}", calls(one, here), calls(other, there)),
+                format!(
+                    "neither side hears the other: {}; {}",
+                    calls(one, here),
+                    calls(other, there)
+                ),
                 "let UDP pass to one of these addresses, at least in one direction with its answers; first see gateways-alive on both sides",
             )
         }
@@ -302,13 +447,19 @@ mod tests {
         let found = between(one, other);
         let of_it = found.iter().filter(|finding| finding.check == check);
         // The worst of both directions.
-        of_it.max_by_key(|finding| finding.verdict != Verdict::Ok).unwrap().clone()
+        of_it
+            .max_by_key(|finding| finding.verdict != Verdict::Ok)
+            .unwrap()
+            .clone()
     }
 
     #[test]
     fn two_clusters_that_fit_have_no_fault() {
         let found = between(&facts(), &other());
-        assert!(found.iter().all(|one| one.verdict == Verdict::Ok), "{found:#?}");
+        assert!(
+            found.iter().all(|one| one.verdict == Verdict::Ok),
+            "{found:#?}"
+        );
         assert_eq!(found.len(), 11);
     }
 
@@ -318,7 +469,10 @@ mod tests {
         one.liqo.peers = Ok(Vec::new());
         two.liqo.peers = Ok(Vec::new());
         assert_eq!(between(&one, &two), []);
-        assert_eq!(verdict(&one, &facts(), Check::DifferentClusters).verdict, Verdict::Fail);
+        assert_eq!(
+            verdict(&one, &facts(), Check::DifferentClusters).verdict,
+            Verdict::Fail
+        );
     }
 
     #[test]
@@ -337,15 +491,28 @@ mod tests {
         two.liqo.peers = Err(refused());
         two.liqo.tunnels = Err(refused());
         for check in [Check::Agreement, Check::TunnelDirections] {
-            assert_eq!(verdict(&one, &two, check), Finding::unknown(check, refused()));
+            assert_eq!(
+                verdict(&one, &two, check),
+                Finding::unknown(check, refused())
+            );
         }
         one.liqo.peers = Err(refused());
         for check in [Check::Agreement, Check::PeerAddresses] {
-            assert_eq!(verdict(&one, &two, check), Finding::unknown(check, refused()));
+            assert_eq!(
+                verdict(&one, &two, check),
+                Finding::unknown(check, refused())
+            );
         }
-        assert!(between(&one, &two).iter().all(|one| [Verdict::Ok, Verdict::Unknown].contains(&one.verdict)));
+        assert!(
+            between(&one, &two)
+                .iter()
+                .all(|one| [Verdict::Ok, Verdict::Unknown].contains(&one.verdict))
+        );
         one.liqo.config = Err(refused());
-        assert_eq!(between(&one, &two), [Finding::unknown(Check::DifferentClusters, refused())]);
+        assert_eq!(
+            between(&one, &two),
+            [Finding::unknown(Check::DifferentClusters, refused())]
+        );
     }
 
     #[test]
@@ -355,19 +522,39 @@ mod tests {
             facts.api_server.asked_at += SignedDuration::from_hours(1);
         }
         assert_eq!(verdict(&one, &two, Check::Clocks).verdict, Verdict::Ok);
-        two.api_server.date = two.api_server.date.map(|date| date + SignedDuration::from_secs(20));
+        two.api_server.date = two
+            .api_server
+            .date
+            .map(|date| date + SignedDuration::from_secs(20));
         let found = verdict(&one, &two, Check::Clocks);
-        assert!(found.verdict == Verdict::Warn && found.what.contains("20 s behind"), "{}", found.what);
+        assert!(
+            found.verdict == Verdict::Warn && found.what.contains("20 s behind"),
+            "{}",
+            found.what
+        );
     }
 
     #[test]
     fn versions_and_domains_that_differ_are_shown() {
         let (one, mut two) = (facts(), other());
-        two.liqo.config.as_mut().unwrap().as_mut().unwrap().status.as_mut().unwrap().version = Some("9.9.9".to_owned());
+        two.liqo
+            .config
+            .as_mut()
+            .unwrap()
+            .as_mut()
+            .unwrap()
+            .status
+            .as_mut()
+            .unwrap()
+            .version = Some("9.9.9".to_owned());
         two.components.corefile = Ok(Some("kubernetes cluster.milan {".to_owned()));
         assert_eq!(verdict(&one, &two, Check::Versions).verdict, Verdict::Warn);
         let found = verdict(&one, &two, Check::ClusterDomains);
-        assert!(found.verdict == Verdict::Warn && found.what.contains("cluster.milan"), "{}", found.what);
+        assert!(
+            found.verdict == Verdict::Warn && found.what.contains("cluster.milan"),
+            "{}",
+            found.what
+        );
     }
 
     #[test]
@@ -386,26 +573,47 @@ mod tests {
         two.announced_domains = Err("cannot read: forbidden".to_owned());
         assert_eq!(found(&two), Verdict::Unknown);
         two.announced_domains = announced(Some("cluster.local"));
-        two.liqo.config.as_mut().unwrap().as_mut().unwrap().status.as_mut().unwrap().version = Some("9.9.9".to_owned());
+        two.liqo
+            .config
+            .as_mut()
+            .unwrap()
+            .as_mut()
+            .unwrap()
+            .status
+            .as_mut()
+            .unwrap()
+            .version = Some("9.9.9".to_owned());
         assert_eq!(found(&two), Verdict::Warn);
     }
 
     #[test]
     fn an_old_address_is_shown() {
         let (mut one, two) = (facts(), other());
-        one.liqo.peers.as_mut().unwrap()[0].spec.auth_url = Some("https://172.18.0.77:30001".to_owned());
+        one.liqo.peers.as_mut().unwrap()[0].spec.auth_url =
+            Some("https://172.18.0.77:30001".to_owned());
         let found = verdict(&one, &two, Check::PeerAddresses);
-        assert!(found.verdict == Verdict::Warn && found.what.contains("172.18.0.77"), "{}", found.what);
+        assert!(
+            found.verdict == Verdict::Warn && found.what.contains("172.18.0.77"),
+            "{}",
+            found.what
+        );
     }
 
     #[test]
     fn a_key_or_a_prefix_that_the_other_does_not_know_is_shown() {
         let (mut one, two) = (facts(), other());
         one.liqo.tunnels.as_mut().unwrap()[0].spec.gateways[0].public_key = "old".to_owned();
-        assert_eq!(verdict(&one, &two, Check::TunnelKeys).verdict, Verdict::Fail);
+        assert_eq!(
+            verdict(&one, &two, Check::TunnelKeys).verdict,
+            Verdict::Fail
+        );
         one.liqo.tunnels.as_mut().unwrap()[0].spec.imported.clear();
         let found = verdict(&one, &two, Check::TunnelPrefixes);
-        assert!(found.verdict == Verdict::Fail && found.what.contains("rome sees of milan: nothing"), "{}", found.what);
+        assert!(
+            found.verdict == Verdict::Fail && found.what.contains("rome sees of milan: nothing"),
+            "{}",
+            found.what
+        );
         one.liqo.tunnels.as_mut().unwrap()[0].spec.mtu = 1280;
         assert_eq!(verdict(&one, &two, Check::TunnelMtu).verdict, Verdict::Warn);
     }
@@ -414,9 +622,16 @@ mod tests {
     fn a_way_that_is_open_in_one_direction_is_told_from_one_that_is_closed() {
         let (mut one, mut two) = (facts(), other());
         let mut relayed = other();
-        relayed.liqo.tunnels.as_mut().unwrap()[0].status.as_mut().unwrap().conditions[0].reason =
-            TunnelReason::ConnectedOverTls.into();
-        assert_eq!(verdict(&one, &relayed, Check::TunnelDirections).verdict, Verdict::Warn);
+        relayed.liqo.tunnels.as_mut().unwrap()[0]
+            .status
+            .as_mut()
+            .unwrap()
+            .conditions[0]
+            .reason = TunnelReason::ConnectedOverTls.into();
+        assert_eq!(
+            verdict(&one, &relayed, Check::TunnelDirections).verdict,
+            Verdict::Warn
+        );
         let close = |facts: &mut Facts| {
             facts.liqo.tunnels.as_mut().unwrap()[0].status = serde_json::from_value(json!({
                 "conditions": [{ "type": "Connected", "status": "False", "reason": "NoAnswer", "message": "m", "lastTransitionTime": crate::inspect::fixtures::NOW }],
@@ -426,7 +641,11 @@ mod tests {
         close(&mut two);
         let found = verdict(&one, &two, Check::TunnelDirections);
         assert_eq!(found.verdict, Verdict::Fail);
-        assert!(found.what.contains("packets from rome do not arrive"), "{}", found.what);
+        assert!(
+            found.what.contains("packets from rome do not arrive"),
+            "{}",
+            found.what
+        );
         assert!(found.advice.unwrap().contains("to 172.18.0.9:51840:"));
         close(&mut one);
         assert!(
@@ -441,7 +660,12 @@ mod tests {
         let (one, mut two) = (facts(), other());
         two.liqo.tunnels = Ok(Vec::new());
         let found = verdict(&one, &two, Check::TunnelDirections);
-        assert!(found.verdict == Verdict::Warn && found.what.starts_with("rome wants a network with milan"), "{}", found.what);
+        assert!(
+            found.verdict == Verdict::Warn
+                && found.what.starts_with("rome wants a network with milan"),
+            "{}",
+            found.what
+        );
         assert_eq!(one.liqo.id(), Some(&rome()));
     }
 }

@@ -1,7 +1,7 @@
 //! Whether clocks agree.
 //!
-//! Little in Liqo depends on it: leases are judged by how long they did not change, challenges and tokens by a single clock. Only
-//! certificates depend on it, and times that people and peers write.
+//! Little in Liqo depends on it: leases are judged by how long they did not change, challenges and
+//! tokens by a single clock. Only certificates depend on it, and times that people and peers write.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,8 @@ use crate::{
 
 /// A larger difference is a warning.
 pub const WARN_DIFFERENCE: SignedDuration = SignedDuration::from_secs(10);
-/// Certificates that Kubernetes signs are valid from five minutes in the past: a clock further behind refuses new ones.
+/// Certificates that Kubernetes signs are valid from five minutes in the past: a clock further
+/// behind refuses new ones.
 pub const FAIL_DIFFERENCE: SignedDuration = SignedDuration::from_mins(5);
 
 /// Advice about a wrong clock.
@@ -32,7 +33,9 @@ pub fn decide(facts: &Facts) -> Vec<Finding> {
 
 fn own(facts: &Facts) -> Finding {
     let api = &facts.api_server;
-    let Some(date) = api.date else { return Finding::unknown(Check::OwnClock, "the API server does not report its time") };
+    let Some(date) = api.date else {
+        return Finding::unknown(Check::OwnClock, "the API server does not report its time");
+    };
     judged(
         Check::OwnClock,
         date.duration_since(api.asked_at),
@@ -43,7 +46,13 @@ fn own(facts: &Facts) -> Finding {
 }
 
 /// A verdict on two clocks; `ahead` is by how much the first one is.
-pub fn judged(check: Check, ahead: SignedDuration, one: &str, other: &str, advice: &str) -> Finding {
+pub fn judged(
+    check: Check,
+    ahead: SignedDuration,
+    one: &str,
+    other: &str,
+    advice: &str,
+) -> Finding {
     let what = format!("{one} is {} {other}", distance(ahead));
     match ahead.abs() {
         apart if apart <= WARN_DIFFERENCE => Finding::ok(check, what),
@@ -68,8 +77,17 @@ fn nodes(facts: &Facts) -> Finding {
         (Ok(nodes), Ok(leases)) => (nodes, leases),
         (Err(why), _) | (_, Err(why)) => return unread(check, why),
     };
-    let real: Vec<String> = nodes.iter().filter(|node| !is_virtual(node)).map(ResourceExt::name_any).collect();
-    let apart = ahead_by_name(leases.iter().filter(|lease| real.contains(&lease.name_any())), ResourceExt::name_any);
+    let real: Vec<String> = nodes
+        .iter()
+        .filter(|node| !is_virtual(node))
+        .map(ResourceExt::name_any)
+        .collect();
+    let apart = ahead_by_name(
+        leases
+            .iter()
+            .filter(|lease| real.contains(&lease.name_any())),
+        ResourceExt::name_any,
+    );
     summed(check, &apart, "node", ADVICE)
 }
 
@@ -78,13 +96,26 @@ fn ahead_by_name<'a>(
     leases: impl Iterator<Item = &'a Lease>,
     name: impl Fn(&Lease) -> String,
 ) -> BTreeMap<String, SignedDuration> {
-    leases.filter_map(|lease| Some((name(lease), Heartbeat::of(lease)?.ahead()?))).collect()
+    leases
+        .filter_map(|lease| Some((name(lease), Heartbeat::of(lease)?.ahead()?)))
+        .collect()
 }
 
-fn summed(check: Check, apart: &BTreeMap<String, SignedDuration>, who: &str, advice: &str) -> Finding {
+fn summed(
+    check: Check,
+    apart: &BTreeMap<String, SignedDuration>,
+    who: &str,
+    advice: &str,
+) -> Finding {
     let beyond = |limit: SignedDuration| {
         let far = apart.iter().filter(|(_, ahead)| ahead.abs() > limit);
-        far.map(|(name, ahead)| format!("the clock of {who} {name} is {} the API server's", distance(*ahead))).collect::<Vec<_>>()
+        far.map(|(name, ahead)| {
+            format!(
+                "the clock of {who} {name} is {} the API server's",
+                distance(*ahead)
+            )
+        })
+        .collect::<Vec<_>>()
     };
     let (harmful, notable) = (beyond(FAIL_DIFFERENCE), beyond(WARN_DIFFERENCE));
     if !harmful.is_empty() {
@@ -96,7 +127,13 @@ fn summed(check: Check, apart: &BTreeMap<String, SignedDuration>, who: &str, adv
     if apart.is_empty() {
         return Finding::unknown(check, "no Lease shows the time there");
     }
-    Finding::ok(check, format!("the clocks of {} and the API server agree", super::count(apart.len(), who)))
+    Finding::ok(
+        check,
+        format!(
+            "the clocks of {} and the API server agree",
+            super::count(apart.len(), who)
+        ),
+    )
 }
 
 /// Consumers write the time into their Leases here.
@@ -105,7 +142,9 @@ fn consumers(facts: &Facts) -> Option<Finding> {
         Ok(tenants) => tenants,
         Err(why) => return Some(unread(Check::PeerClocks, why)),
     };
-    let renewed = tenants.iter().filter(|lease| lease.name_any() == leases::CONSUMER);
+    let renewed = tenants
+        .iter()
+        .filter(|lease| lease.name_any() == leases::CONSUMER);
     let name = |lease: &Lease| {
         let namespace = lease.namespace().unwrap_or_default();
         let id = namespace.trim_start_matches("liqo-tenant-").parse().ok();
@@ -113,7 +152,8 @@ fn consumers(facts: &Facts) -> Option<Finding> {
         peer.map_or(namespace, ResourceExt::name_any)
     };
     let apart = ahead_by_name(renewed, name);
-    let advice = "both clusters read the times at which offers end and tokens expire: let both use NTP";
+    let advice =
+        "both clusters read the times at which offers end and tokens expire: let both use NTP";
     (!apart.is_empty()).then(|| summed(Check::PeerClocks, &apart, "peer", advice))
 }
 
@@ -131,11 +171,21 @@ mod tests {
     #[test]
     fn our_clock_is_compared_with_the_api_servers() {
         let mut facts = facts();
-        for (ahead, verdict) in [(0, Verdict::Ok), (-9, Verdict::Ok), (30, Verdict::Warn), (-301, Verdict::Fail)] {
-            facts.api_server.date = Some(facts.api_server.asked_at + SignedDuration::from_secs(ahead));
+        for (ahead, verdict) in [
+            (0, Verdict::Ok),
+            (-9, Verdict::Ok),
+            (30, Verdict::Warn),
+            (-301, Verdict::Fail),
+        ] {
+            facts.api_server.date =
+                Some(facts.api_server.asked_at + SignedDuration::from_secs(ahead));
             assert_eq!(own(&facts).verdict, verdict, "{ahead}");
         }
-        assert!(own(&facts).what.contains("301 s behind"), "{}", own(&facts).what);
+        assert!(
+            own(&facts).what.contains("301 s behind"),
+            "{}",
+            own(&facts).what
+        );
         facts.api_server.date = None;
         assert_eq!(own(&facts).verdict, Verdict::Unknown);
     }
@@ -145,11 +195,18 @@ mod tests {
         let mut facts = facts();
         let node: Node = of(json!({ "metadata": { "name": "rome-2" } }));
         facts.nodes.as_mut().unwrap().push(node);
-        facts.node_leases =
-            Ok(vec![lease("rome-1", "rome-1", 0, 0), lease("rome-2", "rome-2", 1, 60), lease("gone", "gone", 0, 900)]);
+        facts.node_leases = Ok(vec![
+            lease("rome-1", "rome-1", 0, 0),
+            lease("rome-2", "rome-2", 1, 60),
+            lease("gone", "gone", 0, 900),
+        ]);
         let found = nodes(&facts);
         assert_eq!(found.verdict, Verdict::Warn);
-        assert!(found.what.contains("rome-2 is 60 s ahead of") && !found.what.contains("rome-1"), "{}", found.what);
+        assert!(
+            found.what.contains("rome-2 is 60 s ahead of") && !found.what.contains("rome-1"),
+            "{}",
+            found.what
+        );
         facts.node_leases = Ok(vec![lease("rome-1", "rome-1", 5, -400)]);
         assert_eq!(nodes(&facts).verdict, Verdict::Fail);
     }
@@ -159,10 +216,16 @@ mod tests {
         let mut facts = facts();
         assert!(consumers(&facts).is_none(), "nobody borrows from here");
         let mut renewed = lease(leases::CONSUMER, "x", 1, -25);
-        renewed.metadata.namespace = Some(liqo_api::tenant_namespace(&crate::inspect::fixtures::milan()));
+        renewed.metadata.namespace = Some(liqo_api::tenant_namespace(
+            &crate::inspect::fixtures::milan(),
+        ));
         facts.tenant_leases = Ok(vec![renewed, lease(leases::PROVIDER, "y", 1, 900)]);
         let found = consumers(&facts).unwrap();
         assert_eq!(found.verdict, Verdict::Warn);
-        assert!(found.what.contains("peer milan is 25 s behind"), "{}", found.what);
+        assert!(
+            found.what.contains("peer milan is 25 s behind"),
+            "{}",
+            found.what
+        );
     }
 }

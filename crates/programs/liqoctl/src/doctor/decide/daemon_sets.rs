@@ -1,4 +1,5 @@
-//! `DaemonSet`s that want a pod on a virtual node. Such a pod stays Pending, whether its namespace is offloaded or not.
+//! `DaemonSet`s that want a pod on a virtual node. Such a pod stays Pending, whether its namespace
+//! is offloaded or not.
 
 use k8s_openapi::api::{
     apps::v1::DaemonSet,
@@ -25,28 +26,51 @@ pub fn decide(facts: &Facts) -> Finding {
     if nodes.is_empty() {
         return Finding::skipped(check, "there is no virtual node");
     }
-    let waiting: Vec<String> = sets.iter().filter(|set| nodes.iter().any(|node| wants(set, node))).map(full_name).collect();
+    let waiting: Vec<String> = sets
+        .iter()
+        .filter(|set| nodes.iter().any(|node| wants(set, node)))
+        .map(full_name)
+        .collect();
     if waiting.is_empty() {
         return Finding::ok(check, "no DaemonSet wants a pod on a virtual node");
     }
     Finding::warn(
         check,
-        format!("pods of {} stay Pending on virtual nodes: {}", count(waiting.len(), "DaemonSet"), some(&waiting)),
+        format!(
+            "pods of {} stay Pending on virtual nodes: {}",
+            count(waiting.len(), "DaemonSet"),
+            some(&waiting)
+        ),
         "add node affinity to the pod template: liqo.io/type NotIn [virtual-node]; docs/offloading.md shows it under DaemonSets",
     )
 }
 
-/// Whether the `DaemonSet` has a pod on this virtual node: Kubernetes' rules, without taints that come and go.
+/// Whether the `DaemonSet` has a pod on this virtual node: Kubernetes' rules, without taints that
+/// come and go.
 fn wants(set: &DaemonSet, node: &Node) -> bool {
-    let Some(spec) = set.spec.as_ref().and_then(|spec| spec.template.spec.as_ref()) else { return false };
+    let Some(spec) = set
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.template.spec.as_ref())
+    else {
+        return false;
+    };
     let labels = node.labels();
-    let selected = spec.node_selector.iter().flatten().all(|(key, value)| labels.get(key) == Some(value));
-    selected && tolerates_virtual_nodes(spec) && node_selector::matches(required(spec), &node.name_any(), labels)
+    let selected = spec
+        .node_selector
+        .iter()
+        .flatten()
+        .all(|(key, value)| labels.get(key) == Some(value));
+    selected
+        && tolerates_virtual_nodes(spec)
+        && node_selector::matches(required(spec), &node.name_any(), labels)
 }
 
 fn required(spec: &PodSpec) -> Option<&NodeSelector> {
     let affinity = spec.affinity.as_ref()?.node_affinity.as_ref()?;
-    affinity.required_during_scheduling_ignored_during_execution.as_ref()
+    affinity
+        .required_during_scheduling_ignored_during_execution
+        .as_ref()
 }
 
 fn tolerates_virtual_nodes(spec: &PodSpec) -> bool {
@@ -92,8 +116,17 @@ mod tests {
     fn a_daemon_set_that_tolerates_everything_is_named_with_the_recipe() {
         let finding = finding(json!({ "tolerations": everything() }));
         assert_eq!(finding.verdict, Verdict::Warn);
-        assert!(finding.what == "pods of 1 DaemonSet stay Pending on virtual nodes: monitoring/agent", "{}", finding.what);
-        assert!(finding.advice.unwrap().contains("liqo.io/type NotIn [virtual-node]"));
+        assert!(
+            finding.what == "pods of 1 DaemonSet stay Pending on virtual nodes: monitoring/agent",
+            "{}",
+            finding.what
+        );
+        assert!(
+            finding
+                .advice
+                .unwrap()
+                .contains("liqo.io/type NotIn [virtual-node]")
+        );
     }
 
     #[test]
@@ -103,19 +136,42 @@ mod tests {
             json!({ "tolerations": everything(), "affinity": { "nodeAffinity": {
                 "requiredDuringSchedulingIgnoredDuringExecution": { "nodeSelectorTerms": [term] } } } })
         };
-        assert_eq!(finding(affinity(term("liqo.io/type", "NotIn", "virtual-node"))).verdict, Verdict::Ok);
-        assert_eq!(finding(affinity(term("zone", "In", "a"))).verdict, Verdict::Warn, "it selects the virtual node");
-        assert_eq!(finding(json!({ "tolerations": everything(), "nodeSelector": { "zone": "b" } })).verdict, Verdict::Ok);
+        assert_eq!(
+            finding(affinity(term("liqo.io/type", "NotIn", "virtual-node"))).verdict,
+            Verdict::Ok
+        );
+        assert_eq!(
+            finding(affinity(term("zone", "In", "a"))).verdict,
+            Verdict::Warn,
+            "it selects the virtual node"
+        );
+        assert_eq!(
+            finding(json!({ "tolerations": everything(), "nodeSelector": { "zone": "b" } }))
+                .verdict,
+            Verdict::Ok
+        );
     }
 
     #[test]
     fn the_taint_keeps_others_away() {
         assert_eq!(finding(json!({})).verdict, Verdict::Ok);
         let with = |toleration: Value| finding(json!({ "tolerations": [toleration] })).verdict;
-        assert_eq!(with(json!({ "operator": "Exists", "effect": "NoSchedule" })), Verdict::Ok);
-        assert_eq!(with(json!({ "key": "gpu", "operator": "Exists" })), Verdict::Ok);
-        assert_eq!(with(json!({ "key": VIRTUAL_NODE_TAINT, "value": "true" })), Verdict::Warn);
-        assert_eq!(with(json!({ "operator": "Exists", "effect": "NoExecute" })), Verdict::Warn);
+        assert_eq!(
+            with(json!({ "operator": "Exists", "effect": "NoSchedule" })),
+            Verdict::Ok
+        );
+        assert_eq!(
+            with(json!({ "key": "gpu", "operator": "Exists" })),
+            Verdict::Ok
+        );
+        assert_eq!(
+            with(json!({ "key": VIRTUAL_NODE_TAINT, "value": "true" })),
+            Verdict::Warn
+        );
+        assert_eq!(
+            with(json!({ "operator": "Exists", "effect": "NoExecute" })),
+            Verdict::Warn
+        );
     }
 
     #[test]

@@ -15,7 +15,9 @@ use crate::{
 
 pub fn decide(facts: &Facts) -> Vec<Finding> {
     let check = Check::GatewaysAlive;
-    let Some(settings) = facts.liqo.network() else { return Vec::new() };
+    let Some(settings) = facts.liqo.network() else {
+        return Vec::new();
+    };
     if !settings.enabled {
         return vec![Finding::skipped(check, "the network is switched off")];
     }
@@ -34,7 +36,10 @@ pub fn any_alive(facts: &Facts) -> bool {
 
 /// The gateways that can carry packets, as their cluster and its peers count them.
 fn usable(facts: &Facts) -> Vec<Gateway> {
-    let replicas = facts.liqo.network().map_or(MAX_GATEWAYS, |network| network.gateways.replicas);
+    let replicas = facts
+        .liqo
+        .network()
+        .map_or(MAX_GATEWAYS, |network| network.gateways.replicas);
     let mut gateways = facts.gateways();
     gateways.retain(|gateway| gateway.number < replicas && gateway.key.is_some());
     gateways
@@ -42,12 +47,28 @@ fn usable(facts: &Facts) -> Vec<Gateway> {
 
 fn alive(facts: &Facts, nodes: &[&Node]) -> Finding {
     let check = Check::GatewaysAlive;
-    let settings = facts.liqo.network().map(|network| network.gateways.clone()).unwrap_or_default();
-    let fits = |node: &&&Node| settings.node_selector.iter().all(|(key, value)| node.labels().get(key) == Some(value));
+    let settings = facts
+        .liqo
+        .network()
+        .map(|network| network.gateways.clone())
+        .unwrap_or_default();
+    let fits = |node: &&&Node| {
+        settings
+            .node_selector
+            .iter()
+            .all(|(key, value)| node.labels().get(key) == Some(value))
+    };
     let fitting: Vec<&&Node> = nodes.iter().filter(fits).collect();
     if fitting.is_empty() {
-        let labels: Vec<String> = settings.node_selector.iter().map(|(key, value)| format!("{key}={value}")).collect();
-        let what = format!("no node has the labels in network.gateways.nodeSelector: {}", labels.join(","));
+        let labels: Vec<String> = settings
+            .node_selector
+            .iter()
+            .map(|(key, value)| format!("{key}={value}"))
+            .collect();
+        let what = format!(
+            "no node has the labels in network.gateways.nodeSelector: {}",
+            labels.join(",")
+        );
         return Finding::fail(
             check,
             what,
@@ -55,21 +76,48 @@ fn alive(facts: &Facts, nodes: &[&Node]) -> Finding {
         );
     }
     let gateways = usable(facts);
-    let alive: Vec<&str> = gateways.iter().filter(|gateway| gateway.is_alive).map(|gateway| gateway.node.as_str()).collect();
-    let silent: Vec<&str> = gateways.iter().filter(|gateway| !gateway.is_alive).map(|gateway| gateway.node.as_str()).collect();
+    let alive: Vec<&str> = gateways
+        .iter()
+        .filter(|gateway| gateway.is_alive)
+        .map(|gateway| gateway.node.as_str())
+        .collect();
+    let silent: Vec<&str> = gateways
+        .iter()
+        .filter(|gateway| !gateway.is_alive)
+        .map(|gateway| gateway.node.as_str())
+        .collect();
     let advice = "a gateway renews a Lease liqo-gateway-N in namespace liqo every two seconds: see fabric and rights, and `kubectl -n liqo-fabric logs POD` there";
     if alive.is_empty() {
-        let last = if silent.is_empty() { String::new() } else { format!("; last alive: {}", some(&silent)) };
-        return Finding::fail(check, format!("no gateway is alive: no packet reaches any peer{last}"), advice);
+        let last = if silent.is_empty() {
+            String::new()
+        } else {
+            format!("; last alive: {}", some(&silent))
+        };
+        return Finding::fail(
+            check,
+            format!("no gateway is alive: no packet reaches any peer{last}"),
+            advice,
+        );
     }
     let unwell: Vec<&str> = alive
         .iter()
         .copied()
-        .filter(|name| nodes.iter().any(|node| node.name_any() == *name && !readiness::node(node)))
+        .filter(|name| {
+            nodes
+                .iter()
+                .any(|node| node.name_any() == *name && !readiness::node(node))
+        })
         .collect();
     if !unwell.is_empty() {
-        let what = format!("gateways renew their Leases on nodes that are not Ready: {}", some(&unwell));
-        return Finding::warn(check, what, "`kubectl describe node NODE`: packets still pass, but the node may fail at any time");
+        let what = format!(
+            "gateways renew their Leases on nodes that are not Ready: {}",
+            some(&unwell)
+        );
+        return Finding::warn(
+            check,
+            what,
+            "`kubectl describe node NODE`: packets still pass, but the node may fail at any time",
+        );
     }
     let wanted = usize::from(settings.replicas).min(fitting.len());
     let what = format!("{} alive: {}", count(alive.len(), "gateway"), some(&alive));
@@ -89,7 +137,11 @@ fn keys(facts: &Facts) -> Finding {
         .collect();
     if !without.is_empty() {
         let advice = "peers cannot use it: delete the liqo-fabric pod on that node, so that it takes its Lease again";
-        return Finding::fail(check, format!("there is no key in the Lease of {}", some(&without)), advice);
+        return Finding::fail(
+            check,
+            format!("there is no key in the Lease of {}", some(&without)),
+            advice,
+        );
     }
     if gateways.is_empty() {
         Finding::skipped(check, "there is no gateway")
@@ -103,26 +155,41 @@ pub fn is_private(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => {
             let [a, b, ..] = address.octets();
-            address.is_private() || address.is_loopback() || address.is_link_local() || (a == 100 && (64..128).contains(&b))
+            address.is_private()
+                || address.is_loopback()
+                || address.is_link_local()
+                || (a == 100 && (64..128).contains(&b))
         }
-        IpAddr::V6(address) => address.is_loopback() || address.is_unique_local() || address.is_unicast_link_local(),
+        IpAddr::V6(address) => {
+            address.is_loopback() || address.is_unique_local() || address.is_unicast_link_local()
+        }
     }
 }
 
 /// Whether an endpoint, `address:port`, is a private address. Names count as public.
 pub fn is_private_endpoint(text: &str) -> bool {
-    text.parse::<SocketAddr>().is_ok_and(|address| is_private(address.ip()))
+    text.parse::<SocketAddr>()
+        .is_ok_and(|address| is_private(address.ip()))
 }
 
 /// The addresses of our gateways that peers get.
 pub fn announced(facts: &Facts, nodes: &[&Node]) -> Vec<String> {
-    let Some(settings) = facts.liqo.network().map(|network| &network.gateways) else { return Vec::new() };
+    let Some(settings) = facts.liqo.network().map(|network| &network.gateways) else {
+        return Vec::new();
+    };
     if !settings.addresses.is_empty() {
         return settings.addresses.clone();
     }
     let gateways = facts.gateways();
-    let of_gateways = nodes.iter().filter(|node| gateways.iter().any(|gateway| gateway.node == node.name_any()));
-    of_gateways.flat_map(|node| addresses(node)).map(|address| SocketAddr::new(address, settings.port).to_string()).collect()
+    let of_gateways = nodes.iter().filter(|node| {
+        gateways
+            .iter()
+            .any(|gateway| gateway.node == node.name_any())
+    });
+    of_gateways
+        .flat_map(|node| addresses(node))
+        .map(|address| SocketAddr::new(address, settings.port).to_string())
+        .collect()
 }
 
 /// Private addresses are fine for peers in the same network; if all peers are connected, they are.
@@ -133,26 +200,44 @@ fn public(facts: &Facts, nodes: &[&Node]) -> Finding {
         return Finding::skipped(check, "there is no gateway that peers could use");
     }
     let what = format!("this cluster announces {}", some(&announced));
-    if !announced.iter().all(|endpoint| is_private_endpoint(endpoint)) {
+    if !announced
+        .iter()
+        .all(|endpoint| is_private_endpoint(endpoint))
+    {
         return Finding::ok(check, what);
     }
-    // A peer with public addresses is in another network; it is enough that this cluster reaches it.
+    // A peer with public addresses is in another network; it is enough that this cluster reaches
+    // it.
     let tunnels = match &facts.liqo.tunnels {
         Ok(tunnels) => tunnels,
         Err(why) => return unread(check, why),
     };
     let unreached = tunnels.iter().find(|tunnel| {
-        let theirs: Vec<&String> = tunnel.spec.gateways.iter().flat_map(|gateway| &gateway.endpoints).collect();
-        let is_connected = tunnel.connected().is_some_and(|condition| condition.status == "True");
-        !is_connected && (theirs.is_empty() || theirs.iter().any(|endpoint| !is_private_endpoint(endpoint)))
+        let theirs: Vec<&String> = tunnel
+            .spec
+            .gateways
+            .iter()
+            .flat_map(|gateway| &gateway.endpoints)
+            .collect();
+        let is_connected = tunnel
+            .connected()
+            .is_some_and(|condition| condition.status == "True");
+        !is_connected
+            && (theirs.is_empty() || theirs.iter().any(|endpoint| !is_private_endpoint(endpoint)))
     });
     match unreached {
         Some(tunnel) => Finding::warn(
             check,
-            format!("{what}: {} reaches that only from the same network, and is not connected", tunnel.spec.cluster_name),
+            format!(
+                "{what}: {} reaches that only from the same network, and is not connected",
+                tunnel.spec.cluster_name
+            ),
             "if neither side reaches the other's gateway: forward a UDP port to one of them, and `liqoctl install --set network.gateways.addresses=ADDRESS:PORT`",
         ),
-        None => Finding::ok(check, format!("{what}, which is private; every peer that needs it is connected")),
+        None => Finding::ok(
+            check,
+            format!("{what}, which is private; every peer that needs it is connected"),
+        ),
     }
 }
 
@@ -168,22 +253,38 @@ mod tests {
 
     fn gateway(number: u8, node: &str, ago: i64) -> k8s_openapi::api::coordination::v1::Lease {
         let mut lease = lease(&liqo_api::gateway_lease(number), node, ago, 0);
-        lease.labels_mut().insert(liqo_api::labels::GATEWAY.to_owned(), "true".to_owned());
-        lease.annotations_mut().insert(liqo_api::annotations::GATEWAY_KEY.to_owned(), "key".to_owned());
+        lease
+            .labels_mut()
+            .insert(liqo_api::labels::GATEWAY.to_owned(), "true".to_owned());
+        lease.annotations_mut().insert(
+            liqo_api::annotations::GATEWAY_KEY.to_owned(),
+            "key".to_owned(),
+        );
         lease
     }
 
     fn verdict(facts: &Facts, check: Check) -> Finding {
-        decide(facts).into_iter().find(|one| one.check == check).unwrap()
+        decide(facts)
+            .into_iter()
+            .find(|one| one.check == check)
+            .unwrap()
     }
 
     #[test]
     fn a_gateway_that_is_silent_is_named_and_none_at_all_is_a_fault() {
         let mut facts = facts();
-        assert!(decide(&facts).iter().all(|one| one.verdict == Verdict::Ok), "{:#?}", decide(&facts));
+        assert!(
+            decide(&facts).iter().all(|one| one.verdict == Verdict::Ok),
+            "{:#?}",
+            decide(&facts)
+        );
         facts.leases = Ok(vec![gateway(0, "rome-1", 60)]);
         let found = verdict(&facts, Check::GatewaysAlive);
-        assert!(found.verdict == Verdict::Fail && found.what.contains("last alive: rome-1"), "{}", found.what);
+        assert!(
+            found.verdict == Verdict::Fail && found.what.contains("last alive: rome-1"),
+            "{}",
+            found.what
+        );
         facts.leases = Ok(Vec::new());
         assert_eq!(verdict(&facts, Check::GatewaysAlive).verdict, Verdict::Fail);
         assert!(!any_alive(&facts));
@@ -192,8 +293,9 @@ mod tests {
     #[test]
     fn fewer_gateways_than_nodes_could_give_are_worth_a_look() {
         let mut facts = facts();
-        let node: Node =
-            of(json!({ "metadata": { "name": "rome-2" }, "status": { "conditions": [{ "type": "Ready", "status": "True" }] } }));
+        let node: Node = of(
+            json!({ "metadata": { "name": "rome-2" }, "status": { "conditions": [{ "type": "Ready", "status": "True" }] } }),
+        );
         facts.nodes.as_mut().unwrap().push(node);
         assert_eq!(verdict(&facts, Check::GatewaysAlive).verdict, Verdict::Warn);
         facts.leases = Ok(vec![gateway(0, "rome-1", 1), gateway(1, "rome-2", 1)]);
@@ -204,15 +306,27 @@ mod tests {
     fn a_selector_that_no_node_fits_is_named() {
         let mut facts = facts();
         let config = facts.liqo.config.as_mut().unwrap().as_mut().unwrap();
-        config.spec.network.gateways.node_selector.insert("role".to_owned(), "edge".to_owned());
-        assert!(verdict(&facts, Check::GatewaysAlive).what.contains("role=edge"));
+        config
+            .spec
+            .network
+            .gateways
+            .node_selector
+            .insert("role".to_owned(), "edge".to_owned());
+        assert!(
+            verdict(&facts, Check::GatewaysAlive)
+                .what
+                .contains("role=edge")
+        );
     }
 
     #[test]
     fn whom_private_addresses_keep_away_cannot_be_said_without_the_tunnels() {
         let mut facts = facts();
         facts.liqo.tunnels = Err("cannot list tunnels".to_owned());
-        assert_eq!(verdict(&facts, Check::GatewayAddresses).verdict, Verdict::Unknown);
+        assert_eq!(
+            verdict(&facts, Check::GatewayAddresses).verdict,
+            Verdict::Unknown
+        );
     }
 
     #[test]
@@ -233,14 +347,26 @@ mod tests {
             tunnel.status.as_mut().unwrap().conditions[0].status = connected.to_owned();
         };
         set(&mut facts, "203.0.113.9:51840", "False");
-        assert_eq!(verdict(&facts, Check::GatewayAddresses).verdict, Verdict::Warn);
+        assert_eq!(
+            verdict(&facts, Check::GatewayAddresses).verdict,
+            Verdict::Warn
+        );
         set(&mut facts, "203.0.113.9:51840", "True");
-        assert_eq!(verdict(&facts, Check::GatewayAddresses).verdict, Verdict::Ok);
+        assert_eq!(
+            verdict(&facts, Check::GatewayAddresses).verdict,
+            Verdict::Ok
+        );
         set(&mut facts, "172.18.0.9:51840", "False");
-        assert_eq!(verdict(&facts, Check::GatewayAddresses).verdict, Verdict::Ok);
+        assert_eq!(
+            verdict(&facts, Check::GatewayAddresses).verdict,
+            Verdict::Ok
+        );
         let config = facts.liqo.config.as_mut().unwrap().as_mut().unwrap();
         config.spec.network.gateways.addresses = vec!["gw.example:51840".to_owned()];
         set(&mut facts, "203.0.113.9:51840", "False");
-        assert_eq!(verdict(&facts, Check::GatewayAddresses).verdict, Verdict::Ok);
+        assert_eq!(
+            verdict(&facts, Check::GatewayAddresses).verdict,
+            Verdict::Ok
+        );
     }
 }

@@ -39,19 +39,33 @@ pub fn decide(facts: &Facts) -> Vec<Finding> {
 
 /// The last heartbeat of the leading manager.
 fn leader(facts: &Facts) -> Option<(String, Heartbeat)> {
-    let lease = facts.leases.iter().flatten().find(|lease| lease.metadata.name.as_deref() == Some(MANAGER))?;
-    let holder = lease.spec.as_ref()?.holder_identity.clone().filter(|holder| !holder.is_empty())?;
+    let lease = facts
+        .leases
+        .iter()
+        .flatten()
+        .find(|lease| lease.metadata.name.as_deref() == Some(MANAGER))?;
+    let holder = lease
+        .spec
+        .as_ref()?
+        .holder_identity
+        .clone()
+        .filter(|holder| !holder.is_empty())?;
     Some((holder, Heartbeat::of(lease)?))
 }
 
 /// Whether the manager keeps conditions up to date. True if that is not known.
 fn manager_speaks(facts: &Facts) -> bool {
-    facts.leases.is_err() || leader(facts).is_some_and(|(_, heartbeat)| heartbeat.is_fresh(facts.now()))
+    facts.leases.is_err()
+        || leader(facts).is_some_and(|(_, heartbeat)| heartbeat.is_fresh(facts.now()))
 }
 
 /// `3 pods`, `1 pod`.
 fn count(number: usize, word: &str) -> String {
-    if number == 1 { format!("1 {word}") } else { format!("{number} {word}s") }
+    if number == 1 {
+        format!("1 {word}")
+    } else {
+        format!("{number} {word}s")
+    }
 }
 
 /// The first few of a list, and how many more there are.

@@ -20,7 +20,12 @@ pub fn decide(facts: &Facts) -> Vec<Finding> {
     if !matches!(facts.liqo.config, Ok(None)) {
         found.extend(fabric(facts));
     }
-    found.extend([kube_proxy(facts), cni(facts), network_policies(facts), dns(facts)]);
+    found.extend([
+        kube_proxy(facts),
+        cni(facts),
+        network_policies(facts),
+        dns(facts),
+    ]);
     found
 }
 
@@ -30,20 +35,43 @@ fn ready(facts: &Facts) -> Finding {
         Ok(nodes) => nodes,
         Err(why) => return unread(check, &why),
     };
-    let down: Vec<String> = nodes.iter().filter(|node| !readiness::node(node)).map(|node| node.name_any()).collect();
+    let down: Vec<String> = nodes
+        .iter()
+        .filter(|node| !readiness::node(node))
+        .map(|node| node.name_any())
+        .collect();
     if down.is_empty() {
         return Finding::ok(check, format!("{} Ready", count(nodes.len(), "node")));
     }
     let what = format!("not Ready: {}", some(&down));
     let advice = "`kubectl describe node NODE` says why; nothing reaches its pods, and it cannot be a gateway";
-    if down.len() == nodes.len() { Finding::fail(check, what, advice) } else { Finding::warn(check, what, advice) }
+    if down.len() == nodes.len() {
+        Finding::fail(check, what, advice)
+    } else {
+        Finding::warn(check, what, advice)
+    }
 }
 
 /// The nodes on which Liqo's agent should run: real nodes without those that Liqo has to avoid.
 pub fn with_fabric(facts: &Facts) -> Result<Vec<&Node>, String> {
-    let avoided = facts.liqo.manager.as_ref().map_err(Clone::clone)?.as_ref().map(avoided_nodes).unwrap_or_default();
-    let is_avoided = |node: &Node| avoided.iter().any(|(key, value)| node.labels().get(key) == Some(value));
-    Ok(facts.real_nodes()?.into_iter().filter(|node| !is_avoided(node)).collect())
+    let avoided = facts
+        .liqo
+        .manager
+        .as_ref()
+        .map_err(Clone::clone)?
+        .as_ref()
+        .map(avoided_nodes)
+        .unwrap_or_default();
+    let is_avoided = |node: &Node| {
+        avoided
+            .iter()
+            .any(|(key, value)| node.labels().get(key) == Some(value))
+    };
+    Ok(facts
+        .real_nodes()?
+        .into_iter()
+        .filter(|node| !is_avoided(node))
+        .collect())
 }
 
 fn fabric(facts: &Facts) -> Vec<Finding> {
@@ -73,7 +101,13 @@ fn fabric(facts: &Facts) -> Vec<Finding> {
         }
     }
     if well > 0 {
-        found.insert(0, Finding::ok(check, format!("liqo-fabric is ready on {}", count(well, "node"))));
+        found.insert(
+            0,
+            Finding::ok(
+                check,
+                format!("liqo-fabric is ready on {}", count(well, "node")),
+            ),
+        );
     }
     found
 }
@@ -90,14 +124,23 @@ fn unwell(check: Check, node: &str, pod: &Pod, facts: &Facts) -> Finding {
             "another one replaces it: check again in a minute",
         );
     }
-    if statuses(pod).all(|status| status.state.as_ref().is_none_or(|state| state.running.is_none())) {
+    if statuses(pod).all(|status| {
+        status
+            .state
+            .as_ref()
+            .is_none_or(|state| state.running.is_none())
+    }) {
         return Finding::warn(
             check,
             format!("node {node}: {name} is starting"),
             "check again in a minute; `kubectl -n liqo-fabric describe pod POD` says what it waits for",
         );
     }
-    let complaint = facts.diagnostics.not_ready.get(&name).map_or("it does not say why", String::as_str);
+    let complaint = facts
+        .diagnostics
+        .not_ready
+        .get(&name)
+        .map_or("it does not say why", String::as_str);
     Finding::fail(
         check,
         format!("node {node}: {name} runs and is not ready: {complaint}"),
@@ -111,8 +154,9 @@ fn kube_proxy(facts: &Facts) -> Finding {
     if let Ok(Some(value)) = &components.cilium_replaces_kube_proxy
         && ["true", "strict", "partial"].contains(&value.as_str())
     {
-        let what =
-            format!("Cilium replaces kube-proxy (kube-proxy-replacement: {value}), which was not tested with Liqo's network");
+        let what = format!(
+            "Cilium replaces kube-proxy (kube-proxy-replacement: {value}), which was not tested with Liqo's network"
+        );
         return Finding::warn(
             check,
             what,
@@ -123,7 +167,9 @@ fn kube_proxy(facts: &Facts) -> Finding {
         // An empty mode is kube-proxy's default.
         return match value_of(text, "mode").unwrap_or_default().as_str() {
             "" => Finding::ok(check, "kube-proxy, in its default mode: iptables"),
-            mode @ ("iptables" | "nftables") => Finding::ok(check, format!("kube-proxy, in mode {mode}")),
+            mode @ ("iptables" | "nftables") => {
+                Finding::ok(check, format!("kube-proxy, in mode {mode}"))
+            }
             mode => Finding::warn(
                 check,
                 format!("kube-proxy is in mode {mode}, which was not tested with Liqo's network"),
@@ -134,12 +180,17 @@ fn kube_proxy(facts: &Facts) -> Finding {
     if let Err(why) = &components.kube_proxy {
         return unread(check, why);
     }
-    Finding::unknown(check, "no ConfigMap kube-system/kube-proxy: it runs as a separate program, or something replaces it")
+    Finding::unknown(
+        check,
+        "no ConfigMap kube-system/kube-proxy: it runs as a separate program, or something replaces it",
+    )
 }
 
 /// The value of a key at the start of a line of simple YAML.
 fn value_of(text: &str, key: &str) -> Option<String> {
-    let value = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
+    let value = text
+        .lines()
+        .find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
     Some(value.trim().trim_matches('"').to_owned())
 }
 
@@ -151,23 +202,60 @@ struct Plugin {
 }
 
 const PLUGINS: [Plugin; 11] = [
-    Plugin { daemon_set: "kindnet", name: "kindnet" },
-    Plugin { daemon_set: "kube-flannel", name: "flannel" },
-    Plugin { daemon_set: "canal", name: "canal" },
-    Plugin { daemon_set: "calico-node", name: "Calico" },
-    Plugin { daemon_set: "cilium", name: "Cilium" },
-    Plugin { daemon_set: "antrea-agent", name: "Antrea" },
-    Plugin { daemon_set: "kube-router", name: "kube-router" },
-    Plugin { daemon_set: "weave-net", name: "Weave Net" },
-    Plugin { daemon_set: "ovnkube-node", name: "OVN-Kubernetes" },
-    Plugin { daemon_set: "aws-node", name: "Amazon VPC CNI" },
-    Plugin { daemon_set: "azure-cni", name: "Azure CNI" },
+    Plugin {
+        daemon_set: "kindnet",
+        name: "kindnet",
+    },
+    Plugin {
+        daemon_set: "kube-flannel",
+        name: "flannel",
+    },
+    Plugin {
+        daemon_set: "canal",
+        name: "canal",
+    },
+    Plugin {
+        daemon_set: "calico-node",
+        name: "Calico",
+    },
+    Plugin {
+        daemon_set: "cilium",
+        name: "Cilium",
+    },
+    Plugin {
+        daemon_set: "antrea-agent",
+        name: "Antrea",
+    },
+    Plugin {
+        daemon_set: "kube-router",
+        name: "kube-router",
+    },
+    Plugin {
+        daemon_set: "weave-net",
+        name: "Weave Net",
+    },
+    Plugin {
+        daemon_set: "ovnkube-node",
+        name: "OVN-Kubernetes",
+    },
+    Plugin {
+        daemon_set: "aws-node",
+        name: "Amazon VPC CNI",
+    },
+    Plugin {
+        daemon_set: "azure-cni",
+        name: "Azure CNI",
+    },
 ];
 
-/// The plugins in the cluster. The first provides the pod network; others may only enforce `NetworkPolicies`.
+/// The plugins in the cluster. The first provides the pod network; others may only enforce
+/// `NetworkPolicies`.
 fn plugins(facts: &Facts) -> Result<Vec<&'static Plugin>, &String> {
     let sets = facts.components.daemon_sets.as_ref()?;
-    let is_there = |plugin: &&Plugin| sets.iter().any(|set| set.name_any().starts_with(plugin.daemon_set));
+    let is_there = |plugin: &&Plugin| {
+        sets.iter()
+            .any(|set| set.name_any().starts_with(plugin.daemon_set))
+    };
     Ok(PLUGINS.iter().filter(is_there).collect())
 }
 
@@ -187,14 +275,24 @@ fn network_policies(facts: &Facts) -> Finding {
         Ok(None) => return Finding::unknown(check, "the manager tests it when Liqo is installed"),
         Err(why) => return unread(check, why),
     };
-    let what = isolation::describe(isolation::enforced(config), config.spec.lend_without_network_policies);
+    let what = isolation::describe(
+        isolation::enforced(config),
+        config.spec.lend_without_network_policies,
+    );
     match Lending::of(config) {
         Lending::Isolated => Finding::ok(check, what),
         Lending::Untested => Finding::unknown(check, what),
         lending => match (is_provider(facts), lending) {
             (Err(why), _) => unread(check, why),
-            (Ok(false), _) => Finding::ok(check, format!("{what}. This matters once this cluster lends")),
-            (Ok(true), Lending::Refused) => Finding::fail(check, what, format!("{ENFORCE}; or allow it, after reading {RISK}")),
+            (Ok(false), _) => Finding::ok(
+                check,
+                format!("{what}. This matters once this cluster lends"),
+            ),
+            (Ok(true), Lending::Refused) => Finding::fail(
+                check,
+                what,
+                format!("{ENFORCE}; or allow it, after reading {RISK}"),
+            ),
             (Ok(true), _) => Finding::warn(check, what, ENFORCE),
         },
     }
@@ -208,7 +306,11 @@ const RISK: &str = "docs/policies.md#networkpolicies-must-be-enforced";
 /// Whether another cluster borrows from this one, or wants to.
 fn is_provider(facts: &Facts) -> Result<bool, &str> {
     let peers = facts.liqo.peers.as_ref().map_err(String::as_str)?;
-    Ok(peers.iter().any(|peer| peer.status.as_ref().is_some_and(|status| status.tenant_namespace.is_some())))
+    Ok(peers.iter().any(|peer| {
+        peer.status
+            .as_ref()
+            .is_some_and(|status| status.tenant_namespace.is_some())
+    }))
 }
 
 fn dns(facts: &Facts) -> Finding {
@@ -218,24 +320,37 @@ fn dns(facts: &Facts) -> Finding {
         Err(why) => return unread(check, why),
     };
     if slices.is_empty() {
-        return Finding::unknown(check, "there is no Service kube-system/kube-dns: something else resolves names");
+        return Finding::unknown(
+            check,
+            "there is no Service kube-system/kube-dns: something else resolves names",
+        );
     }
-    let domain = cluster_domain(facts).map(|domain| format!(", cluster domain {domain}")).unwrap_or_default();
+    let domain = cluster_domain(facts)
+        .map(|domain| format!(", cluster domain {domain}"))
+        .unwrap_or_default();
     match super::cluster::ready(slices, "kube-dns") {
         0 => Finding::fail(
             check,
             "kube-dns has no ready endpoint: pods cannot resolve names",
             "`kubectl -n kube-system describe pods -l k8s-app=kube-dns`",
         ),
-        number => Finding::ok(check, format!("kube-dns has {}{domain}", count(number, "endpoint"))),
+        number => Finding::ok(
+            check,
+            format!("kube-dns has {}{domain}", count(number, "endpoint")),
+        ),
     }
 }
 
 /// The cluster domain, if the Corefile contains it.
 pub fn cluster_domain(facts: &Facts) -> Option<String> {
     let text = facts.components.corefile.as_ref().ok()?.as_ref()?;
-    let zones = text.lines().find_map(|line| line.trim().strip_prefix("kubernetes "))?;
-    zones.split_whitespace().find(|zone| !zone.contains(".arpa") && *zone != "{").map(str::to_owned)
+    let zones = text
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("kubernetes "))?;
+    zones
+        .split_whitespace()
+        .find(|zone| !zone.contains(".arpa") && *zone != "{")
+        .map(str::to_owned)
 }
 
 #[cfg(test)]
@@ -249,7 +364,9 @@ mod tests {
     };
 
     fn second_node(ready: &str) -> Node {
-        of(json!({ "metadata": { "name": "rome-2" }, "status": { "conditions": [{ "type": "Ready", "status": ready }] } }))
+        of(
+            json!({ "metadata": { "name": "rome-2" }, "status": { "conditions": [{ "type": "Ready", "status": ready }] } }),
+        )
     }
 
     #[test]
@@ -272,14 +389,21 @@ mod tests {
         assert_eq!((found.len(), found[1].verdict), (2, Verdict::Fail));
         assert!(found[1].what.contains("does not run on node rome-2"));
         facts.nodes.as_mut().unwrap()[1] = second_node("False");
-        assert_eq!(fabric(&facts)[1].verdict, Verdict::Skipped, "that follows from the node");
+        assert_eq!(
+            fabric(&facts)[1].verdict,
+            Verdict::Skipped,
+            "that follows from the node"
+        );
     }
 
     #[test]
     fn a_fabric_that_is_not_ready_says_what_is_missing() {
         let mut facts = facts();
         let pod = fabric_pod("False");
-        facts.diagnostics.not_ready.insert(full_name(&pod), "no nftables".to_owned());
+        facts
+            .diagnostics
+            .not_ready
+            .insert(full_name(&pod), "no nftables".to_owned());
         facts.pods = Ok(vec![pod]);
         let found = fabric(&facts);
         assert_eq!(found[0].verdict, Verdict::Fail);
@@ -290,7 +414,8 @@ mod tests {
     fn nodes_that_liqo_is_to_avoid_need_no_fabric() {
         let mut facts = facts();
         let mut fake = second_node("True");
-        fake.labels_mut().insert("type".to_owned(), "fake".to_owned());
+        fake.labels_mut()
+            .insert("type".to_owned(), "fake".to_owned());
         facts.nodes.as_mut().unwrap().push(fake);
         let expressions = json!([{ "key": "type", "operator": "NotIn", "values": ["fake"] }]);
         let affinity = json!({ "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": { "nodeSelectorTerms": [{ "matchExpressions": expressions }] } } });
@@ -299,7 +424,13 @@ mod tests {
         )));
         assert_eq!(fabric(&facts).len(), 1);
         facts.liqo.manager = Err("cannot read the Deployment".to_owned());
-        assert_eq!(fabric(&facts), [Finding::unknown(Check::Fabric, "cannot read the Deployment")]);
+        assert_eq!(
+            fabric(&facts),
+            [Finding::unknown(
+                Check::Fabric,
+                "cannot read the Deployment"
+            )]
+        );
     }
 
     #[test]
@@ -310,7 +441,11 @@ mod tests {
             kube_proxy(&facts).verdict
         };
         assert_eq!(verdict(None), Verdict::Unknown);
-        for mode in ["mode: \"\"", "mode: nftables", "kind: KubeProxyConfiguration"] {
+        for mode in [
+            "mode: \"\"",
+            "mode: nftables",
+            "kind: KubeProxyConfiguration",
+        ] {
             assert_eq!(verdict(Some(mode)), Verdict::Ok, "{mode}");
         }
         assert_eq!(verdict(Some("mode: ipvs\n")), Verdict::Warn);
@@ -323,32 +458,61 @@ mod tests {
         let mut facts = facts();
         assert_eq!(cni(&facts).verdict, Verdict::Unknown);
         let mut with = |names: &[&str]| {
-            facts.components.daemon_sets = Ok(names.iter().map(|name| of(json!({ "metadata": { "name": name } }))).collect());
+            facts.components.daemon_sets = Ok(names
+                .iter()
+                .map(|name| of(json!({ "metadata": { "name": name } })))
+                .collect());
             cni(&facts).what
         };
         assert_eq!(with(&["calico-node"]), "Calico");
-        assert_eq!(with(&["kube-flannel-ds", "kube-router"]), "flannel", "the other one only enforces NetworkPolicies");
+        assert_eq!(
+            with(&["kube-flannel-ds", "kube-router"]),
+            "flannel",
+            "the other one only enforces NetworkPolicies"
+        );
     }
 
     #[test]
     fn the_doctor_says_what_the_manager_found_about_network_policies_and_what_follows() {
         let mut facts = facts();
-        assert_eq!(network_policies(&facts).verdict, Verdict::Unknown, "not tested yet");
+        assert_eq!(
+            network_policies(&facts).verdict,
+            Verdict::Unknown,
+            "not tested yet"
+        );
         let mut with = |status: &str, allowed: bool, lends: bool| {
             let config = facts.liqo.config.as_mut().unwrap().as_mut().unwrap();
             config.spec.lend_without_network_policies = allowed;
-            config.status.as_mut().unwrap().conditions = vec![condition(liqo_api::NETWORK_POLICIES_ENFORCED, status, "Any")];
-            facts.liqo.peers.as_mut().unwrap()[0].status.as_mut().unwrap().tenant_namespace = lends.then(|| "t".to_owned());
+            config.status.as_mut().unwrap().conditions = vec![condition(
+                liqo_api::NETWORK_POLICIES_ENFORCED,
+                status,
+                "Any",
+            )];
+            facts.liqo.peers.as_mut().unwrap()[0]
+                .status
+                .as_mut()
+                .unwrap()
+                .tenant_namespace = lends.then(|| "t".to_owned());
             network_policies(&facts)
         };
         assert_eq!(with("True", false, true).verdict, Verdict::Ok);
         assert_eq!(with("True", true, true).verdict, Verdict::Ok);
         assert_eq!(with("False", true, true).verdict, Verdict::Warn);
-        assert_eq!(with("False", false, false).verdict, Verdict::Ok, "nobody wants to borrow");
+        assert_eq!(
+            with("False", false, false).verdict,
+            Verdict::Ok,
+            "nobody wants to borrow"
+        );
         assert_eq!(with("Unknown", false, true).verdict, Verdict::Unknown);
         let refused = with("False", false, true);
         assert_eq!(refused.verdict, Verdict::Fail);
-        assert!(refused.what.contains("--set lendWithoutNetworkPolicies=true"), "{}", refused.what);
+        assert!(
+            refused
+                .what
+                .contains("--set lendWithoutNetworkPolicies=true"),
+            "{}",
+            refused.what
+        );
         facts.liqo.config = Err("cannot read ClusterConfig".to_owned());
         assert_eq!(network_policies(&facts).verdict, Verdict::Unknown);
     }
@@ -356,7 +520,11 @@ mod tests {
     #[test]
     fn names_are_answered_or_not() {
         let mut facts = facts();
-        assert!(dns(&facts).what.ends_with("cluster domain cluster.local"), "{}", dns(&facts).what);
+        assert!(
+            dns(&facts).what.ends_with("cluster domain cluster.local"),
+            "{}",
+            dns(&facts).what
+        );
         facts.components.dns = Ok(vec![slice("kube-dns", false)]);
         assert_eq!(dns(&facts).verdict, Verdict::Fail);
         facts.components.dns = Ok(Vec::new());

@@ -35,17 +35,30 @@ fn of_namespaces(facts: &Facts) -> Vec<Finding> {
         Err(why) => return vec![unread(Check::Namespaces, why)],
     };
     if offloadings.is_empty() {
-        return vec![Finding::skipped(Check::Namespaces, "no namespace is offloaded: `liqoctl offload namespace NAME`")];
+        return vec![Finding::skipped(
+            Check::Namespaces,
+            "no namespace is offloaded: `liqoctl offload namespace NAME`",
+        )];
     }
-    let mut found: Vec<Finding> = offloadings.iter().map(|offloading| namespace(offloading, facts)).collect();
+    let mut found: Vec<Finding> = offloadings
+        .iter()
+        .map(|offloading| namespace(offloading, facts))
+        .collect();
     found.push(webhook(offloadings, facts));
     match (&facts.local_pods, &facts.nodes) {
         (Err(why), _) | (_, Err(why)) => {
-            found.extend([Check::PodsRefused, Check::PodsWaiting, Check::PodsEnding].map(|check| unread(check, why)));
+            found.extend(
+                [Check::PodsRefused, Check::PodsWaiting, Check::PodsEnding]
+                    .map(|check| unread(check, why)),
+            );
         }
         (Ok(all), Ok(nodes)) => {
             let there = remote(all, nodes);
-            found.extend([refused(&there), waiting(all, &there, offloadings, facts), ending(&there, facts)]);
+            found.extend([
+                refused(&there),
+                waiting(all, &there, offloadings, facts),
+                ending(&there, facts),
+            ]);
         }
     }
     found
@@ -55,10 +68,21 @@ fn namespace(offloading: &NamespaceOffloading, facts: &Facts) -> Finding {
     let check = Check::Namespaces;
     let name = offloading.namespace().unwrap_or_default();
     let status = offloading.status.clone().unwrap_or_default();
-    let Some(condition) = status.conditions.iter().find(|condition| condition.type_ == "Ready") else {
-        let created = offloading.metadata.creation_timestamp.as_ref().map_or(facts.now(), |time| time.0);
+    let Some(condition) = status
+        .conditions
+        .iter()
+        .find(|condition| condition.type_ == "Ready")
+    else {
+        let created = offloading
+            .metadata
+            .creation_timestamp
+            .as_ref()
+            .map_or(facts.now(), |time| time.0);
         if facts.now().duration_since(created) < STUCK_AFTER {
-            return Finding::unknown(check, format!("{name}: there is no condition yet; check again in a minute"));
+            return Finding::unknown(
+                check,
+                format!("{name}: there is no condition yet; check again in a minute"),
+            );
         }
         return Finding::fail(
             check,
@@ -67,12 +91,19 @@ fn namespace(offloading: &NamespaceOffloading, facts: &Facts) -> Finding {
         );
     };
     if condition.status == "True" {
-        let remote: Vec<String> =
-            status.remote_namespaces.iter().map(|one| format!("{} in {}", one.namespace, one.cluster_name)).collect();
+        let remote: Vec<String> = status
+            .remote_namespaces
+            .iter()
+            .map(|one| format!("{} in {}", one.namespace, one.cluster_name))
+            .collect();
         return Finding::ok(check, format!("{name}: {}", some(&remote)));
     }
     let advice = advice::of_namespace(&condition.reason);
-    Finding::fail(check, format!("{name}: {}: {}", condition.reason, condition.message), advice)
+    Finding::fail(
+        check,
+        format!("{name}: {}: {}", condition.reason, condition.message),
+        advice,
+    )
 }
 
 /// Whether the webhook gets the new pods of each namespace that needs it.
@@ -82,9 +113,17 @@ fn webhook(offloadings: &[NamespaceOffloading], facts: &Facts) -> Finding {
         Ok(configuration) => configuration,
         Err(why) => return unread(check, why),
     };
-    let entries = configuration.iter().flat_map(|one| one.webhooks.iter().flatten());
+    let entries = configuration
+        .iter()
+        .flat_map(|one| one.webhooks.iter().flatten());
     let named: BTreeSet<&String> = entries
-        .filter_map(|entry| entry.namespace_selector.as_ref()?.match_expressions.as_ref())
+        .filter_map(|entry| {
+            entry
+                .namespace_selector
+                .as_ref()?
+                .match_expressions
+                .as_ref()
+        })
         .flatten()
         // The entry for new namespaces lists those that it does not select.
         .filter(|expression| expression.operator == "In")
@@ -96,28 +135,54 @@ fn webhook(offloadings: &[NamespaceOffloading], facts: &Facts) -> Finding {
             && offloading.spec.pod_offloading_strategy != PodOffloadingStrategy::Local
             && offloading.metadata.deletion_timestamp.is_none()
     };
-    let missing: Vec<String> =
-        offloadings.iter().filter(needs).filter_map(ResourceExt::namespace).filter(|name| !named.contains(name)).collect();
+    let missing: Vec<String> = offloadings
+        .iter()
+        .filter(needs)
+        .filter_map(ResourceExt::namespace)
+        .filter(|name| !named.contains(name))
+        .collect();
     if missing.is_empty() {
-        return Finding::ok(check, "the webhook gets new pods of every offloaded namespace");
+        return Finding::ok(
+            check,
+            "the webhook gets new pods of every offloaded namespace",
+        );
     }
     Finding::fail(
         check,
-        format!("the webhook does not get new pods, so they stay in this cluster, in: {}", some(&missing)),
+        format!(
+            "the webhook does not get new pods, so they stay in this cluster, in: {}",
+            some(&missing)
+        ),
         "the manager adds them to MutatingWebhookConfiguration liqo: see leader, and the manager's rights",
     )
 }
 
 /// Unfinished pods on virtual nodes.
 fn remote<'a>(all: &'a [Pod], nodes: &[Node]) -> Vec<&'a Pod> {
-    let nodes: BTreeSet<String> = nodes.iter().filter(|node| is_virtual(node)).map(ResourceExt::name_any).collect();
-    let is_there =
-        |pod: &&Pod| pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref()).is_some_and(|node| nodes.contains(node));
-    all.iter().filter(is_there).filter(|pod| !is_finished(pod)).collect()
+    let nodes: BTreeSet<String> = nodes
+        .iter()
+        .filter(|node| is_virtual(node))
+        .map(ResourceExt::name_any)
+        .collect();
+    let is_there = |pod: &&Pod| {
+        pod.spec
+            .as_ref()
+            .and_then(|spec| spec.node_name.as_ref())
+            .is_some_and(|node| nodes.contains(node))
+    };
+    all.iter()
+        .filter(is_there)
+        .filter(|pod| !is_finished(pod))
+        .collect()
 }
 
 fn condition<'a>(pod: &'a Pod, kind: &str) -> Option<&'a PodCondition> {
-    pod.status.as_ref()?.conditions.as_ref()?.iter().find(|condition| condition.type_ == kind)
+    pod.status
+        .as_ref()?
+        .conditions
+        .as_ref()?
+        .iter()
+        .find(|condition| condition.type_ == kind)
 }
 
 fn reason(condition: &PodCondition) -> &str {
@@ -130,9 +195,14 @@ fn refused(there: &[&Pod]) -> Finding {
     let mut refused: BTreeMap<&str, Vec<(&Pod, &PodCondition)>> = BTreeMap::new();
     let mut lacking = Vec::new();
     for pod in there {
-        let Some(condition) = condition(pod, pods::OFFLOADED) else { continue };
+        let Some(condition) = condition(pod, pods::OFFLOADED) else {
+            continue;
+        };
         match condition.status.as_str() {
-            "False" => refused.entry(reason(condition)).or_default().push((pod, condition)),
+            "False" => refused
+                .entry(reason(condition))
+                .or_default()
+                .push((pod, condition)),
             "True" if pods::INCOMPLETE.contains(&reason(condition)) => {
                 lacking.push((*pod, condition));
             }
@@ -140,63 +210,122 @@ fn refused(there: &[&Pod]) -> Finding {
         }
     }
     let words = |pod: &Pod, condition: &PodCondition| {
-        format!("{}: {}: {}", full_name(pod), reason(condition), condition.message.as_deref().unwrap_or_default())
+        format!(
+            "{}: {}: {}",
+            full_name(pod),
+            reason(condition),
+            condition.message.as_deref().unwrap_or_default()
+        )
     };
     if let Some((reason, group)) = refused.iter().max_by_key(|(_, group)| group.len())
         && let Some((pod, condition)) = group.first()
     {
         let number: usize = refused.values().map(Vec::len).sum();
-        let others: Vec<&str> = refused.keys().copied().filter(|other| other != reason).collect();
-        let others = if others.is_empty() { String::new() } else { format!("; other reasons: {}", others.join(", ")) };
-        let what = format!("{} refused, for example {}{others}", count(number, "pod"), words(pod, condition));
+        let others: Vec<&str> = refused
+            .keys()
+            .copied()
+            .filter(|other| other != reason)
+            .collect();
+        let others = if others.is_empty() {
+            String::new()
+        } else {
+            format!("; other reasons: {}", others.join(", "))
+        };
+        let what = format!(
+            "{} refused, for example {}{others}",
+            count(number, "pod"),
+            words(pod, condition)
+        );
         return Finding::fail(check, what, advice::of_refusal(reason));
     }
     if let Some((pod, condition)) = lacking.first() {
-        let what = if reason(condition) == pods::ENDS_SOON { "ending soon" } else { "not complete at the provider" };
-        let what = format!("{} {what}, for example {}", count(lacking.len(), "pod"), words(pod, condition));
+        let what = if reason(condition) == pods::ENDS_SOON {
+            "ending soon"
+        } else {
+            "not complete at the provider"
+        };
+        let what = format!(
+            "{} {what}, for example {}",
+            count(lacking.len(), "pod"),
+            words(pod, condition)
+        );
         return Finding::warn(check, what, advice::of_incomplete(reason(condition)));
     }
-    Finding::ok(check, format!("{} at peers, none refused", count(there.len(), "pod")))
+    Finding::ok(
+        check,
+        format!("{} at peers, none refused", count(there.len(), "pod")),
+    )
 }
 
 /// Pods that have no node, that the provider cannot schedule, or that are not sent yet.
-fn waiting(all: &[Pod], there: &[&Pod], offloadings: &[NamespaceOffloading], facts: &Facts) -> Finding {
+fn waiting(
+    all: &[Pod],
+    there: &[&Pod],
+    offloadings: &[NamespaceOffloading],
+    facts: &Facts,
+) -> Finding {
     let check = Check::PodsWaiting;
     let now = facts.now();
     let is_remote = |pod: &Pod| {
-        offloadings
-            .iter()
-            .any(|one| one.namespace() == pod.namespace() && one.spec.pod_offloading_strategy == PodOffloadingStrategy::Remote)
+        offloadings.iter().any(|one| {
+            one.namespace() == pod.namespace()
+                && one.spec.pod_offloading_strategy == PodOffloadingStrategy::Remote
+        })
     };
     let old = |at: Option<Timestamp>| at.is_some_and(|at| now.duration_since(at) > STUCK_AFTER);
     let on_its_way = |pod: &&&Pod| {
         let offloaded = condition(pod, pods::OFFLOADED);
         let created = pod.metadata.creation_timestamp.as_ref().map(|time| time.0);
-        // A pod that was sent has container statuses, or a condition that says that it has no node there.
+        // A pod that was sent has container statuses, or a condition that says that it has no node
+        // there.
         let status = pod.status.as_ref();
         let is_there = status.is_some_and(|status| {
             status.container_statuses.iter().flatten().next().is_some()
-                || status.phase.as_deref().is_some_and(|phase| phase != "Pending")
+                || status
+                    .phase
+                    .as_deref()
+                    .is_some_and(|phase| phase != "Pending")
         });
         let is_undecided = offloaded.is_none_or(|offloaded| offloaded.status == "Unknown");
         !is_there && is_undecided && pod.metadata.deletion_timestamp.is_none() && old(created)
     };
     if let Some(pod) = there.iter().find(on_its_way) {
         let number = there.iter().filter(on_its_way).count();
-        let what = format!("{} bound to a node of a peer and not sent, for example {}", count(number, "pod"), full_name(*pod));
-        return Finding::fail(check, what, "see the peer's links (peer-reachable), leader, and namespaces");
+        let what = format!(
+            "{} bound to a node of a peer and not sent, for example {}",
+            count(number, "pod"),
+            full_name(*pod)
+        );
+        return Finding::fail(
+            check,
+            what,
+            "see the peer's links (peer-reachable), leader, and namespaces",
+        );
     }
     let unplaced = there.iter().find_map(|pod| {
-        let condition = condition(pod, pods::REMOTE_SCHEDULED).filter(|condition| condition.status == "False")?;
-        Some(format!("the provider cannot schedule {}: {}", full_name(*pod), condition.message.as_deref().unwrap_or_default()))
+        let condition = condition(pod, pods::REMOTE_SCHEDULED)
+            .filter(|condition| condition.status == "False")?;
+        Some(format!(
+            "the provider cannot schedule {}: {}",
+            full_name(*pod),
+            condition.message.as_deref().unwrap_or_default()
+        ))
     });
     if let Some(what) = unplaced {
         return Finding::warn(check, what, advice::UNPLACED);
     }
-    let unscheduled = all.iter().filter(|pod| is_remote(pod) && !is_finished(pod)).find_map(|pod| {
-        let condition = condition(pod, "PodScheduled").filter(|condition| condition.status == "False")?;
-        Some(format!("{} has no node: {}", full_name(pod), condition.message.as_deref().unwrap_or_default()))
-    });
+    let unscheduled = all
+        .iter()
+        .filter(|pod| is_remote(pod) && !is_finished(pod))
+        .find_map(|pod| {
+            let condition =
+                condition(pod, "PodScheduled").filter(|condition| condition.status == "False")?;
+            Some(format!(
+                "{} has no node: {}",
+                full_name(pod),
+                condition.message.as_deref().unwrap_or_default()
+            ))
+        });
     match unscheduled {
         Some(what) => Finding::warn(
             check,
@@ -211,15 +340,26 @@ fn ending(there: &[&Pod], facts: &Facts) -> Finding {
     let check = Check::PodsEnding;
     // The deletion timestamp is the end of the grace period.
     let is_late = |pod: &&&Pod| {
-        pod.metadata.deletion_timestamp.as_ref().is_some_and(|time| facts.now().duration_since(time.0) > STUCK_AFTER)
+        pod.metadata
+            .deletion_timestamp
+            .as_ref()
+            .is_some_and(|time| facts.now().duration_since(time.0) > STUCK_AFTER)
     };
-    let late: Vec<String> = there.iter().filter(is_late).map(|pod| full_name(*pod)).collect();
+    let late: Vec<String> = there
+        .iter()
+        .filter(is_late)
+        .map(|pod| full_name(*pod))
+        .collect();
     if late.is_empty() {
         return Finding::ok(check, "no pod is stuck while ending");
     }
     Finding::warn(
         check,
-        format!("{} should have ended long ago: {}", count(late.len(), "pod"), some(&late)),
+        format!(
+            "{} should have ended long ago: {}",
+            count(late.len(), "pod"),
+            some(&late)
+        ),
         "the provider ends them first: see the peer's links; if it will not come back, `liqoctl unpeer` ends them",
     )
 }
@@ -232,17 +372,31 @@ fn not_created(facts: &Facts) -> Finding {
         Err(why) => return unread(check, why),
     };
     let waits = |event: &&Event| {
-        let is_recent = time_of(event).is_some_and(|time| facts.now().duration_since(time) < RETRIED_AFTER);
-        is_recent && event.involved_object.uid.as_ref().is_some_and(|uid| !facts.created_since.contains(uid))
+        let is_recent =
+            time_of(event).is_some_and(|time| facts.now().duration_since(time) < RETRIED_AFTER);
+        is_recent
+            && event
+                .involved_object
+                .uid
+                .as_ref()
+                .is_some_and(|uid| !facts.created_since.contains(uid))
     };
     let waiting: Vec<&Event> = failed.iter().filter(waits).collect();
     let Some(last) = waiting.iter().max_by_key(|event| time_of(event)) else {
-        return Finding::ok(check, "no controller waits to create pods that Liqo refused");
+        return Finding::ok(
+            check,
+            "no controller waits to create pods that Liqo refused",
+        );
     };
     let named = |event: &&Event| {
         let object = &event.involved_object;
         let part = |part: &Option<String>| part.clone().unwrap_or_default();
-        format!("{} {}/{}", part(&object.kind), part(&object.namespace), part(&object.name))
+        format!(
+            "{} {}/{}",
+            part(&object.kind),
+            part(&object.namespace),
+            part(&object.name)
+        )
     };
     let objects: BTreeSet<String> = waiting.iter().map(named).collect();
     let objects: Vec<String> = objects.into_iter().collect();
@@ -295,34 +449,66 @@ mod tests {
     }
 
     fn verdict(facts: &Facts, check: Check) -> Finding {
-        decide(facts).into_iter().find(|one| one.check == check).unwrap()
+        decide(facts)
+            .into_iter()
+            .find(|one| one.check == check)
+            .unwrap()
     }
 
     #[test]
     fn a_namespace_that_exists_nowhere_is_shown() {
         assert_eq!(decide(&facts())[0].verdict, Verdict::Skipped);
         let mut facts = world("Remote");
-        assert!(decide(&facts).iter().all(|one| one.verdict == Verdict::Ok), "{:#?}", decide(&facts));
-        let conditions = &mut facts.liqo.offloadings.as_mut().unwrap()[0].status.as_mut().unwrap().conditions;
+        assert!(
+            decide(&facts).iter().all(|one| one.verdict == Verdict::Ok),
+            "{:#?}",
+            decide(&facts)
+        );
+        let conditions = &mut facts.liqo.offloadings.as_mut().unwrap()[0]
+            .status
+            .as_mut()
+            .unwrap()
+            .conditions;
         *conditions = vec![link("Ready", "False", "NoClusterSelected")];
         assert_eq!(verdict(&facts, Check::Namespaces).verdict, Verdict::Fail);
         facts.liqo.offloadings.as_mut().unwrap()[0].status = None;
-        assert_eq!(verdict(&facts, Check::Namespaces).verdict, Verdict::Unknown, "it was just made");
+        assert_eq!(
+            verdict(&facts, Check::Namespaces).verdict,
+            Verdict::Unknown,
+            "it was just made"
+        );
     }
 
     #[test]
     fn a_namespace_whose_pods_liqo_is_not_shown_is_named() {
         let mut facts = world("Remote");
         facts.webhook = Ok(Some(of(json!({ "metadata": {} }))));
-        assert!(verdict(&facts, Check::NamespaceWebhook).what.ends_with("in: demo"));
-        // A broker places the pods of its customers itself; those of a tethered cluster's user pass through the webhook.
-        for (label, expected) in [("liqo.io/managed", Verdict::Ok), ("liqo.io/tethered", Verdict::Fail)] {
+        assert!(
+            verdict(&facts, Check::NamespaceWebhook)
+                .what
+                .ends_with("in: demo")
+        );
+        // A broker places the pods of its customers itself; those of a tethered cluster's user pass
+        // through the webhook.
+        for (label, expected) in [
+            ("liqo.io/managed", Verdict::Ok),
+            ("liqo.io/tethered", Verdict::Fail),
+        ] {
             let mut labelled = facts.clone();
-            labelled.liqo.offloadings.as_mut().unwrap()[0].metadata.labels = Some([(label.to_owned(), "true".to_owned())].into());
-            assert_eq!(verdict(&labelled, Check::NamespaceWebhook).verdict, expected, "{label}");
+            labelled.liqo.offloadings.as_mut().unwrap()[0]
+                .metadata
+                .labels = Some([(label.to_owned(), "true".to_owned())].into());
+            assert_eq!(
+                verdict(&labelled, Check::NamespaceWebhook).verdict,
+                expected,
+                "{label}"
+            );
         }
         facts.liqo.offloadings = world("Local").liqo.offloadings;
-        assert_eq!(verdict(&facts, Check::NamespaceWebhook).verdict, Verdict::Ok);
+        assert_eq!(
+            verdict(&facts, Check::NamespaceWebhook).verdict,
+            Verdict::Ok
+        );
     }
 
     #[test]
@@ -331,7 +517,10 @@ mod tests {
         facts.local_pods = Ok(vec![pod(Some("milan"), told("False", "OfferExceeded"))]);
         facts.nodes = Err("cannot list nodes".to_owned());
         for check in [Check::PodsRefused, Check::PodsWaiting, Check::PodsEnding] {
-            assert_eq!(verdict(&facts, check), Finding::unknown(check, "cannot list nodes"));
+            assert_eq!(
+                verdict(&facts, check),
+                Finding::unknown(check, "cannot list nodes")
+            );
         }
     }
 
@@ -339,17 +528,26 @@ mod tests {
     fn pods_that_are_refused_say_why() {
         let mut facts = world("Remote");
         let refused = pod(Some("milan"), told("False", "OfferExceeded"));
-        facts.local_pods = Ok(vec![refused.clone(), refused, pod(Some("milan"), told("False", "NotAllowed"))]);
+        facts.local_pods = Ok(vec![
+            refused.clone(),
+            refused,
+            pod(Some("milan"), told("False", "NotAllowed")),
+        ]);
         let found = verdict(&facts, Check::PodsRefused);
         assert_eq!(found.verdict, Verdict::Fail);
         assert!(
-            found.what.starts_with("3 pods refused, for example demo/p: OfferExceeded: m; other reasons: NotAllowed"),
+            found.what.starts_with(
+                "3 pods refused, for example demo/p: OfferExceeded: m; other reasons: NotAllowed"
+            ),
             "{}",
             found.what
         );
         facts.local_pods = Ok(vec![pod(Some("milan"), told("False", "HostPath"))]);
         let advice = verdict(&facts, Check::PodsRefused).advice.unwrap();
-        assert!(!advice.contains("PeeringPolicy") && advice.contains("in no other cluster"), "{advice}");
+        assert!(
+            !advice.contains("PeeringPolicy") && advice.contains("in no other cluster"),
+            "{advice}"
+        );
         facts.local_pods = Ok(vec![pod(Some("milan"), told("True", pods::NOT_REFLECTED))]);
         assert_eq!(verdict(&facts, Check::PodsRefused).verdict, Verdict::Warn);
         facts.local_pods = Ok(vec![pod(Some("milan"), told("True", "Offloaded"))]);
@@ -363,19 +561,31 @@ mod tests {
             facts.local_pods = Ok(vec![pod]);
             verdict(&facts, Check::PodsWaiting).verdict
         };
-        assert_eq!(with(pod(Some("milan"), told("Unknown", "Sending"))), Verdict::Fail);
+        assert_eq!(
+            with(pod(Some("milan"), told("Unknown", "Sending"))),
+            Verdict::Fail
+        );
         assert_eq!(with(pod(Some("milan"), json!([]))), Verdict::Fail);
-        assert_eq!(with(pod(Some("rome-1"), json!([]))), Verdict::Ok, "it is at home");
+        assert_eq!(
+            with(pod(Some("rome-1"), json!([]))),
+            Verdict::Ok,
+            "it is at home"
+        );
         let unplaced = json!([
             { "type": pods::OFFLOADED, "status": "True" },
             { "type": pods::REMOTE_SCHEDULED, "status": "False", "message": "0/1 nodes" },
         ]);
         assert_eq!(with(pod(Some("milan"), unplaced)), Verdict::Warn);
-        let homeless = json!([{ "type": "PodScheduled", "status": "False", "message": "0/1 nodes" }]);
+        let homeless =
+            json!([{ "type": "PodScheduled", "status": "False", "message": "0/1 nodes" }]);
         assert_eq!(with(pod(None, homeless.clone())), Verdict::Warn);
         facts.liqo.offloadings = world("LocalAndRemote").liqo.offloadings;
         facts.local_pods = Ok(vec![pod(None, homeless)]);
-        assert_eq!(verdict(&facts, Check::PodsWaiting).verdict, Verdict::Ok, "that is no matter of peers");
+        assert_eq!(
+            verdict(&facts, Check::PodsWaiting).verdict,
+            Verdict::Ok,
+            "that is no matter of peers"
+        );
     }
 
     #[test]
@@ -387,7 +597,13 @@ mod tests {
             facts.local_pods = Ok(vec![late.clone()]);
             verdict(&facts, Check::PodsEnding).verdict
         };
-        assert_eq!((ends_at("2026-01-01T11:59:30Z"), ends_at("2026-01-01T11:30:00Z")), (Verdict::Ok, Verdict::Warn));
+        assert_eq!(
+            (
+                ends_at("2026-01-01T11:59:30Z"),
+                ends_at("2026-01-01T11:30:00Z")
+            ),
+            (Verdict::Ok, Verdict::Warn)
+        );
     }
 
     #[test]
@@ -401,11 +617,17 @@ mod tests {
                 "message": "ValidatingAdmissionPolicy 'liqo-tethered' denied request: this cluster is tethered to milan",
             }))
         };
-        facts.failed_creations = Ok(vec![refused("web", NOW), refused("web", NOW), refused("old", "2025-12-31T00:00:00Z")]);
+        facts.failed_creations = Ok(vec![
+            refused("web", NOW),
+            refused("web", NOW),
+            refused("old", "2025-12-31T00:00:00Z"),
+        ]);
         let found = verdict(&facts, Check::PodsNotCreated);
         assert_eq!(found.verdict, Verdict::Warn);
         assert!(
-            found.what.starts_with("pods of ReplicaSet default/web were refused: ValidatingAdmissionPolicy"),
+            found.what.starts_with(
+                "pods of ReplicaSet default/web were refused: ValidatingAdmissionPolicy"
+            ),
             "{}",
             found.what
         );

@@ -1,13 +1,13 @@
-//! Each peer: the links of its chains, in order. The first broken link is the cause; the links after it are shown
-//! as its consequence.
+//! Each peer: the links of its chains, in order. The first broken link is the cause; the links
+//! after it are shown as its consequence.
 
 pub mod advice;
 
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
 use liqo_api::{
-    Condition, ForeignCluster, NO_NEW_PODS, OfferPhase, ResourcesOfferedReason, TunnelEndpoint, TunnelReason, links,
-    provider_namespace, tenant_namespace,
+    Condition, ForeignCluster, NO_NEW_PODS, OfferPhase, ResourcesOfferedReason, TunnelEndpoint,
+    TunnelReason, links, provider_namespace, tenant_namespace,
 };
 
 use self::advice::Advice;
@@ -41,8 +41,10 @@ const LENDING: [(&str, Check); 3] = [
     (links::CONSUMER_REACHABLE, Check::ConsumerReachable),
     (links::RESOURCES_OFFERED, Check::ResourcesOffered),
 ];
-const NETWORK: [(&str, Check); 2] =
-    [(links::NETWORK_AGREED, Check::NetworkAgreed), (links::TUNNEL_CONNECTED, Check::TunnelConnected)];
+const NETWORK: [(&str, Check); 2] = [
+    (links::NETWORK_AGREED, Check::NetworkAgreed),
+    (links::TUNNEL_CONNECTED, Check::TunnelConnected),
+];
 
 pub fn decide(facts: &Facts) -> Vec<Finding> {
     match &facts.liqo.peers {
@@ -59,18 +61,33 @@ pub fn decide(facts: &Facts) -> Vec<Finding> {
 
 fn one(peer: &ForeignCluster, facts: &Facts) -> Vec<Finding> {
     let name = peer.name_any();
-    let chains = Chains { peer, facts, is_current: manager_speaks(facts) };
+    let chains = Chains {
+        peer,
+        facts,
+        is_current: manager_speaks(facts),
+    };
     let mut found = Vec::new();
     let borrows = peer.wants_outgoing() || peer.condition(links::IDENTITY_VERIFIED).is_some();
     // A peering for the network alone requests no resources.
-    let borrowing = if peer.spec.request.network_only { &BORROWING[..3] } else { &BORROWING[..] };
-    let broken = if borrows { chains.draw(borrowing, None, &mut found) } else { None };
+    let borrowing = if peer.spec.request.network_only {
+        &BORROWING[..3]
+    } else {
+        &BORROWING[..]
+    };
+    let broken = if borrows {
+        chains.draw(borrowing, None, &mut found)
+    } else {
+        None
+    };
     if borrows {
         found.extend(credential(peer, facts, broken.is_some()));
         found.extend(offers(peer, facts));
         found.extend(kubelet_serving(peer, facts));
     }
-    let tenant = peer.status.as_ref().and_then(|status| status.tenant_namespace.as_ref());
+    let tenant = peer
+        .status
+        .as_ref()
+        .and_then(|status| status.tenant_namespace.as_ref());
     let mut silent = None;
     if tenant.is_some() || peer.condition(links::CONSUMER_AUTHORIZED).is_some() {
         silent = chains.draw(&LENDING[..2], None, &mut found);
@@ -79,13 +96,19 @@ fn one(peer: &ForeignCluster, facts: &Facts) -> Vec<Finding> {
     }
     if peer.condition(links::NETWORK_AGREED).is_some() {
         // A peer that does not answer at all does not answer in the tunnel either.
-        let gone = [broken, silent].into_iter().flatten().find(|check| is_about_reach(*check));
+        let gone = [broken, silent]
+            .into_iter()
+            .flatten()
+            .find(|check| is_about_reach(*check));
         chains.draw(&NETWORK, gone, &mut found);
     } else if peer.wants_outgoing() && peer.spec.request.network_only && broken.is_none() {
         found.push(no_network(peer, facts));
     }
     if found.is_empty() {
-        found.push(Finding::skipped(Check::IdentityVerified, "there is no peering with it"));
+        found.push(Finding::skipped(
+            Check::IdentityVerified,
+            "there is no peering with it",
+        ));
     }
     found.extend(ending(peer, facts));
     found.into_iter().map(|finding| finding.of(&name)).collect()
@@ -95,9 +118,16 @@ fn one(peer: &ForeignCluster, facts: &Facts) -> Vec<Finding> {
 fn no_network(peer: &ForeignCluster, facts: &Facts) -> Finding {
     let check = Check::NetworkAgreed;
     if !manager_speaks(facts) {
-        return Finding::unknown(check, "the manager had not reported anything when it was last alive, see leader");
+        return Finding::unknown(
+            check,
+            "the manager had not reported anything when it was last alive, see leader",
+        );
     }
-    let since = peer.metadata.creation_timestamp.as_ref().map_or(facts.now(), |time| time.0);
+    let since = peer
+        .metadata
+        .creation_timestamp
+        .as_ref()
+        .map_or(facts.now(), |time| time.0);
     if facts.now().duration_since(since) < UNKNOWN_TIMEOUT {
         return Finding::unknown(check, "there is no condition yet; check again in a minute");
     }
@@ -113,12 +143,21 @@ fn no_network(peer: &ForeignCluster, facts: &Facts) -> Finding {
 }
 
 fn is_about_reach(check: Check) -> bool {
-    [Check::IdentityVerified, Check::Authenticated, Check::PeerReachable, Check::ConsumerAuthorized, Check::ConsumerReachable]
-        .contains(&check)
+    [
+        Check::IdentityVerified,
+        Check::Authenticated,
+        Check::PeerReachable,
+        Check::ConsumerAuthorized,
+        Check::ConsumerReachable,
+    ]
+    .contains(&check)
 }
 
 /// Reasons of a condition that is True, and may be not what somebody wants.
-const WORKS_BUT: [&str; 2] = [TunnelReason::ConnectedOverTls.as_str(), ResourcesOfferedReason::Overcommitted.as_str()];
+const WORKS_BUT: [&str; 2] = [
+    TunnelReason::ConnectedOverTls.as_str(),
+    ResourcesOfferedReason::Overcommitted.as_str(),
+];
 
 struct Chains<'a> {
     peer: &'a ForeignCluster,
@@ -127,12 +166,24 @@ struct Chains<'a> {
 }
 
 impl Chains<'_> {
-    /// Judges the links of one chain; `cause` is a link that is already broken. Returns the broken link, if any.
-    fn draw(&self, chain: &[(&str, Check)], mut cause: Option<Check>, found: &mut Vec<Finding>) -> Option<Check> {
+    /// Judges the links of one chain; `cause` is a link that is already broken. Returns the broken
+    /// link, if any.
+    fn draw(
+        &self,
+        chain: &[(&str, Check)],
+        mut cause: Option<Check>,
+        found: &mut Vec<Finding>,
+    ) -> Option<Check> {
         for (kind, check) in chain {
             let condition = self.condition(kind);
-            if let (Some(cause), false) = (cause, condition.is_some_and(|condition| condition.status == "True")) {
-                found.push(Finding::skipped(*check, format!("follows from {}", cause.name())));
+            if let (Some(cause), false) = (
+                cause,
+                condition.is_some_and(|condition| condition.status == "True"),
+            ) {
+                found.push(Finding::skipped(
+                    *check,
+                    format!("follows from {}", cause.name()),
+                ));
                 continue;
             }
             let finding = self.link(kind, *check, condition);
@@ -144,11 +195,19 @@ impl Chains<'_> {
         cause
     }
 
-    /// The condition of a link. While the manager is silent, that of the tunnel comes from the gateway itself.
+    /// The condition of a link. While the manager is silent, that of the tunnel comes from the
+    /// gateway itself.
     fn condition(&self, kind: &str) -> Option<&Condition> {
-        let tunnel = self.facts.liqo.tunnel(&self.peer.spec.cluster_id).ok().flatten();
+        let tunnel = self
+            .facts
+            .liqo
+            .tunnel(&self.peer.spec.cluster_id)
+            .ok()
+            .flatten();
         let tunnel = tunnel.filter(|_| !self.is_current && kind == links::TUNNEL_CONNECTED);
-        tunnel.and_then(TunnelEndpoint::connected).or_else(|| self.peer.condition(kind))
+        tunnel
+            .and_then(TunnelEndpoint::connected)
+            .or_else(|| self.peer.condition(kind))
     }
 
     fn is_stale(&self, kind: &str) -> bool {
@@ -161,7 +220,12 @@ impl Chains<'_> {
             if *kind == *links::RESOURCES_OFFERED {
                 return Finding::skipped(check, "it has requested nothing");
             }
-            let since = self.peer.metadata.creation_timestamp.as_ref().map_or(now, |time| time.0);
+            let since = self
+                .peer
+                .metadata
+                .creation_timestamp
+                .as_ref()
+                .map_or(now, |time| time.0);
             return undecided(check, "there is no condition yet", since, now, None);
         };
         let advice = advice::of(kind, &condition.reason, self.peer);
@@ -171,33 +235,57 @@ impl Chains<'_> {
             format!("{}: {}", condition.reason, condition.message)
         };
         match condition.status.as_str() {
-            "True" if self.is_stale(kind) => Finding::unknown(check, "worked when the manager was last alive, see leader"),
-            _ if self.is_stale(kind) => {
-                Finding::unknown(check, format!("{said}; this was the state when the manager was last alive, see leader"))
+            "True" if self.is_stale(kind) => {
+                Finding::unknown(check, "worked when the manager was last alive, see leader")
             }
+            _ if self.is_stale(kind) => Finding::unknown(
+                check,
+                format!("{said}; this was the state when the manager was last alive, see leader"),
+            ),
             "True" if kind == links::TUNNEL_CONNECTED && !gateways::any_alive(self.facts) => {
-                Finding::unknown(check, "worked when a gateway was last alive, see gateways-alive")
+                Finding::unknown(
+                    check,
+                    "worked when a gateway was last alive, see gateways-alive",
+                )
             }
             "True" if WORKS_BUT.contains(&condition.reason.as_str()) => {
                 Finding::warn(check, said, advice.text(self.peer).unwrap_or_default())
             }
             "True" => Finding::ok(check, said),
             "False" => match advice.text(self.peer) {
-                Some(text) if matches!(advice, Advice::Repair(_)) => Finding::fail(check, said, text),
+                Some(text) if matches!(advice, Advice::Repair(_)) => {
+                    Finding::fail(check, said, text)
+                }
                 Some(text) => Finding::warn(check, said, text),
                 None => Finding::fail(check, said, overdue()),
             },
-            _ => undecided(check, &said, condition.last_transition_time.0, now, advice.text(self.peer)),
+            _ => undecided(
+                check,
+                &said,
+                condition.last_transition_time.0,
+                now,
+                advice.text(self.peer),
+            ),
         }
     }
 }
 
 /// A condition may be Unknown for a minute.
-fn undecided(check: Check, said: &str, since: Timestamp, now: Timestamp, advice: Option<String>) -> Finding {
+fn undecided(
+    check: Check,
+    said: &str,
+    since: Timestamp,
+    now: Timestamp,
+    advice: Option<String>,
+) -> Finding {
     if now.duration_since(since) < UNKNOWN_TIMEOUT {
         return Finding::unknown(check, format!("{said}; check again in a minute"));
     }
-    Finding::fail(check, format!("{said}, since {since}"), advice.unwrap_or_else(overdue))
+    Finding::fail(
+        check,
+        format!("{said}, since {since}"),
+        advice.unwrap_or_else(overdue),
+    )
 }
 
 fn credential(peer: &ForeignCluster, facts: &Facts, is_broken: bool) -> Option<Finding> {
@@ -208,11 +296,18 @@ fn credential(peer: &ForeignCluster, facts: &Facts, is_broken: bool) -> Option<F
         Err(why) => return Some(super::unread(check, why)),
     };
     let Some(credential) = credential else {
-        let what = format!("there is no Secret credential in {}", provider_namespace(&peer.spec.cluster_id));
+        let what = format!(
+            "there is no Secret credential in {}",
+            provider_namespace(&peer.spec.cluster_id)
+        );
         return Some(if is_broken {
             Finding::skipped(check, what)
         } else {
-            Finding::fail(check, what, "the manager requests one by itself: see leader and rights")
+            Finding::fail(
+                check,
+                what,
+                "the manager requests one by itself: see leader and rights",
+            )
         });
     };
     let life = credential.expires_at.duration_since(credential.issued_at);
@@ -221,9 +316,17 @@ fn credential(peer: &ForeignCluster, facts: &Facts, is_broken: bool) -> Option<F
     let what = format!("expires at {}", credential.expires_at);
     let advice = "the manager renews it by itself at the provider's auth endpoint: see the links above, leader, and clocks";
     Some(if left.is_negative() {
-        Finding::fail(check, format!("expired at {}", credential.expires_at), advice)
+        Finding::fail(
+            check,
+            format!("expired at {}", credential.expires_at),
+            advice,
+        )
     } else if left < life / 5 {
-        Finding::warn(check, format!("{what}, and should have been renewed"), advice)
+        Finding::warn(
+            check,
+            format!("{what}, and should have been renewed"),
+            advice,
+        )
     } else {
         Finding::ok(check, what)
     })
@@ -237,7 +340,9 @@ fn offers(peer: &ForeignCluster, facts: &Facts) -> Vec<Finding> {
     let check = Check::Offers;
     let namespace = provider_namespace(&peer.spec.cluster_id);
     let offers = match &facts.liqo.offers {
-        Ok(offers) => offers.iter().filter(|offer| offer.namespace().as_deref() == Some(&namespace)),
+        Ok(offers) => offers
+            .iter()
+            .filter(|offer| offer.namespace().as_deref() == Some(&namespace)),
         Err(why) => return vec![super::unread(check, why)],
     };
     let judge = |offer: &liqo_api::ResourceOffer| {
@@ -246,14 +351,20 @@ fn offers(peer: &ForeignCluster, facts: &Facts) -> Vec<Finding> {
         let says = status.message.unwrap_or_default();
         if let Some(at) = &offer.spec.withdrawal_timestamp {
             let advice = "its pods move away until then; borrow from another cluster, or ask the provider's owner";
-            return Finding::warn(check, format!("pool {pool} is withdrawn, and ends at {}", at.0), advice);
-        }
-        if let Some(at) = &offer.spec.reclaim_timestamp {
-            let advice =
-                "nothing, where controllers create pods again elsewhere: those that will end say EndsSoon, and move before";
             return Finding::warn(
                 check,
-                format!("you use more of pool {pool} than is offered now; pods beyond the offer end from {} on", at.0),
+                format!("pool {pool} is withdrawn, and ends at {}", at.0),
+                advice,
+            );
+        }
+        if let Some(at) = &offer.spec.reclaim_timestamp {
+            let advice = "nothing, where controllers create pods again elsewhere: those that will end say EndsSoon, and move before";
+            return Finding::warn(
+                check,
+                format!(
+                    "you use more of pool {pool} than is offered now; pods beyond the offer end from {} on",
+                    at.0
+                ),
                 advice,
             );
         }
@@ -261,7 +372,10 @@ fn offers(peer: &ForeignCluster, facts: &Facts) -> Vec<Finding> {
             let advice = "nothing, where controllers create pods again: those on former nodes say EndsSoon, and move before";
             return Finding::warn(
                 check,
-                format!("pool {pool} has other nodes now; pods on the former ones end from {} on", at.0),
+                format!(
+                    "pool {pool} has other nodes now; pods on the former ones end from {} on",
+                    at.0
+                ),
                 advice,
             );
         }
@@ -276,7 +390,10 @@ fn offers(peer: &ForeignCluster, facts: &Facts) -> Vec<Finding> {
             OfferPhase::Accepted if says.starts_with(NO_NEW_PODS) => {
                 Finding::warn(check, format!("pool {pool}: {says}"), TOO_DEAR)
             }
-            OfferPhase::Accepted => Finding::ok(check, format!("pool {pool}: {}", offer.spec.resource_quota.hard)),
+            OfferPhase::Accepted => Finding::ok(
+                check,
+                format!("pool {pool}: {}", offer.spec.resource_quota.hard),
+            ),
             OfferPhase::ManualActionRequired => Finding::warn(
                 check,
                 format!("pool {pool} waits for a decision"),
@@ -289,12 +406,15 @@ fn offers(peer: &ForeignCluster, facts: &Facts) -> Vec<Finding> {
                     "`liqoctl policy explain {name}` says which rule refuses it; `liqoctl offer forget {name} {pool}` undoes a manual decision"
                 ),
             ),
-            OfferPhase::Pending if !says.is_empty() => {
-                Finding::warn(check, format!("pool {pool} waits: {says}"), format!("`liqoctl offer list {name}`; {TOO_DEAR}"))
-            }
-            OfferPhase::Pending => {
-                Finding::unknown(check, format!("the controllers have not answered the offer of pool {pool} yet"))
-            }
+            OfferPhase::Pending if !says.is_empty() => Finding::warn(
+                check,
+                format!("pool {pool} waits: {says}"),
+                format!("`liqoctl offer list {name}`; {TOO_DEAR}"),
+            ),
+            OfferPhase::Pending => Finding::unknown(
+                check,
+                format!("the controllers have not answered the offer of pool {pool} yet"),
+            ),
         }
     };
     offers.map(judge).collect()
@@ -304,15 +424,23 @@ fn kubelet_serving(peer: &ForeignCluster, facts: &Facts) -> Vec<Finding> {
     let check = Check::KubeletServing;
     let namespace = provider_namespace(&peer.spec.cluster_id);
     let nodes = match &facts.liqo.virtual_nodes {
-        Ok(nodes) => nodes.iter().filter(|node| node.namespace().as_deref() == Some(&namespace)),
+        Ok(nodes) => nodes
+            .iter()
+            .filter(|node| node.namespace().as_deref() == Some(&namespace)),
         Err(why) => return vec![super::unread(check, why)],
     };
     let judge = |node: &liqo_api::VirtualNode| {
         let status = node.status.as_ref()?;
-        let condition = status.conditions.iter().find(|condition| condition.type_ == "KubeletServing")?;
+        let condition = status
+            .conditions
+            .iter()
+            .find(|condition| condition.type_ == "KubeletServing")?;
         let name = status.node_name.as_deref().unwrap_or(&node.spec.pool);
         Some(if condition.status == "True" {
-            Finding::ok(check, format!("logs and exec on node {name}: the API server trusts the certificate"))
+            Finding::ok(
+                check,
+                format!("logs and exec on node {name}: the API server trusts the certificate"),
+            )
         } else {
             Finding::warn(
                 check,
@@ -332,12 +460,19 @@ fn namespace(peer: &ForeignCluster, tenant: &str, facts: &Facts) -> Finding {
     };
     if tenant != tenant_namespace(&peer.spec.cluster_id) {
         let advice = "the name is derived from the peer's ID: unpeer with --incoming, then let it peer again";
-        return Finding::fail(check, format!("{tenant} is not the namespace of this peer"), advice);
+        return Finding::fail(
+            check,
+            format!("{tenant} is not the namespace of this peer"),
+            advice,
+        );
     }
     let advice = format!(
         "`kubectl get namespace {tenant} -o yaml` says what keeps it; the manager creates it again when the peer connects again"
     );
-    match namespaces.iter().find(|namespace| namespace.name_any() == tenant) {
+    match namespaces
+        .iter()
+        .find(|namespace| namespace.name_any() == tenant)
+    {
         None => Finding::fail(check, format!("{tenant} is gone"), advice),
         Some(namespace) if namespace.metadata.deletion_timestamp.is_some() => {
             Finding::fail(check, format!("{tenant} is being deleted"), advice)
@@ -356,7 +491,9 @@ fn ending(peer: &ForeignCluster, facts: &Facts) -> Option<Finding> {
         Finding::warn(
             check,
             format!("the peering has been ending since {since}"),
-            format!("pods there end first, then their nodes: see leader, pods-ending, and `{LEADER_LOG}`"),
+            format!(
+                "pods there end first, then their nodes: see leader, pods-ending, and `{LEADER_LOG}`"
+            ),
         )
     })
 }

@@ -1,4 +1,5 @@
-//! Address ranges: those of this cluster, and those that it maps its peers to. Also the MTU of its tunnels.
+//! Address ranges: those of this cluster, and those that it maps its peers to. Also the MTU of its
+//! tunnels.
 
 use std::net::IpAddr;
 
@@ -24,7 +25,14 @@ const USUAL_MTU: u16 = 1420;
 pub fn decide(facts: &Facts) -> Vec<Finding> {
     let check = Check::OwnRanges;
     let Some(settings) = facts.liqo.network() else {
-        return facts.liqo.config.as_ref().err().map(|why| unread(check, why)).into_iter().collect();
+        return facts
+            .liqo
+            .config
+            .as_ref()
+            .err()
+            .map(|why| unread(check, why))
+            .into_iter()
+            .collect();
     };
     if !settings.enabled {
         return vec![Finding::skipped(
@@ -32,10 +40,20 @@ pub fn decide(facts: &Facts) -> Vec<Finding> {
             "the network is switched off: `liqoctl install --set network.enabled=true` switches it on",
         )];
     }
-    let status = facts.liqo.configuration().and_then(|config| config.status.as_ref());
-    let Some(ranges) = status.and_then(|status| status.network.as_ref()).filter(|ranges| !ranges.pods.is_empty()) else {
+    let status = facts
+        .liqo
+        .configuration()
+        .and_then(|config| config.status.as_ref());
+    let Some(ranges) = status
+        .and_then(|status| status.network.as_ref())
+        .filter(|ranges| !ranges.pods.is_empty())
+    else {
         let advice = "the condition NetworkAgreed of peers says what is wrong; set the ranges with `liqoctl install --set network.podCIDRs=... --set network.serviceCIDRs=...`";
-        return vec![Finding::fail(check, "the ranges of this cluster's pods are not known", advice)];
+        return vec![Finding::fail(
+            check,
+            "the ranges of this cluster's pods are not known",
+            advice,
+        )];
     };
     let what = format!(
         "pods {}, Services {}, for single addresses {}",
@@ -50,32 +68,63 @@ pub fn decide(facts: &Facts) -> Vec<Finding> {
     });
     found.push(pod_addresses(facts, ranges));
     match (&facts.liqo.tunnels, &facts.nodes) {
-        (Ok(_), Ok(_)) => found.extend([peer_prefixes(facts, ranges, settings), peer_capacity(facts, ranges, settings)]),
-        (Err(why), _) | (_, Err(why)) => found.extend([Check::PeerPrefixes, Check::PeerCapacity].map(|check| unread(check, why))),
+        (Ok(_), Ok(_)) => found.extend([
+            peer_prefixes(facts, ranges, settings),
+            peer_capacity(facts, ranges, settings),
+        ]),
+        (Err(why), _) | (_, Err(why)) => {
+            found.extend([Check::PeerPrefixes, Check::PeerCapacity].map(|check| unread(check, why)));
+        }
     }
     found.push(mtu(facts, settings));
     found
 }
 
 fn list(prefixes: &[IpNet]) -> String {
-    if prefixes.is_empty() { "none".to_owned() } else { prefixes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ") }
+    if prefixes.is_empty() {
+        "none".to_owned()
+    } else {
+        prefixes
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+            .join(", ")
+    }
 }
 
 pub fn addresses(node: &Node) -> impl Iterator<Item = IpAddr> {
-    let stated = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
+    let stated = node
+        .status
+        .iter()
+        .flat_map(|status| status.addresses.iter().flatten());
     stated.filter_map(|address| address.address.parse().ok())
 }
 
 fn node_addresses(ranges: &NetworkRanges, nodes: &[&Node]) -> Finding {
     let check = Check::NodeAddresses;
-    let named = [(&ranges.pods, "podCIDRs"), (&ranges.services, "serviceCIDRs"), (&ranges.external, "externalCIDRs")];
+    let named = [
+        (&ranges.pods, "podCIDRs"),
+        (&ranges.services, "serviceCIDRs"),
+        (&ranges.external, "externalCIDRs"),
+    ];
     for (prefixes, key) in named {
         for node in nodes {
-            let within =
-                addresses(node).find_map(|address| Some((address, prefixes.iter().find(|prefix| prefix.contains(&address))?)));
+            let within = addresses(node).find_map(|address| {
+                Some((
+                    address,
+                    prefixes.iter().find(|prefix| prefix.contains(&address))?,
+                ))
+            });
             if let Some((address, prefix)) = within {
-                let what = format!("node {} has the address {address}, which is in {prefix} of network.{key}", node.name_any());
-                return Finding::fail(check, what, format!("correct the range: `liqoctl install --set network.{key}=...`"));
+                let what = format!(
+                    "node {} has the address {address}, which is in {prefix} of network.{key}",
+                    node.name_any()
+                );
+                return Finding::fail(
+                    check,
+                    what,
+                    format!("correct the range: `liqoctl install --set network.{key}=...`"),
+                );
             }
         }
     }
@@ -84,11 +133,24 @@ fn node_addresses(ranges: &NetworkRanges, nodes: &[&Node]) -> Finding {
 
 /// Pods on real nodes that have their own address.
 fn pods_here(facts: &Facts) -> impl Iterator<Item = (&Pod, IpAddr)> {
-    let machines: Vec<String> = facts.real_nodes().unwrap_or_default().into_iter().map(ResourceExt::name_any).collect();
-    let all = facts.pods.iter().flatten().chain(facts.local_pods.iter().flatten());
+    let machines: Vec<String> = facts
+        .real_nodes()
+        .unwrap_or_default()
+        .into_iter()
+        .map(ResourceExt::name_any)
+        .collect();
+    let all = facts
+        .pods
+        .iter()
+        .flatten()
+        .chain(facts.local_pods.iter().flatten());
     all.filter_map(move |pod| {
         let spec = pod.spec.as_ref()?;
-        let is_here = spec.node_name.as_ref().is_some_and(|node| machines.contains(node)) && spec.host_network != Some(true);
+        let is_here = spec
+            .node_name
+            .as_ref()
+            .is_some_and(|node| machines.contains(node))
+            && spec.host_network != Some(true);
         let address = pod.status.as_ref()?.pod_ip.as_ref()?.parse().ok()?;
         is_here.then_some((pod, address))
     })
@@ -105,15 +167,27 @@ fn pod_addresses(facts: &Facts, ranges: &NetworkRanges) -> Finding {
     for (pod, address) in pods_here(facts) {
         seen += 1;
         if !is_within(&address) {
-            let what = format!("pod {} has the address {address}, outside of network.podCIDRs", crate::cluster::full_name(pod));
+            let what = format!(
+                "pod {} has the address {address}, outside of network.podCIDRs",
+                crate::cluster::full_name(pod)
+            );
             return Finding::fail(check, what, advice);
         }
     }
     // Some CNI plugins assign other addresses than those in `spec.podCIDR`: then the pods decide.
     if seen == 0 {
-        return Finding::unknown(check, "there is no pod whose address could be compared with network.podCIDRs");
+        return Finding::unknown(
+            check,
+            "there is no pod whose address could be compared with network.podCIDRs",
+        );
     }
-    Finding::ok(check, format!("the addresses of {} are in network.podCIDRs", super::count(seen, "pod")))
+    Finding::ok(
+        check,
+        format!(
+            "the addresses of {} are in network.podCIDRs",
+            super::count(seen, "pod")
+        ),
+    )
 }
 
 fn peer_prefixes(facts: &Facts, ranges: &NetworkRanges, settings: &NetworkSettings) -> Finding {
@@ -126,21 +200,36 @@ fn peer_prefixes(facts: &Facts, ranges: &NetworkRanges, settings: &NetworkSettin
     ];
     let ours: Vec<(IpNet, String)> = named
         .iter()
-        .flat_map(|(prefixes, what)| prefixes.iter().map(move |prefix| (*prefix, format!("this cluster's {what}"))))
+        .flat_map(|(prefixes, what)| {
+            prefixes
+                .iter()
+                .map(move |prefix| (*prefix, format!("this cluster's {what}")))
+        })
         .collect();
     let nodes = facts.real_nodes().unwrap_or_default();
-    let of_nodes =
-        nodes.iter().flat_map(|node| addresses(node).map(|address| (IpNet::from(address), format!("node {}", node.name_any()))));
+    let of_nodes = nodes.iter().flat_map(|node| {
+        addresses(node).map(|address| (IpNet::from(address), format!("node {}", node.name_any())))
+    });
     let tunnels = facts.liqo.tunnels.as_deref().unwrap_or_default();
     let mapped: Vec<(IpNet, String)> = tunnels
         .iter()
-        .flat_map(|tunnel| tunnel.spec.imported.values().map(|here| (*here, format!("peer {}", tunnel.spec.cluster_name))))
+        .flat_map(|tunnel| {
+            tunnel
+                .spec
+                .imported
+                .values()
+                .map(|here| (*here, format!("peer {}", tunnel.spec.cluster_name)))
+        })
         .collect();
     let taken: Vec<(IpNet, String)> = ours.into_iter().chain(of_nodes).collect();
     for (index, (prefix, peer)) in mapped.iter().enumerate() {
-        let other = taken.iter().chain(&mapped[..index]).find(|(other, _)| overlap(prefix, other));
+        let other = taken
+            .iter()
+            .chain(&mapped[..index])
+            .find(|(other, _)| overlap(prefix, other));
         if let Some((other, of)) = other {
-            let what = format!("{prefix}, which {peer} is mapped to, overlaps with {other} of {of}");
+            let what =
+                format!("{prefix}, which {peer} is mapped to, overlaps with {other} of {of}");
             return Finding::fail(
                 check,
                 what,
@@ -148,7 +237,13 @@ fn peer_prefixes(facts: &Facts, ranges: &NetworkRanges, settings: &NetworkSettin
             );
         }
     }
-    Finding::ok(check, format!("{} of peers, which do not overlap", super::count(mapped.len(), "mapped range")))
+    Finding::ok(
+        check,
+        format!(
+            "{} of peers, which do not overlap",
+            super::count(mapped.len(), "mapped range")
+        ),
+    )
 }
 
 /// Whether there is room to map one more cluster like this one.
@@ -158,16 +253,42 @@ fn peer_capacity(facts: &Facts, ranges: &NetworkRanges, settings: &NetworkSettin
         pods: ranges.pods.clone(),
         services: ranges.services.clone(),
         external: ranges.external.clone(),
-        nodes: facts.real_nodes().unwrap_or_default().iter().flat_map(|node| addresses(node)).collect(),
+        nodes: facts
+            .real_nodes()
+            .unwrap_or_default()
+            .iter()
+            .flat_map(|node| addresses(node))
+            .collect(),
         reserved: settings.reserved_cidrs.clone(),
         pools: settings.peer_cidrs.clone(),
     };
     let mut plan = own.plan(Kept::new());
-    plan.taken.extend(facts.liqo.tunnels.iter().flatten().flat_map(|tunnel| tunnel.spec.imported.values().copied()));
-    let has_room = |prefix: &&IpNet| settings.peer_cidrs.iter().any(|pool| pool.addr().is_ipv4() == prefix.addr().is_ipv4());
+    plan.taken.extend(
+        facts
+            .liqo
+            .tunnels
+            .iter()
+            .flatten()
+            .flat_map(|tunnel| tunnel.spec.imported.values().copied()),
+    );
+    let has_room = |prefix: &&IpNet| {
+        settings
+            .peer_cidrs
+            .iter()
+            .any(|pool| pool.addr().is_ipv4() == prefix.addr().is_ipv4())
+    };
     let another = liqo_api::ClusterId::of_public_key(&[0; 32]);
-    let wanted: Vec<_> = ranges.pods.iter().filter(has_room).map(|prefix| (another.clone(), *prefix)).collect();
-    let (_, without) = allocate(&plan, &wanted, &liqo_network_model::allocator::Allocations::new());
+    let wanted: Vec<_> = ranges
+        .pods
+        .iter()
+        .filter(has_room)
+        .map(|prefix| (another.clone(), *prefix))
+        .collect();
+    let (_, without) = allocate(
+        &plan,
+        &wanted,
+        &liqo_network_model::allocator::Allocations::new(),
+    );
     let what = |sized: &[String]| {
         format!(
             "network.peerCIDRs ({}) has no free prefix for one more peer as large as this cluster ({})",
@@ -189,13 +310,21 @@ fn peer_capacity(facts: &Facts, ranges: &NetworkRanges, settings: &NetworkSettin
     if without.is_empty() {
         return Finding::ok(check, "network.peerCIDRs has room for more peers");
     }
-    let sizes: Vec<String> = without.iter().map(|(_, prefix)| format!("/{}", prefix.prefix_len())).collect();
-    Finding::warn(check, what(&sizes), "add prefixes that nobody uses: `liqoctl install --set network.peerCIDRs=...`")
+    let sizes: Vec<String> = without
+        .iter()
+        .map(|(_, prefix)| format!("/{}", prefix.prefix_len()))
+        .collect();
+    Finding::warn(
+        check,
+        what(&sizes),
+        "add prefixes that nobody uses: `liqoctl install --set network.peerCIDRs=...`",
+    )
 }
 
 fn mtu(facts: &Facts, settings: &NetworkSettings) -> Finding {
     let check = Check::Mtu;
-    let advice = "the real MTU of the path cannot be read from here: `liqoctl test network` tries it";
+    let advice =
+        "the real MTU of the path cannot be read from here: `liqoctl test network` tries it";
     if settings.mtu > USUAL_MTU {
         let what = format!(
             "network.mtu is {}: nodes, and the path between clusters, must pass packets of {} bytes",
@@ -211,7 +340,11 @@ fn mtu(facts: &Facts, settings: &NetworkSettings) -> Finding {
         .flatten()
         .map(|tunnel| format!("{} with {}", tunnel.spec.mtu, tunnel.spec.cluster_name))
         .collect();
-    let with = if agreed.is_empty() { String::new() } else { format!(" ({})", some(&agreed)) };
+    let with = if agreed.is_empty() {
+        String::new()
+    } else {
+        format!(" ({})", some(&agreed))
+    };
     Finding::ok(check, format!("{} bytes in tunnels{with}", settings.mtu)).advise(advice)
 }
 
@@ -230,21 +363,48 @@ mod tests {
     }
 
     fn ranges(facts: &mut Facts) -> &mut NetworkRanges {
-        facts.liqo.config.as_mut().unwrap().as_mut().unwrap().status.as_mut().unwrap().network.as_mut().unwrap()
+        facts
+            .liqo
+            .config
+            .as_mut()
+            .unwrap()
+            .as_mut()
+            .unwrap()
+            .status
+            .as_mut()
+            .unwrap()
+            .network
+            .as_mut()
+            .unwrap()
     }
 
     fn settings(facts: &mut Facts) -> &mut NetworkSettings {
-        &mut facts.liqo.config.as_mut().unwrap().as_mut().unwrap().spec.network
+        &mut facts
+            .liqo
+            .config
+            .as_mut()
+            .unwrap()
+            .as_mut()
+            .unwrap()
+            .spec
+            .network
     }
 
     fn verdict(facts: &Facts, check: Check) -> Finding {
-        decide(facts).into_iter().find(|one| one.check == check).unwrap()
+        decide(facts)
+            .into_iter()
+            .find(|one| one.check == check)
+            .unwrap()
     }
 
     #[test]
     fn ranges_that_are_not_known_are_a_fault_and_a_network_that_is_off_is_none() {
         let mut facts = facts();
-        assert!(decide(&facts).iter().all(|one| one.verdict == Verdict::Ok), "{:#?}", decide(&facts));
+        assert!(
+            decide(&facts).iter().all(|one| one.verdict == Verdict::Ok),
+            "{:#?}",
+            decide(&facts)
+        );
         ranges(&mut facts).pods.clear();
         assert_eq!(verdict(&facts, Check::OwnRanges).verdict, Verdict::Fail);
         settings(&mut facts).enabled = false;
@@ -257,7 +417,12 @@ mod tests {
         ranges(&mut facts).services = vec![net("172.18.0.0/16")];
         let found = verdict(&facts, Check::NodeAddresses);
         assert_eq!(found.verdict, Verdict::Fail);
-        assert!(found.what.contains("node rome-1 has the address 172.18.0.2") && found.what.contains("network.serviceCIDRs"));
+        assert!(
+            found
+                .what
+                .contains("node rome-1 has the address 172.18.0.2")
+                && found.what.contains("network.serviceCIDRs")
+        );
     }
 
     #[test]
@@ -271,14 +436,24 @@ mod tests {
             }))
         };
         facts.local_pods = Ok(vec![pod(true, "rome-1"), pod(false, "milan")]);
-        assert_eq!(verdict(&facts, Check::PodAddresses).verdict, Verdict::Ok, "nodes' and peers' addresses are others");
+        assert_eq!(
+            verdict(&facts, Check::PodAddresses).verdict,
+            Verdict::Ok,
+            "nodes' and peers' addresses are others"
+        );
         facts.local_pods = Ok(vec![pod(false, "rome-1")]);
         let found = verdict(&facts, Check::PodAddresses);
         assert_eq!(found.verdict, Verdict::Fail);
-        assert!(found.what.contains("demo/p") && found.advice.unwrap().contains("podCIDRs=10.244.0.0/16,"));
+        assert!(
+            found.what.contains("demo/p")
+                && found.advice.unwrap().contains("podCIDRs=10.244.0.0/16,")
+        );
         facts.local_pods = Ok(Vec::new());
         facts.pods = Ok(Vec::new());
-        assert_eq!(verdict(&facts, Check::PodAddresses).verdict, Verdict::Unknown);
+        assert_eq!(
+            verdict(&facts, Check::PodAddresses).verdict,
+            Verdict::Unknown
+        );
     }
 
     #[test]
@@ -287,11 +462,21 @@ mod tests {
         settings(&mut facts).reserved_cidrs = vec![net("10.65.7.0/24")];
         let found = verdict(&facts, Check::PeerPrefixes);
         assert_eq!(found.verdict, Verdict::Fail);
-        assert!(found.what.contains("10.65.0.0/16, which peer milan is mapped to"), "{}", found.what);
+        assert!(
+            found
+                .what
+                .contains("10.65.0.0/16, which peer milan is mapped to"),
+            "{}",
+            found.what
+        );
         settings(&mut facts).reserved_cidrs.clear();
         let again = facts.liqo.tunnels.as_ref().unwrap()[0].clone();
         facts.liqo.tunnels.as_mut().unwrap().push(again);
-        assert_eq!(verdict(&facts, Check::PeerPrefixes).verdict, Verdict::Fail, "two peers in one place");
+        assert_eq!(
+            verdict(&facts, Check::PeerPrefixes).verdict,
+            Verdict::Fail,
+            "two peers in one place"
+        );
     }
 
     #[test]
@@ -309,7 +494,9 @@ mod tests {
     fn large_packets_are_only_warned_of() {
         let mut facts = facts();
         let found = verdict(&facts, Check::Mtu);
-        assert!(found.verdict == Verdict::Ok && found.advice.unwrap().contains("liqoctl test network"));
+        assert!(
+            found.verdict == Verdict::Ok && found.advice.unwrap().contains("liqoctl test network")
+        );
         settings(&mut facts).mtu = 8900;
         assert_eq!(verdict(&facts, Check::Mtu).verdict, Verdict::Warn);
     }

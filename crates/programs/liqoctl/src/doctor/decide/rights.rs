@@ -1,5 +1,5 @@
-//! Whether Liqo's programs have their rights, and no more: compares roles and admission policies in the cluster with those that this
-//! program would install.
+//! Whether Liqo's programs have their rights, and no more: compares roles and admission policies in
+//! the cluster with those that this program would install.
 
 use std::collections::BTreeSet;
 
@@ -15,21 +15,50 @@ use crate::{
 };
 
 pub fn decide(facts: &Facts) -> Vec<Finding> {
-    let checks = [Check::ManagerRights, Check::FabricRights, Check::BoundRoles, Check::AdmissionPolicies];
-    let has_policies = facts.api_server.minor.is_none_or(|minor| minor >= POLICIES_SINCE);
-    let both = facts.rights.as_ref().map_err(Clone::clone).and_then(|present| Ok((present, wanted_rights()?)));
+    let checks = [
+        Check::ManagerRights,
+        Check::FabricRights,
+        Check::BoundRoles,
+        Check::AdmissionPolicies,
+    ];
+    let has_policies = facts
+        .api_server
+        .minor
+        .is_none_or(|minor| minor >= POLICIES_SINCE);
+    let both = facts
+        .rights
+        .as_ref()
+        .map_err(Clone::clone)
+        .and_then(|present| Ok((present, wanted_rights()?)));
     let (present, wanted) = match both {
         Ok(both) => both,
-        Err(why) => return checks.into_iter().map(|check| unread(check, &why)).collect(),
+        Err(why) => {
+            return checks
+                .into_iter()
+                .map(|check| unread(check, &why))
+                .collect();
+        }
     };
     let of = |check| {
         if check == Check::AdmissionPolicies && !has_policies {
             return Finding::skipped(check, "this version of Kubernetes has none");
         }
-        let wanted: Vec<&DynamicObject> = wanted.iter().filter(|object| check_of(object) == check).collect();
-        let missing: Vec<String> = wanted.iter().filter_map(|wanted| missing(wanted, present)).collect();
+        let wanted: Vec<&DynamicObject> = wanted
+            .iter()
+            .filter(|object| check_of(object) == check)
+            .collect();
+        let missing: Vec<String> = wanted
+            .iter()
+            .filter_map(|wanted| missing(wanted, present))
+            .collect();
         if missing.is_empty() {
-            return Finding::ok(check, format!("{} as this program installs them", count(wanted.len(), "object")));
+            return Finding::ok(
+                check,
+                format!(
+                    "{} as this program installs them",
+                    count(wanted.len(), "object")
+                ),
+            );
         }
         Finding::fail(
             check,
@@ -60,9 +89,13 @@ fn missing(wanted: &DynamicObject, present: &[DynamicObject]) -> Option<String> 
         None => format!("{} {}", kind(wanted), wanted.name_any()),
     };
     let same = |one: &&DynamicObject| {
-        kind(one) == kind(wanted) && one.name_any() == wanted.name_any() && one.namespace() == wanted.namespace()
+        kind(one) == kind(wanted)
+            && one.name_any() == wanted.name_any()
+            && one.namespace() == wanted.namespace()
     };
-    let Some(present) = present.iter().find(same) else { return Some(format!("{name} is gone")) };
+    let Some(present) = present.iter().find(same) else {
+        return Some(format!("{name} is gone"));
+    };
     if is_admission_policy(wanted) {
         let is_other = !contains(&present.data["spec"], &wanted.data["spec"]);
         return is_other.then(|| format!("{name} is not what this program installs"));
@@ -71,7 +104,9 @@ fn missing(wanted: &DynamicObject, present: &[DynamicObject]) -> Option<String> 
         let binds = |field: &str| present.data[field] == wanted.data[field];
         let subjects = |object: &DynamicObject| -> BTreeSet<String> {
             let subjects = object.data["subjects"].as_array().into_iter().flatten();
-            subjects.map(|one| format!("{}/{}/{}", one["kind"], one["namespace"], one["name"])).collect()
+            subjects
+                .map(|one| format!("{}/{}/{}", one["kind"], one["namespace"], one["name"]))
+                .collect()
         };
         let all = binds("roleRef") && subjects(present).is_superset(&subjects(wanted));
         return (!all).then(|| format!("{name} does not bind what it should"));
@@ -82,7 +117,12 @@ fn missing(wanted: &DynamicObject, present: &[DynamicObject]) -> Option<String> 
         .filter(|grant| !have.iter().any(|one| one.covers(grant)))
         .map(|grant| grant.words())
         .collect();
-    (!lacks.is_empty()).then(|| format!("{name} lacks {}", some(&lacks.into_iter().collect::<Vec<_>>())))
+    (!lacks.is_empty()).then(|| {
+        format!(
+            "{name} lacks {}",
+            some(&lacks.into_iter().collect::<Vec<_>>())
+        )
+    })
 }
 
 /// One verb on one resource.
@@ -105,14 +145,23 @@ impl Grant {
     }
 
     fn words(&self) -> String {
-        let name = if self.name.is_empty() { String::new() } else { format!(" {}", self.name) };
+        let name = if self.name.is_empty() {
+            String::new()
+        } else {
+            format!(" {}", self.name)
+        };
         format!("{} {}{name}", self.verb, self.resource)
     }
 }
 
 fn grants(rules: &Value) -> Vec<Grant> {
     let words = |value: &Value| -> Vec<String> {
-        value.as_array().into_iter().flatten().filter_map(|word| word.as_str().map(str::to_owned)).collect()
+        value
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|word| word.as_str().map(str::to_owned))
+            .collect()
     };
     let mut all = Vec::new();
     for rule in rules.as_array().into_iter().flatten() {
@@ -124,7 +173,12 @@ fn grants(rules: &Value) -> Vec<Grant> {
             for resource in words(&rule["resources"]) {
                 for name in &names {
                     for verb in words(&rule["verbs"]) {
-                        all.push(Grant { group: group.clone(), resource: resource.clone(), name: name.clone(), verb });
+                        all.push(Grant {
+                            group: group.clone(),
+                            resource: resource.clone(),
+                            name: name.clone(),
+                            verb,
+                        });
                     }
                 }
             }
@@ -146,34 +200,63 @@ mod tests {
         decide(&facts)
     }
 
-    fn find<'a>(roles: &'a mut [DynamicObject], of_kind: &str, name: &str) -> &'a mut DynamicObject {
-        roles.iter_mut().find(|one| kind(one) == of_kind && one.name_any() == name).unwrap()
+    fn find<'a>(
+        roles: &'a mut [DynamicObject],
+        of_kind: &str,
+        name: &str,
+    ) -> &'a mut DynamicObject {
+        roles
+            .iter_mut()
+            .find(|one| kind(one) == of_kind && one.name_any() == name)
+            .unwrap()
     }
 
     #[test]
     fn what_this_program_installs_is_enough() {
         let found = found(wanted_rights().unwrap());
-        assert_eq!(found.iter().map(|one| one.verdict).collect::<Vec<_>>(), [Verdict::Ok; 4]);
+        assert_eq!(
+            found.iter().map(|one| one.verdict).collect::<Vec<_>>(),
+            [Verdict::Ok; 4]
+        );
     }
 
     #[test]
     fn a_right_that_was_taken_away_is_named() {
         let mut roles = wanted_rights().unwrap();
-        let granted = find(&mut roles, "ClusterRole", FABRIC).data["rules"].as_array_mut().unwrap();
+        let granted = find(&mut roles, "ClusterRole", FABRIC).data["rules"]
+            .as_array_mut()
+            .unwrap();
         granted.retain(|rule| rule["resources"] != json!(["nodes"]));
         let found = found(roles);
-        assert_eq!((found[0].verdict, found[1].verdict), (Verdict::Ok, Verdict::Fail));
-        assert!(found[1].what.contains("ClusterRole liqo-fabric lacks get nodes, list nodes, watch nodes"), "{}", found[1].what);
+        assert_eq!(
+            (found[0].verdict, found[1].verdict),
+            (Verdict::Ok, Verdict::Fail)
+        );
+        assert!(
+            found[1]
+                .what
+                .contains("ClusterRole liqo-fabric lacks get nodes, list nodes, watch nodes"),
+            "{}",
+            found[1].what
+        );
     }
 
     #[test]
     fn a_binding_that_is_gone_or_binds_another_is_named() {
         let mut roles = wanted_rights().unwrap();
         roles.retain(|one| kind(one) != "ClusterRoleBinding" || one.name_any() != MANAGER);
-        assert!(found(roles)[0].what.contains("ClusterRoleBinding liqo-controller-manager is gone"));
+        assert!(
+            found(roles)[0]
+                .what
+                .contains("ClusterRoleBinding liqo-controller-manager is gone")
+        );
         let mut roles = wanted_rights().unwrap();
         find(&mut roles, "ClusterRoleBinding", FABRIC).data["subjects"][0]["name"] = json!("other");
-        assert!(found(roles)[1].what.contains("does not bind what it should"));
+        assert!(
+            found(roles)[1]
+                .what
+                .contains("does not bind what it should")
+        );
     }
 
     #[test]
@@ -182,10 +265,20 @@ mod tests {
         let mut rights = wanted_rights().unwrap();
         rights.retain(|one| kind(one) != kind_of_binding || one.name_any() != name);
         let gone = &found(rights)[3];
-        assert!(gone.verdict == Verdict::Fail && gone.what.contains("ValidatingAdmissionPolicyBinding liqo-tethered is gone"));
+        assert!(
+            gone.verdict == Verdict::Fail
+                && gone
+                    .what
+                    .contains("ValidatingAdmissionPolicyBinding liqo-tethered is gone")
+        );
         let mut rights = wanted_rights().unwrap();
-        find(&mut rights, kind_of_binding, name).data["spec"]["validationActions"] = json!(["Audit"]);
-        assert!(found(rights)[3].what.contains("is not what this program installs"));
+        find(&mut rights, kind_of_binding, name).data["spec"]["validationActions"] =
+            json!(["Audit"]);
+        assert!(
+            found(rights)[3]
+                .what
+                .contains("is not what this program installs")
+        );
         let mut old = facts();
         old.api_server.minor = Some(29);
         old.rights = Ok(Vec::new());
@@ -204,6 +297,10 @@ mod tests {
     fn what_cannot_be_read_is_unknown() {
         let mut facts = facts();
         facts.rights = Err("cannot read".to_owned());
-        assert!(decide(&facts).iter().all(|one| one.verdict == Verdict::Unknown));
+        assert!(
+            decide(&facts)
+                .iter()
+                .all(|one| one.verdict == Verdict::Unknown)
+        );
     }
 }

@@ -29,17 +29,31 @@ pub fn pods(facts: &Facts) -> Finding {
     }
     let stuck: Vec<(String, &str)> = pods.iter().filter_map(|pod| trouble(pod, facts)).collect();
     if let Some((first, advice)) = stuck.first() {
-        let more = if stuck.len() > 1 { format!("; and {} like it", count(stuck.len() - 1, "pod")) } else { String::new() };
+        let more = if stuck.len() > 1 {
+            format!("; and {} like it", count(stuck.len() - 1, "pod"))
+        } else {
+            String::new()
+        };
         return Finding::fail(check, format!("{first}{more}"), *advice);
     }
     let restarted: Vec<String> = pods.iter().filter_map(|pod| restart(pod, facts)).collect();
     match restarted.first() {
         Some(first) => {
-            let more =
-                if restarted.len() > 1 { format!("; and {}", count(restarted.len() - 1, "other pod")) } else { String::new() };
-            Finding::warn(check, format!("{first}{more}"), "`kubectl -n NAMESPACE logs POD --previous` shows the rest of its log")
+            let more = if restarted.len() > 1 {
+                format!("; and {}", count(restarted.len() - 1, "other pod"))
+            } else {
+                String::new()
+            };
+            Finding::warn(
+                check,
+                format!("{first}{more}"),
+                "`kubectl -n NAMESPACE logs POD --previous` shows the rest of its log",
+            )
         }
-        None => Finding::ok(check, format!("{} without problems", count(pods.len(), "pod"))),
+        None => Finding::ok(
+            check,
+            format!("{} without problems", count(pods.len(), "pod")),
+        ),
     }
 }
 
@@ -47,16 +61,23 @@ pub fn pods(facts: &Facts) -> Finding {
 pub fn trouble(pod: &Pod, facts: &Facts) -> Option<(String, &'static str)> {
     let name = full_name(pod);
     let status = pod.status.as_ref()?;
-    let unscheduled =
-        status.conditions.iter().flatten().find(|condition| condition.type_ == "PodScheduled" && condition.status == "False");
+    let unscheduled = status
+        .conditions
+        .iter()
+        .flatten()
+        .find(|condition| condition.type_ == "PodScheduled" && condition.status == "False");
     if let Some(condition) = unscheduled {
-        let message = condition.message.as_deref().unwrap_or("the scheduler does not say why");
+        let message = condition
+            .message
+            .as_deref()
+            .unwrap_or("the scheduler does not say why");
         return Some((
             format!("{name} has no node: {message}"),
             "free resources, or check taints and `liqoctl install --set controllerManager.avoidNodes`",
         ));
     }
-    let waiting = statuses(pod).find_map(|status| Some((status, status.state.as_ref()?.waiting.as_ref()?)));
+    let waiting =
+        statuses(pod).find_map(|status| Some((status, status.state.as_ref()?.waiting.as_ref()?)));
     let (container, waiting) = waiting?;
     let reason = waiting.reason.as_deref().unwrap_or_default();
     let message = waiting.message.as_deref().unwrap_or_default();
@@ -64,7 +85,10 @@ pub fn trouble(pod: &Pod, facts: &Facts) -> Option<(String, &'static str)> {
         "CrashLoopBackOff" => {
             let end = last_end(container).unwrap_or_default();
             Some((
-                format!("{name} crashes repeatedly{end}{}", last_log_line(&name, facts)),
+                format!(
+                    "{name} crashes repeatedly{end}{}",
+                    last_log_line(&name, facts)
+                ),
                 "the end of its log says why; `kubectl -n NAMESPACE logs POD --previous` shows all of it",
             ))
         }
@@ -73,20 +97,33 @@ pub fn trouble(pod: &Pod, facts: &Facts) -> Option<(String, &'static str)> {
             "build and push the image, or name another: `liqoctl install --set controllerManager.image=... --set fabric.image=...`",
         )),
         "" | "ContainerCreating" | "PodInitializing" => None,
-        _ => Some((format!("{name} does not start: {reason}: {message}"), "`kubectl -n NAMESPACE describe pod POD` says more")),
+        _ => Some((
+            format!("{name} does not start: {reason}: {message}"),
+            "`kubectl -n NAMESPACE describe pod POD` says more",
+        )),
     }
 }
 
 /// Whether a pod was restarted recently, and why.
 fn restart(pod: &Pod, facts: &Facts) -> Option<String> {
     let container = statuses(pod).find(|status| {
-        let ended =
-            status.last_state.as_ref().and_then(|state| state.terminated.as_ref()).and_then(|end| end.finished_at.as_ref());
+        let ended = status
+            .last_state
+            .as_ref()
+            .and_then(|state| state.terminated.as_ref())
+            .and_then(|end| end.finished_at.as_ref());
         ended.is_some_and(|at| facts.now().duration_since(at.0) < RECENT)
     })?;
     let name = full_name(pod);
-    let times = count(usize::try_from(container.restart_count).unwrap_or(0), "time");
-    Some(format!("{name} was restarted, {times} in all{}{}", last_end(container)?, last_log_line(&name, facts)))
+    let times = count(
+        usize::try_from(container.restart_count).unwrap_or(0),
+        "time",
+    );
+    Some(format!(
+        "{name} was restarted, {times} in all{}{}",
+        last_end(container)?,
+        last_log_line(&name, facts)
+    ))
 }
 
 fn last_end(container: &ContainerStatus) -> Option<String> {
@@ -96,7 +133,12 @@ fn last_end(container: &ContainerStatus) -> Option<String> {
 }
 
 fn last_log_line(name: &str, facts: &Facts) -> String {
-    facts.diagnostics.last_log_lines.get(name).map(|line| format!("; it logged: {line}")).unwrap_or_default()
+    facts
+        .diagnostics
+        .last_log_lines
+        .get(name)
+        .map(|line| format!("; it logged: {line}"))
+        .unwrap_or_default()
 }
 
 #[cfg(test)]

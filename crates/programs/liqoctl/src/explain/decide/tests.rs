@@ -55,7 +55,8 @@ fn remote(status: Value) -> Pod {
 
 /// A pod that runs at milan.
 fn running() -> PodFacts {
-    let ready = json!({ "phase": "Running", "conditions": [{ "type": "Ready", "status": "True" }] });
+    let ready =
+        json!({ "phase": "Running", "conditions": [{ "type": "Ready", "status": "True" }] });
     let remote = remote(ready.clone());
     PodFacts {
         pod: pod(Some("milan"), ready),
@@ -63,7 +64,10 @@ fn running() -> PodFacts {
         virtual_nodes: Ok(vec![node("milan", "True", json!({}))]),
         peers: healthy().liqo.peers,
         offloading: Ok(Some(offloading("LocalAndRemote", true))),
-        provider: Some(AtProvider { shadow_pod: Ok(Some(shadow(json!({ "phase": "Created" })))), remote_pod: Ok(Some(remote)) }),
+        provider: Some(AtProvider {
+            shadow_pod: Ok(Some(shadow(json!({ "phase": "Created" })))),
+            remote_pod: Ok(Some(remote)),
+        }),
         read_at: "2026-01-01T00:00:00Z".parse().unwrap(),
     }
 }
@@ -71,11 +75,20 @@ fn running() -> PodFacts {
 /// A pod that the scheduler finds no node for.
 fn unscheduled() -> PodFacts {
     let no_node = json!([{ "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/2 nodes" }]);
-    PodFacts { pod: pod(None, json!({ "phase": "Pending", "conditions": no_node })), node: Ok(None), provider: None, ..running() }
+    PodFacts {
+        pod: pod(None, json!({ "phase": "Pending", "conditions": no_node })),
+        node: Ok(None),
+        provider: None,
+        ..running()
+    }
 }
 
 fn find(facts: &PodFacts, name: StepName) -> Step {
-    explain(facts).steps.into_iter().find(|step| step.step == name).unwrap()
+    explain(facts)
+        .steps
+        .into_iter()
+        .find(|step| step.step == name)
+        .unwrap()
 }
 
 fn waits_for(facts: &PodFacts) -> Option<StepName> {
@@ -85,8 +98,15 @@ fn waits_for(facts: &PodFacts) -> Option<StepName> {
 #[test]
 fn a_pod_that_runs_waits_for_nothing() {
     let explanation = explain(&running());
-    assert_eq!((explanation.phase.as_str(), explanation.waits_for), ("Running", None));
-    let lines: Vec<String> = explanation.steps.iter().map(|step| format!("{}: {}", step.step.as_str(), step.what)).collect();
+    assert_eq!(
+        (explanation.phase.as_str(), explanation.waits_for),
+        ("Running", None)
+    );
+    let lines: Vec<String> = explanation
+        .steps
+        .iter()
+        .map(|step| format!("{}: {}", step.step.as_str(), step.what))
+        .collect();
     let expected = [
         "local-pod: Running, Ready, on node milan",
         "virtual-node: Node milan is Ready",
@@ -97,7 +117,12 @@ fn a_pod_that_runs_waits_for_nothing() {
         "remote-pod: Running, Ready, on node milan-1 there",
     ];
     assert_eq!(lines, expected);
-    assert!(explanation.steps.iter().all(|step| step.verdict == Verdict::Ok && step.advice.is_none()));
+    assert!(
+        explanation
+            .steps
+            .iter()
+            .all(|step| step.verdict == Verdict::Ok && step.advice.is_none())
+    );
 }
 
 #[test]
@@ -106,18 +131,32 @@ fn a_pod_at_home_is_not_followed_any_further() {
     facts.node = Ok(Some(of(json!({ "metadata": { "name": "rome-1" } }))));
     facts.provider = None;
     assert_eq!(explain(&facts).steps.len(), 2);
-    assert!(find(&facts, StepName::VirtualNode).what.contains("not offloaded"));
+    assert!(
+        find(&facts, StepName::VirtualNode)
+            .what
+            .contains("not offloaded")
+    );
 }
 
 #[test]
 fn a_refused_pod_shows_the_reason_and_the_advice_for_it() {
     let mut facts = running();
-    let refused = json!({ "phase": "Refused", "reason": "OfferExceeded", "message": "cpu: 1 short" });
-    facts.provider = Some(AtProvider { shadow_pod: Ok(Some(shadow(refused))), remote_pod: Ok(None) });
+    let refused =
+        json!({ "phase": "Refused", "reason": "OfferExceeded", "message": "cpu: 1 short" });
+    facts.provider = Some(AtProvider {
+        shadow_pod: Ok(Some(shadow(refused))),
+        remote_pod: Ok(None),
+    });
     let told = json!([{ "type": pods::OFFLOADED, "status": "False", "reason": "OfferExceeded", "message": "cpu: 1 short" }]);
-    facts.pod = pod(Some("milan"), json!({ "phase": "Pending", "conditions": told }));
+    facts.pod = pod(
+        Some("milan"),
+        json!({ "phase": "Pending", "conditions": told }),
+    );
     let step = find(&facts, StepName::ShadowPod);
-    assert_eq!((step.verdict, step.what.as_str()), (Verdict::Fail, "Refused: OfferExceeded: cpu: 1 short"));
+    assert_eq!(
+        (step.verdict, step.what.as_str()),
+        (Verdict::Fail, "Refused: OfferExceeded: cpu: 1 short")
+    );
     assert!(step.advice.unwrap().starts_with("request less"));
     assert_eq!(find(&facts, StepName::Conditions).verdict, Verdict::Fail);
     assert_eq!(find(&facts, StepName::RemotePod).verdict, Verdict::Skipped);
@@ -130,16 +169,27 @@ fn a_broken_link_of_the_peering_is_the_cause() {
     facts.node = Ok(Some(node("milan", "False", json!({}))));
     assert_eq!(waits_for(&facts), Some(StepName::VirtualNode));
     facts.node = Ok(Some(node("milan", "True", json!({}))));
-    let conditions = &mut facts.peers.as_mut().unwrap()[0].status.as_mut().unwrap().conditions;
-    for link in
-        conditions.iter_mut().filter(|link| [links::PEER_REACHABLE, links::TUNNEL_CONNECTED].contains(&link.type_.as_str()))
-    {
+    let conditions = &mut facts.peers.as_mut().unwrap()[0]
+        .status
+        .as_mut()
+        .unwrap()
+        .conditions;
+    for link in conditions.iter_mut().filter(|link| {
+        [links::PEER_REACHABLE, links::TUNNEL_CONNECTED].contains(&link.type_.as_str())
+    }) {
         (link.status, link.reason) = ("False".into(), "Unreachable".into());
     }
     let step = find(&facts, StepName::Peering);
-    assert_eq!((step.verdict, step.what.as_str()), (Verdict::Fail, "milan: PeerReachable: Unreachable: m"));
+    assert_eq!(
+        (step.verdict, step.what.as_str()),
+        (Verdict::Fail, "milan: PeerReachable: Unreachable: m")
+    );
     assert!(step.advice.is_some());
-    assert_eq!(find(&facts, StepName::Network).verdict, Verdict::Warn, "the pod runs without a network");
+    assert_eq!(
+        find(&facts, StepName::Network).verdict,
+        Verdict::Warn,
+        "the pod runs without a network"
+    );
     facts.peers = Ok(Vec::new());
     assert_eq!(find(&facts, StepName::Peering).verdict, Verdict::Fail);
 }
@@ -148,11 +198,17 @@ fn a_broken_link_of_the_peering_is_the_cause() {
 fn a_namespace_that_does_not_exist_there_is_the_cause() {
     let mut facts = running();
     facts.offloading = Ok(Some(offloading("Remote", false)));
-    assert_eq!(find(&facts, StepName::Namespace).what, "demo is not ready in milan: NameTaken");
+    assert_eq!(
+        find(&facts, StepName::Namespace).what,
+        "demo is not ready in milan: NameTaken"
+    );
     facts.offloading = Ok(Some(offloading("Local", true)));
     assert_eq!(find(&facts, StepName::Namespace).verdict, Verdict::Warn);
     facts.offloading = Ok(None);
-    assert_eq!((find(&facts, StepName::Namespace).verdict, waits_for(&facts)), (Verdict::Fail, Some(StepName::Namespace)));
+    assert_eq!(
+        (find(&facts, StepName::Namespace).verdict, waits_for(&facts)),
+        (Verdict::Fail, Some(StepName::Namespace))
+    );
     facts.offloading = Err("cannot read NamespaceOffloading demo/offloading".into());
     assert_eq!(find(&facts, StepName::Namespace).verdict, Verdict::Unknown);
 }
@@ -161,9 +217,15 @@ fn a_namespace_that_does_not_exist_there_is_the_cause() {
 fn what_the_provider_does_not_show_is_unknown() {
     let mut facts = running();
     let why = "cannot read Secret liqo-provider-x/credential: forbidden".to_owned();
-    facts.provider = Some(AtProvider { shadow_pod: Err(why.clone()), remote_pod: Err(why.clone()) });
+    facts.provider = Some(AtProvider {
+        shadow_pod: Err(why.clone()),
+        remote_pod: Err(why.clone()),
+    });
     for step in [StepName::ShadowPod, StepName::RemotePod] {
-        assert_eq!((find(&facts, step).verdict, find(&facts, step).what), (Verdict::Unknown, why.clone()));
+        assert_eq!(
+            (find(&facts, step).verdict, find(&facts, step).what),
+            (Verdict::Unknown, why.clone())
+        );
     }
 }
 
@@ -175,10 +237,20 @@ fn a_container_that_does_not_start_there_is_shown() {
     let status = json!({ "phase": "Pending", "containerStatuses": [container] });
     let shadow = shadow(json!({ "phase": "Created", "pod": status }));
     // The status in the shadow pod is enough.
-    facts.provider = Some(AtProvider { shadow_pod: Ok(Some(shadow)), remote_pod: Err("cannot read it".into()) });
+    facts.provider = Some(AtProvider {
+        shadow_pod: Ok(Some(shadow)),
+        remote_pod: Err("cannot read it".into()),
+    });
     let step = find(&facts, StepName::RemotePod);
-    assert_eq!(step.what, "Pending, not Ready: container c waits: ErrImagePull: not found");
-    assert!(step.advice.unwrap().contains("`kubectl -n demo describe pod web`"));
+    assert_eq!(
+        step.what,
+        "Pending, not Ready: container c waits: ErrImagePull: not found"
+    );
+    assert!(
+        step.advice
+            .unwrap()
+            .contains("`kubectl -n demo describe pod web`")
+    );
     assert_eq!(waits_for(&facts), Some(StepName::RemotePod));
 }
 
@@ -186,33 +258,61 @@ fn a_container_that_does_not_start_there_is_shown() {
 fn a_pod_whose_node_there_does_not_answer_says_so() {
     let mut facts = running();
     let ready = json!({ "type": "Ready", "status": "False", "reason": "NodeNotReady", "message": "its node does not answer" });
-    facts.provider.as_mut().unwrap().remote_pod = Ok(Some(remote(json!({ "phase": "Running", "conditions": [ready] }))));
+    facts.provider.as_mut().unwrap().remote_pod = Ok(Some(remote(
+        json!({ "phase": "Running", "conditions": [ready] }),
+    )));
     let what = find(&facts, StepName::RemotePod).what;
-    assert_eq!(what, "Running, not Ready, on node milan-1 there: NodeNotReady: its node does not answer");
+    assert_eq!(
+        what,
+        "Running, not Ready, on node milan-1 there: NodeNotReady: its node does not answer"
+    );
 }
 
 #[test]
 fn a_broker_does_not_name_the_node_of_a_pod_that_it_lends_on() {
     let mut facts = running();
-    let lent_on = pod(Some("genoa"), json!({ "phase": "Running", "conditions": [{ "type": "Ready", "status": "True" }] }));
+    let lent_on = pod(
+        Some("genoa"),
+        json!({ "phase": "Running", "conditions": [{ "type": "Ready", "status": "True" }] }),
+    );
     facts.provider.as_mut().unwrap().remote_pod = Ok(Some(lent_on));
-    assert_eq!(find(&facts, StepName::RemotePod).what, "Running, Ready, there or behind it");
+    assert_eq!(
+        find(&facts, StepName::RemotePod).what,
+        "Running, Ready, there or behind it"
+    );
 }
 
 #[test]
 fn a_crash_there_is_shown_between_two_restarts_too() {
     let mut facts = running();
     let last = json!({ "terminated": { "reason": "Error", "exitCode": 1 } });
-    for state in [json!({ "waiting": { "reason": "CrashLoopBackOff" } }), last.clone(), json!({ "running": {} })] {
+    for state in [
+        json!({ "waiting": { "reason": "CrashLoopBackOff" } }),
+        last.clone(),
+        json!({ "running": {} }),
+    ] {
         let container = json!({ "name": "c", "image": "i", "imageID": "", "ready": false, "restartCount": 3, "state": state,
             "lastState": last });
         let remote = remote(json!({ "phase": "Running", "containerStatuses": [container] }));
         facts.provider.as_mut().unwrap().remote_pod = Ok(Some(remote));
         let step = find(&facts, StepName::RemotePod);
         assert_eq!(step.verdict, Verdict::Warn);
-        assert!(step.what.starts_with("Running, not Ready, on node milan-1 there: container c "), "{}", step.what);
-        assert!(step.what.contains("exit code 1") && step.what.ends_with("3 restarts"), "{}", step.what);
-        assert!(step.advice.unwrap().contains("`kubectl -n demo logs web -c c"));
+        assert!(
+            step.what
+                .starts_with("Running, not Ready, on node milan-1 there: container c "),
+            "{}",
+            step.what
+        );
+        assert!(
+            step.what.contains("exit code 1") && step.what.ends_with("3 restarts"),
+            "{}",
+            step.what
+        );
+        assert!(
+            step.advice
+                .unwrap()
+                .contains("`kubectl -n demo logs web -c c")
+        );
     }
 }
 
@@ -221,11 +321,24 @@ fn a_pod_that_fails_in_this_cluster_says_why() {
     let mut facts = running();
     let waiting = json!({ "waiting": { "reason": "ImagePullBackOff", "message": "not found" } });
     let container = json!({ "name": "c", "image": "i", "imageID": "", "ready": false, "restartCount": 0, "state": waiting });
-    facts.pod = pod(Some("rome-1"), json!({ "phase": "Pending", "containerStatuses": [container] }));
-    (facts.node, facts.provider) = (Ok(Some(of(json!({ "metadata": { "name": "rome-1" } })))), None);
+    facts.pod = pod(
+        Some("rome-1"),
+        json!({ "phase": "Pending", "containerStatuses": [container] }),
+    );
+    (facts.node, facts.provider) = (
+        Ok(Some(of(json!({ "metadata": { "name": "rome-1" } })))),
+        None,
+    );
     let step = find(&facts, StepName::LocalPod);
-    assert_eq!(step.what, "Pending, on node rome-1: container c waits: ImagePullBackOff: not found");
-    assert!(step.advice.unwrap().contains("`kubectl -n demo describe pod web`"));
+    assert_eq!(
+        step.what,
+        "Pending, on node rome-1: container c waits: ImagePullBackOff: not found"
+    );
+    assert!(
+        step.advice
+            .unwrap()
+            .contains("`kubectl -n demo describe pod web`")
+    );
     assert_eq!(waits_for(&facts), Some(StepName::LocalPod));
     facts.pod = pod(Some("rome-1"), json!({ "phase": "Pending" }));
     assert_eq!(find(&facts, StepName::LocalPod).verdict, Verdict::Unknown);
@@ -234,39 +347,88 @@ fn a_pod_that_fails_in_this_cluster_says_why() {
 #[test]
 fn a_pod_that_is_too_large_learns_what_is_short() {
     let mut facts = unscheduled();
-    let (spec, annotation) = (facts.pod.spec.as_mut().unwrap(), r#"[{"cpu":"1719m","memory":"1Gi","pods":"1"}]"#);
+    let (spec, annotation) = (
+        facts.pod.spec.as_mut().unwrap(),
+        r#"[{"cpu":"1719m","memory":"1Gi","pods":"1"}]"#,
+    );
     let requests = json!({ "requests": { "cpu": "2300m", "memory": "1Mi" } });
-    spec.containers = serde_json::from_value(json!([{ "name": "c", "resources": requests }])).unwrap();
+    spec.containers =
+        serde_json::from_value(json!([{ "name": "c", "resources": requests }])).unwrap();
     let node = &mut facts.virtual_nodes.as_mut().unwrap()[0];
-    node.annotations_mut().insert(annotations::LARGEST_PODS.to_owned(), annotation.to_owned());
-    let allocatable = |cpu: &str| serde_json::from_value(json!({ "cpu": cpu, "memory": "8Gi", "pods": "99" })).unwrap();
+    node.annotations_mut()
+        .insert(annotations::LARGEST_PODS.to_owned(), annotation.to_owned());
+    let allocatable = |cpu: &str| {
+        serde_json::from_value(json!({ "cpu": cpu, "memory": "8Gi", "pods": "99" })).unwrap()
+    };
     let status = node.status.get_or_insert_default();
     status.allocatable = Some(allocatable("3438m"));
     let enough = facts.clone();
-    facts.virtual_nodes.as_mut().unwrap()[0].status.as_mut().unwrap().allocatable = Some(allocatable("2"));
+    facts.virtual_nodes.as_mut().unwrap()[0]
+        .status
+        .as_mut()
+        .unwrap()
+        .allocatable = Some(allocatable("2"));
     for (facts, what) in [
-        (enough, "no node there has room for the pod: cpu: 581m short (2300m requested, 1719m available) on the largest node"),
-        (facts, "offers too little: cpu: 300m short (2300m requested, 2 available)"),
+        (
+            enough,
+            "no node there has room for the pod: cpu: 581m short (2300m requested, 1719m available) on the largest node",
+        ),
+        (
+            facts,
+            "offers too little: cpu: 300m short (2300m requested, 2 available)",
+        ),
     ] {
         let step = find(&facts, StepName::VirtualNode);
-        assert_eq!((step.verdict, step.what), (Verdict::Warn, format!("milan is Ready, but {what}")));
+        assert_eq!(
+            (step.verdict, step.what),
+            (Verdict::Warn, format!("milan is Ready, but {what}"))
+        );
     }
 }
 
 #[test]
 fn a_pod_without_a_node_says_what_the_virtual_nodes_lack() {
     let mut facts = unscheduled();
-    assert_eq!(find(&facts, StepName::LocalPod).what, "Pending, without a node: Unschedulable: 0/2 nodes");
-    assert_eq!(find(&facts, StepName::VirtualNode).what, "milan is Ready and takes pods");
-    assert_eq!(waits_for(&facts), Some(StepName::LocalPod), "only the scheduler knows");
+    assert_eq!(
+        find(&facts, StepName::LocalPod).what,
+        "Pending, without a node: Unschedulable: 0/2 nodes"
+    );
+    assert_eq!(
+        find(&facts, StepName::VirtualNode).what,
+        "milan is Ready and takes pods"
+    );
+    assert_eq!(
+        waits_for(&facts),
+        Some(StepName::LocalPod),
+        "only the scheduler knows"
+    );
     let taint = json!({ "key": pods::UNREACHABLE_TAINT, "effect": "NoSchedule" });
-    facts.virtual_nodes = Ok(vec![node("milan", "True", json!({ "unschedulable": true, "taints": [taint] }))]);
+    facts.virtual_nodes = Ok(vec![node(
+        "milan",
+        "True",
+        json!({ "unschedulable": true, "taints": [taint] }),
+    )]);
     let step = find(&facts, StepName::VirtualNode);
     let expected = "milan is Ready, but it is cordoned and has the taints virtual-node.liqo.io/peer-unreachable";
-    assert_eq!((step.verdict, step.what.as_str()), (Verdict::Warn, expected));
-    let mut dear = node("milan", "True", json!({ "taints": [{ "key": pods::NO_NEW_PODS_TAINT, "effect": "NoSchedule" }] }));
-    let why = of(json!({ "type": pods::NO_NEW_PODS, "status": "True", "message": "no new pods come: cpu costs too much" }));
-    dear.status.as_mut().unwrap().conditions.as_mut().unwrap().push(why);
+    assert_eq!(
+        (step.verdict, step.what.as_str()),
+        (Verdict::Warn, expected)
+    );
+    let mut dear = node(
+        "milan",
+        "True",
+        json!({ "taints": [{ "key": pods::NO_NEW_PODS_TAINT, "effect": "NoSchedule" }] }),
+    );
+    let why = of(
+        json!({ "type": pods::NO_NEW_PODS, "status": "True", "message": "no new pods come: cpu costs too much" }),
+    );
+    dear.status
+        .as_mut()
+        .unwrap()
+        .conditions
+        .as_mut()
+        .unwrap()
+        .push(why);
     facts.virtual_nodes = Ok(vec![dear]);
     assert_eq!(
         find(&facts, StepName::VirtualNode).what,
@@ -284,7 +446,12 @@ fn a_pod_that_the_webhook_did_not_see_is_named() {
     facts.pod.spec.as_mut().unwrap().tolerations = None;
     assert_eq!(waits_for(&facts), Some(StepName::Toleration));
     facts.offloading = Ok(Some(offloading("Local", true)));
-    assert!(explain(&facts).steps.iter().all(|step| step.step != StepName::Toleration));
+    assert!(
+        explain(&facts)
+            .steps
+            .iter()
+            .all(|step| step.step != StepName::Toleration)
+    );
 }
 
 #[test]
@@ -294,15 +461,29 @@ fn a_pod_that_cannot_travel_is_explained_by_that_and_not_by_what_it_lacks_for_vi
     (spec.tolerations, spec.host_network) = (None, Some(true));
     let step = find(&facts, StepName::Placement);
     assert_eq!(step.verdict, Verdict::Skipped);
-    assert!(step.what.starts_with("the pod runs in this cluster only: HostNamespace: "), "{}", step.what);
+    assert!(
+        step.what
+            .starts_with("the pod runs in this cluster only: HostNamespace: "),
+        "{}",
+        step.what
+    );
     let shown: Vec<StepName> = explain(&facts).steps.iter().map(|step| step.step).collect();
-    assert_eq!(shown, [StepName::LocalPod, StepName::Namespace, StepName::Placement]);
+    assert_eq!(
+        shown,
+        [StepName::LocalPod, StepName::Namespace, StepName::Placement]
+    );
     assert_eq!(waits_for(&facts), Some(StepName::LocalPod));
     facts.pod.spec.as_mut().unwrap().node_name = Some("rome-1".into());
     facts.node = Ok(Some(of(json!({ "metadata": { "name": "rome-1" } }))));
     assert_eq!(find(&facts, StepName::Placement).verdict, Verdict::Skipped);
     facts.offloading = Ok(Some(offloading("Local", true)));
-    assert!(explain(&facts).steps.iter().all(|step| step.step != StepName::Placement), "no pod of the namespace leaves");
+    assert!(
+        explain(&facts)
+            .steps
+            .iter()
+            .all(|step| step.step != StepName::Placement),
+        "no pod of the namespace leaves"
+    );
 }
 
 #[test]
@@ -310,46 +491,98 @@ fn a_pod_whose_owner_was_refused_says_by_whom_until_the_provider_is_tried_again(
     let refused = json!([{ "owner": "o", "clusterID": milan(), "clusterName": "milan", "reason": "NotAllowed",
         "until": "2026-01-01T00:30:00Z" }]);
     let with = |facts: PodFacts, strategy: &str| {
-        let mut facts = PodFacts { offloading: Ok(Some(offloading(strategy, true))), ..facts };
+        let mut facts = PodFacts {
+            offloading: Ok(Some(offloading(strategy, true))),
+            ..facts
+        };
         let offloading = facts.offloading.as_mut().unwrap().as_mut().unwrap();
-        offloading.metadata.annotations = Some([(annotations::REFUSED_PODS.to_owned(), refused.to_string())].into());
-        facts.pod.metadata.owner_references = of(json!([{ "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web",
-            "uid": "o", "controller": true }]));
+        offloading.metadata.annotations =
+            Some([(annotations::REFUSED_PODS.to_owned(), refused.to_string())].into());
+        facts.pod.metadata.owner_references = of(
+            json!([{ "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web",
+            "uid": "o", "controller": true }]),
+        );
         facts
     };
     let mut facts = with(unscheduled(), "LocalAndRemote");
     let step = find(&facts, StepName::Placement);
     let expected = "pods with this template are not sent to milan (it refused one for NotAllowed) before 2026-01-01T00:30:00Z; \
                     a changed template is tried at once";
-    assert_eq!((step.verdict, step.what.as_str()), (Verdict::Warn, expected));
-    assert_eq!(find(&facts, StepName::VirtualNode).what, "milan is Ready, but its cluster refused a pod with this template");
+    assert_eq!(
+        (step.verdict, step.what.as_str()),
+        (Verdict::Warn, expected)
+    );
+    assert_eq!(
+        find(&facts, StepName::VirtualNode).what,
+        "milan is Ready, but its cluster refused a pod with this template"
+    );
     assert_eq!(waits_for(&facts), Some(StepName::Placement));
     facts.read_at = "2026-01-01T00:30:00Z".parse().unwrap();
-    assert_eq!(find(&facts, StepName::VirtualNode).what, "milan is Ready and takes pods");
+    assert_eq!(
+        find(&facts, StepName::VirtualNode).what,
+        "milan is Ready and takes pods"
+    );
     let facts = with(unscheduled(), "Remote");
-    assert!(explain(&facts).steps.iter().all(|step| step.step != StepName::Placement), "it has no other place to run");
+    assert!(
+        explain(&facts)
+            .steps
+            .iter()
+            .all(|step| step.step != StepName::Placement),
+        "it has no other place to run"
+    );
 }
 
 #[test]
 fn an_evicted_pod_says_so() {
     let mut facts = running();
-    facts.pod =
-        pod(Some("milan"), json!({ "phase": "Failed", "reason": "Evicted", "message": "the provider took back what it used" }));
-    facts.provider = Some(AtProvider { shadow_pod: Ok(None), remote_pod: Ok(None) });
-    assert_eq!(find(&facts, StepName::LocalPod).what, "Failed: Evicted: the provider took back what it used");
-    assert_eq!((find(&facts, StepName::ShadowPod).verdict, waits_for(&facts)), (Verdict::Skipped, Some(StepName::LocalPod)));
+    facts.pod = pod(
+        Some("milan"),
+        json!({ "phase": "Failed", "reason": "Evicted", "message": "the provider took back what it used" }),
+    );
+    facts.provider = Some(AtProvider {
+        shadow_pod: Ok(None),
+        remote_pod: Ok(None),
+    });
+    assert_eq!(
+        find(&facts, StepName::LocalPod).what,
+        "Failed: Evicted: the provider took back what it used"
+    );
+    assert_eq!(
+        (find(&facts, StepName::ShadowPod).verdict, waits_for(&facts)),
+        (Verdict::Skipped, Some(StepName::LocalPod))
+    );
 }
 
 #[test]
 fn a_limit_that_the_provider_adds_is_shown_and_stops_nothing() {
     let mut facts = running();
-    let step = |facts: &PodFacts| explain(facts).steps.into_iter().find(|step| step.step == StepName::Limits);
+    let step = |facts: &PodFacts| {
+        explain(facts)
+            .steps
+            .into_iter()
+            .find(|step| step.step == StepName::Limits)
+    };
     assert_eq!(step(&facts), None);
-    let containers = |limits: Value| of(json!([{ "name": "c", "resources": { "limits": limits } }]));
+    let containers =
+        |limits: Value| of(json!([{ "name": "c", "resources": { "limits": limits } }]));
     facts.pod.spec.as_mut().unwrap().containers = containers(json!({ "cpu": "1" }));
-    let remote = facts.provider.as_mut().unwrap().remote_pod.as_mut().unwrap().as_mut().unwrap();
+    let remote = facts
+        .provider
+        .as_mut()
+        .unwrap()
+        .remote_pod
+        .as_mut()
+        .unwrap()
+        .as_mut()
+        .unwrap();
     remote.spec.as_mut().unwrap().containers = containers(json!({ "cpu": "1", "memory": "256Mi" }));
     let said = step(&facts).unwrap();
-    assert_eq!(said.what, "the provider limits container c to 256Mi of memory, because the pod sets no limit");
-    assert_eq!((said.verdict, explain(&facts).waits_for), (Verdict::Ok, None));
+    assert_eq!(
+        said.what,
+        "the provider limits container c to 256Mi of memory, because the pod sets no limit"
+    );
+    assert_eq!(
+        (said.verdict, explain(&facts).waits_for),
+        (Verdict::Ok, None)
+    );
 }

@@ -8,7 +8,13 @@ const fn same(key: &'static str, kind: Kind, target: &'static str) -> Row {
 }
 
 const fn list_of(key: &'static str, target: &'static str) -> Row {
-    row(key, Kind::Text(""), "", Class::Mapped(target, Convert::ToList), "")
+    row(
+        key,
+        Kind::Text(""),
+        "",
+        Class::Mapped(target, Convert::ToList),
+        "",
+    )
 }
 
 const fn noted(key: &'static str, text: &'static str) -> Row {
@@ -19,20 +25,27 @@ const fn refused(key: &'static str, when: When, text: &'static str) -> Row {
     row(key, Kind::Anything, "", Class::Refused(when), text)
 }
 
-const IMAGES: &str = "it names an image of another program. Set controllerManager.image and fabric.image";
+const IMAGES: &str =
+    "it names an image of another program. Set controllerManager.image and fabric.image";
 const ONE_PROCESS: &str = "the controller manager does its work";
 const NO_ARGUMENTS: &str = "these are arguments of another program";
-const METRICS: &str =
-    "the programs always serve metrics; create a PodMonitor for ports 8080 and 9479 if you use Prometheus' operator";
-const AWS: &str = "consumers get certificates or tokens of this cluster, never identities of AWS. Remove it";
+const METRICS: &str = "the programs always serve metrics; create a PodMonitor for ports 8080 and 9479 if you use Prometheus' operator";
+const AWS: &str =
+    "consumers get certificates or tokens of this cluster, never identities of AWS. Remove it";
 const NAMES: &str = "admission policies and roles refer to Liqo's objects by name. Remove it";
 const FABRIC: &str = "the fabric decides it by itself";
 
 pub(super) static KEYS: &[Row] = &[
     // The name of the cluster, and how clusters find each other.
     same("discovery.config.clusterID", Kind::Text(""), CLUSTER_NAME),
-    noted("discovery.config.clusterIDOverride", "the ID of a cluster follows from its key"),
-    noted("discovery.config.autojoin", "no peering starts automatically unless discovery.autoPeering says with whom"),
+    noted(
+        "discovery.config.clusterIDOverride",
+        "the ID of a cluster follows from its key",
+    ),
+    noted(
+        "discovery.config.autojoin",
+        "no peering starts automatically unless discovery.autoPeering says with whom",
+    ),
     row(
         "discovery.config.enableAdvertisement",
         Kind::Bool,
@@ -54,50 +67,134 @@ pub(super) static KEYS: &[Row] = &[
         Class::Mapped(PERCENTAGE, Convert::IfFalse("0")),
         "if it is false, nothing is lent",
     ),
-    noted("discovery.config.ttl", "clusters on the local network are forgotten after a fixed time"),
+    noted(
+        "discovery.config.ttl",
+        "clusters on the local network are forgotten after a fixed time",
+    ),
     noted("discovery.imageName", IMAGES),
     noted("discovery.pod", ONE_PROCESS),
     // The controller manager.
-    noted("controllerManager.config.enableResourceEnforcement", "limits of offers are always enforced"),
-    noted("controllerManager.config.defaultLimitsEnforcement", "limits of offers are always enforced"),
-    noted("controllerManager.config.enableNodeFailureController", "pods on dead nodes of a provider are always replaced"),
-    same("controllerManager.config.externalMonitorAddress", Kind::Text(""), super::PLUGIN_ADDRESS),
+    noted(
+        "controllerManager.config.enableResourceEnforcement",
+        "limits of offers are always enforced",
+    ),
+    noted(
+        "controllerManager.config.defaultLimitsEnforcement",
+        "limits of offers are always enforced",
+    ),
+    noted(
+        "controllerManager.config.enableNodeFailureController",
+        "pods on dead nodes of a provider are always replaced",
+    ),
+    same(
+        "controllerManager.config.externalMonitorAddress",
+        Kind::Text(""),
+        super::PLUGIN_ADDRESS,
+    ),
     noted("controllerManager.imageName", IMAGES),
     noted("controllerManager.image.name", IMAGES),
     noted("controllerManager.image.version", IMAGES),
     noted("controllerManager.metrics", METRICS),
-    same("controllerManager.pod.annotations", Kind::Labels, "controllerManager.podAnnotations"),
-    same("controllerManager.pod.labels", Kind::Labels, "controllerManager.podLabels"),
+    same(
+        "controllerManager.pod.annotations",
+        Kind::Labels,
+        "controllerManager.podAnnotations",
+    ),
+    same(
+        "controllerManager.pod.labels",
+        Kind::Labels,
+        "controllerManager.podLabels",
+    ),
     noted("controllerManager.pod.extraArgs", NO_ARGUMENTS),
-    same("controllerManager.pod.priorityClassName", Kind::Text(""), "controllerManager.priorityClassName"),
-    same("controllerManager.pod.resources", Kind::Map, "controllerManager.resources"),
+    same(
+        "controllerManager.pod.priorityClassName",
+        Kind::Text(""),
+        "controllerManager.priorityClassName",
+    ),
+    same(
+        "controllerManager.pod.resources",
+        Kind::Map,
+        "controllerManager.resources",
+    ),
     // Addresses, and who may call them.
-    noted("apiServer.trustedCA", "set apiServer.ca to the certificates of the CA that signed the API server's certificate"),
-    same("auth.config.addressOverride", Kind::Text(""), AUTHENTICATION_ADDRESS),
-    refused("auth.config.portOverride", When::Set, "write address and port into authentication.address"),
-    refused("auth.config.enableAuthentication", When::False, "a peer always needs a token, an approval or a policy. Remove it"),
+    noted(
+        "apiServer.trustedCA",
+        "set apiServer.ca to the certificates of the CA that signed the API server's certificate",
+    ),
+    same(
+        "auth.config.addressOverride",
+        Kind::Text(""),
+        AUTHENTICATION_ADDRESS,
+    ),
+    refused(
+        "auth.config.portOverride",
+        When::Set,
+        "write address and port into authentication.address",
+    ),
+    refused(
+        "auth.config.enableAuthentication",
+        When::False,
+        "a peer always needs a token, an approval or a policy. Remove it",
+    ),
     noted("auth.imageName", IMAGES),
-    noted("auth.ingress", "the chart creates no Ingress: expose Service liqo-auth, and set authentication.address"),
-    noted("auth.initContainer", "the manager issues its own certificates"),
+    noted(
+        "auth.ingress",
+        "the chart creates no Ingress: expose Service liqo-auth, and set authentication.address",
+    ),
+    noted(
+        "auth.initContainer",
+        "the manager issues its own certificates",
+    ),
     noted("auth.pod", ONE_PROCESS),
-    same("auth.service.type", Kind::OneOf(&["NodePort", "LoadBalancer", "ClusterIP"]), "authentication.service.type"),
-    same("auth.service.annotations", Kind::Labels, "authentication.service.annotations"),
+    same(
+        "auth.service.type",
+        Kind::OneOf(&["NodePort", "LoadBalancer", "ClusterIP"]),
+        "authentication.service.type",
+    ),
+    same(
+        "auth.service.annotations",
+        Kind::Labels,
+        "authentication.service.annotations",
+    ),
     noted("auth.service.labels", "use extraLabels"),
-    noted("auth.service.loadBalancer", "use authentication.service.annotations"),
-    same("auth.service.nodePort.port", Kind::OptionalInteger(1, 65_535), "authentication.service.nodePort"),
+    noted(
+        "auth.service.loadBalancer",
+        "use authentication.service.annotations",
+    ),
+    same(
+        "auth.service.nodePort.port",
+        Kind::OptionalInteger(1, 65_535),
+        "authentication.service.nodePort",
+    ),
     noted("auth.service.port", "Service liqo-auth has port 443"),
     noted("auth.tls", "the auth endpoint always has TLS"),
-    refused("authentication.enabled", When::False, "a peer always needs a token, an approval or a policy. Remove it"),
+    refused(
+        "authentication.enabled",
+        When::False,
+        "a peer always needs a token, an approval or a policy. Remove it",
+    ),
     refused("authentication.awsConfig", When::Set, AWS),
-    noted("authentication.defaultResourceSliceClassEnabled", "there are no classes of ResourceSlices"),
-    noted("authentication.tlsCompatibilityMode", "the type of keys is fixed"),
+    noted(
+        "authentication.defaultResourceSliceClassEnabled",
+        "there are no classes of ResourceSlices",
+    ),
+    noted(
+        "authentication.tlsCompatibilityMode",
+        "the type of keys is fixed",
+    ),
     refused("awsConfig", When::Set, AWS),
     // All pods.
     noted("common.extraArgs", NO_ARGUMENTS),
     same("common.globalAnnotations", Kind::Labels, "extraAnnotations"),
-    noted("common.globalLabels", "use extraLabels, without labels of liqo.io, which say that the manager created an object"),
+    noted(
+        "common.globalLabels",
+        "use extraLabels, without labels of liqo.io, which say that the manager created an object",
+    ),
     same("pullPolicy", Kind::Text(""), "imagePullPolicy"),
-    noted("tag", "it is a version of other images. Set controllerManager.image.tag and fabric.image.tag"),
+    noted(
+        "tag",
+        "it is a version of other images. Set controllerManager.image.tag and fabric.image.tag",
+    ),
     refused("nameOverride", When::Set, NAMES),
     refused("fullnameOverride", When::Set, NAMES),
     // The network.
@@ -106,69 +203,151 @@ pub(super) static KEYS: &[Row] = &[
     same("networking.enabled", Kind::Bool, network::ENABLED),
     same("networking.internal", Kind::Bool, network::ENABLED),
     noted("networking.iptables", "the fabric uses nftables of its own"),
-    noted("networking.reflectIPs", "addresses of remote pods are always reflected"),
-    noted("networking.securityMode", "peers reach only what is offloaded, unless a PeeringPolicy says otherwise"),
+    noted(
+        "networking.reflectIPs",
+        "addresses of remote pods are always reflected",
+    ),
+    noted(
+        "networking.securityMode",
+        "peers reach only what is offloaded, unless a PeeringPolicy says otherwise",
+    ),
     noted("networking.clientResources", FABRIC),
     noted("networking.serverResources", FABRIC),
     noted("networking.apiServerAccessThroughEndpointSlices", FABRIC),
-    noted("networking.denyDirectConnections", "direct connections need a PeeringPolicy that allows them"),
-    noted("networking.fabric", "set fabric.nodeSelector, fabric.tolerations and fabric.resources"),
+    noted(
+        "networking.denyDirectConnections",
+        "direct connections need a PeeringPolicy that allows them",
+    ),
+    noted(
+        "networking.fabric",
+        "set fabric.nodeSelector, fabric.tolerations and fabric.resources",
+    ),
     noted("networking.gateway", FABRIC),
-    same("networking.gatewayTemplates.replicas", Kind::Integer(1, 7), network::REPLICAS),
-    noted("networking.gatewayTemplates.container", "gateways run in the pods of the fabric"),
+    same(
+        "networking.gatewayTemplates.replicas",
+        Kind::Integer(1, 7),
+        network::REPLICAS,
+    ),
+    noted(
+        "networking.gatewayTemplates.container",
+        "gateways run in the pods of the fabric",
+    ),
     noted("networking.gatewayTemplates.nftablesMonitor", FABRIC),
     noted("networking.gatewayTemplates.routeMonitor", FABRIC),
-    noted("networking.gatewayTemplates.ping", "the times between probes of gateways are fixed"),
-    noted("networking.gatewayTemplates.pod", "set network.gateways.nodeSelector"),
+    noted(
+        "networking.gatewayTemplates.ping",
+        "the times between probes of gateways are fixed",
+    ),
+    noted(
+        "networking.gatewayTemplates.pod",
+        "set network.gateways.nodeSelector",
+    ),
     noted(
         "networking.gatewayTemplates.server",
         "peers reach gateways at their nodes; behind a load balancer, set network.gateways.addresses",
     ),
-    noted("networking.gatewayTemplates.wireguard", "the fabric contains its own tunnel"),
+    noted(
+        "networking.gatewayTemplates.wireguard",
+        "the fabric contains its own tunnel",
+    ),
     noted("networking.genevePort", "there is no Geneve"),
     noted("networking.notrack", FABRIC),
     list_of("networkManager.config.podCIDR", network::POD_CIDRS),
     list_of("networkManager.config.serviceCIDR", network::SERVICE_CIDRS),
-    same("networkManager.config.reservedSubnets", Kind::Texts(""), network::RESERVED_CIDRS),
-    same("networkManager.config.additionalPools", Kind::Texts(""), network::PEER_CIDRS),
+    same(
+        "networkManager.config.reservedSubnets",
+        Kind::Texts(""),
+        network::RESERVED_CIDRS,
+    ),
+    same(
+        "networkManager.config.additionalPools",
+        Kind::Texts(""),
+        network::PEER_CIDRS,
+    ),
     noted("networkManager.externalIPAM", ONE_PROCESS),
     noted("networkManager.imageName", IMAGES),
     noted("networkManager.pod", ONE_PROCESS),
     noted("ipam.external", ONE_PROCESS),
     noted("ipam.internal", ONE_PROCESS),
-    noted("ipam.internalCIDR", "gateways need no addresses of their own"),
+    noted(
+        "ipam.internalCIDR",
+        "gateways need no addresses of their own",
+    ),
     list_of("ipam.externalCIDR", network::EXTERNAL_CIDRS),
     list_of("ipam.podCIDR", network::POD_CIDRS),
     list_of("ipam.serviceCIDR", network::SERVICE_CIDRS),
     same("ipam.podCIDRs", Kind::Texts(""), network::POD_CIDRS),
     same("ipam.pools", Kind::Texts(""), network::PEER_CIDRS),
-    same("ipam.reservedSubnets", Kind::Texts(""), network::RESERVED_CIDRS),
-    refused("gateway.config.addressOverride", When::Set, "write address and port into network.gateways.addresses"),
-    refused("gateway.config.portOverride", When::Set, "write address and port into network.gateways.addresses"),
-    same("gateway.config.listeningPort", Kind::Integer(1, 65_535), network::PORT),
-    noted("gateway.config.wireguardImplementation", "the fabric contains its own tunnel"),
+    same(
+        "ipam.reservedSubnets",
+        Kind::Texts(""),
+        network::RESERVED_CIDRS,
+    ),
+    refused(
+        "gateway.config.addressOverride",
+        When::Set,
+        "write address and port into network.gateways.addresses",
+    ),
+    refused(
+        "gateway.config.portOverride",
+        When::Set,
+        "write address and port into network.gateways.addresses",
+    ),
+    same(
+        "gateway.config.listeningPort",
+        Kind::Integer(1, 65_535),
+        network::PORT,
+    ),
+    noted(
+        "gateway.config.wireguardImplementation",
+        "the fabric contains its own tunnel",
+    ),
     noted("gateway.imageName", IMAGES),
     noted("gateway.metrics", METRICS),
     noted("gateway.pod", "gateways run in the pods of the fabric"),
     same("gateway.replicas", Kind::Integer(1, 7), network::REPLICAS),
-    noted("gateway.service", "peers reach gateways at their nodes; behind a load balancer, set network.gateways.addresses"),
+    noted(
+        "gateway.service",
+        "peers reach gateways at their nodes; behind a load balancer, set network.gateways.addresses",
+    ),
     noted("route", "the fabric does its work"),
     // Pods at peers.
-    noted("offloading", "each NamespaceOffloading and each PeeringPolicy says what is offloaded, and there is no RuntimeClass"),
-    noted("reflection", "all objects that offloaded pods need are reflected"),
+    noted(
+        "offloading",
+        "each NamespaceOffloading and each PeeringPolicy says what is offloaded, and there is no RuntimeClass",
+    ),
+    noted(
+        "reflection",
+        "all objects that offloaded pods need are reflected",
+    ),
     noted("storage", "there is no storage class that spans clusters"),
-    noted("virtualKubelet.imageName", "the controller manager serves the virtual nodes, which have no image of their own"),
-    noted("virtualKubelet.image", "the controller manager serves the virtual nodes, which have no image of their own"),
+    noted(
+        "virtualKubelet.imageName",
+        "the controller manager serves the virtual nodes, which have no image of their own",
+    ),
+    noted(
+        "virtualKubelet.image",
+        "the controller manager serves the virtual nodes, which have no image of their own",
+    ),
     noted(
         "virtualKubelet.extra",
         "the controller manager serves the virtual nodes, and the network between clusters needs no remote IPAM",
     ),
     noted("virtualKubelet.metrics", METRICS),
-    noted("virtualKubelet.replicas", "the controller manager serves the virtual nodes: set controllerManager.replicas"),
-    noted("virtualKubelet.virtualNode", "virtual nodes have the labels in discovery.config.clusterLabels of the provider"),
+    noted(
+        "virtualKubelet.replicas",
+        "the controller manager serves the virtual nodes: set controllerManager.replicas",
+    ),
+    noted(
+        "virtualKubelet.virtualNode",
+        "virtual nodes have the labels in discovery.config.clusterLabels of the provider",
+    ),
     // Other programs, and how the chart is installed.
     noted("crdReplicator", ONE_PROCESS),
-    noted("liqo-crds", "`helm upgrade` does not change definitions: apply the folder crds of the new chart first"),
+    noted(
+        "liqo-crds",
+        "`helm upgrade` does not change definitions: apply the folder crds of the new chart first",
+    ),
     noted("metricAgent", ONE_PROCESS),
     noted("metrics", METRICS),
     refused(
@@ -181,10 +360,22 @@ pub(super) static KEYS: &[Row] = &[
         When::Set,
         "this chart creates no SecurityContextConstraints. Allow liqo-fabric the host's network and paths by one of yours, and remove it",
     ),
-    noted("openshiftConfig.virtualKubeletSCCs", "virtual nodes have no pods"),
+    noted(
+        "openshiftConfig.virtualKubeletSCCs",
+        "virtual nodes have no pods",
+    ),
     noted("proxy", "no proxy is needed between clusters"),
-    noted("requirements", "liqo-fabric says on each node what it misses there"),
+    noted(
+        "requirements",
+        "liqo-fabric says on each node what it misses there",
+    ),
     noted("telemetry", "nothing is sent to anybody"),
-    noted("uninstaller", "end peerings with `liqoctl unpeer` before you uninstall"),
-    noted("webhook", "the controller manager serves the webhook, and decides whether its absence blocks pods"),
+    noted(
+        "uninstaller",
+        "end peerings with `liqoctl unpeer` before you uninstall",
+    ),
+    noted(
+        "webhook",
+        "the controller manager serves the webhook, and decides whether its absence blocks pods",
+    ),
 ];

@@ -4,7 +4,10 @@ use super::*;
 use proptest::prelude::*;
 use serde_json::{Value, from_value, json};
 
-#[expect(clippy::needless_pass_by_value, reason = "JSON literals are written in place")]
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "JSON literals are written in place"
+)]
 fn prices(currency: &str, rates: Value) -> PriceList {
     from_value(json!({ "currency": currency, "rates": rates })).unwrap()
 }
@@ -17,11 +20,19 @@ fn priced(hard: &str, prices: PriceList) -> ResourceOffer {
 
 /// At most 0.04 EUR for a core.
 fn limited() -> BorrowingIntent {
-    under(Consume { max_prices: Some(prices("EUR", json!({ "cpu": "0.04" }))), ..Consume::default() })
+    under(Consume {
+        max_prices: Some(prices("EUR", json!({ "cpu": "0.04" }))),
+        ..Consume::default()
+    })
 }
 
 fn judge_one(intent: &BorrowingIntent, offer: &ResourceOffer, local: &LocalObjects) -> Judgement {
-    judge(intent, &[("default".to_owned(), Arc::new(Claimed::new(offer.clone())))].into(), local, None)
+    judge(
+        intent,
+        &[("default".to_owned(), Arc::new(Claimed::new(offer.clone())))].into(),
+        local,
+        None,
+    )
 }
 
 fn answer(judgement: &Judgement) -> ResourceOfferStatus {
@@ -44,36 +55,67 @@ fn the_node_and_the_copy_of_the_offer_show_its_prices() {
     let list = prices("EUR", json!({ "cpu": "0.04" }));
     let judgement = judged(priced("cpu=4", list.clone()), &LocalObjects::default());
     assert_eq!(node(&judgement).unwrap().prices, Some(list.clone()));
-    assert!(
-        judgement.actions.iter().any(|action| matches!(action, Action::ApplyMirror(spec) if spec.prices == Some(list.clone())))
-    );
+    assert!(judgement.actions.iter().any(
+        |action| matches!(action, Action::ApplyMirror(spec) if spec.prices == Some(list.clone()))
+    ));
 }
 
 #[test]
 fn an_offer_above_the_limit_waits_and_is_accepted_when_the_price_falls() {
     let nothing = LocalObjects::default();
-    let dear = judge_one(&limited(), &priced("cpu=4", prices("EUR", json!({ "cpu": "0.05" }))), &nothing);
+    let dear = judge_one(
+        &limited(),
+        &priced("cpu=4", prices("EUR", json!({ "cpu": "0.05" }))),
+        &nothing,
+    );
     let status = answer(&dear);
     assert_eq!((status.phase, node(&dear)), (OfferPhase::Pending, None));
     let expected = "cpu costs 0.05 EUR per core and hour, and the consumer's PeeringPolicy accepts at most 0.04";
     assert!(status.message.unwrap().starts_with(expected));
-    assert_eq!((dear.condition.reason.as_str(), dear.condition.message), ("PriceTooHigh", format!("pool default: {expected}")));
-    let fair = judge_one(&limited(), &priced("cpu=4", prices("EUR", json!({ "cpu": "0.04" }))), &nothing);
+    assert_eq!(
+        (dear.condition.reason.as_str(), dear.condition.message),
+        ("PriceTooHigh", format!("pool default: {expected}"))
+    );
+    let fair = judge_one(
+        &limited(),
+        &priced("cpu=4", prices("EUR", json!({ "cpu": "0.04" }))),
+        &nothing,
+    );
     assert_eq!(answer(&fair).phase, OfferPhase::Accepted);
 }
 
 #[test]
 fn an_offer_in_another_currency_waits_unless_it_costs_nothing() {
     let phase = |currency: &str, rates: Value| {
-        let judgement = judge_one(&limited(), &priced("cpu=4", prices(currency, rates)), &LocalObjects::default());
+        let judgement = judge_one(
+            &limited(),
+            &priced("cpu=4", prices(currency, rates)),
+            &LocalObjects::default(),
+        );
         answer(&judgement)
     };
     let other = phase("credits", json!({ "cpu": "0.01" }));
     assert_eq!(other.phase, OfferPhase::Pending);
-    assert!(other.message.unwrap().starts_with("its prices are in credits, and the consumer's PeeringPolicy accepts EUR"));
-    assert_eq!(phase("credits", json!({ "cpu": "0" })).phase, OfferPhase::Accepted);
-    assert_eq!(phase("credits", json!({ "nvidia.com/gpu": "9" })).phase, OfferPhase::Accepted, "it contains none");
-    assert_eq!(phase("EUR", json!({ "memory": "9" })).phase, OfferPhase::Accepted, "no limit");
+    assert!(
+        other
+            .message
+            .unwrap()
+            .starts_with("its prices are in credits, and the consumer's PeeringPolicy accepts EUR")
+    );
+    assert_eq!(
+        phase("credits", json!({ "cpu": "0" })).phase,
+        OfferPhase::Accepted
+    );
+    assert_eq!(
+        phase("credits", json!({ "nvidia.com/gpu": "9" })).phase,
+        OfferPhase::Accepted,
+        "it contains none"
+    );
+    assert_eq!(
+        phase("EUR", json!({ "memory": "9" })).phase,
+        OfferPhase::Accepted,
+        "no limit"
+    );
     let free = judge_one(&limited(), &offer("cpu=4"), &LocalObjects::default());
     assert_eq!(answer(&free).phase, OfferPhase::Accepted);
 }
@@ -88,23 +130,47 @@ fn a_node_whose_price_rises_stays_and_takes_no_new_pods_until_it_falls() {
     let dear = judge_one(&limited(), &offer, &local);
     let why = "cpu costs 0.05 EUR per core and hour, and the consumer's PeeringPolicy accepts at most 0.04";
     assert_eq!(node(&dear).unwrap().no_new_pods.as_deref(), Some(why));
-    assert_eq!(answer(&dear), ResourceOfferStatus { phase: OfferPhase::Accepted, message: Some(format!("no new pods: {why}")) });
+    assert_eq!(
+        answer(&dear),
+        ResourceOfferStatus {
+            phase: OfferPhase::Accepted,
+            message: Some(format!("no new pods: {why}"))
+        }
+    );
     assert_eq!(dear.condition.reason, "Accepted");
-    assert_eq!(dear.condition.message, format!("pool default accepted; pool default takes no new pods: {why}"));
+    assert_eq!(
+        dear.condition.message,
+        format!("pool default accepted; pool default takes no new pods: {why}")
+    );
     carry_out(&dear.actions, &mut offer, &mut local);
-    assert_eq!(judge_one(&limited(), &offer, &local).actions, [], "it is settled");
+    assert_eq!(
+        judge_one(&limited(), &offer, &local).actions,
+        [],
+        "it is settled"
+    );
     offer.spec.prices = Some(prices("EUR", json!({ "cpu": "0.03" })));
     let fair = judge_one(&limited(), &offer, &local);
-    assert_eq!((node(&fair).unwrap().no_new_pods.as_deref(), answer(&fair).message), (None, None));
+    assert_eq!(
+        (
+            node(&fair).unwrap().no_new_pods.as_deref(),
+            answer(&fair).message
+        ),
+        (None, None)
+    );
 }
 
 #[test]
 fn prices_that_are_none_are_refused() {
-    let many: BTreeMap<String, &str> = (0..65).map(|number| (format!("example.com/r{number}"), "1")).collect();
+    let many: BTreeMap<String, &str> = (0..65)
+        .map(|number| (format!("example.com/r{number}"), "1"))
+        .collect();
     for (list, expected) in [
         (prices("", json!({ "cpu": "1" })), "no valid currency"),
         (prices("EUR\n", json!({ "cpu": "1" })), "no valid currency"),
-        (prices("EUR", json!({ "cpu": "-1" })), "the price of cpu is negative: -1"),
+        (
+            prices("EUR", json!({ "cpu": "-1" })),
+            "the price of cpu is negative: -1",
+        ),
         (prices("EUR", json!(many)), "more than 64 prices"),
     ] {
         let found = refusal(|offer| offer.spec.prices = Some(list));
@@ -114,14 +180,37 @@ fn prices_that_are_none_are_refused() {
 
 #[test]
 fn an_answer_is_no_longer_than_its_schema_allows() {
-    let name = format!("{}/{}", ["a".repeat(62).as_str(); 4].join("."), "b".repeat(63));
-    let mut offer = priced(&format!("{name}=4"), prices("EUR", json!({ name.clone(): "999999999999999999.999999999" })));
+    let name = format!(
+        "{}/{}",
+        ["a".repeat(62).as_str(); 4].join("."),
+        "b".repeat(63)
+    );
+    let mut offer = priced(
+        &format!("{name}=4"),
+        prices(
+            "EUR",
+            json!({ name.clone(): "999999999999999999.999999999" }),
+        ),
+    );
     let limit = prices("EUR", json!({ name: "0.000000001" }));
-    let intent = under(Consume { max_prices: Some(limit), ..Consume::default() });
-    offer.spec.labels = (0..60).map(|number| (format!("example.com/{}{number}", "x".repeat(90)), String::new())).collect();
+    let intent = under(Consume {
+        max_prices: Some(limit),
+        ..Consume::default()
+    });
+    offer.spec.labels = (0..60)
+        .map(|number| {
+            (
+                format!("example.com/{}{number}", "x".repeat(90)),
+                String::new(),
+            )
+        })
+        .collect();
     let (_, local) = settled("cpu=1");
     let message = answer(&judge_one(&intent, &offer, &local)).message.unwrap();
-    assert!(message.len() <= MAX_MESSAGE_LEN && message.starts_with("no new pods: aaa"), "{message}");
+    assert!(
+        message.len() <= MAX_MESSAGE_LEN && message.starts_with("no new pods: aaa"),
+        "{message}"
+    );
 }
 
 proptest! {

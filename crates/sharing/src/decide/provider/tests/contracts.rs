@@ -1,12 +1,13 @@
-//! Contracts in the provider's decision: what is reserved, and random histories of a provider and its consumer.
+//! Contracts in the provider's decision: what is reserved, and random histories of a provider and
+//! its consumer.
 
 use proptest::{collection::vec, prelude::*};
 
 use super::*;
 use crate::decide::snapshot::ContractFacts;
 use liqo_api::{
-    Claimed, Consume, Contract, ContractAnswer, ContractDecision, ContractPhase, ContractSpec, ContractStatus,
-    RequestedGranularity, Time,
+    Claimed, Consume, Contract, ContractAnswer, ContractDecision, ContractPhase, ContractSpec,
+    ContractStatus, RequestedGranularity, Time,
 };
 use liqo_market::contract::{
     breaches::Doubts,
@@ -16,7 +17,10 @@ use liqo_market::contract::{
 };
 
 /// The contract with this answer of the consumer, as it is read again.
-fn stored<Status>(record: &ContractRecord<ContractSpec, Status>, answer: &ContractStatus) -> ContractCopy {
+fn stored<Status>(
+    record: &ContractRecord<ContractSpec, Status>,
+    answer: &ContractStatus,
+) -> ContractCopy {
     let mut contract = Contract::new(&record.name, record.spec.clone());
     contract.metadata.uid = Some(record.uid.clone());
     contract.metadata.creation_timestamp = Some(Time(record.created));
@@ -43,14 +47,41 @@ impl World {
     fn new(provide: &Value) -> Self {
         let parties = Parties::known();
         let rome = parties.consumer.id().clone();
-        let contracts = ContractFacts { identity: Some(Arc::new(Parties::known().provider)), ..ContractFacts::default() };
-        let mut provider = Snapshot { own: parties.provider.id().clone(), contracts, ..milan() }.at(10_000);
-        let tenant = ConsumerNamespace { uid: "tenant".to_owned(), consumer: rome.clone(), tenant: true, terminating: false };
-        let mapped = ConsumerNamespace { uid: "mapped".to_owned(), tenant: false, ..tenant.clone() };
-        provider.namespaces.insert(tenant_namespace(&rome), tenant.into());
-        provider.namespaces.insert("mapped-rome".to_owned(), mapped.into());
-        let request = Request { peering: Some(PEERING.to_owned()), ..Request::default() };
-        provider.requests.push((Key::new(tenant_namespace(&rome), RESOURCE_REQUEST), request.into()));
+        let contracts = ContractFacts {
+            identity: Some(Arc::new(Parties::known().provider)),
+            ..ContractFacts::default()
+        };
+        let mut provider = Snapshot {
+            own: parties.provider.id().clone(),
+            contracts,
+            ..milan()
+        }
+        .at(10_000);
+        let tenant = ConsumerNamespace {
+            uid: "tenant".to_owned(),
+            consumer: rome.clone(),
+            tenant: true,
+            terminating: false,
+        };
+        let mapped = ConsumerNamespace {
+            uid: "mapped".to_owned(),
+            tenant: false,
+            ..tenant.clone()
+        };
+        provider
+            .namespaces
+            .insert(tenant_namespace(&rome), tenant.into());
+        provider
+            .namespaces
+            .insert("mapped-rome".to_owned(), mapped.into());
+        let request = Request {
+            peering: Some(PEERING.to_owned()),
+            ..Request::default()
+        };
+        provider.requests.push((
+            Key::new(tenant_namespace(&rome), RESOURCE_REQUEST),
+            request.into(),
+        ));
         let mut world = Self {
             parties,
             provider,
@@ -72,7 +103,8 @@ impl World {
 
     /// What rome's policy provides. Everybody else gets the rest, without contracts.
     fn set_policy(&mut self, provide: &Value) {
-        let of_rome = json!({ "peers": { "clusterIDs": [self.parties.consumer.id()] }, "provide": provide });
+        let of_rome =
+            json!({ "peers": { "clusterIDs": [self.parties.consumer.id()] }, "provide": provide });
         let others = json!({ "provide": { "percentage": 100 } });
         self.provider.policies = vec![policy("rome", 1, of_rome), policy("default", 0, others)];
     }
@@ -84,25 +116,40 @@ impl World {
     }
 
     fn records(&self) -> &[Arc<IssuedContract>] {
-        self.provider.contracts.of(&tenant_namespace(self.parties.consumer.id()))
+        self.provider
+            .contracts
+            .of(&tenant_namespace(self.parties.consumer.id()))
     }
 
     fn live(&self) -> Option<&Arc<IssuedContract>> {
-        self.records().iter().find(|record| !record.is_over(self.provider.wall_time))
+        self.records()
+            .iter()
+            .find(|record| !record.is_over(self.provider.wall_time))
     }
 
     fn offers(&self) -> BTreeMap<String, Arc<ResourceOffer>> {
         let here = self.namespace();
-        let all = self.provider.offers.iter().filter(|(key, _)| key.namespace == here);
-        all.map(|(key, offer)| (key.name.clone(), offer.clone())).collect()
+        let all = self
+            .provider
+            .offers
+            .iter()
+            .filter(|(key, _)| key.namespace == here);
+        all.map(|(key, offer)| (key.name.clone(), offer.clone()))
+            .collect()
     }
 
     fn offered(&self) -> String {
-        self.offers().get(DEFAULT_POOL).map(|offer| offer.spec.resource_quota.hard.to_string()).unwrap_or_default()
+        self.offers()
+            .get(DEFAULT_POOL)
+            .map(|offer| offer.spec.resource_quota.hard.to_string())
+            .unwrap_or_default()
     }
 
     fn in_force(&self) -> bool {
-        self.offers().get(DEFAULT_POOL).and_then(|offer| offer.spec.contract.clone()).is_some_and(|contract| contract.in_force)
+        self.offers()
+            .get(DEFAULT_POOL)
+            .and_then(|offer| offer.spec.contract.clone())
+            .is_some_and(|contract| contract.in_force)
     }
 
     /// Milan's turn. Returns whether it wrote anything.
@@ -110,20 +157,35 @@ impl World {
         self.provider.contracts.nonce = rand::random();
         let mut plan = self.provider.plan();
         let is_idle = plan.writes.is_empty() && plan.deletions.is_empty();
-        let wrote = !(is_idle && plan.contract_writes.is_empty() && plan.contract_deletions.is_empty());
+        let wrote =
+            !(is_idle && plan.contract_writes.is_empty() && plan.contract_deletions.is_empty());
         self.provider.contracts.doubts = std::mem::take(&mut plan.contract_doubts);
         let created = self.provider.wall_time;
         for change in std::mem::take(&mut plan.contract_writes) {
-            let all = self.provider.contracts.records.entry(change.namespace).or_default();
-            let known = all.iter().position(|record| record.name == change.write.name).map(|at| all.remove(at));
+            let all = self
+                .provider
+                .contracts
+                .records
+                .entry(change.namespace)
+                .or_default();
+            let known = all
+                .iter()
+                .position(|record| record.name == change.write.name)
+                .map(|at| all.remove(at));
             let mut contract = Contract::new(&change.write.name, change.write.spec);
             contract.metadata.uid = Some(change.write.name.clone());
-            contract.metadata.creation_timestamp = Some(Time(known.as_ref().map_or(created, |known| known.created)));
+            contract.metadata.creation_timestamp =
+                Some(Time(known.as_ref().map_or(created, |known| known.created)));
             contract.status = known.map(|known| known.status.unverified().clone());
             all.push(Arc::new(ContractRecord::issued(contract)));
         }
         for key in std::mem::take(&mut plan.contract_deletions) {
-            self.provider.contracts.records.entry(key.namespace).or_default().retain(|record| record.name != key.name);
+            self.provider
+                .contracts
+                .records
+                .entry(key.namespace)
+                .or_default()
+                .retain(|record| record.name != key.name);
         }
         self.provider = self.provider.clone().after(plan);
         wrote
@@ -132,11 +194,24 @@ impl World {
     /// Rome's turn. Returns whether it wrote anything.
     fn rome(&mut self) -> bool {
         let namespace = self.namespace();
-        let at_provider = |record: &IssuedContract| Arc::new(stored(record, record.status.unverified()).into_at_provider());
-        let contracts = self.records().iter().map(|record| (record.name.clone(), at_provider(record))).collect();
+        let at_provider = |record: &IssuedContract| {
+            Arc::new(stored(record, record.status.unverified()).into_at_provider())
+        };
+        let contracts = self
+            .records()
+            .iter()
+            .map(|record| (record.name.clone(), at_provider(record)))
+            .collect();
         let own = self.offers();
-        let offers =
-            own.iter().map(|(pool, offer)| (pool.clone(), Arc::new(Claimed::new(ResourceOffer::clone(offer))))).collect();
+        let offers = own
+            .iter()
+            .map(|(pool, offer)| {
+                (
+                    pool.clone(),
+                    Arc::new(Claimed::new(ResourceOffer::clone(offer))),
+                )
+            })
+            .collect();
         let now = at(self.provider.wall_time.as_second() + self.ahead);
         let view = ContractView {
             identity: &self.parties.consumer,
@@ -159,7 +234,8 @@ impl World {
                 ContractAction::ApplyCopy(name, spec) => {
                     let mut copy = Contract::new(&name, *spec);
                     copy.status = self.copies.get(&name).map(|copy| copy.status.clone());
-                    self.copies.insert(name, Arc::new(ContractRecord::copy(copy)));
+                    self.copies
+                        .insert(name, Arc::new(ContractRecord::copy(copy)));
                 }
                 ContractAction::AnswerCopy(name, status) => {
                     let copy = self.copies.get_mut(&name).unwrap();
@@ -193,10 +269,18 @@ impl World {
     }
 
     fn breaches(&self) -> Vec<String> {
-        let lists =
-            self.records().iter().flat_map(|record| record.spec.breaches.iter().chain(&record.status.unverified().breaches));
+        let lists = self.records().iter().flat_map(|record| {
+            record
+                .spec
+                .breaches
+                .iter()
+                .chain(&record.status.unverified().breaches)
+        });
         let of_copies = self.copies.values().flat_map(|copy| &copy.status.breaches);
-        lists.chain(of_copies).map(|breach| format!("{:?} by the {}: {}", breach.kind, breach.by, breach.message)).collect()
+        lists
+            .chain(of_copies)
+            .map(|breach| format!("{:?} by the {}: {}", breach.kind, breach.by, breach.message))
+            .collect()
     }
 
     fn turin(mut self) -> Self {
@@ -218,7 +302,9 @@ impl World {
 
     fn offered_to_turin(&self) -> String {
         let offer = self.provider.offer(TURIN, DEFAULT_POOL);
-        offer.map(|offer| offer.resource_quota.hard.to_string()).unwrap_or_default()
+        offer
+            .map(|offer| offer.resource_quota.hard.to_string())
+            .unwrap_or_default()
     }
 }
 
@@ -237,10 +323,28 @@ fn prices_that_change_too_often_stay_as_they_were_signed_and_the_condition_says_
         world.set_policy(&sells(cpu));
         world.settle();
     }
-    let price = |world: &World| world.offers()[DEFAULT_POOL].spec.prices.as_ref().map(ToString::to_string);
-    let shown = |world: &World| world.provider.plan().peer_conditions[world.parties.consumer.id()].message.clone();
-    assert_eq!(price(&world).as_deref(), Some("cpu=17 EUR"), "the last price that both signed");
-    assert!(shown(&world).contains("its contract: its terms changed 62 times lately"), "{}", shown(&world));
+    let price = |world: &World| {
+        world.offers()[DEFAULT_POOL]
+            .spec
+            .prices
+            .as_ref()
+            .map(ToString::to_string)
+    };
+    let shown = |world: &World| {
+        world.provider.plan().peer_conditions[world.parties.consumer.id()]
+            .message
+            .clone()
+    };
+    assert_eq!(
+        price(&world).as_deref(),
+        Some("cpu=17 EUR"),
+        "the last price that both signed"
+    );
+    assert!(
+        shown(&world).contains("its contract: its terms changed 62 times lately"),
+        "{}",
+        shown(&world)
+    );
     assert!(world.breaches().is_empty(), "{:?}", world.breaches());
     world.pass(2 * 3600);
     world.settle();
@@ -251,7 +355,10 @@ fn prices_that_change_too_often_stay_as_they_were_signed_and_the_condition_says_
 #[test]
 fn an_offer_waits_for_its_contract_and_admits_pods_when_both_signed() {
     let mut world = World::new(&json!({ "percentage": 100, "contract": {} }));
-    assert!(world.milan() && world.offers().is_empty() && world.records().len() == 1, "the contract comes first");
+    assert!(
+        world.milan() && world.offers().is_empty() && world.records().len() == 1,
+        "the contract comes first"
+    );
     assert!(world.milan() && !world.in_force() && world.offered() == "cpu=10, pods=10");
     world.settle();
     assert!(world.in_force());
@@ -260,12 +367,14 @@ fn an_offer_waits_for_its_contract_and_admits_pods_when_both_signed() {
 
 #[test]
 fn pools_of_a_contract_in_force_stay_whatever_the_consumer_asks_for() {
-    let provide =
-        json!({ "percentage": 100, "granularity": { "peersMayChoose": true }, "contract": { "commitment": "Guaranteed" } });
+    let provide = json!({ "percentage": 100, "granularity": { "peersMayChoose": true }, "contract": { "commitment": "Guaranteed" } });
     let pools = |world: &World| world.offers().into_keys().collect::<Vec<_>>();
     let reason = |world: &World| {
         let wanted = world.provider.plan().request_conditions.remove(0).wanted;
-        wanted.into_iter().find(|condition| condition.kind == "PoolForEachNode").map(|condition| condition.reason)
+        wanted
+            .into_iter()
+            .find(|condition| condition.kind == "PoolForEachNode")
+            .map(|condition| condition.reason)
     };
     let asks = |world: &mut World, granularity| {
         for (_, request) in &mut world.provider.requests {
@@ -277,21 +386,44 @@ fn pools_of_a_contract_in_force_stay_whatever_the_consumer_asks_for() {
         world.pass(1000);
         world.settle();
     };
-    for (first, second, kept) in
-        [(None, Some(RequestedGranularity::Node), DEFAULT_POOL), (Some(RequestedGranularity::Node), None, "a")]
-    {
+    for (first, second, kept) in [
+        (None, Some(RequestedGranularity::Node), DEFAULT_POOL),
+        (Some(RequestedGranularity::Node), None, "a"),
+    ] {
         let mut world = World::new(&provide);
         asks(&mut world, first);
-        assert!(pools(&world) == [kept] && world.offers()[kept].spec.contract.as_ref().unwrap().in_force);
+        assert!(
+            pools(&world) == [kept]
+                && world.offers()[kept]
+                    .spec
+                    .contract
+                    .as_ref()
+                    .unwrap()
+                    .in_force
+        );
         asks(&mut world, second);
-        assert_eq!((pools(&world), world.breaches()), (vec![kept.to_owned()], Vec::new()));
+        assert_eq!(
+            (pools(&world), world.breaches()),
+            (vec![kept.to_owned()], Vec::new())
+        );
         assert_eq!(reason(&world).as_deref(), Some("BoundByContract"));
         // When it is over, the next contract has the other pools.
         let ended = |record: &Arc<IssuedContract>| {
-            (record.name.clone(), ContractDecision { decision: ContractAnswer::End, terms: None, reason: None })
+            (
+                record.name.clone(),
+                ContractDecision {
+                    decision: ContractAnswer::End,
+                    terms: None,
+                    reason: None,
+                },
+            )
         };
         let decisions = world.records().iter().map(ended).collect();
-        world.provider.contracts.decisions.insert(world.parties.consumer.id().clone(), decisions);
+        world
+            .provider
+            .contracts
+            .decisions
+            .insert(world.parties.consumer.id().clone(), decisions);
         world.settle();
         world.pass(1000);
         world.provider.contracts.decisions.clear();
@@ -335,16 +467,37 @@ fn an_amendment_that_is_not_signed_leaves_prices_and_notice_as_they_are() {
     world.set_policy(&priced("0.06", 600));
     world.settle();
     let offer = |world: &World| world.offers()[DEFAULT_POOL].spec.clone();
-    let rate = |world: &World| offer(world).prices.unwrap().rates.get("cpu").unwrap().to_string();
-    assert_eq!((rate(&world), offer(&world).notice_seconds), ("0.04".to_owned(), Some(300)));
+    let rate = |world: &World| {
+        offer(world)
+            .prices
+            .unwrap()
+            .rates
+            .get("cpu")
+            .unwrap()
+            .to_string()
+    };
+    assert_eq!(
+        (rate(&world), offer(&world).notice_seconds),
+        ("0.04".to_owned(), Some(300))
+    );
     assert!(world.in_force());
     world.set_policy(&priced("0.05", 600));
     world.settle();
-    assert_eq!((rate(&world), world.in_force()), ("0.04".to_owned(), true), "it is signed, and counts after the notice");
+    assert_eq!(
+        (rate(&world), world.in_force()),
+        ("0.04".to_owned(), true),
+        "it is signed, and counts after the notice"
+    );
     world.pass(300);
     world.settle();
-    assert_eq!((rate(&world), offer(&world).notice_seconds), ("0.05".to_owned(), Some(600)));
-    assert_eq!(offer(&world).contract.unwrap().version, world.live().unwrap().spec.terms.version);
+    assert_eq!(
+        (rate(&world), offer(&world).notice_seconds),
+        ("0.05".to_owned(), Some(600))
+    );
+    assert_eq!(
+        offer(&world).contract.unwrap().version,
+        world.live().unwrap().spec.terms.version
+    );
     assert_eq!(world.breaches(), [""; 0]);
 }
 
@@ -352,7 +505,10 @@ fn an_amendment_that_is_not_signed_leaves_prices_and_notice_as_they_are() {
 fn guaranteed_amounts_are_offered_exactly_and_reserved() {
     let mut world = World::new(&guaranteed()).turin();
     world.settle();
-    assert_eq!((world.offered(), world.offered_to_turin()), ("cpu=4, pods=4".to_owned(), "cpu=6, pods=6".to_owned()));
+    assert_eq!(
+        (world.offered(), world.offered_to_turin()),
+        ("cpu=4, pods=4".to_owned(), "cpu=6, pods=6".to_owned())
+    );
     // The share would shrink.
     world.provider = world.provider.pod("own", None, "cpu=2, pods=1");
     world.pass(20);
@@ -360,7 +516,10 @@ fn guaranteed_amounts_are_offered_exactly_and_reserved() {
     assert_eq!(world.offered(), "cpu=4, pods=4");
     assert_eq!(world.offered_to_turin(), "cpu=4, pods=5");
     // The share would grow.
-    world.provider.nodes.push((Key::new("", "b"), (*world.provider.nodes[0].1).clone().into()));
+    world.provider.nodes.push((
+        Key::new("", "b"),
+        (*world.provider.nodes[0].1).clone().into(),
+    ));
     world.pass(20);
     world.settle();
     assert_eq!(world.offered(), "cpu=4, pods=4");
@@ -374,12 +533,25 @@ fn when_a_node_dies_others_shrink_first() {
     world.pod("5");
     world.pass(20);
     world.settle();
-    let smaller = LocalNode { eligible: true, allocatable: list("cpu=6, pods=10"), labels: BTreeMap::new(), upstream: None };
+    let smaller = LocalNode {
+        eligible: true,
+        allocatable: list("cpu=6, pods=10"),
+        labels: BTreeMap::new(),
+        upstream: None,
+    };
     world.provider.nodes = vec![(Key::new("", "a"), smaller.into())];
     world.pass(20);
     world.settle();
-    assert_eq!(world.offered(), "cpu=4, pods=4", "the guaranteed amounts stay");
-    let notice = world.provider.offer(TURIN, DEFAULT_POOL).unwrap().reclaim_timestamp;
+    assert_eq!(
+        world.offered(),
+        "cpu=4, pods=4",
+        "the guaranteed amounts stay"
+    );
+    let notice = world
+        .provider
+        .offer(TURIN, DEFAULT_POOL)
+        .unwrap()
+        .reclaim_timestamp;
     assert!(notice.is_some(), "turin has to give up what it uses");
     world.pass(400);
     world.settle();
@@ -391,22 +563,44 @@ fn when_a_node_dies_others_shrink_first() {
 fn a_guarantee_that_cannot_be_kept_is_a_breach_that_both_find() {
     let mut world = World::new(&guaranteed()).turin();
     world.settle();
-    let tiny = LocalNode { eligible: true, allocatable: list("cpu=3, pods=10"), labels: BTreeMap::new(), upstream: None };
-    let nodes = std::mem::replace(&mut world.provider.nodes, vec![(Key::new("", "a"), tiny.into())]);
+    let tiny = LocalNode {
+        eligible: true,
+        allocatable: list("cpu=3, pods=10"),
+        labels: BTreeMap::new(),
+        upstream: None,
+    };
+    let nodes = std::mem::replace(
+        &mut world.provider.nodes,
+        vec![(Key::new("", "a"), tiny.into())],
+    );
     world.pass(20);
     world.settle();
-    assert_eq!((world.offered(), world.breaches()), ("cpu=3, pods=4".to_owned(), vec![]));
+    assert_eq!(
+        (world.offered(), world.breaches()),
+        ("cpu=3, pods=4".to_owned(), vec![])
+    );
     world.pass(301);
     world.settle();
     let breaches = world.breaches();
     let found = |by: &str| breaches.iter().filter(|text| text.starts_with(by)).count();
-    assert_eq!(found("CapacityMissing by the provider: it offers only 3 of 4 cpu"), 3, "{breaches:?}");
+    assert_eq!(
+        found("CapacityMissing by the provider: it offers only 3 of 4 cpu"),
+        3,
+        "{breaches:?}"
+    );
     world.provider.nodes = nodes;
     world.pass(20);
     world.settle();
     assert_eq!(world.offered(), "cpu=4, pods=4");
     let record = world.live().unwrap();
-    assert!(record.spec.breaches.iter().chain(&record.status.unverified().breaches).all(|breach| breach.until.is_some()));
+    assert!(
+        record
+            .spec
+            .breaches
+            .iter()
+            .chain(&record.status.unverified().breaches)
+            .all(|breach| breach.until.is_some())
+    );
 }
 
 #[test]
@@ -414,19 +608,39 @@ fn an_end_with_notice_withdraws_the_offers_at_that_time() {
     let mut world = World::new(&json!({ "percentage": 100, "contract": {} }));
     world.settle();
     let name = world.live().unwrap().name.clone();
-    world.decisions.insert(name, ContractDecision { decision: ContractAnswer::End, terms: None, reason: None });
+    world.decisions.insert(
+        name,
+        ContractDecision {
+            decision: ContractAnswer::End,
+            terms: None,
+            reason: None,
+        },
+    );
     world.settle();
-    let end = world.offers()[DEFAULT_POOL].spec.withdrawal_timestamp.clone();
+    let end = world.offers()[DEFAULT_POOL]
+        .spec
+        .withdrawal_timestamp
+        .clone();
     assert_eq!(end, Some(Time(at(10_300))));
     world.pass(299);
     world.settle();
-    assert_eq!(world.offers().len(), 1, "the consumer sees that the notice is kept");
+    assert_eq!(
+        world.offers().len(),
+        1,
+        "the consumer sees that the notice is kept"
+    );
     world.pass(1);
     world.settle();
     // The provider proposes another contract, and the consumer's person has to decide.
     assert!(!world.in_force());
-    assert_eq!(world.records()[0].status.unverified().phase, ContractPhase::Ended);
-    assert_eq!(world.records()[1].status.unverified().phase, ContractPhase::AwaitingDecision);
+    assert_eq!(
+        world.records()[0].status.unverified().phase,
+        ContractPhase::Ended
+    );
+    assert_eq!(
+        world.records()[1].status.unverified().phase,
+        ContractPhase::AwaitingDecision
+    );
     assert_eq!(world.breaches(), [""; 0]);
 }
 
@@ -435,14 +649,32 @@ fn a_consumer_that_ends_a_contract_and_signs_no_other_one_keeps_no_offer() {
     let mut world = World::new(&json!({ "percentage": 100, "contract": {} }));
     world.settle();
     let name = world.live().unwrap().name.clone();
-    world.decisions.insert(name.clone(), ContractDecision { decision: ContractAnswer::End, terms: None, reason: None });
+    world.decisions.insert(
+        name.clone(),
+        ContractDecision {
+            decision: ContractAnswer::End,
+            terms: None,
+            reason: None,
+        },
+    );
     world.settle();
     world.pass(300);
-    let is_of =
-        |world: &World, name: &str| world.offers().values().any(|offer| offer.spec.contract.as_ref().unwrap().name == name);
-    assert!(world.milan() && !is_of(&world, &name), "the offer of the contract that ended goes first");
+    let is_of = |world: &World, name: &str| {
+        world
+            .offers()
+            .values()
+            .any(|offer| offer.spec.contract.as_ref().unwrap().name == name)
+    };
+    assert!(
+        world.milan() && !is_of(&world, &name),
+        "the offer of the contract that ended goes first"
+    );
     world.settle();
-    assert_eq!((world.offers().len(), world.in_force()), (1, false), "the next one admits no pods");
+    assert_eq!(
+        (world.offers().len(), world.in_force()),
+        (1, false),
+        "the next one admits no pods"
+    );
     assert_eq!(world.breaches(), [""; 0]);
 }
 
@@ -510,29 +742,56 @@ impl World {
         match event {
             Event::Policy(which) => self.set_policy(&provides(*which)),
             Event::Manual(true) => self.consume.contract.accept = liqo_api::AcceptContract::Manual,
-            Event::Manual(false) => self.consume.contract.accept = liqo_api::AcceptContract::Automatic,
+            Event::Manual(false) => {
+                self.consume.contract.accept = liqo_api::AcceptContract::Automatic;
+            }
             Event::Rome(None) => self.decisions.clear(),
             Event::Rome(Some(which)) => {
-                let decision = [ContractAnswer::Accept, ContractAnswer::Refuse, ContractAnswer::End][usize::from(*which)];
+                let decision = [
+                    ContractAnswer::Accept,
+                    ContractAnswer::Refuse,
+                    ContractAnswer::End,
+                ][usize::from(*which)];
                 let decided = |record: &Arc<IssuedContract>| {
-                    (record.name.clone(), ContractDecision { decision, terms: None, reason: None })
+                    (
+                        record.name.clone(),
+                        ContractDecision {
+                            decision,
+                            terms: None,
+                            reason: None,
+                        },
+                    )
                 };
                 self.decisions = self.records().iter().map(decided).collect();
             }
             Event::Milan(ends) => {
                 let ended = |record: &Arc<IssuedContract>| {
-                    let decision = ContractDecision { decision: ContractAnswer::End, terms: None, reason: None };
+                    let decision = ContractDecision {
+                        decision: ContractAnswer::End,
+                        terms: None,
+                        reason: None,
+                    };
                     (record.name.clone(), decision)
                 };
                 let all = self.records().iter().filter(|_| *ends).map(ended).collect();
-                self.provider.contracts.decisions.insert(self.parties.consumer.id().clone(), all);
+                self.provider
+                    .contracts
+                    .decisions
+                    .insert(self.parties.consumer.id().clone(), all);
             }
             Event::Asks(asks) => {
                 let namespace = self.namespace();
-                self.provider.requests.retain(|(key, _)| key.namespace != namespace);
+                self.provider
+                    .requests
+                    .retain(|(key, _)| key.namespace != namespace);
                 if *asks {
-                    let request = Request { peering: Some(PEERING.to_owned()), ..Request::default() };
-                    self.provider.requests.push((Key::new(namespace, RESOURCE_REQUEST), request.into()));
+                    let request = Request {
+                        peering: Some(PEERING.to_owned()),
+                        ..Request::default()
+                    };
+                    self.provider
+                        .requests
+                        .push((Key::new(namespace, RESOURCE_REQUEST), request.into()));
                 }
             }
             Event::MilanRestarts => {
@@ -546,8 +805,13 @@ impl World {
             }
             Event::Outage(seconds) => {
                 // Milan goes on alone, and knows that.
-                let silence = Silence { lasts: Some(Duration::ZERO), ended_offers: false };
-                self.provider.silences.insert(self.parties.consumer.id().clone(), silence);
+                let silence = Silence {
+                    lasts: Some(Duration::ZERO),
+                    ended_offers: false,
+                };
+                self.provider
+                    .silences
+                    .insert(self.parties.consumer.id().clone(), silence);
                 for _ in 0..3 {
                     self.pass(i64::from(*seconds) / 3);
                     while self.milan() {}
@@ -559,7 +823,10 @@ impl World {
             Event::Clock(ahead) => self.ahead = (*ahead).into(),
             Event::OwnPod(cpu) => {
                 Arc::make_mut(&mut self.provider.pods).retain(|pod| pod.owner.is_some());
-                self.provider = self.provider.clone().pod("own", None, &format!("cpu={cpu}, pods=1"));
+                self.provider =
+                    self.provider
+                        .clone()
+                        .pod("own", None, &format!("cpu={cpu}, pods=1"));
             }
             Event::Seconds(seconds) => {
                 // Time does not jump while both work.

@@ -1,7 +1,9 @@
-//! When control comes back from the peer that this cluster was tethered to, a pod there ends only when its replacement here is ready.
+//! When control comes back from the peer that this cluster was tethered to, a pod there ends only
+//! when its replacement here is ready.
 //!
-//! An evicted pod is `Terminating`, so its `ReplicaSet` has already created the next one, and Services use the old one as long as no other
-//! is ready. The containers there end when this cluster tells the peer so: it waits with that.
+//! An evicted pod is `Terminating`, so its `ReplicaSet` has already created the next one, and
+//! Services use the old one as long as no other is ready. The containers there end when this
+//! cluster tells the peer so: it waits with that.
 
 use std::time::Duration;
 
@@ -20,39 +22,78 @@ use liqo_offloading_rules::pod::local_state::LocalPod;
 pub const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Whether the end of a pod waits for its replacement: until the release is over at the latest.
-pub async fn is_awaited(consumer: &Consumer, provider: &ClusterId, pod: &LocalPod) -> Result<bool, StepError> {
+pub async fn is_awaited(
+    consumer: &Consumer,
+    provider: &ClusterId,
+    pod: &LocalPod,
+) -> Result<bool, StepError> {
     let config = consumer.context.config();
     let is_released = config.tethering() == (TetheringState::Releasing, Some(provider));
     // Other controllers create the next pod when this one is gone, or none at all.
-    let controller = pod.controller.as_ref().filter(|controller| controller.kind == "ReplicaSet");
-    let Some(controller) = controller.filter(|_| is_released && pod.deletion.is_some() && !pod.finished) else {
+    let controller = pod
+        .controller
+        .as_ref()
+        .filter(|controller| controller.kind == "ReplicaSet");
+    let Some(controller) =
+        controller.filter(|_| is_released && pod.deletion.is_some() && !pod.finished)
+    else {
         return Ok(false);
     };
-    let (client, namespace) = (|| consumer.context.client.clone(), pod.key.namespace.as_str());
+    let (client, namespace) = (
+        || consumer.context.client.clone(),
+        pod.key.namespace.as_str(),
+    );
     let of_namespace = || Key::new(namespace, "");
-    let sets = Api::<ReplicaSet>::namespaced(client(), namespace).list(&ListParams::default()).await;
+    let sets = Api::<ReplicaSet>::namespaced(client(), namespace)
+        .list(&ListParams::default())
+        .await;
     let sets = sets.step("list", "ReplicaSets", of_namespace())?;
-    let wanted = sets.items.iter().find(|set| set.metadata.uid.as_deref() == Some(&*controller.uid)).map(wanted_pods);
-    let Some(wanted) = wanted else { return Ok(false) };
-    let pods = Api::<Pod>::namespaced(client(), namespace).list(&ListParams::default()).await;
+    let wanted = sets
+        .items
+        .iter()
+        .find(|set| set.metadata.uid.as_deref() == Some(&*controller.uid))
+        .map(wanted_pods);
+    let Some(wanted) = wanted else {
+        return Ok(false);
+    };
+    let pods = Api::<Pod>::namespaced(client(), namespace)
+        .list(&ListParams::default())
+        .await;
     let pods = pods.step("list", "Pods", of_namespace())?;
     Ok(ready_pods(&pods.items, &controller.uid) < wanted)
 }
 
 /// Kubernetes: one, if the `ReplicaSet` does not say.
 fn wanted_pods(set: &ReplicaSet) -> usize {
-    let wanted = set.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);
+    let wanted = set
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.replicas)
+        .unwrap_or(1);
     usize::try_from(wanted).unwrap_or_default()
 }
 
 /// Number of ready pods of this controller that do not end.
 fn ready_pods(pods: &[Pod], controller: &str) -> usize {
-    let is_owned = |pod: &&Pod| pod.owner_references().iter().any(|owner| owner.uid == controller);
-    let is_ready = |pod: &&Pod| {
-        let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
-        conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+    let is_owned = |pod: &&Pod| {
+        pod.owner_references()
+            .iter()
+            .any(|owner| owner.uid == controller)
     };
-    let staying = pods.iter().filter(is_owned).filter(|pod| pod.metadata.deletion_timestamp.is_none());
+    let is_ready = |pod: &&Pod| {
+        let conditions = pod
+            .status
+            .as_ref()
+            .and_then(|status| status.conditions.as_deref())
+            .unwrap_or_default();
+        conditions
+            .iter()
+            .any(|condition| condition.type_ == "Ready" && condition.status == "True")
+    };
+    let staying = pods
+        .iter()
+        .filter(is_owned)
+        .filter(|pod| pod.metadata.deletion_timestamp.is_none());
     staying.filter(is_ready).count()
 }
 
@@ -74,15 +115,25 @@ mod tests {
     #[test]
     fn only_ready_pods_of_the_same_controller_that_stay_count() {
         let ending = json!("2026-01-01T00:00:00Z");
-        let pods = [pod("a", "True", &ending), pod("a", "False", &Value::Null), pod("b", "True", &Value::Null)];
-        assert_eq!(ready_pods(&pods, "a"), 0, "the old one ends, the new one is not ready");
+        let pods = [
+            pod("a", "True", &ending),
+            pod("a", "False", &Value::Null),
+            pod("b", "True", &Value::Null),
+        ];
+        assert_eq!(
+            ready_pods(&pods, "a"),
+            0,
+            "the old one ends, the new one is not ready"
+        );
         let pods = [pod("a", "True", &ending), pod("a", "True", &Value::Null)];
         assert_eq!(ready_pods(&pods, "a"), 1);
     }
 
     #[test]
     fn a_replica_set_that_wants_fewer_pods_waits_for_none() {
-        let wanted = |spec: Value| wanted_pods(&from_value(json!({ "metadata": {}, "spec": spec })).unwrap());
+        let wanted = |spec: Value| {
+            wanted_pods(&from_value(json!({ "metadata": {}, "spec": spec })).unwrap())
+        };
         let selector = json!({ "matchLabels": {} });
         assert_eq!(wanted(json!({ "replicas": 0, "selector": selector })), 0);
         assert_eq!(wanted(json!({ "replicas": 2, "selector": selector })), 2);

@@ -10,7 +10,10 @@ use kube::{
     core::{PartialObjectMeta, Request},
 };
 use liqo_api::record_text::{self, MAX_POD_LEN};
-use liqo_api::{Claimed, OffloadedReason, ShadowPod, VirtualNode, annotations, finalizers, labels, pods, rfc3339};
+use liqo_api::{
+    Claimed, OffloadedReason, ShadowPod, VirtualNode, annotations, finalizers, labels, pods,
+    rfc3339,
+};
 use liqo_controller_runtime::{
     Cache,
     peers::{PeerError, call},
@@ -41,13 +44,16 @@ use liqo_offloading_rules::replica::isolation;
 use liqo_offloading_rules::replica::kind::Kind;
 use liqo_offloading_rules::replica::record::{Reference, ReflectionRecord, travels_on};
 
-/// Delay before a pod is tried again that was gone, or confused with another one, just before it was sent.
+/// Delay before a pod is tried again that was gone, or confused with another one, just before it
+/// was sent.
 const UNMARKED_RETRY: Duration = Duration::from_secs(5);
 
-/// Delay before a pod is tried again whose provider does not have the policies of its namespace yet.
+/// Delay before a pod is tried again whose provider does not have the policies of its namespace
+/// yet.
 pub(super) const NO_POLICIES_RETRY: Duration = Duration::from_secs(2);
 
-/// Time that a pod waits for policies before this is shown on the pod, counted from when it was bound to its node.
+/// Time that a pod waits for policies before this is shown on the pod, counted from when it was
+/// bound to its node.
 const NO_POLICIES_SHOWN_AFTER: Duration = Duration::from_secs(30);
 
 const NO_POLICIES: &str = "the NetworkPolicies of the pod's namespace are not recorded at the provider yet, or it refuses them, and without them the \
@@ -71,7 +77,8 @@ struct Readiness {
     waits_for: Option<Duration>,
     /// The part of the pod that travels.
     carried: Result<Value, Refusal>,
-    /// Whether the provider has the policies of the pod's namespace. Without them it would not isolate the pod.
+    /// Whether the provider has the policies of the pod's namespace. Without them it would not
+    /// isolate the pod.
     policies_recorded: bool,
     /// Time since the pod was bound to its node.
     bound_for: Option<Duration>,
@@ -96,22 +103,40 @@ enum Verdict {
 
 /// Whether a pod can be sent now.
 fn prerequisites(readiness: Readiness) -> Verdict {
-    let Readiness { waits_for, carried, policies_recorded, bound_for, api_server } = readiness;
+    let Readiness {
+        waits_for,
+        carried,
+        policies_recorded,
+        bound_for,
+        api_server,
+    } = readiness;
     let no_api_server = |message: &str| Obstacle::of(pods::NO_API_SERVER, message.to_owned());
-    let send = |carried, api_server, without_api_server| Verdict::Send { carried, api_server, without_api_server };
+    let send = |carried, api_server, without_api_server| Verdict::Send {
+        carried,
+        api_server,
+        without_api_server,
+    };
     match (waits_for, carried, api_server) {
         (Some(rest), ..) => Verdict::Wait(rest),
-        (_, Err(refusal), _) => Verdict::KeepBack(Obstacle::of(refusal.reason, refusal.message), None),
+        (_, Err(refusal), _) => {
+            Verdict::KeepBack(Obstacle::of(refusal.reason, refusal.message), None)
+        }
         _ if !policies_recorded => {
             if bound_for.is_some_and(|waited| waited >= NO_POLICIES_SHOWN_AFTER) {
-                Verdict::KeepBack(Obstacle::of(pods::NOT_REFLECTED, NO_POLICIES.to_owned()), Some(NO_POLICIES_RETRY))
+                Verdict::KeepBack(
+                    Obstacle::of(pods::NOT_REFLECTED, NO_POLICIES.to_owned()),
+                    Some(NO_POLICIES_RETRY),
+                )
             } else {
                 Verdict::Wait(NO_POLICIES_RETRY)
             }
         }
         (_, _, Some(Start::Wait(rest))) => Verdict::Wait(rest),
         // A network may come.
-        (_, _, Some(Start::Refuse)) => Verdict::KeepBack(no_api_server(NO_API_SERVER).that_passes(), Some(NO_API_SERVER_RETRY)),
+        (_, _, Some(Start::Refuse)) => Verdict::KeepBack(
+            no_api_server(NO_API_SERVER).that_passes(),
+            Some(NO_API_SERVER_RETRY),
+        ),
         (_, _, Some(Start::NotAllowed { required: true })) => {
             Verdict::KeepBack(no_api_server(NO_TOKENS), Some(NO_API_SERVER_RETRY))
         }
@@ -123,15 +148,21 @@ fn prerequisites(readiness: Readiness) -> Verdict {
 }
 
 impl Pass<'_> {
-    /// Sends the pod, if it can be sent now. Returns when to try again otherwise. With `mark`, the pod is marked first, so that
-    /// everybody knows later that it may run there.
+    /// Sends the pod, if it can be sent now. Returns when to try again otherwise. With `mark`, the
+    /// pod is marked first, so that everybody knows later that it may run there.
     pub(super) async fn send(&self, mark: bool) -> Result<Option<Duration>, RequestError> {
-        let (Some(remote), Some(node)) = (self.remote, self.node) else { return Ok(None) };
+        let (Some(remote), Some(node)) = (self.remote, self.node) else {
+            return Ok(None);
+        };
         let now = self.consumer.context.now();
         match prerequisites(self.readiness(remote, node, now).await) {
             Verdict::Wait(rest) => Ok(Some(rest)),
             Verdict::KeepBack(obstacle, again) => self.keep_back(obstacle, again).await,
-            Verdict::Send { mut carried, api_server, without_api_server } => {
+            Verdict::Send {
+                mut carried,
+                api_server,
+                without_api_server,
+            } => {
                 if let Some(addresses) = api_server {
                     self.give_api_server(&mut carried, &addresses);
                     records::ensure_token(self.consumer, self.peer, remote, self.pod).await;
@@ -140,7 +171,11 @@ impl Pass<'_> {
                 }
                 let record = match record(&carried, MAX_POD_LEN) {
                     Ok(record) => record,
-                    Err(refusal) => return self.keep_back(Obstacle::of(refusal.reason, refusal.message), None).await,
+                    Err(refusal) => {
+                        return self
+                            .keep_back(Obstacle::of(refusal.reason, refusal.message), None)
+                            .await;
+                    }
                 };
                 records::ensure(self.consumer, self.peer, remote, &Reference::all(self.pod)).await;
                 if let Some(again) = self.keep_from(remote).await? {
@@ -159,8 +194,13 @@ impl Pass<'_> {
         }
     }
 
-    /// Shows why a pod is not sent, and replaces it when its time is over. Returns when to look again.
-    async fn keep_back(&self, obstacle: Obstacle, again: Option<Duration>) -> Result<Option<Duration>, RequestError> {
+    /// Shows why a pod is not sent, and replaces it when its time is over. Returns when to look
+    /// again.
+    async fn keep_back(
+        &self,
+        obstacle: Obstacle,
+        again: Option<Duration>,
+    ) -> Result<Option<Duration>, RequestError> {
         let decision = kept_back(self.facts, self.pod, obstacle);
         let mut again = [again, decision.again].into_iter().flatten().min();
         for action in decision.actions {
@@ -169,28 +209,54 @@ impl Pass<'_> {
         Ok(again)
     }
 
-    /// Keeps a pod here that would wait at the provider for an object that does not get there. Returns when to look again, if so.
+    /// Keeps a pod here that would wait at the provider for an object that does not get there.
+    /// Returns when to look again, if so.
     async fn keep_from(&self, remote: &RemoteState) -> Result<Option<Duration>, RequestError> {
-        let Some(missing) = missing(self.peer, remote, &Reference::needed_by(self.pod)) else { return Ok(None) };
+        let Some(missing) = missing(self.peer, remote, &Reference::needed_by(self.pod)) else {
+            return Ok(None);
+        };
         let mut again = None;
         for action in kept_from(self.pod, &missing, self.facts.may_run_here == Some(true)) {
-            again = Some(Box::pin(self.act(action, None)).await?.unwrap_or(KEPT_RETRY));
+            again = Some(
+                Box::pin(self.act(action, None))
+                    .await?
+                    .unwrap_or(KEPT_RETRY),
+            );
         }
         Ok(again)
     }
 
-    async fn readiness(&self, remote: &RemoteState, node: &VirtualNode, now: Timestamp) -> Readiness {
+    async fn readiness(
+        &self,
+        remote: &RemoteState,
+        node: &VirtualNode,
+        now: Timestamp,
+    ) -> Readiness {
         let (waits_for, carried) = (self.peer.waits_for(&self.pod.uid), self.carried(node).await);
-        let policies_recorded = waits_for.is_none() && carried.is_ok() && self.record_policies(remote).await;
+        let policies_recorded =
+            waits_for.is_none() && carried.is_ok() && self.record_policies(remote).await;
         let bound_at = bound_at(&self.pod.json());
-        let bound_for = bound_at.map(|at| Duration::try_from(now.duration_since(at)).unwrap_or_default());
-        Readiness { waits_for, carried, policies_recorded, bound_for, api_server: self.api_server(bound_for) }
+        let bound_for =
+            bound_at.map(|at| Duration::try_from(now.duration_since(at)).unwrap_or_default());
+        Readiness {
+            waits_for,
+            carried,
+            policies_recorded,
+            bound_for,
+            api_server: self.api_server(bound_for),
+        }
     }
 
-    /// Records the policies of the pod's namespace at the provider. Returns whether it has all of them.
+    /// Records the policies of the pod's namespace at the provider. Returns whether it has all of
+    /// them.
     async fn record_policies(&self, remote: &RemoteState) -> bool {
-        let Some(policies) = self.consumer.policies(&self.pod.key.namespace) else { return false };
-        let policies: Vec<_> = Cache::all(&policies).iter().map(|(key, _)| Reference::new(Kind::NetworkPolicy, key)).collect();
+        let Some(policies) = self.consumer.policies(&self.pod.key.namespace) else {
+            return false;
+        };
+        let policies: Vec<_> = Cache::all(&policies)
+            .iter()
+            .map(|(key, _)| Reference::new(Kind::NetworkPolicy, key))
+            .collect();
         // Without them, the pods of one of our consumers would reach those of the others there.
         let closed = isolation::lent_on_closed(&self.consumer.context.cluster_id);
         let closed = policies.iter().find(|one| one.name == closed);
@@ -199,7 +265,9 @@ impl Pass<'_> {
             return false;
         }
         let recorded = records::ensure(self.consumer, self.peer, remote, &policies).await
-            && closed.filter(|_| is_lent_on).is_none_or(|closed| is_taken(remote.record(closed).as_deref()));
+            && closed
+                .filter(|_| is_lent_on)
+                .is_none_or(|closed| is_taken(remote.record(closed).as_deref()));
         if !recorded {
             tracing::debug!(peer = %self.peer.id, pod = %self.pod.key, "pod waits for the NetworkPolicies of its namespace");
         }
@@ -216,9 +284,17 @@ impl Pass<'_> {
         Ok(exists)
     }
 
-    /// Creates the shadow pod. Returns when to try again, if the provider's API server does not accept it.
-    async fn create(&self, remote: &RemoteState, node: &VirtualNode, record: String) -> Result<Option<Duration>, RequestError> {
-        let voucher = self.consumer.voucher(&self.peer.id, self.pod, &node.spec.pool, Claimed::default());
+    /// Creates the shadow pod. Returns when to try again, if the provider's API server does not
+    /// accept it.
+    async fn create(
+        &self,
+        remote: &RemoteState,
+        node: &VirtualNode,
+        record: String,
+    ) -> Result<Option<Duration>, RequestError> {
+        let voucher =
+            self.consumer
+                .voucher(&self.peer.id, self.pod, &node.spec.pool, Claimed::default());
         let mut annotations = json!({ annotations::HOME_NAME: self.pod.key.name });
         if let Some(voucher) = voucher {
             annotations[annotations::VOUCHER] = voucher.into();
@@ -240,13 +316,29 @@ impl Pass<'_> {
             },
             "spec": { "namespace": self.pod.key.namespace, "pool": node.spec.pool, "pod": record },
         });
-        match call(create(&remote.connection.client, &remote.connection.tenant_namespace, &shadow)).await {
+        match call(create(
+            &remote.connection.client,
+            &remote.connection.tenant_namespace,
+            &shadow,
+        ))
+        .await
+        {
             // Its name is the pod's UID: it is this pod's, whoever was faster.
             Err(PeerError::Api(kube::Error::Api(status))) if status.is_already_exists() => {}
-            Err(PeerError::Api(kube::Error::Api(status))) if status.is_invalid() || status.is_forbidden() => {
-                let message = format!("the provider's API server does not accept the pod: {}", status.message);
+            Err(PeerError::Api(kube::Error::Api(status)))
+                if status.is_invalid() || status.is_forbidden() =>
+            {
+                let message = format!(
+                    "the provider's API server does not accept the pod: {}",
+                    status.message
+                );
                 let again = Some(self.peer.not_accepted(&self.pod.uid));
-                return self.keep_back(Obstacle::of(OffloadedReason::NotAccepted.as_str(), message), again).await;
+                return self
+                    .keep_back(
+                        Obstacle::of(OffloadedReason::NotAccepted.as_str(), message),
+                        again,
+                    )
+                    .await;
             }
             created => created.step("create the ShadowPod of", "Pod", &self.pod.key)?,
         }
@@ -255,8 +347,8 @@ impl Pass<'_> {
         Ok(None)
     }
 
-    /// The part of the pod that travels. This cluster's own image pull secrets do not: the API server here gives those of the
-    /// `ServiceAccount` also to the pods of our consumers.
+    /// The part of the pod that travels. This cluster's own image pull secrets do not: the API
+    /// server here gives those of the `ServiceAccount` also to the pods of our consumers.
     async fn carried(&self, node: &VirtualNode) -> Result<Value, Refusal> {
         let mut carried = outgoing(&self.pod.json(), &advertised(node))?;
         if self.consumer.is_lent_on(&self.pod.key.namespace) {
@@ -266,9 +358,13 @@ impl Pass<'_> {
         Ok(carried)
     }
 
-    /// Those of these Secrets that are no replicas. One that cannot be read counts as a replica: only its name travels with the pod.
+    /// Those of these Secrets that are no replicas. One that cannot be read counts as a replica:
+    /// only its name travels with the pod.
     async fn own_secrets(&self, names: BTreeSet<String>) -> BTreeSet<String> {
-        let api: Api<Secret> = Api::namespaced(self.consumer.context.client.clone(), &self.pod.key.namespace);
+        let api: Api<Secret> = Api::namespaced(
+            self.consumer.context.client.clone(),
+            &self.pod.key.namespace,
+        );
         let mut own = BTreeSet::new();
         for name in names {
             if let Ok(Some(secret)) = api.get_metadata_opt(&name).await
@@ -282,29 +378,61 @@ impl Pass<'_> {
 
     /// Decides how to send the pod, if it uses the API server here.
     fn api_server(&self, bound_for: Option<Duration>) -> Option<Start> {
-        let ApiServerChoice::Home { required } = self.pod.api_server else { return None };
+        let ApiServerChoice::Home { required } = self.pod.api_server else {
+            return None;
+        };
         let has_network = self.consumer.context.config().spec.network.enabled;
         let allowed = self.consumer.gives_tokens(&self.pod.key.namespace);
-        Some(how_to_start(required, allowed, self.api_server_addresses(), bound_for.filter(|_| has_network)))
+        Some(how_to_start(
+            required,
+            allowed,
+            self.api_server_addresses(),
+            bound_for.filter(|_| has_network),
+        ))
     }
 
     /// Lets a pod that is sent find our API servers at these addresses.
     fn give_api_server(&self, carried: &mut Value, addresses: &[IpAddr]) {
         let domain = self.consumer.context.cluster_domain.as_deref();
-        give(carried, &self.pod.json(), &secret(&self.pod.uid), addresses, domain);
+        give(
+            carried,
+            &self.pod.json(),
+            &secret(&self.pod.uid),
+            addresses,
+            domain,
+        );
     }
 
-    /// Returns the addresses at which pods at this provider reach our API servers. Empty if they may not, or cannot.
+    /// Returns the addresses at which pods at this provider reach our API servers. Empty if they
+    /// may not, or cannot.
     fn api_server_addresses(&self) -> Vec<IpAddr> {
-        let network = self.consumer.networks.of(&self.peer.id).filter(|network| network.api_server);
-        let Some(network) = network else { return Vec::new() };
+        let network = self
+            .consumer
+            .networks
+            .of(&self.peer.id)
+            .filter(|network| network.api_server);
+        let Some(network) = network else {
+            return Vec::new();
+        };
         let config = self.consumer.context.config();
-        let servers = config.status.iter().filter_map(|status| status.network.as_ref()).flat_map(|network| &network.api_servers);
-        servers.filter_map(|server| network.maps.exported.there(Here(server.stand_in))).map(|there| there.0).collect()
+        let servers = config
+            .status
+            .iter()
+            .filter_map(|status| status.network.as_ref())
+            .flat_map(|network| &network.api_servers);
+        servers
+            .filter_map(|server| network.maps.exported.there(Here(server.stand_in)))
+            .map(|there| there.0)
+            .collect()
     }
 
-    /// Updates the shadow pod with what changed in the pod: with all of it that travels, if the change is refused.
-    pub(super) async fn update(&self, whole: bool, shadow: Option<&Shadow>) -> Result<(), RequestError> {
+    /// Updates the shadow pod with what changed in the pod: with all of it that travels, if the
+    /// change is refused.
+    pub(super) async fn update(
+        &self,
+        whole: bool,
+        shadow: Option<&Shadow>,
+    ) -> Result<(), RequestError> {
         let Some(node) = self.node else { return Ok(()) };
         let (carried, part) = match self.carried(node).await {
             Ok(carried) => (Some(carried), None),
@@ -314,16 +442,24 @@ impl Pass<'_> {
         let uses_api_server = shadow.is_some_and(|shadow| shadow.uses_api_server);
         // While the addresses are unknown, those that the shadow pod has stay.
         let whole = whole && carried.is_some() && !(uses_api_server && addresses.is_empty());
-        let recorded = if whole { None } else { self.recorded_pod().await? };
+        let recorded = if whole {
+            None
+        } else {
+            self.recorded_pod().await?
+        };
         let carried = carried.or_else(|| Some(with_unchanged(part?, recorded.as_ref()?)));
-        let Some(mut carried) = carried else { return Ok(()) };
+        let Some(mut carried) = carried else {
+            return Ok(());
+        };
         if uses_api_server {
             self.give_api_server(&mut carried, &addresses);
         } else {
             withhold(&mut carried, &self.pod.json());
         }
         if !whole {
-            let Some(recorded) = recorded else { return Ok(()) };
+            let Some(recorded) = recorded else {
+                return Ok(());
+            };
             carried = changed(recorded, &carried);
         }
         let record = match record(&carried, MAX_POD_LEN) {
@@ -336,18 +472,30 @@ impl Pass<'_> {
             }
         };
         let mut patch = json!({ "spec": { "pod": record } });
-        let former = shadow.map(|shadow| shadow.voucher.by_ref().map(|text| text.as_deref())).unwrap_or_default();
-        if let Some(voucher) = self.consumer.voucher(&self.peer.id, self.pod, &node.spec.pool, former) {
+        let former = shadow
+            .map(|shadow| shadow.voucher.by_ref().map(|text| text.as_deref()))
+            .unwrap_or_default();
+        if let Some(voucher) =
+            self.consumer
+                .voucher(&self.peer.id, self.pod, &node.spec.pool, former)
+        {
             patch["metadata"]["annotations"][annotations::VOUCHER] = voucher.into();
         }
-        self.patch_shadow("change the ShadowPod of", &Patch::Merge(patch)).await
+        self.patch_shadow("change the ShadowPod of", &Patch::Merge(patch))
+            .await
     }
 
     /// The pod in the shadow pod, as the provider shows it. `None` if the shadow pod is gone.
     async fn recorded_pod(&self) -> Result<Option<Value>, RequestError> {
-        let Some(remote) = self.remote else { return Ok(None) };
-        let (client, namespace) = (remote.connection.client.clone(), &remote.connection.tenant_namespace);
-        let live = call(Api::<ShadowPod>::namespaced(client, namespace).get_opt(&self.pod.uid)).await;
+        let Some(remote) = self.remote else {
+            return Ok(None);
+        };
+        let (client, namespace) = (
+            remote.connection.client.clone(),
+            &remote.connection.tenant_namespace,
+        );
+        let live =
+            call(Api::<ShadowPod>::namespaced(client, namespace).get_opt(&self.pod.uid)).await;
         let live = live.step("read the ShadowPod of", "Pod", &self.pod.key)?;
         Ok(live.map(|live| record_text::read(&live.spec.pod, MAX_POD_LEN).unwrap_or_default()))
     }
@@ -384,7 +532,10 @@ async fn create(client: &Client, namespace: &str, shadow: &Value) -> kube::Resul
     let request = Request::new(ShadowPod::url_path(&(), Some(namespace)))
         .create(&PostParams::default(), body)
         .map_err(kube::Error::BuildRequest)?;
-    client.request::<PartialObjectMeta<ShadowPod>>(request).await.map(drop)
+    client
+        .request::<PartialObjectMeta<ShadowPod>>(request)
+        .await
+        .map(drop)
 }
 
 #[cfg(test)]
@@ -392,33 +543,68 @@ mod tests {
     use super::*;
 
     fn ready() -> Readiness {
-        Readiness { waits_for: None, carried: Ok(json!({})), policies_recorded: true, bound_for: None, api_server: None }
+        Readiness {
+            waits_for: None,
+            carried: Ok(json!({})),
+            policies_recorded: true,
+            bound_for: None,
+            api_server: None,
+        }
     }
 
     fn refusal() -> Refusal {
-        Refusal { reason: "HostPath", message: "no".to_owned() }
+        Refusal {
+            reason: "HostPath",
+            message: "no".to_owned(),
+        }
     }
 
     #[test]
     fn a_pod_that_was_not_accepted_waits_whatever_else_is_the_matter() {
         let rest = Duration::from_secs(9);
-        let waiting = Readiness { waits_for: Some(rest), carried: Err(refusal()), policies_recorded: false, ..ready() };
+        let waiting = Readiness {
+            waits_for: Some(rest),
+            carried: Err(refusal()),
+            policies_recorded: false,
+            ..ready()
+        };
         assert_eq!(prerequisites(waiting), Verdict::Wait(rest));
     }
 
     #[test]
     fn a_pod_that_cannot_travel_is_refused_before_anything_is_recorded_for_it() {
-        let verdict = prerequisites(Readiness { carried: Err(refusal()), policies_recorded: false, ..ready() });
-        assert_eq!(verdict, Verdict::KeepBack(Obstacle::of("HostPath", "no".into()), None));
+        let verdict = prerequisites(Readiness {
+            carried: Err(refusal()),
+            policies_recorded: false,
+            ..ready()
+        });
+        assert_eq!(
+            verdict,
+            Verdict::KeepBack(Obstacle::of("HostPath", "no".into()), None)
+        );
     }
 
     #[test]
     fn a_pod_waits_for_the_policies_of_its_namespace_and_says_so_after_a_while() {
-        let waits = |bound_for| prerequisites(Readiness { policies_recorded: false, bound_for, ..ready() });
+        let waits = |bound_for| {
+            prerequisites(Readiness {
+                policies_recorded: false,
+                bound_for,
+                ..ready()
+            })
+        };
         assert_eq!(waits(None), Verdict::Wait(NO_POLICIES_RETRY));
-        assert_eq!(waits(Some(Duration::from_secs(29))), Verdict::Wait(NO_POLICIES_RETRY));
-        let Verdict::KeepBack(obstacle, again) = waits(Some(NO_POLICIES_SHOWN_AFTER)) else { panic!("it says nothing") };
-        assert_eq!((obstacle.reason.as_str(), again), ("NotReflected", Some(NO_POLICIES_RETRY)));
+        assert_eq!(
+            waits(Some(Duration::from_secs(29))),
+            Verdict::Wait(NO_POLICIES_RETRY)
+        );
+        let Verdict::KeepBack(obstacle, again) = waits(Some(NO_POLICIES_SHOWN_AFTER)) else {
+            panic!("it says nothing")
+        };
+        assert_eq!(
+            (obstacle.reason.as_str(), again),
+            ("NotReflected", Some(NO_POLICIES_RETRY))
+        );
     }
 
     #[test]
@@ -433,33 +619,84 @@ mod tests {
             ReflectionRecord::of_object(serde_json::from_value(object).unwrap()).unwrap()
         };
         assert!(is_taken(Some(&record(Value::Null, None))));
-        assert!(!is_taken(None), "nobody knows what the provider makes of it");
-        assert!(!is_taken(Some(&record(json!({ "reason": "KindNotAllowed", "message": "no" }), None))));
-        assert!(!is_taken(Some(&record(Value::Null, Some("2026-01-01T00:00:00Z")))));
+        assert!(
+            !is_taken(None),
+            "nobody knows what the provider makes of it"
+        );
+        assert!(!is_taken(Some(&record(
+            json!({ "reason": "KindNotAllowed", "message": "no" }),
+            None
+        ))));
+        assert!(!is_taken(Some(&record(
+            Value::Null,
+            Some("2026-01-01T00:00:00Z")
+        ))));
     }
 
     #[test]
     fn a_pod_that_uses_the_api_server_here_is_sent_with_its_addresses_or_as_its_annotation_says() {
-        let with = |start| prerequisites(Readiness { api_server: Some(start), ..ready() });
+        let with = |start| {
+            prerequisites(Readiness {
+                api_server: Some(start),
+                ..ready()
+            })
+        };
         let addresses = vec!["10.0.0.1".parse::<IpAddr>().unwrap()];
-        let sent = Verdict::Send { carried: json!({}), api_server: Some(addresses.clone()), without_api_server: None };
+        let sent = Verdict::Send {
+            carried: json!({}),
+            api_server: Some(addresses.clone()),
+            without_api_server: None,
+        };
         assert_eq!(with(Start::With(addresses)), sent);
         let rest = Duration::from_secs(3);
         assert_eq!(with(Start::Wait(rest)), Verdict::Wait(rest));
         let no_api_server = |message: &str| Obstacle::of("NoApiServer", message.to_owned());
-        let waits = Verdict::KeepBack(no_api_server(NO_API_SERVER).that_passes(), Some(NO_API_SERVER_RETRY));
+        let waits = Verdict::KeepBack(
+            no_api_server(NO_API_SERVER).that_passes(),
+            Some(NO_API_SERVER_RETRY),
+        );
         assert_eq!(with(Start::Refuse), waits);
-        assert_ne!(no_api_server("").that_passes(), no_api_server(""), "a namespace without tokens stays one");
-        assert!(matches!(with(Start::Without), Verdict::Send { without_api_server: Some(NO_API_SERVER), .. }));
-        assert!(matches!(prerequisites(ready()), Verdict::Send { api_server: None, without_api_server: None, .. }));
+        assert_ne!(
+            no_api_server("").that_passes(),
+            no_api_server(""),
+            "a namespace without tokens stays one"
+        );
+        assert!(matches!(
+            with(Start::Without),
+            Verdict::Send {
+                without_api_server: Some(NO_API_SERVER),
+                ..
+            }
+        ));
+        assert!(matches!(
+            prerequisites(ready()),
+            Verdict::Send {
+                api_server: None,
+                without_api_server: None,
+                ..
+            }
+        ));
     }
 
     #[test]
-    fn a_pod_whose_namespace_gives_no_tokens_goes_without_and_says_so_or_stays_if_it_requires_one() {
-        let with = |required| prerequisites(Readiness { api_server: Some(Start::NotAllowed { required }), ..ready() });
-        let sent = Verdict::Send { carried: json!({}), api_server: None, without_api_server: Some(NO_TOKENS) };
+    fn a_pod_whose_namespace_gives_no_tokens_goes_without_and_says_so_or_stays_if_it_requires_one()
+    {
+        let with = |required| {
+            prerequisites(Readiness {
+                api_server: Some(Start::NotAllowed { required }),
+                ..ready()
+            })
+        };
+        let sent = Verdict::Send {
+            carried: json!({}),
+            api_server: None,
+            without_api_server: Some(NO_TOKENS),
+        };
         assert_eq!(with(false), sent);
-        let kept = Verdict::KeepBack(Obstacle::of(pods::NO_API_SERVER, NO_TOKENS.to_owned()), Some(NO_API_SERVER_RETRY));
+        let kept = Verdict::KeepBack(
+            Obstacle::of(pods::NO_API_SERVER, NO_TOKENS.to_owned()),
+            Some(NO_API_SERVER_RETRY),
+        );
         assert_eq!(with(true), kept);
         assert!(NO_TOKENS.contains("--api-server true"));
     }

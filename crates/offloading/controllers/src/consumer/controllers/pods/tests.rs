@@ -18,8 +18,8 @@ use crate::provider::Provider;
 use crate::testing;
 use liqo_offloading_rules::replica::kind::Kind;
 
-/// An API server with these objects, by the last part of the path at which they are listed; it reports no change, and creates objects
-/// as long as `answer` lets it.
+/// An API server with these objects, by the last part of the path at which they are listed; it
+/// reports no change, and creates objects as long as `answer` lets it.
 pub(in crate::consumer::controllers) fn api_server<F>(
     objects: Value,
     answer: impl Fn(&Method, &str) -> F + Clone + Send + Sync + 'static,
@@ -31,19 +31,37 @@ where
         let (objects, answer) = (objects.clone(), answer.clone());
         async move {
             let (parts, body) = request.into_parts();
-            if parts.uri.query().is_some_and(|query| query.contains("watch=true")) {
+            if parts
+                .uri
+                .query()
+                .is_some_and(|query| query.contains("watch=true"))
+            {
                 std::future::pending::<()>().await;
             }
             let kind = parts.uri.path().rsplit('/').next().unwrap_or_default();
             let (status, object) = if !answer(&parts.method, kind).await {
-                (403, json!({ "kind": "Status", "status": "Failure", "reason": "Forbidden", "message": "no", "code": 403 }))
+                (
+                    403,
+                    json!({ "kind": "Status", "status": "Failure", "reason": "Forbidden", "message": "no", "code": 403 }),
+                )
             } else if parts.method == Method::GET {
                 let items = objects.get(kind).cloned().unwrap_or_else(|| json!([]));
-                (200, json!({ "apiVersion": "v1", "kind": "List", "metadata": { "resourceVersion": "1" }, "items": items }))
+                (
+                    200,
+                    json!({ "apiVersion": "v1", "kind": "List", "metadata": { "resourceVersion": "1" }, "items": items }),
+                )
             } else {
-                (201, serde_json::from_slice(&body.collect().await.unwrap().to_bytes()).unwrap())
+                (
+                    201,
+                    serde_json::from_slice(&body.collect().await.unwrap().to_bytes()).unwrap(),
+                )
             };
-            Ok::<_, Infallible>(Response::builder().status(status).body(Body::from(object.to_string().into_bytes())).unwrap())
+            Ok::<_, Infallible>(
+                Response::builder()
+                    .status(status)
+                    .body(Body::from(object.to_string().into_bytes()))
+                    .unwrap(),
+            )
         }
     });
     Client::new(service, "default")
@@ -72,7 +90,9 @@ pub(in crate::consumer::controllers) async fn until<T>(mut found: impl FnMut() -
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(30), looking).await.expect("it comes")
+    tokio::time::timeout(Duration::from_secs(30), looking)
+        .await
+        .expect("it comes")
 }
 
 fn provider() -> ClusterId {
@@ -103,7 +123,10 @@ pub fn mapping() -> Value {
 }
 
 /// The provider, when it answers and has the namespace.
-pub async fn connected(consumer: &Arc<Consumer>, there: Client) -> (Arc<PeerState>, Arc<RemoteState>, watch::Sender<Health>) {
+pub async fn connected(
+    consumer: &Arc<Consumer>,
+    there: Client,
+) -> (Arc<PeerState>, Arc<RemoteState>, watch::Sender<Health>) {
     let id = provider();
     let (healthy, health) = watch::channel(Health::Reachable);
     let connection = PeerConnection {
@@ -142,13 +165,16 @@ async fn a_pod_is_sent_after_the_policies_of_its_namespace() {
     });
     let made: Arc<parking_lot::Mutex<Vec<String>>> = Arc::default();
     let (is_taken, making) = (taken.1.clone(), made.clone());
-    let there = api_server(json!({ "namespacemaps": [mapping()] }), move |method, kind| {
-        let refused = kind == "reflectedobjects" && !*is_taken.borrow();
-        if *method == Method::POST && !refused {
-            making.lock().push(kind.to_owned());
-        }
-        std::future::ready(*method == Method::GET || !refused)
-    });
+    let there = api_server(
+        json!({ "namespacemaps": [mapping()] }),
+        move |method, kind| {
+            let refused = kind == "reflectedobjects" && !*is_taken.borrow();
+            if *method == Method::POST && !refused {
+                making.lock().push(kind.to_owned());
+            }
+            std::future::ready(*method == Method::GET || !refused)
+        },
+    );
 
     let consumer = started(home);
     let (peer, remote, _healthy) = connected(&consumer, there).await;
@@ -156,7 +182,11 @@ async fn a_pod_is_sent_after_the_policies_of_its_namespace() {
     let local_pod = |status: Value| {
         let pod = json!({ "metadata": { "namespace": "demo", "name": "web", "uid": "u" },
             "spec": { "containers": [{ "name": "c", "image": "i" }] }, "status": status });
-        LocalPod::of(serde_json::from_value(pod).unwrap(), &Key::new("tenant", "milan")).unwrap()
+        LocalPod::of(
+            serde_json::from_value(pod).unwrap(),
+            &Key::new("tenant", "milan"),
+        )
+        .unwrap()
     };
     let pod = local_pod(json!({}));
     let facts = Facts {
@@ -175,17 +205,34 @@ async fn a_pod_is_sent_after_the_policies_of_its_namespace() {
         refusal_timeout: Duration::from_mins(5),
         now: consumer.context.now(),
     };
-    let pass =
-        Pass { consumer: &consumer, peer: &peer, remote: Some(remote.as_ref()), node: Some(&node), pod: &pod, facts: &facts };
+    let pass = Pass {
+        consumer: &consumer,
+        peer: &peer,
+        remote: Some(remote.as_ref()),
+        node: Some(&node),
+        pod: &pod,
+        facts: &facts,
+    };
 
-    assert_eq!(pass.send(false).await.unwrap(), Some(NO_POLICIES_RETRY), "it is not known which policies there are");
+    assert_eq!(
+        pass.send(false).await.unwrap(),
+        Some(NO_POLICIES_RETRY),
+        "it is not known which policies there are"
+    );
     told.0.send_replace(true);
     until(|| consumer.policies("demo")).await;
-    assert_eq!(pass.send(false).await.unwrap(), Some(NO_POLICIES_RETRY), "the provider does not have the policy");
+    assert_eq!(
+        pass.send(false).await.unwrap(),
+        Some(NO_POLICIES_RETRY),
+        "the provider does not have the policy"
+    );
     assert_eq!(*made.lock(), [] as [&str; 0]);
     assert_eq!(*shown.lock(), 0, "it is not known to wait for long");
     let condition = json!({ "type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z" });
-    let waiting = Pass { pod: &local_pod(json!({ "conditions": [condition] })), ..pass };
+    let waiting = Pass {
+        pod: &local_pod(json!({ "conditions": [condition] })),
+        ..pass
+    };
     assert_eq!(waiting.send(false).await.unwrap(), Some(NO_POLICIES_RETRY));
     assert_eq!(*shown.lock(), 1, "one that waits for long says so");
     taken.0.send_replace(true);
@@ -194,7 +241,9 @@ async fn a_pod_is_sent_after_the_policies_of_its_namespace() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(30), sent).await.expect("the pod is sent");
+    tokio::time::timeout(Duration::from_secs(30), sent)
+        .await
+        .expect("the pod is sent");
     // The worker may have recorded it, too.
     let mut made = made.lock().clone();
     made.dedup();
@@ -211,13 +260,21 @@ async fn a_removal_that_failed_half_way_is_tried_again_and_one_that_succeeded_is
         let is_removal = *method == Method::DELETE && name == "web";
         std::future::ready(!is_removal || counted.fetch_add(1, Ordering::SeqCst) > 0)
     });
-    let there = api_server(json!({ "namespacemaps": [mapping()] }), |_, _| std::future::ready(true));
+    let there = api_server(json!({ "namespacemaps": [mapping()] }), |_, _| {
+        std::future::ready(true)
+    });
     let consumer = started(home);
     let (peer, _remote, _healthy) = connected(&consumer, there).await;
     let pod = |grace: i64| {
         let pod = json!({ "metadata": { "namespace": "demo", "name": "web", "uid": "u",
             "deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": grace }, "spec": { "containers": [] } });
-        Arc::new(LocalPod::of(serde_json::from_value(pod).unwrap(), &Key::new("tenant", "milan")).unwrap())
+        Arc::new(
+            LocalPod::of(
+                serde_json::from_value(pod).unwrap(),
+                &Key::new("tenant", "milan"),
+            )
+            .unwrap(),
+        )
     };
     let (ending, half_removed) = (pod(30), pod(0));
     peer.pod_changed(None, Some(&ending));
@@ -238,19 +295,29 @@ async fn a_provider_that_is_not_selected_gets_no_key_whatever_it_writes_itself()
     let ingress = json!({ "apiVersion": "networking.k8s.io/v1", "kind": "Ingress",
         "metadata": { "namespace": "demo", "name": "shop", "resourceVersion": "1" },
         "spec": { "rules": [{ "host": "shop.example.com" }], "tls": [{ "hosts": ["shop.example.com"], "secretName": "cert" }] } });
-    let of_ingress = Reference { kind: Kind::Ingress, namespace: "demo".into(), name: "shop".into() };
+    let of_ingress = Reference {
+        kind: Kind::Ingress,
+        namespace: "demo".into(),
+        name: "shop".into(),
+    };
     let object = json!({ "apiVersion": "networking.k8s.io/v1", "kind": "Ingress", "metadata": { "name": "shop" } });
     let record = json!({ "apiVersion": "virtualkubelet.liqo.io/v1alpha1", "kind": "ReflectedObject",
         "metadata": { "namespace": "tenant", "name": of_ingress.record(), "resourceVersion": "1" },
         "spec": { "namespace": "demo", "object": object.to_string() },
         "status": { "exposure": { "class": "public" } } });
-    let key = Reference { kind: Kind::Secret, namespace: "demo".into(), name: "cert".into() };
+    let key = Reference {
+        kind: Kind::Secret,
+        namespace: "demo".into(),
+        name: "cert".into(),
+    };
     let names = async |offloading: Value| {
         let mut here = here(&offloading);
         here["ingresses"] = json!([ingress]);
         let consumer = started(api_server(here, |_, _| std::future::ready(true)));
         let there = json!({ "namespacemaps": [mapping()], "reflectedobjects": [record] });
-        let there = api_server(there, |method, _| std::future::ready(*method == Method::GET));
+        let there = api_server(there, |method, _| {
+            std::future::ready(*method == Method::GET)
+        });
         let (peer, remote, _healthy) = connected(&consumer, there).await;
         until(|| remote.record(&of_ingress)).await;
         let names = until(|| consumer.is_named_by_ingress(&peer, &remote, &key)).await;
@@ -278,14 +345,16 @@ fn with_contract(mut objects: Value) -> Value {
     objects
 }
 
-/// A pod with UID `u` that ended and is being deleted, bound a minute ago; its shadow pod, and the charges.
+/// A pod with UID `u` that ended and is being deleted, bound a minute ago; its shadow pod, and the
+/// charges.
 fn ended_pod() -> (Arc<LocalPod>, Value, String) {
     let now = testing::clock().now().as_second();
     let charges = format!("{}-{} cpu=1,memory=16777216,pods=1", now - 50, now - 10);
     let bound = Timestamp::from_second(now - 60).unwrap().to_string();
     let conditions = json!([{ "type": "PodScheduled", "status": "True", "lastTransitionTime": bound },
         { "type": "liqo.io/Offloaded", "status": "True", "reason": "Sent", "lastTransitionTime": bound }]);
-    let resources = json!({ "requests": { "cpu": "1", "memory": "16Mi" }, "limits": { "memory": "16Mi" } });
+    let resources =
+        json!({ "requests": { "cpu": "1", "memory": "16Mi" }, "limits": { "memory": "16Mi" } });
     let pod = json!({ "metadata": { "namespace": "demo", "name": "job", "uid": "u", "creationTimestamp": bound,
             "deletionTimestamp": bound, "deletionGracePeriodSeconds": 30, "finalizers": ["batch.kubernetes.io/job-tracking"] },
         "spec": { "restartPolicy": "Never", "containers": [{ "name": "c", "image": "i", "resources": resources }] },
@@ -295,15 +364,23 @@ fn ended_pod() -> (Arc<LocalPod>, Value, String) {
         "metadata": { "namespace": "tenant", "name": "u", "resourceVersion": "1", "finalizers": ["liqo.io/shadow-pod"] },
         "spec": { "namespace": "demo", "pool": "default", "pod": carried.to_string() },
         "status": { "phase": "Succeeded", "pod": { "phase": "Succeeded" }, "charges": charges } });
-    let pod = LocalPod::of(serde_json::from_value(pod).unwrap(), &Key::new("tenant", "milan")).unwrap();
+    let pod = LocalPod::of(
+        serde_json::from_value(pod).unwrap(),
+        &Key::new("tenant", "milan"),
+    )
+    .unwrap();
     (Arc::new(pod), shadow, charges)
 }
 
-/// What happened in both clusters, in order: kinds of objects that were written here, and calls that deleted something there.
+/// What happened in both clusters, in order: kinds of objects that were written here, and calls
+/// that deleted something there.
 type Calls = Arc<parking_lot::Mutex<Vec<String>>>;
 
 /// A consumer with a contract and this pod, whose provider has these shadow pods.
-async fn metered(pod: Option<&Arc<LocalPod>>, shadows: Value) -> (Arc<Consumer>, Arc<PeerState>, Calls, watch::Sender<Health>) {
+async fn metered(
+    pod: Option<&Arc<LocalPod>>,
+    shadows: Value,
+) -> (Arc<Consumer>, Arc<PeerState>, Calls, watch::Sender<Health>) {
     let calls = Calls::default();
     let (made, deleted) = (calls.clone(), calls.clone());
     let home = api_server(with_contract(here(&json!({}))), move |method, kind| {
@@ -312,14 +389,19 @@ async fn metered(pod: Option<&Arc<LocalPod>>, shadows: Value) -> (Arc<Consumer>,
         }
         std::future::ready(true)
     });
-    let there = api_server(json!({ "namespacemaps": [mapping()], "shadowpods": shadows }), move |method, name| {
-        if *method == Method::DELETE {
-            deleted.lock().push(format!("delete {name}"));
-        }
-        std::future::ready(true)
-    });
+    let there = api_server(
+        json!({ "namespacemaps": [mapping()], "shadowpods": shadows }),
+        move |method, name| {
+            if *method == Method::DELETE {
+                deleted.lock().push(format!("delete {name}"));
+            }
+            std::future::ready(true)
+        },
+    );
     let consumer = started(home);
-    tokio::spawn(consumer.recorder.clone().run(Arc::new(crate::consumer::metered_pods::ConsumerSide(consumer.clone()))));
+    tokio::spawn(consumer.recorder.clone().run(Arc::new(
+        crate::consumer::metered_pods::ConsumerSide(consumer.clone()),
+    )));
     consumer.peer(&provider()).pod_changed(None, pod);
     let (peer, _remote, healthy) = connected(&consumer, there).await;
     (consumer, peer, calls, healthy)
@@ -330,18 +412,34 @@ async fn a_pod_that_the_api_server_removed_together_with_its_shadow_pod_is_store
     let (pod, shadow, charges) = ended_pod();
     let (consumer, peer, calls, _healthy) = metered(None, json!([])).await;
     peer.pod_changed(None, Some(&pod));
-    peer.saw_charges(&pod, &Shadow::of(Claimed::new(serde_json::from_value(shadow).unwrap())).unwrap());
+    peer.saw_charges(
+        &pod,
+        &Shadow::of(Claimed::new(serde_json::from_value(shadow).unwrap())).unwrap(),
+    );
     peer.pod_changed(Some(&pod), None);
     let open = crate::metering::Side::open(
         &crate::consumer::metered_pods::ConsumerSide(consumer.clone()),
         &provider_namespace(&provider()),
         testing::clock().now().as_second(),
     );
-    assert!(open.is_none_or(|open| open.len() == 1), "it counts until its entry is stored");
+    assert!(
+        open.is_none_or(|open| open.len() == 1),
+        "it counts until its entry is stored"
+    );
     peer.pod_queue.add("u".to_owned());
-    until(|| calls.lock().iter().any(|kind| kind == "usagerecords").then_some(())).await;
+    until(|| {
+        calls
+            .lock()
+            .iter()
+            .any(|kind| kind == "usagerecords")
+            .then_some(())
+    })
+    .await;
     until(|| peer.left_pod("u").is_none().then_some(())).await;
-    assert!(peer.seen_charges("u").is_none(), "then it is forgotten: {charges}");
+    assert!(
+        peer.seen_charges("u").is_none(),
+        "then it is forgotten: {charges}"
+    );
     consumer.context.stop.cancel();
 }
 
@@ -350,24 +448,59 @@ async fn what_a_pod_used_that_has_ended_is_stored_before_its_shadow_pod_goes() {
     let (pod, shadow, _) = ended_pod();
     let (consumer, peer, calls, _healthy) = metered(Some(&pod), json!([shadow])).await;
     peer.pod_queue.add("u".to_owned());
-    until(|| calls.lock().iter().any(|call| call.starts_with("delete")).then_some(())).await;
+    until(|| {
+        calls
+            .lock()
+            .iter()
+            .any(|call| call.starts_with("delete"))
+            .then_some(())
+    })
+    .await;
     let first = |call: &str| calls.lock().iter().position(|one| one == call);
-    assert!(first("usagerecords").is_some_and(|stored| Some(stored) < first("delete u")), "{:?}", calls.lock());
+    assert!(
+        first("usagerecords").is_some_and(|stored| Some(stored) < first("delete u")),
+        "{:?}",
+        calls.lock()
+    );
     consumer.context.stop.cancel();
 }
 
 #[tokio::test]
 async fn a_pod_that_was_never_charged_leaves_an_entry_before_its_shadow_pod_goes() {
     let amounts = vec![[("cpu", "1".parse().unwrap())].into_iter().collect()];
-    let (namespace, pool, sent) = ("demo".to_owned(), "default".to_owned(), testing::clock().now().as_second() - 60);
-    let voucher = voucher_key().write(provider().as_str(), "u", &Voucher { namespace, pool, sent, amounts });
+    let (namespace, pool, sent) = (
+        "demo".to_owned(),
+        "default".to_owned(),
+        testing::clock().now().as_second() - 60,
+    );
+    let voucher = voucher_key().write(
+        provider().as_str(),
+        "u",
+        &Voucher {
+            namespace,
+            pool,
+            sent,
+            amounts,
+        },
+    );
     let (_, mut shadow, _) = ended_pod();
     shadow["metadata"]["annotations"] = json!({ annotations::VOUCHER: voucher });
     shadow["status"] = json!({});
     let (consumer, _peer, calls, _healthy) = metered(None, json!([shadow])).await;
-    until(|| calls.lock().iter().any(|call| call == "delete u").then_some(())).await;
+    until(|| {
+        calls
+            .lock()
+            .iter()
+            .any(|call| call == "delete u")
+            .then_some(())
+    })
+    .await;
     let first = |call: &str| calls.lock().iter().position(|one| one == call);
-    assert!(first("usagerecords").is_some_and(|stored| Some(stored) < first("delete u")), "{:?}", calls.lock());
+    assert!(
+        first("usagerecords").is_some_and(|stored| Some(stored) < first("delete u")),
+        "{:?}",
+        calls.lock()
+    );
     consumer.context.stop.cancel();
 }
 
@@ -385,7 +518,16 @@ async fn a_pod_that_only_the_provider_knows_costs_no_namespace_anything() {
     let voucher = |uid: &str, sent: i64| {
         let amounts = vec![[("cpu", "1".parse().unwrap())].into_iter().collect()];
         let (namespace, pool) = ("demo".to_owned(), "default".to_owned());
-        voucher_key().write(provider().as_str(), uid, &Voucher { namespace, pool, sent, amounts })
+        voucher_key().write(
+            provider().as_str(),
+            uid,
+            &Voucher {
+                namespace,
+                pool,
+                sent,
+                amounts,
+            },
+        )
     };
     let shadows = json!([
         shadow("invented", None),
@@ -394,21 +536,41 @@ async fn a_pod_that_only_the_provider_knows_costs_no_namespace_anything() {
         // Its amounts are right, and its time is not.
         shadow("moved", voucher("moved", now - 10)),
     ]);
-    let there = api_server(json!({ "namespacemaps": [mapping()], "shadowpods": shadows }), |_, _| std::future::ready(true));
+    let there = api_server(
+        json!({ "namespacemaps": [mapping()], "shadowpods": shadows }),
+        |_, _| std::future::ready(true),
+    );
     let consumer = started(api_server(objects, |_, _| std::future::ready(true)));
     let (peer, remote, _healthy) = connected(&consumer, there).await;
     let costs = until(|| {
-        let costs = consumer.accounts(&provider()).pop()?.spent(liqo_api::BudgetPeriod::Month, now + 1);
+        let costs = consumer
+            .accounts(&provider())
+            .pop()?
+            .spent(liqo_api::BudgetPeriod::Month, now + 1);
         (!costs.total("EUR").is_zero()).then_some(costs)
     })
     .await;
     assert_eq!(costs.of("EUR", "shop"), liqo_api::Money::ZERO);
-    assert_eq!(costs.of("EUR", "demo"), costs.total("EUR"), "only the pod that this cluster sent, in its own namespace");
-    for (uid, seconds) in [("invented", None), ("copied", None), ("sent", Some(60..=61)), ("moved", Some(10..=16))] {
-        let entries = consumer.entries_of_orphan(&peer, uid, &remote.shadow(uid).unwrap(), None, now);
-        let counted = entries.iter().find(|entry| !entry.amounts.is_empty()).map(liqo_metering::Entry::seconds);
+    assert_eq!(
+        costs.of("EUR", "demo"),
+        costs.total("EUR"),
+        "only the pod that this cluster sent, in its own namespace"
+    );
+    for (uid, seconds) in [
+        ("invented", None),
+        ("copied", None),
+        ("sent", Some(60..=61)),
+        ("moved", Some(10..=16)),
+    ] {
+        let entries =
+            consumer.entries_of_orphan(&peer, uid, &remote.shadow(uid).unwrap(), None, now);
+        let counted = entries
+            .iter()
+            .find(|entry| !entry.amounts.is_empty())
+            .map(liqo_metering::Entry::seconds);
         assert!(
-            counted.is_none() == seconds.is_none() && seconds.is_none_or(|all| all.contains(&counted.unwrap())),
+            counted.is_none() == seconds.is_none()
+                && seconds.is_none_or(|all| all.contains(&counted.unwrap())),
             "{uid} {counted:?}"
         );
         assert!(entries.iter().all(|entry| entry.pool == "default"), "{uid}");
@@ -419,24 +581,69 @@ async fn a_pod_that_only_the_provider_knows_costs_no_namespace_anything() {
 #[tokio::test]
 async fn a_shadow_pod_says_what_its_consumer_needs_to_know_it_again() {
     let (pod, ..) = ended_pod();
-    let consumer = started(api_server(with_contract(here(&json!({}))), |_, _| std::future::ready(true)));
+    let consumer = started(api_server(with_contract(here(&json!({}))), |_, _| {
+        std::future::ready(true)
+    }));
     until(|| consumer.voucher(&provider(), &pod, "default", Claimed::default())).await;
-    let written = consumer.voucher(&provider(), &pod, "default", Claimed::default()).unwrap();
-    let read = voucher_key().read(provider().as_str(), "u", Claimed::new(Some(&written))).unwrap();
-    assert_eq!((read.namespace.as_str(), read.pool.as_str(), read.amounts.len()), ("demo", "default", 1));
-    assert!((testing::clock().now().as_second() - 65..=testing::clock().now().as_second() - 55).contains(&read.sent));
+    let written = consumer
+        .voucher(&provider(), &pod, "default", Claimed::default())
+        .unwrap();
+    let read = voucher_key()
+        .read(provider().as_str(), "u", Claimed::new(Some(&written)))
+        .unwrap();
+    assert_eq!(
+        (
+            read.namespace.as_str(),
+            read.pool.as_str(),
+            read.amounts.len()
+        ),
+        ("demo", "default", 1)
+    );
+    assert!(
+        (testing::clock().now().as_second() - 65..=testing::clock().now().as_second() - 55)
+            .contains(&read.sent)
+    );
     // After a resize it has the former amounts, too.
-    let former = Voucher { sent: 5, amounts: vec![[("cpu", "7".parse().unwrap())].into_iter().collect()], ..read.clone() };
+    let former = Voucher {
+        sent: 5,
+        amounts: vec![[("cpu", "7".parse().unwrap())].into_iter().collect()],
+        ..read.clone()
+    };
     let former = voucher_key().write(provider().as_str(), "u", &former);
-    let renewed = consumer.voucher(&provider(), &pod, "default", Claimed::new(former.as_deref())).unwrap();
-    let renewed = voucher_key().read(provider().as_str(), "u", Claimed::new(Some(&renewed))).unwrap();
-    assert_eq!((renewed.sent, renewed.amounts.len(), renewed.amounts.last()), (5, 2, read.amounts.last()));
+    let renewed = consumer
+        .voucher(
+            &provider(),
+            &pod,
+            "default",
+            Claimed::new(former.as_deref()),
+        )
+        .unwrap();
+    let renewed = voucher_key()
+        .read(provider().as_str(), "u", Claimed::new(Some(&renewed)))
+        .unwrap();
+    assert_eq!(
+        (renewed.sent, renewed.amounts.len(), renewed.amounts.last()),
+        (5, 2, read.amounts.last())
+    );
     let foreign = VoucherKey::derive(b"milan").write(provider().as_str(), "u", &former_of(&read));
-    let renewed = consumer.voucher(&provider(), &pod, "default", Claimed::new(foreign.as_deref()));
-    assert_eq!(renewed.as_deref(), Some(written.as_str()), "the provider adds no amounts");
+    let renewed = consumer.voucher(
+        &provider(),
+        &pod,
+        "default",
+        Claimed::new(foreign.as_deref()),
+    );
+    assert_eq!(
+        renewed.as_deref(),
+        Some(written.as_str()),
+        "the provider adds no amounts"
+    );
     consumer.context.stop.cancel();
 }
 
 fn former_of(voucher: &Voucher) -> Voucher {
-    Voucher { sent: 5, amounts: vec![[("cpu", "1000".parse().unwrap())].into_iter().collect()], ..voucher.clone() }
+    Voucher {
+        sent: 5,
+        amounts: vec![[("cpu", "1000".parse().unwrap())].into_iter().collect()],
+        ..voucher.clone()
+    }
 }

@@ -4,7 +4,9 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::consumer::controllers::pods::tests::{api_server, connected, here, mapping, started, until};
+use crate::consumer::controllers::pods::tests::{
+    api_server, connected, here, mapping, started, until,
+};
 use crate::consumer::triggers;
 
 fn warning(uid: &str, pod: &str, pod_uid: &str) -> Value {
@@ -24,22 +26,33 @@ fn there(events: &[Value]) -> Client {
     api_server(objects, |_, _| std::future::ready(true))
 }
 
-/// The same provider, with more events than are read: a list of all fails, and later there is a warning.
+/// The same provider, with more events than are read: a list of all fails, and later there is a
+/// warning.
 fn there_with_too_many_events() -> Client {
     let others = there(&[]);
     let service = tower::service_fn(move |request: http::Request<Body>| {
-        let (others, query) = (others.clone(), request.uri().query().unwrap_or_default().to_owned());
+        let (others, query) = (
+            others.clone(),
+            request.uri().query().unwrap_or_default().to_owned(),
+        );
         async move {
             let is_watch = query.contains("watch=true");
-            if !request.uri().path().ends_with("/events") || is_watch && !query.contains("resourceVersion=1") {
+            if !request.uri().path().ends_with("/events")
+                || is_watch && !query.contains("resourceVersion=1")
+            {
                 return others.send(request).await.map_err(tower::BoxError::from);
             }
             if !is_watch && !query.split('&').any(|pair| pair == "limit=1") {
                 return Err(std::io::Error::other(LimitExceeded::Pages).into());
             }
             let list = json!({ "kind": "List", "apiVersion": "v1", "metadata": { "resourceVersion": "1" }, "items": [] });
-            let added = format!(r#"{{"type":"ADDED","object":{}}}"#, warning("9", "web", "r"));
-            Ok(http::Response::new(Body::from(if is_watch { added } else { list.to_string() }.into_bytes())))
+            let added = format!(
+                r#"{{"type":"ADDED","object":{}}}"#,
+                warning("9", "web", "r")
+            );
+            Ok(http::Response::new(Body::from(
+                if is_watch { added } else { list.to_string() }.into_bytes(),
+            )))
         }
     });
     Client::new(service, "default")
@@ -50,7 +63,9 @@ async fn the_owner_of_a_namespace_with_too_many_events_is_told_and_new_events_co
     let written: Arc<Mutex<Vec<String>>> = Arc::default();
     let writing = written.clone();
     let home = api_server(here(&json!({})), move |method, name| {
-        if *method == http::Method::POST && name == "events" || *method == http::Method::PATCH && name.contains("web.") {
+        if *method == http::Method::POST && name == "events"
+            || *method == http::Method::PATCH && name.contains("web.")
+        {
             writing.lock().push(method.to_string());
         }
         std::future::ready(true)
@@ -58,11 +73,19 @@ async fn the_owner_of_a_namespace_with_too_many_events_is_told_and_new_events_co
     let consumer = started(home);
     let (peer, _remote, _healthy) = connected(&consumer, there_with_too_many_events()).await;
     let pod = json!({ "metadata": { "namespace": "demo", "name": "web", "uid": "u" }, "spec": { "containers": [] } });
-    let pod = LocalPod::of(serde_json::from_value(pod).unwrap(), &Key::new("tenant", "milan")).unwrap();
+    let pod = LocalPod::of(
+        serde_json::from_value(pod).unwrap(),
+        &Key::new("tenant", "milan"),
+    )
+    .unwrap();
     peer.pod_changed(None, Some(&Arc::new(pod)));
     triggers::enqueue(&consumer, &peer, triggers::pods_listed());
     until(|| (written.lock().len() >= 2).then_some(())).await;
-    assert_eq!(*written.lock(), ["POST", "PATCH"], "the namespace, then the pod");
+    assert_eq!(
+        *written.lock(),
+        ["POST", "PATCH"],
+        "the namespace, then the pod"
+    );
     consumer.context.stop.cancel();
 }
 
@@ -79,10 +102,19 @@ async fn only_a_warning_about_the_remote_pod_is_written_and_the_watch_ends_with_
     let consumer = started(home);
     let mut normal = warning("0", "web", "r");
     normal["type"] = "Normal".into();
-    let events = [normal, warning("1", "web", "earlier"), warning("2", "another", "r"), warning("3", "web", "r")];
+    let events = [
+        normal,
+        warning("1", "web", "earlier"),
+        warning("2", "another", "r"),
+        warning("3", "web", "r"),
+    ];
     let (peer, remote, _healthy) = connected(&consumer, there(&events)).await;
     let pod = json!({ "metadata": { "namespace": "demo", "name": "web", "uid": "u" }, "spec": { "containers": [] } });
-    let pod = LocalPod::of(serde_json::from_value(pod).unwrap(), &Key::new("tenant", "milan")).unwrap();
+    let pod = LocalPod::of(
+        serde_json::from_value(pod).unwrap(),
+        &Key::new("tenant", "milan"),
+    )
+    .unwrap();
     peer.pod_changed(None, Some(&Arc::new(pod)));
 
     triggers::enqueue(&consumer, &peer, triggers::pods_listed());

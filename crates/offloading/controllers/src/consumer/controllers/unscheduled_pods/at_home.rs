@@ -1,14 +1,17 @@
-//! Pods that got a node of this cluster although their namespace had the strategy `Remote`: the API server had not yet read that the
-//! webhook is to see them. They are evicted, as disruption budgets allow, if their controller creates them again.
+//! Pods that got a node of this cluster although their namespace had the strategy `Remote`: the API
+//! server had not yet read that the webhook is to see them. They are evicted, as disruption budgets
+//! allow, if their controller creates them again.
 //!
-//! The pods of a namespace are listed after its strategy changed, when the manager starts, and after a pod that the webhook did not see
-//! got a node.
+//! The pods of a namespace are listed after its strategy changed, when the manager starts, and
+//! after a pod that the webhook did not see got a node.
 
 use std::{sync::Arc, time::Duration};
 
 use kube::{Api, ResourceExt as _, api::ListParams};
 use liqo_api::departure::DepartureCause;
-use liqo_api::{NAMESPACE_OFFLOADING, NamespaceOffloading, PodOffloadingStrategy, may_be_offloaded};
+use liqo_api::{
+    NAMESPACE_OFFLOADING, NamespaceOffloading, PodOffloadingStrategy, may_be_offloaded,
+};
 use liqo_controller_runtime::{
     Key, Next,
     departures::{self, Departure},
@@ -22,18 +25,24 @@ use super::{Memory, held, pods, tell};
 use crate::consumer::state::Consumer;
 use crate::webhook::{self, Offloading};
 use liqo_offloading_rules::namespace::lent_on::is_lent_on;
-use liqo_offloading_rules::pod::unscheduled::{Facts, Repair, UnscheduledPod, repair_here, strategy_since};
+use liqo_offloading_rules::pod::unscheduled::{
+    Facts, Repair, UnscheduledPod, repair_here, strategy_since,
+};
 
 /// Namespaces that are handled at the same time.
 const CONCURRENCY: usize = 2;
-/// Delay before the pods of a namespace are listed again, if the webhook does not see its new pods yet.
+/// Delay before the pods of a namespace are listed again, if the webhook does not see its new pods
+/// yet.
 const RETRY_DELAY: Duration = Duration::from_secs(10);
 /// The same if a disruption budget allows no eviction. Some never do.
 const BUDGET_RETRY_DELAY: Duration = Duration::from_mins(2);
 
 /// Runs the controller until the context stops.
 pub(super) async fn run(consumer: Arc<Consumer>, memory: Arc<Mutex<Memory>>) {
-    let (queue, stop) = (consumer.queues.at_home.clone(), consumer.context.stop.clone());
+    let (queue, stop) = (
+        consumer.queues.at_home.clone(),
+        consumer.context.stop.clone(),
+    );
     queue
         .run("pods-at-home", CONCURRENCY, stop, move |namespace| {
             let (consumer, memory) = (consumer.clone(), memory.clone());
@@ -42,33 +51,60 @@ pub(super) async fn run(consumer: Arc<Consumer>, memory: Arc<Mutex<Memory>>) {
         .await;
 }
 
-async fn reconcile(consumer: &Consumer, memory: &Mutex<Memory>, namespace: &str) -> Result<Next, StepError> {
+async fn reconcile(
+    consumer: &Consumer,
+    memory: &Mutex<Memory>,
+    namespace: &str,
+) -> Result<Next, StepError> {
     let key = Key::new(namespace, NAMESPACE_OFFLOADING);
     let may_leave = may_be_offloaded(namespace, &consumer.context.namespace);
-    let known = consumer.offloadings.get(&key).filter(|known| may_leave && sends_all_away(known));
-    let Some(known) = known else { return Ok(Next::OnChange) };
-    if !consumer.nodes.is_synced() || !webhook::selected(&consumer.webhook).covers(namespace, PodOffloadingStrategy::Remote) {
+    let known = consumer
+        .offloadings
+        .get(&key)
+        .filter(|known| may_leave && sends_all_away(known));
+    let Some(known) = known else {
+        return Ok(Next::OnChange);
+    };
+    if !consumer.nodes.is_synced()
+        || !webhook::selected(&consumer.webhook).covers(namespace, PodOffloadingStrategy::Remote)
+    {
         return Ok(Next::After(RETRY_DELAY));
     }
     // The cache has no managed fields.
     let api: Api<NamespaceOffloading> = Api::namespaced(consumer.context.client.clone(), namespace);
-    let live = unless_gone(api.get(NAMESPACE_OFFLOADING).await).step("read", "NamespaceOffloading", &key)?;
-    let Some(live) = live.filter(sends_all_away) else { return Ok(Next::OnChange) };
-    let (Some(since), Some(offloading)) = (strategy_since(&live), Offloading::of(live)) else { return Ok(Next::OnChange) };
+    let live = unless_gone(api.get(NAMESPACE_OFFLOADING).await).step(
+        "read",
+        "NamespaceOffloading",
+        &key,
+    )?;
+    let Some(live) = live.filter(sends_all_away) else {
+        return Ok(Next::OnChange);
+    };
+    let (Some(since), Some(offloading)) = (strategy_since(&live), Offloading::of(live)) else {
+        return Ok(Next::OnChange);
+    };
     let held = held(consumer, namespace, &known, offloading.is_held());
 
     let with_node = ListParams::default().fields("spec.nodeName!=");
-    let list = pods(&consumer.context.client, namespace).list(&with_node).await;
+    let list = pods(&consumer.context.client, namespace)
+        .list(&with_node)
+        .await;
     let mut next = Next::OnChange;
     for pod in list.step("list", "Pods", Key::new(namespace, ""))? {
         let key = Key::new(namespace, pod.name_any());
-        let Some((pod, node)) = UnscheduledPod::before_node(pod) else { continue };
+        let Some((pod, node)) = UnscheduledPod::before_node(pod) else {
+            continue;
+        };
         if consumer.nodes.get(&Key::new("", node)).is_some() {
             continue;
         }
         let placement = offloading.place_anywhere(&pod.json());
-        let controller = pod.controller.as_ref().map(|controller| controller.uid.as_str());
-        let recreated_since = controller.and_then(|controller| memory.lock().recreated_since(controller, Instant::now()));
+        let controller = pod
+            .controller
+            .as_ref()
+            .map(|controller| controller.uid.as_str());
+        let recreated_since = controller
+            .and_then(|controller| memory.lock().recreated_since(controller, Instant::now()));
         let now = consumer.context.now();
         let facts = Facts {
             pod: &pod,
@@ -83,7 +119,9 @@ async fn reconcile(consumer: &Consumer, memory: &Mutex<Memory>, namespace: &str)
         };
         match repair_here(&facts, since) {
             Repair::Recreate if evict(consumer, memory, &key, &pod).await? => {
-                memory.lock().deleted(controller.unwrap_or_default(), now, Instant::now());
+                memory
+                    .lock()
+                    .deleted(controller.unwrap_or_default(), now, Instant::now());
             }
             Repair::Recreate => next = Next::After(BUDGET_RETRY_DELAY),
             Repair::Tell(message) => tell(consumer, memory, &key, &pod, message).await,
@@ -93,14 +131,22 @@ async fn reconcile(consumer: &Consumer, memory: &Mutex<Memory>, namespace: &str)
     Ok(next)
 }
 
-/// Whether new pods of the namespace run in other clusters only. The pods of one that is lent on are those of a consumer.
+/// Whether new pods of the namespace run in other clusters only. The pods of one that is lent on
+/// are those of a consumer.
 fn sends_all_away(offloading: &NamespaceOffloading) -> bool {
     let is_leaving = offloading.metadata.deletion_timestamp.is_some();
-    offloading.spec.pod_offloading_strategy == PodOffloadingStrategy::Remote && !is_leaving && !is_lent_on(offloading)
+    offloading.spec.pod_offloading_strategy == PodOffloadingStrategy::Remote
+        && !is_leaving
+        && !is_lent_on(offloading)
 }
 
 /// Evicts a pod when its turn comes. Returns false if a disruption budget does not allow it yet.
-async fn evict(consumer: &Consumer, memory: &Mutex<Memory>, key: &Key, pod: &UnscheduledPod) -> Result<bool, StepError> {
+async fn evict(
+    consumer: &Consumer,
+    memory: &Mutex<Memory>,
+    key: &Key,
+    pod: &UnscheduledPod,
+) -> Result<bool, StepError> {
     while let Err(rest) = { memory.lock().may_delete(Instant::now()) } {
         tokio::time::sleep(rest).await;
     }

@@ -1,5 +1,5 @@
-//! A provider gave notice that it takes a pool back: the Node gets no new pods, and its pods are evicted in time, at the pace that
-//! the disruption budgets of this cluster allow.
+//! A provider gave notice that it takes a pool back: the Node gets no new pods, and its pods are
+//! evicted in time, at the pace that the disruption budgets of this cluster allow.
 //!
 //! ```text
 //!   notice --> Node cordoned, condition PoolWithdrawn --> pods evicted --> withdrawal --> VirtualNode goes, drain ends the rest
@@ -30,7 +30,8 @@ use liqo_offloading_rules::pod::controller;
 use liqo_offloading_rules::pod::local_state::LocalPod;
 use liqo_offloading_rules::pod::saving::takes_new_pods;
 
-/// Annotation on a Node that we cordoned, with the time at which its pool goes. A Node without it was cordoned by somebody else.
+/// Annotation on a Node that we cordoned, with the time at which its pool goes. A Node without it
+/// was cordoned by somebody else.
 const CORDONED: &str = "liqo.io/cordoned-until";
 
 /// Interval between two checks of a Node that has to become empty.
@@ -47,13 +48,21 @@ impl EvictionDelay {
     /// The delay after one more refusal: twice the last one.
     fn after(before: Option<&Self>, now: Instant) -> Self {
         let last = before.map_or(FIRST_DELAY, |before| (before.last * 2).min(MAX_DELAY));
-        Self { until: now + last, last }
+        Self {
+            until: now + last,
+            last,
+        }
     }
 }
 
-/// Cordons the Node of a pool that is taken back, or uncordons it again; evicts its pods while there is time. Returns when to look
-/// again.
-pub async fn follow(consumer: &Arc<Consumer>, key: &Key, node: &VirtualNode, name: &str) -> Result<Option<Duration>, Error> {
+/// Cordons the Node of a pool that is taken back, or uncordons it again; evicts its pods while
+/// there is time. Returns when to look again.
+pub async fn follow(
+    consumer: &Arc<Consumer>,
+    key: &Key,
+    node: &VirtualNode,
+    name: &str,
+) -> Result<Option<Duration>, Error> {
     let withdrawal = node.spec.withdrawal_timestamp.as_ref().map(|time| time.0);
     let context = &consumer.context;
     if let Some(live) = consumer.nodes.get(&Key::new("", name))
@@ -69,12 +78,25 @@ pub async fn follow(consumer: &Arc<Consumer>, key: &Key, node: &VirtualNode, nam
         with_delayed(consumer, key, DelayedEvictions::clear);
         return Ok(None);
     };
-    let Some(pods) = consumer.node_tasks.lock().get(key).map(|tasks| tasks.pods.clone()) else { return Ok(Some(POLL_INTERVAL)) };
-    let delayed = with_delayed(consumer, key, |delayed| DelayedEvictions::clone(delayed)).unwrap_or_default();
+    let Some(pods) = consumer
+        .node_tasks
+        .lock()
+        .get(key)
+        .map(|tasks| tasks.pods.clone())
+    else {
+        return Ok(Some(POLL_INTERVAL));
+    };
+    let delayed =
+        with_delayed(consumer, key, |delayed| DelayedEvictions::clone(delayed)).unwrap_or_default();
     let now = Instant::now();
     let nodes = LeftNode::of(consumer, name);
     let is_due = |pod: &Arc<LocalPod>| is_due(pod, &delayed, now) && nodes.may_leave(consumer, pod);
-    let due: Vec<Arc<LocalPod>> = pods.all().into_iter().map(|(_, pod)| pod).filter(is_due).collect();
+    let due: Vec<Arc<LocalPod>> = pods
+        .all()
+        .into_iter()
+        .map(|(_, pod)| pod)
+        .filter(is_due)
+        .collect();
     let mut evictions = futures::stream::iter(due.into_iter().map(|pod| async move {
         let allowed = evict(context, &pod).await;
         (pod, allowed)
@@ -83,7 +105,9 @@ pub async fn follow(consumer: &Arc<Consumer>, key: &Key, node: &VirtualNode, nam
     let (mut failure, mut refused) = (None, Vec::new());
     while let Some((pod, allowed)) = evictions.next().await {
         match allowed {
-            Ok(true) => tracing::info!(node = name, pod = %pod.key, "pod evicted, its pool is taken back"),
+            Ok(true) => {
+                tracing::info!(node = name, pod = %pod.key, "pod evicted, its pool is taken back");
+            }
             Ok(false) => refused.push(pod.uid.clone()),
             // One pod that cannot be evicted holds up no other.
             Err(error) => failure = Some(error),
@@ -111,13 +135,33 @@ struct LeftNode {
 
 impl LeftNode {
     fn of(consumer: &Consumer, name: &str) -> Self {
-        let labels = |live: &Value| serde_json::from_value(live.pointer("/metadata/labels").cloned().unwrap_or_default());
-        let candidate = |name: &str, live: &Value| Candidate { node: name.to_owned(), labels: labels(live).unwrap_or_default() };
+        let labels = |live: &Value| {
+            serde_json::from_value(
+                live.pointer("/metadata/labels")
+                    .cloned()
+                    .unwrap_or_default(),
+            )
+        };
+        let candidate = |name: &str, live: &Value| Candidate {
+            node: name.to_owned(),
+            labels: labels(live).unwrap_or_default(),
+        };
         let all = consumer.nodes.all();
-        let others = all.iter().filter(|(key, live)| key.name != name && takes_new_pods(live));
+        let others = all
+            .iter()
+            .filter(|(key, live)| key.name != name && takes_new_pods(live));
         Self {
-            node: candidate(name, &consumer.nodes.get(&Key::new("", name)).map(|live| (*live).clone()).unwrap_or_default()),
-            others: others.map(|(key, live)| candidate(&key.name, live)).collect(),
+            node: candidate(
+                name,
+                &consumer
+                    .nodes
+                    .get(&Key::new("", name))
+                    .map(|live| (*live).clone())
+                    .unwrap_or_default(),
+            ),
+            others: others
+                .map(|(key, live)| candidate(&key.name, live))
+                .collect(),
         }
     }
 
@@ -131,12 +175,21 @@ impl LeftNode {
     }
 }
 
-fn with_delayed<T>(consumer: &Consumer, key: &Key, then: impl FnOnce(&mut DelayedEvictions) -> T) -> Option<T> {
-    consumer.node_tasks.lock().get_mut(key).map(|tasks| then(&mut tasks.delayed_evictions))
+fn with_delayed<T>(
+    consumer: &Consumer,
+    key: &Key,
+    then: impl FnOnce(&mut DelayedEvictions) -> T,
+) -> Option<T> {
+    consumer
+        .node_tasks
+        .lock()
+        .get_mut(key)
+        .map(|tasks| then(&mut tasks.delayed_evictions))
 }
 
-/// Returns the delay before the next check of a Node whose pool is taken back. Pods are evicted until the provider has taken it: the time
-/// of the withdrawal is by the provider's clock, and may pass earlier by this cluster's clock.
+/// Returns the delay before the next check of a Node whose pool is taken back. Pods are evicted
+/// until the provider has taken it: the time of the withdrawal is by the provider's clock, and may
+/// pass earlier by this cluster's clock.
 fn next_look(withdrawal: Option<Timestamp>) -> Option<Duration> {
     withdrawal.map(|_| POLL_INTERVAL)
 }
@@ -145,22 +198,28 @@ fn is_cordoned(live: &Value) -> bool {
     live.pointer("/spec/unschedulable") == Some(&Value::Bool(true))
 }
 
-/// A merge patch that cordons a live Node, or undoes that; nothing if the Node is as it should be. A Node that somebody else
-/// cordoned is not ours to uncordon.
+/// A merge patch that cordons a live Node, or undoes that; nothing if the Node is as it should be.
+/// A Node that somebody else cordoned is not ours to uncordon.
 fn cordon_patch(live: &Value, withdrawal: Option<Timestamp>) -> Option<Value> {
-    let ours = live.pointer("/metadata/annotations").and_then(|all| all.get(CORDONED)).and_then(Value::as_str);
+    let ours = live
+        .pointer("/metadata/annotations")
+        .and_then(|all| all.get(CORDONED))
+        .and_then(Value::as_str);
     match (withdrawal.map(rfc3339), ours) {
         (Some(_), None) if is_cordoned(live) => None,
         (Some(until), Some(before)) if before == until && is_cordoned(live) => None,
-        (Some(until), _) => {
-            Some(json!({ "metadata": { "annotations": { CORDONED: until } }, "spec": { "unschedulable": true } }))
-        }
-        (None, Some(_)) => Some(json!({ "metadata": { "annotations": { CORDONED: null } }, "spec": { "unschedulable": null } })),
+        (Some(until), _) => Some(
+            json!({ "metadata": { "annotations": { CORDONED: until } }, "spec": { "unschedulable": true } }),
+        ),
+        (None, Some(_)) => Some(
+            json!({ "metadata": { "annotations": { CORDONED: null } }, "spec": { "unschedulable": null } }),
+        ),
         (None, None) => None,
     }
 }
 
-/// Whether a pod is evicted now. One of a `DaemonSet` would be created again at once, and a static one belongs to its node.
+/// Whether a pod is evicted now. One of a `DaemonSet` would be created again at once, and a static
+/// one belongs to its node.
 fn is_due(pod: &LocalPod, delayed: &DelayedEvictions, now: Instant) -> bool {
     let waits = delayed.get(&pod.uid).is_some_and(|delay| delay.until > now);
     !pod.finished
@@ -171,7 +230,11 @@ fn is_due(pod: &LocalPod, delayed: &DelayedEvictions, now: Instant) -> bool {
 
 /// Requests the eviction of a local pod. Returns whether the budgets allow it.
 async fn evict(context: &Context, pod: &LocalPod) -> Result<bool, StepError> {
-    let outcome = departures::leave(context, Departure::new(DepartureCause::PoolWithdrawn, &pod.key, &pod.uid)).await?;
+    let outcome = departures::leave(
+        context,
+        Departure::new(DepartureCause::PoolWithdrawn, &pod.key, &pod.uid),
+    )
+    .await?;
     Ok(!matches!(outcome, Outcome::NotAllowed(_)))
 }
 
@@ -179,13 +242,22 @@ async fn evict(context: &Context, pod: &LocalPod) -> Result<bool, StepError> {
 async fn warn(consumer: &Consumer, live: &Value, name: &str, cluster: &str, until: Timestamp) {
     let uid = text(live, "/metadata/uid").map(str::to_owned);
     let node = object_ref("v1", "Node", &Key::new("", name), uid);
-    let message =
-        format!("cluster {cluster} takes the pool of this node back at {}; its pods are evicted until then", rfc3339(until));
-    consumer.context.events.warning(&node, "PoolWithdrawn", message).await;
+    let message = format!(
+        "cluster {cluster} takes the pool of this node back at {}; its pods are evicted until then",
+        rfc3339(until)
+    );
+    consumer
+        .context
+        .events
+        .warning(&node, "PoolWithdrawn", message)
+        .await;
 }
 
 #[cfg(test)]
-#[allow(clippy::needless_pass_by_value, reason = "JSON literals are written in place")]
+#[allow(
+    clippy::needless_pass_by_value,
+    reason = "JSON literals are written in place"
+)]
 mod tests {
     use super::*;
 
@@ -229,14 +301,21 @@ mod tests {
     fn another_time_is_written_down() {
         let cordoned = patched(json!({"metadata": {}, "spec": {}}), until());
         let later = patched(cordoned, "2026-01-03T00:00:00Z".parse().ok());
-        assert_eq!(later["metadata"]["annotations"][CORDONED], "2026-01-03T00:00:00Z");
+        assert_eq!(
+            later["metadata"]["annotations"][CORDONED],
+            "2026-01-03T00:00:00Z"
+        );
     }
 
     fn pod(changes: Value) -> LocalPod {
         let mut pod = json!({"metadata": {"namespace": "demo", "name": "web", "uid": "u"}, "spec": {"containers": []},
             "status": {"phase": "Running"}});
         json_patch::merge(&mut pod, &changes);
-        LocalPod::of(serde_json::from_value(pod).unwrap(), &Key::new("p", "default")).unwrap()
+        LocalPod::of(
+            serde_json::from_value(pod).unwrap(),
+            &Key::new("p", "default"),
+        )
+        .unwrap()
     }
 
     fn of_kind(kind: &str) -> Value {
@@ -246,19 +325,30 @@ mod tests {
 
     #[tokio::test]
     async fn pods_move_away_except_those_that_end_already_or_belong_to_the_node() {
-        let moves = |changes: Value| is_due(&pod(changes), &DelayedEvictions::new(), Instant::now());
+        let moves =
+            |changes: Value| is_due(&pod(changes), &DelayedEvictions::new(), Instant::now());
         assert!(moves(json!({})) && moves(of_kind("ReplicaSet")) && moves(of_kind("Job")));
         assert!(!moves(of_kind("DaemonSet")) && !moves(of_kind("Node")));
         assert!(!moves(json!({"status": {"phase": "Succeeded"}})));
-        assert!(!moves(json!({"metadata": {"deletionTimestamp": UNTIL, "deletionGracePeriodSeconds": 30}})));
+        assert!(!moves(
+            json!({"metadata": {"deletionTimestamp": UNTIL, "deletionGracePeriodSeconds": 30}})
+        ));
     }
 
     #[tokio::test]
     async fn an_eviction_that_is_not_allowed_is_asked_for_again_later_and_later() {
         let now = Instant::now();
         let mut delay = EvictionDelay::after(None, now);
-        assert!(!is_due(&pod(json!({})), &[("u".to_owned(), delay)].into(), now));
-        assert!(is_due(&pod(json!({})), &[("u".to_owned(), delay)].into(), now + FIRST_DELAY));
+        assert!(!is_due(
+            &pod(json!({})),
+            &[("u".to_owned(), delay)].into(),
+            now
+        ));
+        assert!(is_due(
+            &pod(json!({})),
+            &[("u".to_owned(), delay)].into(),
+            now + FIRST_DELAY
+        ));
         let mut delays = Vec::new();
         for _ in 0..6 {
             delays.push(delay.last.as_secs());

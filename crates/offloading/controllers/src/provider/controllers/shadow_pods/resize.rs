@@ -44,30 +44,43 @@ pub(super) struct WantedResize {
 
 impl WantedResize {
     /// `None` if the pod has the amounts of its record, or has ended.
-    pub(super) fn of(pod: &RemotePod, carried: &Value, live: &Value, policy: Option<&ConsumerPolicy>) -> Option<Self> {
+    pub(super) fn of(
+        pod: &RemotePod,
+        carried: &Value,
+        live: &Value,
+        policy: Option<&ConsumerPolicy>,
+    ) -> Option<Self> {
         let rules = policy.cloned().unwrap_or_default().rules(None);
         let resize = Resize::of(carried, live, &rules).filter(|_| pod.end.is_none())?;
         let charge = policy
             .ok_or_else(|| PendingResize::infeasible(usage::not_shared().message))
             .and_then(|policy| Ok((resize.charge(policy)?, policy.usage.charge)));
-        Some(Self { patch: resize.patch, charge })
+        Some(Self {
+            patch: resize.patch,
+            charge,
+        })
     }
 }
 
-/// Returns the amounts that the pod asks for by this answer of the API server; `None` for another pod of its name.
+/// Returns the amounts that the pod asks for by this answer of the API server; `None` for another
+/// pod of its name.
 pub(super) fn as_asked(pod: &RemotePod, answer: WatchedPod) -> Option<ResizeRequest> {
     let live = RemotePod::reduce(answer).filter(|live| live.uid == pod.uid)?;
     Some(ResizeRequest::as_asked(&live))
 }
 
-/// Whether the API server's answer names this object. An answer about a subresource that it does not have names none.
+/// Whether the API server's answer names this object. An answer about a subresource that it does
+/// not have names none.
 fn is_about(status: &Status, name: &str) -> bool {
-    status.details.as_ref().is_some_and(|details| details.name == name)
+    status
+        .details
+        .as_ref()
+        .is_some_and(|details| details.name == name)
 }
 
 impl Pass<'_> {
-    /// Gives the pod the amounts of its shadow pod. `asked` is what it asks for now. Returns whether it has these amounts now, as far as
-    /// this cluster's API server decides that.
+    /// Gives the pod the amounts of its shadow pod. `asked` is what it asks for now. Returns
+    /// whether it has these amounts now, as far as this cluster's API server decides that.
     pub(super) async fn resize(
         &mut self,
         pod: &RemotePod,
@@ -86,10 +99,20 @@ impl Pass<'_> {
         patch["metadata"]["uid"] = pod.uid.as_str().into();
         let api: Api<WatchedPod> = self.pods(&pod.key.namespace);
         let params = PatchParams::default();
-        let refusal = match api.patch_subresource("resize", &pod.key.name, &params, &Patch::Strategic(&patch)).await {
-            Err(kube::Error::Api(status)) if status.code == 404 && !is_about(&status, &pod.key.name) => NO_SUBRESOURCE.to_owned(),
-            Err(kube::Error::Api(status)) if Refusal::is_meant_by(&status) => Refusal::of(&status).message,
-            // After an error it stays charged, because the API server may have accepted it. The queue tries again.
+        let refusal = match api
+            .patch_subresource("resize", &pod.key.name, &params, &Patch::Strategic(&patch))
+            .await
+        {
+            Err(kube::Error::Api(status))
+                if status.code == 404 && !is_about(&status, &pod.key.name) =>
+            {
+                NO_SUBRESOURCE.to_owned()
+            }
+            Err(kube::Error::Api(status)) if Refusal::is_meant_by(&status) => {
+                Refusal::of(&status).message
+            }
+            // After an error it stays charged, because the API server may have accepted it. The
+            // queue tries again.
             answer => {
                 // If the pod is gone, its shadow pod gets a new one of the new size.
                 let resized = unless_gone(answer).step("resize", "Pod", &pod.key)?;
@@ -103,7 +126,8 @@ impl Pass<'_> {
             }
         };
         self.record(asked);
-        self.refuse_resize(pod, PendingResize::infeasible(refusal), false).await;
+        self.refuse_resize(pod, PendingResize::infeasible(refusal), false)
+            .await;
         Ok(false)
     }
 
@@ -117,19 +141,37 @@ impl Pass<'_> {
         let offer = self.provider.offers.get(&pod.account().offer());
         let ours = |namespace: &str| self.provider.is_mapped_for(namespace, &self.key.namespace);
         let mut ledger = self.provider.ledger.lock();
-        let verdict = ledger.resize(ResizeRequest::new(pod, amounts), offer.as_deref(), charge, ours);
+        let verdict = ledger.resize(
+            ResizeRequest::new(pod, amounts),
+            offer.as_deref(),
+            charge,
+            ours,
+        );
         verdict.map_err(|pending| (pending, true))
     }
 
     /// Remembers why the pod is not resized, and reports each reason once.
-    async fn refuse_resize(&mut self, pod: &RemotePod, pending: PendingResize, waits_for_room: bool) {
+    async fn refuse_resize(
+        &mut self,
+        pod: &RemotePod,
+        pending: PendingResize,
+        waits_for_room: bool,
+    ) {
         let before = self.memory.unresized.take();
         let is_known = before.is_some_and(|before| before.pending.reason == pending.reason);
-        self.memory.unresized = Some(Unresized { pending: pending.clone(), waits_for_room, at: Instant::now() });
+        self.memory.unresized = Some(Unresized {
+            pending: pending.clone(),
+            waits_for_room,
+            at: Instant::now(),
+        });
         if !is_known {
             tracing::info!(pod = %pod.key, reason = pending.reason, message = pending.message, "a remote pod is not resized");
             let reference = object_ref("v1", "Pod", &pod.key, Some(pod.uid.clone()));
-            self.provider.context.events.warning(&reference, &pending.event(), pending.message).await;
+            self.provider
+                .context
+                .events
+                .warning(&reference, &pending.event(), pending.message)
+                .await;
         }
     }
 
@@ -147,9 +189,18 @@ impl Pass<'_> {
             return Some(REFUSED_RETRY.saturating_sub(unresized.at.elapsed()));
         }
         let tenant = &self.key.namespace;
-        let offer = self.provider.offers.get(&liqo_api::Key::new(tenant.clone(), pool));
-        let (charge, ours) = (self.provider.charge(tenant), |namespace: &str| self.provider.is_mapped_for(namespace, tenant));
-        let has_room = self.provider.ledger.lock().may_resize(self.key, offer.as_deref(), charge, ours);
+        let offer = self
+            .provider
+            .offers
+            .get(&liqo_api::Key::new(tenant.clone(), pool));
+        let (charge, ours) = (self.provider.charge(tenant), |namespace: &str| {
+            self.provider.is_mapped_for(namespace, tenant)
+        });
+        let has_room =
+            self.provider
+                .ledger
+                .lock()
+                .may_resize(self.key, offer.as_deref(), charge, ours);
         has_room.then_some(Duration::ZERO)
     }
 }

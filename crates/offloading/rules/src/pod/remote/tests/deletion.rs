@@ -22,9 +22,12 @@ fn a_pod_that_never_got_a_node_does_not_wait_for_a_kubelet_to_end_it() {
         object["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
         object["metadata"]["finalizers"] = json!([finalizers::FINAL_STATUS]);
     }));
-    for shadow in
-        [created("Never", |_| {}), created("Never", |object| object["spec"]["deletion"] = json!({ "gracePeriodSeconds": 30 }))]
-    {
+    for shadow in [
+        created("Never", |_| {}),
+        created("Never", |object| {
+            object["spec"]["deletion"] = json!({ "gracePeriodSeconds": 30 });
+        }),
+    ] {
         let mut stuck = snapshot(shadow);
         stuck.seen = vec![never_placed.clone()];
         if stuck.shadow.deletion_grace.is_none() {
@@ -37,12 +40,14 @@ fn a_pod_that_never_got_a_node_does_not_wait_for_a_kubelet_to_end_it() {
 }
 
 #[test]
-fn a_pod_that_waits_for_nodes_which_its_pool_has_no_longer_is_created_again_also_if_it_may_run_only_once() {
+fn a_pod_that_waits_for_nodes_which_its_pool_has_no_longer_is_created_again_also_if_it_may_run_only_once()
+ {
     let waiting = |change: &dyn Fn(&mut Value)| {
         Arc::new(pod("web", "u1", |object| {
             object["spec"]["nodeName"] = Value::Null;
             object["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z".into();
-            object["metadata"]["annotations"] = json!({ liqo_api::annotations::POOL_NODES: "before" });
+            object["metadata"]["annotations"] =
+                json!({ liqo_api::annotations::POOL_NODES: "before" });
             object["metadata"]["finalizers"] = json!([finalizers::FINAL_STATUS]);
             change(object);
         }))
@@ -57,21 +62,46 @@ fn a_pod_that_waits_for_nodes_which_its_pool_has_no_longer_is_created_again_also
     };
     let pod = waiting(&|_| {});
     assert_eq!(decide(&at(&pod, Some("before"), 60)), Step::Wait);
-    assert_eq!(decide(&at(&pod, None, 60)), Step::Wait, "without an offer no other pod could be created");
-    assert_eq!(decide(&at(&pod, Some("now"), 3)), Step::WaitFor(Duration::from_secs(7)));
+    assert_eq!(
+        decide(&at(&pod, None, 60)),
+        Step::Wait,
+        "without an offer no other pod could be created"
+    );
+    assert_eq!(
+        decide(&at(&pod, Some("now"), 3)),
+        Step::WaitFor(Duration::from_secs(7))
+    );
     let mut outdated = at(&pod, Some("now"), 60);
     outdated.reported = recorded(decide(&outdated));
     assert_eq!(outdated.reported, ReportedStatus::default());
     assert_eq!(decide(&outdated), Step::DeleteUnscheduled(pod.clone()));
-    let gone = Snapshot { seen: Vec::new(), expected_uid: None, ..outdated };
+    let gone = Snapshot {
+        seen: Vec::new(),
+        expected_uid: None,
+        ..outdated
+    };
     assert_eq!(decide(&gone), Step::Create, "not lost: it never ran");
 
     let placed = waiting(&|object| object["spec"]["nodeName"] = "n1".into());
-    assert_eq!(decide(&at(&placed, Some("now"), 60)), Step::Wait, "a pod that has a node stays there");
+    assert_eq!(
+        decide(&at(&placed, Some("now"), 60)),
+        Step::Wait,
+        "a pod that has a node stays there"
+    );
     let older = waiting(&|object| object["metadata"]["annotations"] = json!({}));
-    assert_eq!(decide(&at(&older, Some("now"), 60)), Step::Wait, "nobody knows what it waits for");
-    let reclaimed = Snapshot { taken_back: Some(TakenBack::Now("too small".into())), ..at(&pod, Some("now"), 60) };
-    assert!(matches!(decide(&reclaimed), Step::Report(status) if status.reason.is_some()), "it could not be created again");
+    assert_eq!(
+        decide(&at(&older, Some("now"), 60)),
+        Step::Wait,
+        "nobody knows what it waits for"
+    );
+    let reclaimed = Snapshot {
+        taken_back: Some(TakenBack::Now("too small".into())),
+        ..at(&pod, Some("now"), 60)
+    };
+    assert!(
+        matches!(decide(&reclaimed), Step::Report(status) if status.reason.is_some()),
+        "it could not be created again"
+    );
 }
 
 #[test]
@@ -79,25 +109,34 @@ fn a_run_once_pod_behind_this_cluster_is_held_until_its_end_is_known_however_it_
     let with = |phase: &str, grace: i64| {
         Arc::new(pod("web", "u1", |object| {
             object["spec"]["nodeName"] = "turin".into();
-            object["spec"]["tolerations"] = json!([{ "key": liqo_api::pods::VIRTUAL_NODE_TAINT, "operator": "Exists" }]);
+            object["spec"]["tolerations"] =
+                json!([{ "key": liqo_api::pods::VIRTUAL_NODE_TAINT, "operator": "Exists" }]);
             object["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
             object["metadata"]["deletionGracePeriodSeconds"] = grace.into();
             object["metadata"]["finalizers"] = json!([finalizers::FINAL_STATUS]);
             object["status"] = json!({ "phase": phase });
         }))
     };
-    for shadow in
-        [created("Never", |_| {}), created("Never", |object| object["spec"]["deletion"] = json!({ "gracePeriodSeconds": 30 }))]
-    {
+    for shadow in [
+        created("Never", |_| {}),
+        created("Never", |object| {
+            object["spec"]["deletion"] = json!({ "gracePeriodSeconds": 30 });
+        }),
+    ] {
         let mut deleted = snapshot(shadow);
         for (phase, grace) in [("Pending", 0), ("Running", 0), ("Running", 30)] {
             deleted.seen = vec![with(phase, grace)];
-            assert!(!matches!(decide(&deleted), Step::StripFinalizer(_)), "it may still run at turin: {phase} {grace}");
+            assert!(
+                !matches!(decide(&deleted), Step::StripFinalizer(_)),
+                "it may still run at turin: {phase} {grace}"
+            );
         }
         // The virtual node shows that the pod there is gone.
         let failed = with("Failed", 0);
         deleted.seen = vec![failed.clone()];
-        let Step::Report(status) = decide(&deleted) else { panic!("its end is recorded") };
+        let Step::Report(status) = decide(&deleted) else {
+            panic!("its end is recorded")
+        };
         assert_eq!(status.phase, ShadowPodPhase::Failed);
         deleted.reported = status;
         assert_eq!(decide(&deleted), Step::StripFinalizer(failed));
@@ -111,15 +150,26 @@ fn a_deletion_that_was_interrupted_is_repeated_unless_a_kubelet_does_that() {
             object["spec"]["nodeName"] = node;
             object["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
             object["metadata"]["deletionGracePeriodSeconds"] = 0.into();
-            object["metadata"]["finalizers"] = if held { json!([finalizers::FINAL_STATUS]) } else { Value::Null };
+            object["metadata"]["finalizers"] = if held {
+                json!([finalizers::FINAL_STATUS])
+            } else {
+                Value::Null
+            };
         }))
     };
-    let mut ending =
-        snapshot(created("Always", |object| object["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into()));
+    let mut ending = snapshot(created("Always", |object| {
+        object["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+    }));
     let (half_deleted, held) = (with(Value::Null, false), with(Value::Null, true));
     ending.seen = vec![half_deleted.clone()];
-    assert_eq!(decide(&ending), Step::Delete(half_deleted.clone(), Some(30)));
-    assert_eq!(decide_orphan(&half_deleted), Step::Delete(half_deleted, Some(30)));
+    assert_eq!(
+        decide(&ending),
+        Step::Delete(half_deleted.clone(), Some(30))
+    );
+    assert_eq!(
+        decide_orphan(&half_deleted),
+        Step::Delete(half_deleted, Some(30))
+    );
     ending.seen = vec![held.clone()];
     assert_eq!(decide(&ending), Step::StripFinalizer(held));
     ending.seen = vec![with("n1".into(), false)];
@@ -128,7 +178,11 @@ fn a_deletion_that_was_interrupted_is_repeated_unless_a_kubelet_does_that() {
 
 #[test]
 fn the_wanted_grace_is_given_and_may_be_shortened_but_not_lengthened() {
-    let wanted = |grace: i64| created("Always", |object| object["spec"]["deletion"] = json!({ "gracePeriodSeconds": grace }));
+    let wanted = |grace: i64| {
+        created("Always", |object| {
+            object["spec"]["deletion"] = json!({ "gracePeriodSeconds": grace });
+        })
+    };
     let mut deletion = snapshot(wanted(20));
     let running = live("u1", "Running");
     deletion.seen = vec![running.clone()];
@@ -144,12 +198,18 @@ fn the_wanted_grace_is_given_and_may_be_shortened_but_not_lengthened() {
 
 #[test]
 fn a_shadow_pod_goes_only_after_its_pod_is_known_to_be_gone() {
-    let mut deletion = snapshot(created("Always", |object| object["spec"]["deletion"] = json!({ "gracePeriodSeconds": 20 })));
+    let mut deletion = snapshot(created("Always", |object| {
+        object["spec"]["deletion"] = json!({ "gracePeriodSeconds": 20 });
+    }));
     assert_eq!(decide(&deletion), Step::ReadLive, "the watch may be late");
     deletion.live = Live::Ours(live("u1", "Running"));
     assert!(matches!(decide(&deletion), Step::Delete(_, Some(20))));
     deletion.live = Live::Ours(going("Running", false, 20));
-    assert_eq!(decide(&deletion), Step::WaitFor(UNSEEN_RETRY), "an interrupted watch may never show it");
+    assert_eq!(
+        decide(&deletion),
+        Step::WaitFor(UNSEEN_RETRY),
+        "an interrupted watch may never show it"
+    );
     for answer in [Live::Absent, Live::OtherOwner] {
         deletion.live = answer;
         assert_eq!(decide(&deletion), Step::Release);
@@ -162,20 +222,25 @@ fn a_shadow_pod_goes_only_after_its_pod_is_known_to_be_gone() {
 #[test]
 fn the_end_of_a_job_that_is_being_deleted_is_recorded_unless_nobody_reads_it() {
     let job = going("Failed", true, 20);
-    let mut wanted = snapshot(created("Never", |object| object["spec"]["deletion"] = json!({ "gracePeriodSeconds": 20 })));
+    let mut wanted = snapshot(created("Never", |object| {
+        object["spec"]["deletion"] = json!({ "gracePeriodSeconds": 20 });
+    }));
     wanted.seen = vec![job.clone()];
     wanted.reported = recorded(decide(&wanted));
     assert_eq!(wanted.reported.phase, ShadowPodPhase::Failed);
     assert_eq!(decide(&wanted), Step::StripFinalizer(job));
 
     let still_running = going("Running", true, 0);
-    let mut forced = snapshot(created("Never", |object| object["spec"]["deletion"] = json!({ "gracePeriodSeconds": 0 })));
+    let mut forced = snapshot(created("Never", |object| {
+        object["spec"]["deletion"] = json!({ "gracePeriodSeconds": 0 });
+    }));
     forced.seen = vec![still_running.clone()];
     assert_eq!(decide(&forced), Step::StripFinalizer(still_running));
 
     let leaving = going("Running", true, 30);
-    let mut deleted =
-        snapshot(created("Never", |object| object["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into()));
+    let mut deleted = snapshot(created("Never", |object| {
+        object["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+    }));
     deleted.seen = vec![live("u1", "Running")];
     assert!(matches!(decide(&deleted), Step::Delete(_, Some(30))));
     deleted.seen = vec![leaving.clone()];
@@ -184,7 +249,9 @@ fn the_end_of_a_job_that_is_being_deleted_is_recorded_unless_nobody_reads_it() {
 
 #[test]
 fn the_end_of_a_pod_that_restarts_is_recorded_if_its_consumer_asked_for_the_deletion() {
-    let mut wanted = snapshot(created("Always", |object| object["spec"]["deletion"] = json!({ "gracePeriodSeconds": 20 })));
+    let mut wanted = snapshot(created("Always", |object| {
+        object["spec"]["deletion"] = json!({ "gracePeriodSeconds": 20 });
+    }));
     let ended = going("Failed", false, 20);
     wanted.seen = vec![ended.clone()];
     let recorded_end = recorded(decide(&wanted));
@@ -214,7 +281,10 @@ fn a_pod_that_failed_because_somebody_here_deleted_it_says_so() {
             .find(|one| one["type"] == "DisruptionTarget")
             .map(|one| one["reason"].clone())
     };
-    assert_eq!(reason(going("Failed", true, 30)), Some("RemotePodDeleted".into()));
+    assert_eq!(
+        reason(going("Failed", true, 30)),
+        Some("RemotePodDeleted".into())
+    );
     assert_eq!(reason(live("u1", "Failed")), None, "it failed by itself");
     assert_eq!(reason(going("Succeeded", true, 30)), None);
     let drained = pod("web", "u1", |object| {
@@ -222,24 +292,32 @@ fn a_pod_that_failed_because_somebody_here_deleted_it_says_so() {
         object["status"] = json!({ "phase": "Failed",
             "conditions": [{ "type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI" }] });
     });
-    assert_eq!(reason(Arc::new(drained)), Some("EvictionByEvictionAPI".into()));
+    assert_eq!(
+        reason(Arc::new(drained)),
+        Some("EvictionByEvictionAPI".into())
+    );
 }
 
 #[test]
 fn ends_of_containers_that_come_late_are_recorded_once() {
     let evicted = |state: Value| {
         Arc::new(pod("web", "u1", |object| {
-            object["status"] =
-                json!({ "phase": "Failed", "reason": "Evicted", "containerStatuses": [{ "name": "c", "state": state }] });
+            object["status"] = json!({ "phase": "Failed", "reason": "Evicted", "containerStatuses": [{ "name": "c", "state": state }] });
         }))
     };
     let mut late = snapshot(created("Never", |_| {}));
-    late.seen = vec![evicted(json!({ "waiting": { "reason": "ContainerCreating" } }))];
+    late.seen = vec![evicted(
+        json!({ "waiting": { "reason": "ContainerCreating" } }),
+    )];
     late.reported = recorded(decide(&late));
     assert_eq!(decide(&late), Step::Wait);
     late.seen = vec![evicted(json!({ "terminated": { "exitCode": 137 } }))];
     late.reported = recorded(decide(&late));
-    assert_eq!(late.reported.pod.as_ref().unwrap().value()["containerStatuses"][0]["state"]["terminated"]["exitCode"], 137);
+    assert_eq!(
+        late.reported.pod.as_ref().unwrap().value()["containerStatuses"][0]["state"]["terminated"]
+            ["exitCode"],
+        137
+    );
     assert_eq!(decide(&late), Step::Wait);
 }
 
@@ -248,7 +326,8 @@ fn a_shadow_pod_that_its_consumer_deletes_ends_its_pod_and_goes_after_it() {
     let deleted = |grace: Option<i64>| {
         created("Always", |object| {
             object["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
-            object["spec"]["deletion"] = grace.map_or(Value::Null, |grace| json!({ "gracePeriodSeconds": grace }));
+            object["spec"]["deletion"] =
+                grace.map_or(Value::Null, |grace| json!({ "gracePeriodSeconds": grace }));
         })
     };
     let running = |own: i64| {
@@ -257,7 +336,13 @@ fn a_shadow_pod_that_its_consumer_deletes_ends_its_pod_and_goes_after_it() {
             object["spec"]["terminationGracePeriodSeconds"] = own.into();
         }))
     };
-    for (own, asked, given) in [(20, None, 20), (3600, None, 30), (20, Some(5), 5), (5, Some(25), 25), (20, Some(0), 0)] {
+    for (own, asked, given) in [
+        (20, None, 20),
+        (3600, None, 30),
+        (20, Some(5), 5),
+        (5, Some(25), 25),
+        (20, Some(0), 0),
+    ] {
         let mut ending = snapshot(deleted(asked));
         ending.seen = vec![running(own)];
         assert_eq!(decide(&ending), Step::Delete(running(own), Some(given)));
@@ -267,7 +352,11 @@ fn a_shadow_pod_that_its_consumer_deletes_ends_its_pod_and_goes_after_it() {
         ending.seen = vec![going("Running", false, given)];
         assert_eq!(decide(&ending), Step::Wait, "it stays as long as the pod");
         ending.seen = Vec::new();
-        assert_eq!(decide(&ending), Step::ReadLive, "after a restart nobody saw the pod go");
+        assert_eq!(
+            decide(&ending),
+            Step::ReadLive,
+            "after a restart nobody saw the pod go"
+        );
         ending.live = Live::Absent;
         assert_eq!(decide(&ending), Step::Release);
     }
@@ -278,7 +367,10 @@ fn a_shadow_pod_that_its_consumer_deletes_ends_its_pod_and_goes_after_it() {
 
 #[test]
 fn a_pod_without_a_shadow_pod_is_deleted_gracefully() {
-    assert!(matches!(decide_orphan(&live("u1", "Running")), Step::Delete(_, Some(30))));
+    assert!(matches!(
+        decide_orphan(&live("u1", "Running")),
+        Step::Delete(_, Some(30))
+    ));
     let leaving = going("Running", true, 30);
     assert_eq!(decide_orphan(&leaving), Step::StripFinalizer(leaving));
     assert_eq!(decide_orphan(&going("Running", false, 30)), Step::Wait);
@@ -292,24 +384,46 @@ fn a_pod_leaves_a_namespace_that_is_no_longer_wanted_but_not_one_that_is_only_no
     assert_eq!(decide(&unoffloaded), Step::Wait);
     unoffloaded.destination.state = DestinationState::Unwanted;
     assert!(matches!(decide(&unoffloaded), Step::Delete(_, Some(30))));
-    unoffloaded.destination = Destination { namespace: "another".into(), state: DestinationState::Ready };
+    unoffloaded.destination = Destination {
+        namespace: "another".into(),
+        state: DestinationState::Ready,
+    };
     assert!(matches!(decide(&unoffloaded), Step::Delete(_, Some(30))));
 }
 
 #[test]
 fn a_consumer_cannot_make_its_pod_outlast_what_the_provider_ends() {
-    let patient = |seconds: i64| Arc::new(RemotePod { own_grace: seconds, ..(*live("u1", "Running")).clone() });
+    let patient = |seconds: i64| {
+        Arc::new(RemotePod {
+            own_grace: seconds,
+            ..(*live("u1", "Running")).clone()
+        })
+    };
     for (own, given) in [(1_000_000_000, 30), (5, 5), (-1, 1)] {
-        assert!(matches!(decide_orphan(&patient(own)), Step::Delete(_, Some(grace)) if grace == given), "{own}");
+        assert!(
+            matches!(decide_orphan(&patient(own)), Step::Delete(_, Some(grace)) if grace == given),
+            "{own}"
+        );
         let mut unoffloaded = snapshot(created("Always", |_| {}));
         unoffloaded.seen = vec![patient(own)];
         unoffloaded.destination.state = DestinationState::Unwanted;
-        assert!(matches!(decide(&unoffloaded), Step::Delete(_, Some(grace)) if grace == given), "{own}");
+        assert!(
+            matches!(decide(&unoffloaded), Step::Delete(_, Some(grace)) if grace == given),
+            "{own}"
+        );
     }
-    assert!(matches!(decide_orphan(&going("Running", true, 1_000_000_000)), Step::Delete(_, Some(30))));
-    let mut asked = snapshot(created("Always", |object| object["spec"]["deletion"] = json!({ "gracePeriodSeconds": 3600 })));
+    assert!(matches!(
+        decide_orphan(&going("Running", true, 1_000_000_000)),
+        Step::Delete(_, Some(30))
+    ));
+    let mut asked = snapshot(created("Always", |object| {
+        object["spec"]["deletion"] = json!({ "gracePeriodSeconds": 3600 });
+    }));
     asked.seen = vec![patient(5)];
-    assert!(matches!(decide(&asked), Step::Delete(_, Some(3600))), "that is the consumer's own choice");
+    assert!(
+        matches!(decide(&asked), Step::Delete(_, Some(3600))),
+        "that is the consumer's own choice"
+    );
 }
 
 #[test]
@@ -317,13 +431,29 @@ fn a_pod_that_may_run_again_is_given_up_when_its_node_does_not_end_it() {
     let mut deleted = snapshot(created("Always", |_| {}));
     deleted.seen = vec![going("Running", false, 30)];
     deleted.reported.pod = Some(going("Running", false, 30).status.clone());
-    let at = |text: &str| Snapshot { now: text.parse().unwrap(), ..deleted.clone() };
-    assert_eq!(decide(&at("2025-12-31T23:59:40Z")), Step::WaitFor(Duration::from_secs(50)), "grace is given until midnight");
-    assert_eq!(decide(&at("2026-01-01T00:00:29Z")), Step::WaitFor(Duration::from_secs(1)));
+    let at = |text: &str| Snapshot {
+        now: text.parse().unwrap(),
+        ..deleted.clone()
+    };
+    assert_eq!(
+        decide(&at("2025-12-31T23:59:40Z")),
+        Step::WaitFor(Duration::from_secs(50)),
+        "grace is given until midnight"
+    );
+    assert_eq!(
+        decide(&at("2026-01-01T00:00:29Z")),
+        Step::WaitFor(Duration::from_secs(1))
+    );
     let reported = recorded(decide(&at("2026-01-01T00:00:30Z")));
-    assert_eq!((reported.phase, reported.reason.as_deref()), (ShadowPodPhase::Lost, Some(REMOTE_POD_LOST)));
+    assert_eq!(
+        (reported.phase, reported.reason.as_deref()),
+        (ShadowPodPhase::Lost, Some(REMOTE_POD_LOST))
+    );
     // The pod stays until its node is back; no further step follows.
-    let given_up = Snapshot { reported: ReportedStatus { ..reported }, ..at("2026-01-01T00:00:30Z") };
+    let given_up = Snapshot {
+        reported: ReportedStatus { ..reported },
+        ..at("2026-01-01T00:00:30Z")
+    };
     assert_eq!(decide(&given_up), Step::Wait);
 }
 

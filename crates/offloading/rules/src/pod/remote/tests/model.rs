@@ -20,17 +20,25 @@ struct Model {
 
 impl Model {
     fn chance(&mut self, one_in: u64) -> bool {
-        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.random = self
+            .random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         (self.random >> 33).is_multiple_of(one_in)
     }
 
-    /// Runs the steps until there is nothing to do, or until we crash, which may come before or after any write.
+    /// Runs the steps until there is nothing to do, or until we crash, which may come before or
+    /// after any write.
     fn pass(&mut self) {
         let (mut live, mut crashed) = (Live::NotAsked, false);
         for _ in 0..20 {
             let mut snapshot = snapshot(shadow(self.policy, |_| {}));
             snapshot.reported = self.reported.clone();
-            snapshot.expected_uid = self.reported.remote_uid.clone().or(self.created_uid.clone());
+            snapshot.expected_uid = self
+                .reported
+                .remote_uid
+                .clone()
+                .or(self.created_uid.clone());
             snapshot.seen = self.watched.clone().into_iter().collect();
             snapshot.live = live.clone();
             snapshot.unreported_for = DETAIL_DELAY;
@@ -40,30 +48,51 @@ impl Model {
                 crashed = true;
             } else {
                 match decide(&snapshot) {
-                    Step::ReadLive => live = self.pod.clone().map_or(Live::Absent, |pod| Live::Ours(Arc::new(pod))),
-                    Step::Create if self.pod.is_some() => live = Live::Ours(Arc::new(self.pod.clone().unwrap())),
+                    Step::ReadLive => {
+                        live = self
+                            .pod
+                            .clone()
+                            .map_or(Live::Absent, |pod| Live::Ours(Arc::new(pod)));
+                    }
+                    Step::Create if self.pod.is_some() => {
+                        live = Live::Ours(Arc::new(self.pod.clone().unwrap()));
+                    }
                     Step::Create => {
                         assert!(!self.reported.phase.is_final(), "a finished pod ran again");
-                        assert!(!self.evicted, "a pod whose room was taken back was made again");
-                        assert!(!self.ended || self.policy == "Always", "a pod that ended ran again");
+                        assert!(
+                            !self.evicted,
+                            "a pod whose room was taken back was made again"
+                        );
+                        assert!(
+                            !self.ended || self.policy == "Always",
+                            "a pod that ended ran again"
+                        );
                         self.made += 1;
                         let uid = format!("u{}", self.made);
                         let has_finalizer = self.policy != "Always";
-                        let pod = RemotePod { has_finalizer, ..pod("web", &uid, |_| {}) };
+                        let pod = RemotePod {
+                            has_finalizer,
+                            ..pod("web", &uid, |_| {})
+                        };
                         self.pod = Some(pod.clone());
                         self.created_uid = Some(uid);
                         live = Live::Ours(Arc::new(pod));
                     }
                     Step::Report(reported) => {
                         assert!(
-                            !self.reported.phase.is_final() || self.reported.phase == reported.phase,
+                            !self.reported.phase.is_final()
+                                || self.reported.phase == reported.phase,
                             "a final phase changed"
                         );
                         self.created_uid = reported.remote_uid.clone();
                         self.reported = reported;
                     }
                     Step::Evict(pod, grace) => {
-                        assert_eq!(self.reported.reason.as_deref(), Some(OFFER_RECLAIMED), "it must be known why the pod goes");
+                        assert_eq!(
+                            self.reported.reason.as_deref(),
+                            Some(OFFER_RECLAIMED),
+                            "it must be known why the pod goes"
+                        );
                         if let Some(here) = self.pod.as_mut().filter(|here| here.uid == pod.uid) {
                             here.deletion_grace = Some(grace);
                             self.evicted = true;
@@ -72,17 +101,29 @@ impl Model {
                         return;
                     }
                     Step::StripFinalizer(pod) => {
-                        assert!(self.reported.phase.is_final(), "the finalizer went before the end was recorded");
-                        if let Some(has_finalizer) = self.pod.as_mut().filter(|has_finalizer| has_finalizer.uid == pod.uid) {
+                        assert!(
+                            self.reported.phase.is_final(),
+                            "the finalizer went before the end was recorded"
+                        );
+                        if let Some(has_finalizer) = self
+                            .pod
+                            .as_mut()
+                            .filter(|has_finalizer| has_finalizer.uid == pod.uid)
+                        {
                             has_finalizer.has_finalizer = false;
                         }
                         return;
                     }
-                    Step::Delete(..) | Step::DeleteUnscheduled(_) | Step::Update(_) | Step::Release => {
+                    Step::Delete(..)
+                    | Step::DeleteUnscheduled(_)
+                    | Step::Update(_)
+                    | Step::Release => {
                         panic!("nobody wanted that")
                     }
                     // This model has no contract.
-                    Step::Wait | Step::WaitFor(_) | Step::WaitToReport(_) | Step::StoreUsage(_) => return,
+                    Step::Wait | Step::WaitFor(_) | Step::WaitToReport(_) | Step::StoreUsage(_) => {
+                        return;
+                    }
                 }
                 crashed |= self.chance(10);
             }
@@ -102,10 +143,18 @@ impl Model {
             let now = || TakenBack::Now("taken back".to_owned());
             let later = || TakenBack::AfterNotice("the pod ends soon".to_owned());
             let next = if self.chance(2) { now() } else { later() };
-            self.taken_back = if self.taken_back.is_some() { None } else { Some(next) };
+            self.taken_back = if self.taken_back.is_some() {
+                None
+            } else {
+                Some(next)
+            };
         }
         if self.chance(3) {
-            let end = if self.chance(2) { End::Succeeded } else { End::Failed };
+            let end = if self.chance(2) {
+                End::Succeeded
+            } else {
+                End::Failed
+            };
             if let Some(pod) = self.pod.as_mut().filter(|pod| pod.end.is_none()) {
                 (pod.end, self.ended) = (Some(end), true);
             }
@@ -115,10 +164,16 @@ impl Model {
             pod.deletion_grace = Some(30);
         }
         let kubelet_ends_it = self.chance(2);
-        if let Some(pod) = self.pod.as_mut().filter(|pod| pod.deletion_grace.is_some() && kubelet_ends_it) {
+        if let Some(pod) = self
+            .pod
+            .as_mut()
+            .filter(|pod| pod.deletion_grace.is_some() && kubelet_ends_it)
+        {
             (pod.end, self.ended) = (pod.end.or(Some(End::Failed)), true);
         }
-        if self.pod.as_ref().is_some_and(|pod| pod.deletion_grace.is_some() && pod.end.is_some() && !pod.has_finalizer) {
+        if self.pod.as_ref().is_some_and(|pod| {
+            pod.deletion_grace.is_some() && pod.end.is_some() && !pod.has_finalizer
+        }) {
             self.pod = None;
         }
         if self.chance(2) {
@@ -148,7 +203,11 @@ fn whatever_fails_and_whenever_we_crash_a_pod_that_runs_once_runs_once() {
                 model.pass();
                 model.happen();
             }
-            assert!(policy == "Always" || model.made <= 1, "{policy} ran {} times with seed {seed}", model.made);
+            assert!(
+                policy == "Always" || model.made <= 1,
+                "{policy} ran {} times with seed {seed}",
+                model.made
+            );
         }
     }
     assert_eq!(pod("web", "u", |_| {}).consumer, consumer());

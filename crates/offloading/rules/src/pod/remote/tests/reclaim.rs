@@ -22,28 +22,59 @@ fn a_pod_that_will_end_says_so_until_it_moved_or_may_stay() {
     noticed.refused_change = Some("the image is not allowed".into());
     noticed.applied_generation = Some(noticed.shadow.generation);
     let reported = recorded(decide(&noticed));
-    assert_eq!((reported.phase, reported.reason.as_deref()), (ShadowPodPhase::Created, Some(pods::ENDS_SOON)));
+    assert_eq!(
+        (reported.phase, reported.reason.as_deref()),
+        (ShadowPodPhase::Created, Some(pods::ENDS_SOON))
+    );
     assert_eq!(reported.message.as_deref(), Some("the pod ends at noon"));
-    let noticed = Snapshot { reported, ..noticed };
+    let noticed = Snapshot {
+        reported,
+        ..noticed
+    };
     assert_eq!(decide(&noticed), Step::Wait, "it runs on");
-    let leaving = Snapshot { seen: vec![going("Running", true, 30)], ..noticed.clone() };
-    assert_ne!(recorded(decide(&leaving)).reason.as_deref(), Some(pods::ENDS_SOON), "it ends already");
-    let kept = Snapshot { taken_back: None, refused_change: None, ..noticed };
+    let leaving = Snapshot {
+        seen: vec![going("Running", true, 30)],
+        ..noticed.clone()
+    };
+    assert_ne!(
+        recorded(decide(&leaving)).reason.as_deref(),
+        Some(pods::ENDS_SOON),
+        "it ends already"
+    );
+    let kept = Snapshot {
+        taken_back: None,
+        refused_change: None,
+        ..noticed
+    };
     assert_eq!(recorded(decide(&kept)).reason, None);
 }
 
 #[test]
 fn a_pod_whose_room_is_taken_back_is_marked_then_evicted() {
     let mut reclaimed = snapshot(created("Always", |_| {}));
-    let running = Arc::new(RemotePod { own_grace: 3600, ..(*live("u1", "Running")).clone() });
+    let running = Arc::new(RemotePod {
+        own_grace: 3600,
+        ..(*live("u1", "Running")).clone()
+    });
     reclaimed.seen = vec![running.clone()];
     reclaimed.taken_back = Some(taken_now());
     let reported = recorded(decide(&reclaimed));
-    assert_eq!((reported.phase, reported.reason.as_deref()), (ShadowPodPhase::Created, Some(OFFER_RECLAIMED)));
+    assert_eq!(
+        (reported.phase, reported.reason.as_deref()),
+        (ShadowPodPhase::Created, Some(OFFER_RECLAIMED))
+    );
     reclaimed.reported = reported;
-    assert_eq!(decide(&reclaimed), Step::Evict(running, 30), "no longer than the provider waits for a pod that it ends");
+    assert_eq!(
+        decide(&reclaimed),
+        Step::Evict(running, 30),
+        "no longer than the provider waits for a pod that it ends"
+    );
     reclaimed.evicted_uid = Some("u1".into());
-    assert_eq!(decide(&reclaimed), Step::Wait, "once is enough, though the watch does not show it yet");
+    assert_eq!(
+        decide(&reclaimed),
+        Step::Wait,
+        "once is enough, though the watch does not show it yet"
+    );
 }
 
 #[test]
@@ -51,7 +82,10 @@ fn a_pod_whose_room_was_given_back_in_time_stays() {
     let mut kept = marked("Always");
     kept.seen = vec![live("u1", "Running")];
     let reported = recorded(decide(&kept));
-    assert_eq!((reported.phase, reported.reason), (ShadowPodPhase::Created, None));
+    assert_eq!(
+        (reported.phase, reported.reason),
+        (ShadowPodPhase::Created, None)
+    );
 }
 
 #[test]
@@ -64,22 +98,37 @@ fn a_pod_that_ended_because_its_room_was_taken_back_is_not_made_again_but_failed
         ended.seen = vec![going("Failed", policy != "Always", 30)];
         for ending in [gone, ended] {
             let reported = recorded(decide(&ending));
-            assert_eq!((reported.phase, reported.reason.as_deref()), (ShadowPodPhase::Failed, Some(OFFER_RECLAIMED)), "{policy}");
+            assert_eq!(
+                (reported.phase, reported.reason.as_deref()),
+                (ShadowPodPhase::Failed, Some(OFFER_RECLAIMED)),
+                "{policy}"
+            );
             let status = reported.pod.unwrap().value();
-            assert_eq!((&status["phase"], &status["reason"]), (&json!("Failed"), &json!("Evicted")));
+            assert_eq!(
+                (&status["phase"], &status["reason"]),
+                (&json!("Failed"), &json!("Evicted"))
+            );
         }
     }
 }
 
 #[test]
 fn a_pod_that_ran_and_finds_no_room_any_more_has_failed_but_one_that_never_ran_waits() {
-    let refusal = || Some(Refusal { reason: "OfferExceeded", message: "cpu: 1 short".into() });
+    let refusal = || {
+        Some(Refusal {
+            reason: "OfferExceeded",
+            message: "cpu: 1 short".into(),
+        })
+    };
     let mut vanished = snapshot(created("Always", |_| {}));
     vanished.live = Live::Absent;
     assert_eq!(decide(&vanished), Step::Create, "there may be room");
     vanished.refusal = refusal();
     let reported = recorded(decide(&vanished));
-    assert_eq!((reported.phase, reported.reason.as_deref()), (ShadowPodPhase::Failed, Some(OFFER_RECLAIMED)));
+    assert_eq!(
+        (reported.phase, reported.reason.as_deref()),
+        (ShadowPodPhase::Failed, Some(OFFER_RECLAIMED))
+    );
     assert!(reported.message.unwrap().contains("pool default"));
     let mut new = snapshot(shadow("Always", |_| {}));
     new.refusal = refusal();
@@ -110,5 +159,8 @@ fn what_is_taken_back_on_a_node_that_is_gone_ends_at_home() {
     evicted.evicted_uid = Some("u1".to_owned());
     evicted.now = "2026-01-01T00:02:00Z".parse().unwrap();
     let reported = recorded(decide(&evicted));
-    assert_eq!((reported.phase, reported.reason.as_deref()), (ShadowPodPhase::Failed, Some(OFFER_RECLAIMED)));
+    assert_eq!(
+        (reported.phase, reported.reason.as_deref()),
+        (ShadowPodPhase::Failed, Some(OFFER_RECLAIMED))
+    );
 }

@@ -9,7 +9,10 @@ use crate::{
 };
 
 fn verdict(facts: &Facts, check: Check) -> Finding {
-    decide(facts).into_iter().find(|one| one.check == check).unwrap()
+    decide(facts)
+        .into_iter()
+        .find(|one| one.check == check)
+        .unwrap()
 }
 
 fn config(facts: &mut Facts) -> &mut liqo_api::ClusterConfig {
@@ -19,7 +22,10 @@ fn config(facts: &mut Facts) -> &mut liqo_api::ClusterConfig {
 /// A CA and a certificate that are valid from 2025 to 2030.
 fn certificate() -> WebhookCertificate {
     let lasts = |mut params: CertificateParams| {
-        (params.not_before, params.not_after) = (rcgen::date_time_ymd(2025, 1, 1), rcgen::date_time_ymd(2030, 1, 1));
+        (params.not_before, params.not_after) = (
+            rcgen::date_time_ymd(2025, 1, 1),
+            rcgen::date_time_ymd(2030, 1, 1),
+        );
         params
     };
     let (ca_key, key) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
@@ -27,13 +33,21 @@ fn certificate() -> WebhookCertificate {
     ca.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     let leaf = lasts(CertificateParams::new(["liqo-webhook.liqo.svc".to_owned()]).unwrap());
     let signed = ca.self_signed(&ca_key).unwrap().pem();
-    WebhookCertificate { ca: signed, leaf: leaf.signed_by(&key, &Issuer::from_params(&ca, &ca_key)).unwrap().pem() }
+    WebhookCertificate {
+        ca: signed,
+        leaf: leaf
+            .signed_by(&key, &Issuer::from_params(&ca, &ca_key))
+            .unwrap()
+            .pem(),
+    }
 }
 
 /// The webhook's configuration with one entry, for which the API server trusts this CA.
 fn configuration(ca: &str) -> MutatingWebhookConfiguration {
-    of(json!({ "metadata": {}, "webhooks": [{ "name": "remote.liqo.io", "admissionReviewVersions": [], "sideEffects": "None",
-        "clientConfig": { "caBundle": k8s_openapi::ByteString(ca.as_bytes().to_vec()) } }] }))
+    of(
+        json!({ "metadata": {}, "webhooks": [{ "name": "remote.liqo.io", "admissionReviewVersions": [], "sideEffects": "None",
+        "clientConfig": { "caBundle": k8s_openapi::ByteString(ca.as_bytes().to_vec()) } }] }),
+    )
 }
 
 #[test]
@@ -43,7 +57,10 @@ fn a_cluster_that_is_well_has_no_fault() {
     facts.webhook = Ok(Some(configuration(&certificate.ca)));
     facts.webhook_certificate = Ok(Some(certificate));
     let found = decide(&facts);
-    assert!(found.iter().all(|one| one.verdict == Verdict::Ok), "{found:#?}");
+    assert!(
+        found.iter().all(|one| one.verdict == Verdict::Ok),
+        "{found:#?}"
+    );
     assert_eq!(found.len(), 12);
 }
 
@@ -64,7 +81,11 @@ fn old_versions_of_kubernetes_are_named() {
 fn what_may_not_be_read_is_listed() {
     let mut facts = facts();
     facts.refused = vec!["list nodes".to_owned()];
-    assert!(verdict(&facts, Check::OwnRights).what.ends_with("may not list nodes"));
+    assert!(
+        verdict(&facts, Check::OwnRights)
+            .what
+            .ends_with("may not list nodes")
+    );
 }
 
 #[test]
@@ -72,7 +93,10 @@ fn without_liqo_nothing_more_is_judged() {
     let mut facts = facts();
     facts.liqo.config = Ok(None);
     let found = decide(&facts);
-    assert_eq!((found.last().unwrap().check, found.last().unwrap().verdict), (Check::Installed, Verdict::Fail));
+    assert_eq!(
+        (found.last().unwrap().check, found.last().unwrap().verdict),
+        (Check::Installed, Verdict::Fail)
+    );
     assert_eq!(found.len(), 4);
 }
 
@@ -95,17 +119,37 @@ fn definitions_that_are_gone_foreign_or_others_are_named() {
     };
     assert_eq!(broken(&|_| {}).0, Verdict::Ok);
     let gone = broken(&|all| drop(all.remove(0)));
-    assert!(gone.0 == Verdict::Fail && gone.1.contains("clusterconfigs.config.liqo.io"), "{}", gone.1);
-    assert_eq!(broken(&|all| all[0].status = None).0, Verdict::Fail, "it is not served");
-    assert_eq!(broken(&|all| all[0].metadata.labels = None).0, Verdict::Fail);
-    assert_eq!(broken(&|all| all[0].spec.names.short_names = Some(vec!["x".to_owned()])).0, Verdict::Warn);
-    assert_eq!(broken(&|all| all[0].spec.names.singular = Some("x".to_owned())).0, Verdict::Warn);
+    assert!(
+        gone.0 == Verdict::Fail && gone.1.contains("clusterconfigs.config.liqo.io"),
+        "{}",
+        gone.1
+    );
+    assert_eq!(
+        broken(&|all| all[0].status = None).0,
+        Verdict::Fail,
+        "it is not served"
+    );
+    assert_eq!(
+        broken(&|all| all[0].metadata.labels = None).0,
+        Verdict::Fail
+    );
+    assert_eq!(
+        broken(&|all| all[0].spec.names.short_names = Some(vec!["x".to_owned()])).0,
+        Verdict::Warn
+    );
+    assert_eq!(
+        broken(&|all| all[0].spec.names.singular = Some("x".to_owned())).0,
+        Verdict::Warn
+    );
 }
 
 #[test]
 fn what_the_api_server_adds_makes_no_difference() {
     let want = json!({ "a": [{ "b": 1, "c": null }] });
-    assert!(contains(&json!({ "a": [{ "b": 1.0, "more": true }], "z": 1 }), &want));
+    assert!(contains(
+        &json!({ "a": [{ "b": 1.0, "more": true }], "z": 1 }),
+        &want
+    ));
     assert!(!contains(&json!({ "a": [] }), &want));
     assert!(!contains(&json!({ "a": [{ "b": 2 }] }), &want));
 }
@@ -121,7 +165,10 @@ fn a_manager_that_is_not_there_is_shown() {
         facts.liqo.manager = Ok(Some(of(deployment)));
         verdict(&facts, Check::Manager).verdict
     };
-    assert_eq!([with(1, 1), with(2, 1), with(2, 0), with(0, 0)], [Verdict::Ok, Verdict::Warn, Verdict::Fail, Verdict::Fail]);
+    assert_eq!(
+        [with(1, 1), with(2, 1), with(2, 0), with(0, 0)],
+        [Verdict::Ok, Verdict::Warn, Verdict::Fail, Verdict::Fail]
+    );
     facts.liqo.manager = Ok(None);
     assert_eq!(verdict(&facts, Check::Manager).verdict, Verdict::Fail);
 }
@@ -132,9 +179,17 @@ fn a_manager_that_is_starting_is_not_blamed_on_pods_that_have_no_problem() {
     let deployment = json!({ "spec": { "replicas": 1, "selector": {}, "template": {} }, "status": { "availableReplicas": 0 } });
     facts.liqo.manager = Ok(Some(of(deployment)));
     let advice = |facts: &Facts| verdict(facts, Check::Manager).advice.unwrap();
-    assert!(advice(&facts).starts_with("no pod of Liqo has a problem"), "{}", advice(&facts));
+    assert!(
+        advice(&facts).starts_with("no pod of Liqo has a problem"),
+        "{}",
+        advice(&facts)
+    );
     facts.pods = Ok(Vec::new());
-    assert!(advice(&facts).starts_with("see the check `pods`"), "{}", advice(&facts));
+    assert!(
+        advice(&facts).starts_with("see the check `pods`"),
+        "{}",
+        advice(&facts)
+    );
 }
 
 #[test]
@@ -160,7 +215,10 @@ fn replicas_that_do_not_fit_the_nodes_are_shown() {
         (with(2, 1, &["a", "a"]), "only one node"),
         (with(2, 2, &["a", "a"]), "run on node a"),
     ] {
-        assert!(found.0 == Verdict::Warn && found.1.contains(what), "{found:?}");
+        assert!(
+            found.0 == Verdict::Warn && found.1.contains(what),
+            "{found:?}"
+        );
     }
 }
 
@@ -173,7 +231,11 @@ fn a_quota_that_refuses_replicas_is_named() {
         "status": { "conditions": [refused] },
     }))));
     let found = verdict(&facts, Check::Manager);
-    assert!(found.verdict == Verdict::Fail && found.what.contains("insufficient quota"), "{}", found.what);
+    assert!(
+        found.verdict == Verdict::Fail && found.what.contains("insufficient quota"),
+        "{}",
+        found.what
+    );
 }
 
 #[test]
@@ -183,10 +245,22 @@ fn a_leader_that_is_silent_is_named() {
         facts.leases = Ok(leases);
         verdict(&facts, Check::Leader)
     };
-    assert_eq!(with(vec![lease(MANAGER, "manager-1", 16, 600)]).verdict, Verdict::Ok, "its clock does not matter");
+    assert_eq!(
+        with(vec![lease(MANAGER, "manager-1", 16, 600)]).verdict,
+        Verdict::Ok,
+        "its clock does not matter"
+    );
     let silent = with(vec![lease(MANAGER, "manager-1", 60, 0)]);
-    assert!(silent.verdict == Verdict::Fail && silent.what.contains("manager-1 was the last leader"), "{}", silent.what);
-    assert_eq!(with(vec![lease(MANAGER, "", 1, 0)]).verdict, Verdict::Fail, "it was given up");
+    assert!(
+        silent.verdict == Verdict::Fail && silent.what.contains("manager-1 was the last leader"),
+        "{}",
+        silent.what
+    );
+    assert_eq!(
+        with(vec![lease(MANAGER, "", 1, 0)]).verdict,
+        Verdict::Fail,
+        "it was given up"
+    );
     assert_eq!(with(Vec::new()).verdict, Verdict::Fail);
 }
 
@@ -194,11 +268,22 @@ fn a_leader_that_is_silent_is_named() {
 fn addresses_that_are_not_known_name_the_setting() {
     let mut facts = facts();
     let mut with = |status: &str, reason: &str| {
-        config(&mut facts).status.as_mut().unwrap().conditions = vec![condition(ADDRESSES_KNOWN, status, reason)];
+        config(&mut facts).status.as_mut().unwrap().conditions =
+            vec![condition(ADDRESSES_KNOWN, status, reason)];
         verdict(&facts, Check::Addresses)
     };
-    assert!(with("False", "APIServerAddress").advice.unwrap().contains("--set apiServer.address="));
-    assert!(with("False", "AuthenticationAddress").advice.unwrap().contains("--set authentication.address="));
+    assert!(
+        with("False", "APIServerAddress")
+            .advice
+            .unwrap()
+            .contains("--set apiServer.address=")
+    );
+    assert!(
+        with("False", "AuthenticationAddress")
+            .advice
+            .unwrap()
+            .contains("--set authentication.address=")
+    );
 }
 
 #[test]
@@ -206,7 +291,11 @@ fn a_service_without_endpoints_is_named() {
     let mut facts = facts();
     facts.slices = Ok(vec![slice("liqo-auth", false), slice("liqo-webhook", true)]);
     let found = verdict(&facts, Check::Services);
-    assert!(found.verdict == Verdict::Fail && found.what.ends_with("Service liqo-auth, liqo-dns"), "{}", found.what);
+    assert!(
+        found.verdict == Verdict::Fail && found.what.ends_with("Service liqo-auth, liqo-dns"),
+        "{}",
+        found.what
+    );
 }
 
 #[test]
@@ -215,22 +304,43 @@ fn a_webhook_that_the_api_server_will_not_believe_is_shown() {
     let configuration = |ca: &str| Ok(Some(configuration(ca)));
     let good = certificate();
     facts.webhook_certificate = Ok(Some(good.clone()));
-    assert_eq!(verdict(&facts, Check::Webhook).verdict, Verdict::Warn, "no entry");
+    assert_eq!(
+        verdict(&facts, Check::Webhook).verdict,
+        Verdict::Warn,
+        "no entry"
+    );
     facts.webhook = configuration(&good.ca);
-    assert_eq!(verdict(&facts, Check::Webhook).verdict, Verdict::Ok, "{:?}", verdict(&facts, Check::Webhook));
+    assert_eq!(
+        verdict(&facts, Check::Webhook).verdict,
+        Verdict::Ok,
+        "{:?}",
+        verdict(&facts, Check::Webhook)
+    );
     facts.webhook = configuration("another");
-    assert!(verdict(&facts, Check::Webhook).what.contains("trusts another CA for remote.liqo.io"));
+    assert!(
+        verdict(&facts, Check::Webhook)
+            .what
+            .contains("trusts another CA for remote.liqo.io")
+    );
     facts.webhook = configuration(&good.ca);
     let end: Timestamp = "2030-01-01T00:00:00Z".parse().unwrap();
-    for (at, verdict_then) in
-        [(end - SignedDuration::from_hours(24), Verdict::Warn), (end + SignedDuration::from_hours(1), Verdict::Fail)]
-    {
+    for (at, verdict_then) in [
+        (end - SignedDuration::from_hours(24), Verdict::Warn),
+        (end + SignedDuration::from_hours(1), Verdict::Fail),
+    ] {
         facts.api_server.date = Some(at);
         assert_eq!(verdict(&facts, Check::Webhook).verdict, verdict_then);
     }
     facts.api_server.date = Some(NOW.parse().unwrap());
-    facts.webhook_certificate = Ok(Some(WebhookCertificate { leaf: good.ca.clone(), ..good }));
-    assert_eq!(verdict(&facts, Check::Webhook).verdict, Verdict::Fail, "that is no certificate of the webhook");
+    facts.webhook_certificate = Ok(Some(WebhookCertificate {
+        leaf: good.ca.clone(),
+        ..good
+    }));
+    assert_eq!(
+        verdict(&facts, Check::Webhook).verdict,
+        Verdict::Fail,
+        "that is no certificate of the webhook"
+    );
     facts.webhook_certificate = Ok(None);
     assert_eq!(verdict(&facts, Check::Webhook).verdict, Verdict::Fail);
     facts.webhook_certificate = Err("cannot read".to_owned());

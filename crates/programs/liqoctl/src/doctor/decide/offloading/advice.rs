@@ -1,9 +1,11 @@
-//! Advice about an offloaded namespace or pod, by the reason of its condition. A new reason without advice does not compile.
+//! Advice about an offloaded namespace or pod, by the reason of its condition. A new reason without
+//! advice does not compile.
 
 use liqo_api::{NamespaceReadyReason, OffloadedReason, pods};
 
 /// Advice for a pod that the provider cannot schedule.
-pub const UNPLACED: &str = "the offered resources are not on one node, or labels, taints and volumes there do not fit";
+pub const UNPLACED: &str =
+    "the offered resources are not on one node, or labels, taints and volumes there do not fit";
 
 /// Advice for a namespace that is not Ready.
 pub fn of_namespace(reason: &str) -> &'static str {
@@ -11,10 +13,16 @@ pub fn of_namespace(reason: &str) -> &'static str {
         Some(NamespaceReadyReason::NoClusterSelected) => {
             "no node of a peer fits: `liqoctl status` shows the peers, `kubectl -n NAMESPACE get namespaceoffloading -o yaml` the selector"
         }
-        Some(NamespaceReadyReason::NamespaceNotAllowed) => "`liqoctl unoffload namespace NAME`, and use another namespace",
-        Some(NamespaceReadyReason::WebhookPending) => "check again in a minute; then see leader, and the manager's rights",
+        Some(NamespaceReadyReason::NamespaceNotAllowed) => {
+            "`liqoctl unoffload namespace NAME`, and use another namespace"
+        }
+        Some(NamespaceReadyReason::WebhookPending) => {
+            "check again in a minute; then see leader, and the manager's rights"
+        }
         Some(
-            NamespaceReadyReason::NamespacesNotReady | NamespaceReadyReason::NamespacesReady | NamespaceReadyReason::NotNeeded,
+            NamespaceReadyReason::NamespacesNotReady
+            | NamespaceReadyReason::NamespacesReady
+            | NamespaceReadyReason::NotNeeded,
         )
         | None => {
             "the message names the cluster and why; the provider's PeeringPolicy decides what it refuses (`liqoctl policy explain` there)"
@@ -43,7 +51,9 @@ pub fn of_refusal(reason: &str) -> &'static str {
         Some(Reason::OfferExceeded) => {
             "request less, free something, or borrow more: `liqoctl status` shows what is offered; pods with a controller are replaced elsewhere after a while"
         }
-        Some(Reason::NoOffer) => "nothing is offered or accepted now: `liqoctl status` and `liqoctl offer list` say why",
+        Some(Reason::NoOffer) => {
+            "nothing is offered or accepted now: `liqoctl status` and `liqoctl offer list` say why"
+        }
         Some(Reason::ContractNotInForce) => {
             "not both clusters signed the contract of this pool, or a breach keeps new pods away: `liqoctl contract list` shows it"
         }
@@ -88,7 +98,9 @@ pub fn of_refusal(reason: &str) -> &'static str {
         Some(Reason::LimitMissing) => {
             "the provider charges limits: set limits of cpu and memory for every container, or for the pod"
         }
-        Some(Reason::Sending) => "the pod is on its way, or its provider does not answer: see the links of the peer",
+        Some(Reason::Sending) => {
+            "the pod is on its way, or its provider does not answer: see the links of the peer"
+        }
         Some(
             Reason::Offloaded
             | Reason::NotReflected

@@ -2,9 +2,10 @@
 
 use kube::ResourceExt as _;
 use liqo_api::{
-    AuthenticatedReason, CallReason, ConsumerAuthorizedReason, ConsumerReachableReason, ForeignCluster, IdentityVerifiedReason,
-    NetworkAgreedReason, OfferAcceptedReason, PeerReachableReason, ResourcesOfferedReason, ResourcesRequestedReason,
-    TunnelReason, VirtualNodesReadyReason, links,
+    AuthenticatedReason, CallReason, ConsumerAuthorizedReason, ConsumerReachableReason,
+    ForeignCluster, IdentityVerifiedReason, NetworkAgreedReason, OfferAcceptedReason,
+    PeerReachableReason, ResourcesOfferedReason, ResourcesRequestedReason, TunnelReason,
+    VirtualNodesReadyReason, links,
 };
 
 use crate::manifests::LEADER_LOG;
@@ -12,7 +13,8 @@ use crate::manifests::LEADER_LOG;
 /// The action that a reason asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Advice {
-    /// Something is broken: how to repair it. `PEER` means the name of the peer, `LEADER_LOG` the command.
+    /// Something is broken: how to repair it. `PEER` means the name of the peer, `LEADER_LOG` the
+    /// command.
     Repair(&'static str),
     /// Nothing is broken: somebody has to decide, or decided so.
     Decide(&'static str),
@@ -33,7 +35,8 @@ const OVERCOMMITTED: &str = "let the plugin promise less, or set provide.source.
 const CONSUMER_ABSENT: &str = "is the consumer up? Its pods here ended, because provide.absenceSeconds of its policy is over; it gets a new offer when it is back";
 const UNREACHABLE_THROUGH_TUNNEL: &str = "UDP from this cluster must reach a gateway of the peer (`spec.tunnel` of its ForeignCluster); is `network.apiThroughTunnel` true there, and is the token still valid? If all its gateways or their keys changed: `liqoctl peer` with a new `liqoctl generate peer-command --through-tunnel`";
 
-/// Advice for a link of this peer, by the reason of its condition. Reasons that this version does not know get general advice.
+/// Advice for a link of this peer, by the reason of its condition. Reasons that this version does
+/// not know get general advice.
 pub fn of(kind: &str, reason: &str, peer: &ForeignCluster) -> Advice {
     if reason == CallReason::Unreachable.as_str() && !peer.spec.tunnel.is_empty() {
         return Repair(UNREACHABLE_THROUGH_TUNNEL);
@@ -42,10 +45,16 @@ pub fn of(kind: &str, reason: &str, peer: &ForeignCluster) -> Advice {
         links::IDENTITY_VERIFIED => IdentityVerifiedReason::parse(reason).map(identity_verified),
         links::AUTHENTICATED => AuthenticatedReason::parse(reason).map(authenticated),
         links::PEER_REACHABLE => PeerReachableReason::parse(reason).map(peer_reachable),
-        links::RESOURCES_REQUESTED => ResourcesRequestedReason::parse(reason).map(resources_requested),
+        links::RESOURCES_REQUESTED => {
+            ResourcesRequestedReason::parse(reason).map(resources_requested)
+        }
         links::OFFER_ACCEPTED => OfferAcceptedReason::parse(reason).map(offer_accepted),
-        links::VIRTUAL_NODES_READY => VirtualNodesReadyReason::parse(reason).map(virtual_nodes_ready),
-        links::CONSUMER_AUTHORIZED => ConsumerAuthorizedReason::parse(reason).map(consumer_authorized),
+        links::VIRTUAL_NODES_READY => {
+            VirtualNodesReadyReason::parse(reason).map(virtual_nodes_ready)
+        }
+        links::CONSUMER_AUTHORIZED => {
+            ConsumerAuthorizedReason::parse(reason).map(consumer_authorized)
+        }
         links::CONSUMER_REACHABLE => ConsumerReachableReason::parse(reason).map(consumer_reachable),
         links::RESOURCES_OFFERED => ResourcesOfferedReason::parse(reason).map(resources_offered),
         links::NETWORK_AGREED => NetworkAgreedReason::parse(reason).map(network_agreed),
@@ -59,7 +68,10 @@ impl Advice {
     /// The text, with the name of the peer; nothing where there is nothing to do.
     pub fn text(&self, peer: &ForeignCluster) -> Option<String> {
         match self {
-            Repair(text) | Decide(text) => Some(text.replace("LEADER_LOG", LEADER_LOG).replace("PEER", &peer.name_any())),
+            Repair(text) | Decide(text) => Some(
+                text.replace("LEADER_LOG", LEADER_LOG)
+                    .replace("PEER", &peer.name_any()),
+            ),
             Nothing => None,
         }
     }
@@ -79,9 +91,9 @@ fn call(reason: CallReason) -> Advice {
         CallReason::InvalidAnswer => Repair(
             "something other than Liqo answers at that address, or a version that is too different: compare `liqoctl version` on both sides",
         ),
-        CallReason::Unavailable => {
-            Repair("the peer's manager is overloaded or starting: check again in a minute, then run `liqoctl doctor` there")
-        }
+        CallReason::Unavailable => Repair(
+            "the peer's manager is overloaded or starting: check again in a minute, then run `liqoctl doctor` there",
+        ),
         CallReason::LocalError => OTHER,
     }
 }
@@ -90,10 +102,12 @@ fn identity_verified(reason: IdentityVerifiedReason) -> Advice {
     match reason {
         IdentityVerifiedReason::Waiting | IdentityVerifiedReason::Verified => Nothing,
         IdentityVerifiedReason::AuthUrlMissing => call(CallReason::InvalidUrl),
-        IdentityVerifiedReason::OwnCluster => {
-            Repair("this is the cluster itself: delete the ForeignCluster, and peer with another kubeconfig")
+        IdentityVerifiedReason::OwnCluster => Repair(
+            "this is the cluster itself: delete the ForeignCluster, and peer with another kubeconfig",
+        ),
+        IdentityVerifiedReason::Duplicate => {
+            Repair("delete this ForeignCluster: another one has the same cluster ID")
         }
-        IdentityVerifiedReason::Duplicate => Repair("delete this ForeignCluster: another one has the same cluster ID"),
         IdentityVerifiedReason::CallReason(reason) => call(reason),
     }
 }
@@ -106,30 +120,38 @@ fn authenticated(reason: AuthenticatedReason) -> Advice {
             "get a new command there with `liqoctl generate peer-command`, and run it here; or ask its owner to run `liqoctl approve`",
         ),
         Reason::PendingApproval => Decide(APPROVE_THERE),
-        Reason::Blocked => Decide("the peer's owner does not let this cluster borrow: `liqoctl approve` there undoes that"),
+        Reason::Blocked => Decide(
+            "the peer's owner does not let this cluster borrow: `liqoctl approve` there undoes that",
+        ),
         Reason::Ending => Decide("the peering is ending; there is nothing to do"),
         Reason::InvalidGrant => Repair(
             "the peer's API server cannot be used as the peer describes it: `liqoctl install --set apiServer.address=https://... --set apiServer.ca=FILE` there",
         ),
-        Reason::AddressUnknown => {
-            Repair("the peer does not know the address of its own API server: `liqoctl doctor` there (addresses)")
-        }
+        Reason::AddressUnknown => Repair(
+            "the peer does not know the address of its own API server: `liqoctl doctor` there (addresses)",
+        ),
         Reason::NameTaken => Repair(
             "the peer knows another cluster by this cluster's name: rename this one with `liqoctl install --set discovery.config.clusterName=...`, then `liqoctl peer` with PEER again",
         ),
         Reason::NamespaceTaken => Repair(
             "the peer has a namespace with the name of this cluster's tenant namespace, and Liqo did not create it: its owner has to remove it",
         ),
-        Reason::TooManyPending => {
-            Repair("too many clusters wait for approval there: its owner has to `liqoctl approve` or `liqoctl refuse` some")
-        }
-        Reason::IncompatibleVersion => {
-            Repair("the versions of Liqo are too different: compare `liqoctl version` on both sides, and update the older one")
-        }
-        Reason::WrongAudience | Reason::SameCluster | Reason::CallReason(CallReason::IdentityMismatch) => Repair(
+        Reason::TooManyPending => Repair(
+            "too many clusters wait for approval there: its owner has to `liqoctl approve` or `liqoctl refuse` some",
+        ),
+        Reason::IncompatibleVersion => Repair(
+            "the versions of Liqo are too different: compare `liqoctl version` on both sides, and update the older one",
+        ),
+        Reason::WrongAudience
+        | Reason::SameCluster
+        | Reason::CallReason(CallReason::IdentityMismatch) => Repair(
             "the address leads to another cluster than PEER: `liqoctl unpeer PEER`, then `liqoctl peer` with the right one",
         ),
-        Reason::InvalidRequest | Reason::ChallengeInvalid | Reason::Replayed | Reason::Busy | Reason::Denied => OTHER,
+        Reason::InvalidRequest
+        | Reason::ChallengeInvalid
+        | Reason::Replayed
+        | Reason::Busy
+        | Reason::Denied => OTHER,
         Reason::CallReason(reason) => call(reason),
     }
 }
@@ -143,9 +165,9 @@ fn peer_reachable(reason: PeerReachableReason) -> Advice {
         PeerReachableReason::InvalidCertificate => Repair(
             "the CA that the peer names does not verify the certificate of its API server: correct `apiServer.ca`, or the CA in ConfigMap kube-public/cluster-info, there. After a change of the CA, this cluster learns the new one within a minute",
         ),
-        PeerReachableReason::ManagerSilent => {
-            Repair("`liqoctl doctor` there (manager, leader): pods that run there continue, no new ones start")
-        }
+        PeerReachableReason::ManagerSilent => Repair(
+            "`liqoctl doctor` there (manager, leader): pods that run there continue, no new ones start",
+        ),
         PeerReachableReason::LimitExceeded => Repair(
             "PEER sends more than an honest cluster has: ask its administrator, or end the peering with `liqoctl unpeer PEER`; pods that run there continue",
         ),
@@ -158,9 +180,9 @@ fn peer_reachable(reason: PeerReachableReason) -> Advice {
 fn resources_requested(reason: ResourcesRequestedReason) -> Advice {
     match reason {
         ResourcesRequestedReason::Requested => Nothing,
-        ResourcesRequestedReason::RequestFailed => {
-            Repair("the provider's API server refused the request: `liqoctl doctor` there (rights), and `LEADER_LOG` here")
-        }
+        ResourcesRequestedReason::RequestFailed => Repair(
+            "the provider's API server refused the request: `liqoctl doctor` there (rights), and `LEADER_LOG` here",
+        ),
     }
 }
 
@@ -168,12 +190,12 @@ fn offer_accepted(reason: OfferAcceptedReason) -> Advice {
     const NOTHING_FOR_US: &str = "the provider offers nothing that this cluster requests: `liqoctl policy explain` for this cluster there; `liqoctl offer list PEER` here";
     match reason {
         OfferAcceptedReason::Accepted => Nothing,
-        OfferAcceptedReason::ManualActionRequired => {
-            Decide("`liqoctl offer list PEER`, then `liqoctl offer accept PEER` or `liqoctl offer refuse PEER`")
-        }
-        OfferAcceptedReason::Refused => {
-            Repair("`liqoctl policy explain PEER` says which rule of this cluster refuses it; see also `liqoctl offer list PEER`")
-        }
+        OfferAcceptedReason::ManualActionRequired => Decide(
+            "`liqoctl offer list PEER`, then `liqoctl offer accept PEER` or `liqoctl offer refuse PEER`",
+        ),
+        OfferAcceptedReason::Refused => Repair(
+            "`liqoctl policy explain PEER` says which rule of this cluster refuses it; see also `liqoctl offer list PEER`",
+        ),
         OfferAcceptedReason::PriceTooHigh => Decide(
             "an offer costs more than `consume.maxPrices` of this cluster's policy allows: `liqoctl offer list PEER`; it is accepted as soon as the price falls or the limit rises",
         ),
@@ -188,7 +210,9 @@ fn virtual_nodes_ready(reason: VirtualNodesReadyReason) -> Advice {
         VirtualNodesReadyReason::VirtualNodesNotReady => {
             Repair("the message says which node and why; `kubectl describe node NODE`")
         }
-        VirtualNodesReadyReason::NoVirtualNode => Repair("no offer of PEER is accepted: see offer-accepted"),
+        VirtualNodesReadyReason::NoVirtualNode => {
+            Repair("no offer of PEER is accepted: see offer-accepted")
+        }
     }
 }
 
@@ -198,8 +222,12 @@ fn consumer_authorized(reason: ConsumerAuthorizedReason) -> Advice {
         ConsumerAuthorizedReason::PendingApproval => {
             Decide("you have to decide: `liqoctl approve PEER` or `liqoctl refuse PEER`")
         }
-        ConsumerAuthorizedReason::Blocked => Decide("somebody decided so; `liqoctl approve PEER` undoes it"),
-        ConsumerAuthorizedReason::Ending => Decide("this cluster takes back what it lent; there is nothing to do"),
+        ConsumerAuthorizedReason::Blocked => {
+            Decide("somebody decided so; `liqoctl approve PEER` undoes it")
+        }
+        ConsumerAuthorizedReason::Ending => {
+            Decide("this cluster takes back what it lent; there is nothing to do")
+        }
     }
 }
 
@@ -218,10 +246,16 @@ fn consumer_reachable(reason: ConsumerReachableReason) -> Advice {
 fn resources_offered(reason: ResourcesOfferedReason) -> Advice {
     match reason {
         ResourcesOfferedReason::Offered => Nothing,
-        ResourcesOfferedReason::NoPolicy => Repair("no PeeringPolicy selects it: `liqoctl policy explain PEER`"),
-        ResourcesOfferedReason::PluginFailed => Repair("check the plugin's pod, and the address in the policy"),
+        ResourcesOfferedReason::NoPolicy => {
+            Repair("no PeeringPolicy selects it: `liqoctl policy explain PEER`")
+        }
+        ResourcesOfferedReason::PluginFailed => {
+            Repair("check the plugin's pod, and the address in the policy")
+        }
         ResourcesOfferedReason::NothingOffered => Repair(NOTHING_OFFERED),
-        ResourcesOfferedReason::NothingFree | ResourcesOfferedReason::NothingShared => Decide(NOTHING_OFFERED),
+        ResourcesOfferedReason::NothingFree | ResourcesOfferedReason::NothingShared => {
+            Decide(NOTHING_OFFERED)
+        }
         ResourcesOfferedReason::NotIsolated => Repair("see network-policies of this cluster"),
         ResourcesOfferedReason::Overcommitted => Decide(OVERCOMMITTED),
         ResourcesOfferedReason::ConsumerAbsent => Repair(CONSUMER_ABSENT),
@@ -232,13 +266,15 @@ fn resources_offered(reason: ResourcesOfferedReason) -> Advice {
 fn network_agreed(reason: NetworkAgreedReason) -> Advice {
     match reason {
         NetworkAgreedReason::Agreed => Nothing,
-        NetworkAgreedReason::RangesUnknown => {
-            Repair("the message says which setting is missing: `liqoctl install --set network.podCIDRs=...`")
+        NetworkAgreedReason::RangesUnknown => Repair(
+            "the message says which setting is missing: `liqoctl install --set network.podCIDRs=...`",
+        ),
+        NetworkAgreedReason::Refused => Repair(
+            "the peer's ranges are wrong or too large: `liqoctl doctor` there (ranges), and its network.podCIDRs",
+        ),
+        NetworkAgreedReason::NoRoom => {
+            Repair("add prefixes that nobody uses: `liqoctl install --set network.peerCIDRs=...`")
         }
-        NetworkAgreedReason::Refused => {
-            Repair("the peer's ranges are wrong or too large: `liqoctl doctor` there (ranges), and its network.podCIDRs")
-        }
-        NetworkAgreedReason::NoRoom => Repair("add prefixes that nobody uses: `liqoctl install --set network.peerCIDRs=...`"),
         NetworkAgreedReason::NotSeen => Repair(
             "the peer has no free prefix for this cluster's ranges, or has not mapped them yet: `liqoctl doctor` there (peer-capacity, network-agreed)",
         ),
@@ -259,10 +295,12 @@ fn tunnel_connected(reason: TunnelReason) -> Advice {
             "the peer does not announce an address of its gateway, so the peer has to connect: it must reach this side's gateway (network.gateways.addresses)",
         ),
         TunnelReason::NoGateway | TunnelReason::NoGatewayAtPeer => Repair(NO_GATEWAY),
-        TunnelReason::NotPossible => {
-            Repair("the message names the prefix that is in use twice: set network.reservedCIDRs or network.peerCIDRs")
+        TunnelReason::NotPossible => Repair(
+            "the message names the prefix that is in use twice: set network.reservedCIDRs or network.peerCIDRs",
+        ),
+        TunnelReason::Connecting => {
+            Repair("no gateway has reported on this peer: see gateways-alive and fabric")
         }
-        TunnelReason::Connecting => Repair("no gateway has reported on this peer: see gateways-alive and fabric"),
     }
 }
 
@@ -287,11 +325,19 @@ mod tests {
             (links::TUNNEL_CONNECTED, "NoAnswer"),
         ];
         let peer = &facts().liqo.peers.unwrap()[0];
-        let all: std::collections::BTreeSet<String> =
-            usual.iter().filter_map(|(kind, reason)| of(kind, reason, peer).text(peer)).collect();
+        let all: std::collections::BTreeSet<String> = usual
+            .iter()
+            .filter_map(|(kind, reason)| of(kind, reason, peer).text(peer))
+            .collect();
         assert_eq!(all.len(), usual.len());
-        assert!(!all.contains(&OTHER.text(peer).unwrap()) && all.iter().all(|advice| !advice.contains("PEER")));
-        assert!(OTHER.text(peer).unwrap().contains(LEADER_LOG) && all.iter().all(|advice| !advice.contains("LEADER_LOG")));
+        assert!(
+            !all.contains(&OTHER.text(peer).unwrap())
+                && all.iter().all(|advice| !advice.contains("PEER"))
+        );
+        assert!(
+            OTHER.text(peer).unwrap().contains(LEADER_LOG)
+                && all.iter().all(|advice| !advice.contains("LEADER_LOG"))
+        );
         assert_eq!(of(links::TUNNEL_CONNECTED, "SomethingNew", peer), OTHER);
     }
 }

@@ -53,32 +53,49 @@ fn listed(kind: &str, live: &Value) -> Vec<Value> {
                 labels::HOME_NAMESPACE: "demo" } } })
     };
     match kind {
-        "namespaces" => vec![namespace(&tenant, mapped::TENANT), namespace(NAMESPACE, mapped::MAPPED)],
+        "namespaces" => vec![
+            namespace(&tenant, mapped::TENANT),
+            namespace(NAMESPACE, mapped::MAPPED),
+        ],
         "pods" => vec![live.clone()],
-        "peeringpolicies" => vec![json!({ "apiVersion": "policy.liqo.io/v1alpha1", "kind": "PeeringPolicy",
-            "metadata": { "name": "all", "resourceVersion": "1" }, "spec": {} })],
-        "resourceoffers" => vec![json!({ "apiVersion": "sharing.liqo.io/v1alpha1", "kind": "ResourceOffer",
+        "peeringpolicies" => vec![
+            json!({ "apiVersion": "policy.liqo.io/v1alpha1", "kind": "PeeringPolicy",
+            "metadata": { "name": "all", "resourceVersion": "1" }, "spec": {} }),
+        ],
+        "resourceoffers" => vec![
+            json!({ "apiVersion": "sharing.liqo.io/v1alpha1", "kind": "ResourceOffer",
             "metadata": { "namespace": tenant, "name": "default", "resourceVersion": "1" },
             "spec": { "clusterID": ClusterId::of_public_key(&[1; 32]), "pool": "default",
                 "resourceQuota": { "hard": { "cpu": "4", "memory": "1Gi", "pods": "10" } } },
-            "status": { "phase": "Accepted" } })],
+            "status": { "phase": "Accepted" } }),
+        ],
         _ => Vec::new(),
     }
 }
 
-/// An API server that refuses resizes with these codes, the last one first, and then accepts them. Its shadow pod asks for `wanted` cpu.
+/// An API server that refuses resizes with these codes, the last one first, and then accepts them.
+/// Its shadow pod asks for `wanted` cpu.
 fn api_server(live: Arc<Mutex<Value>>, wanted: &'static str, codes: Vec<u16>) -> Client {
     let codes = Arc::new(Mutex::new(codes));
     let service = tower::service_fn(move |request: http::Request<Body>| {
         let (live, codes) = (live.clone(), codes.clone());
         async move {
             let (parts, body) = request.into_parts();
-            if parts.uri.query().is_some_and(|query| query.contains("watch=true")) {
+            if parts
+                .uri
+                .query()
+                .is_some_and(|query| query.contains("watch=true"))
+            {
                 std::future::pending::<()>().await;
             }
-            let change: Value = serde_json::from_slice(&body.collect().await.unwrap().to_bytes()).unwrap_or_default();
+            let change: Value = serde_json::from_slice(&body.collect().await.unwrap().to_bytes())
+                .unwrap_or_default();
             let (path, mut live) = (parts.uri.path().to_owned(), live.lock());
-            let code = if path.ends_with("/resize") { codes.lock().pop().unwrap_or(200) } else { 200 };
+            let code = if path.ends_with("/resize") {
+                codes.lock().pop().unwrap_or(200)
+            } else {
+                200
+            };
             let object = if code != 200 {
                 json!({ "kind": "Status", "status": "Failure", "reason": "Other", "message": "no", "code": code })
             } else if path.ends_with("/pods/web/resize") {
@@ -88,7 +105,9 @@ fn api_server(live: Arc<Mutex<Value>>, wanted: &'static str, codes: Vec<u16>) ->
                 }
                 live.clone()
             } else if path.ends_with("/pods/web") {
-                if let Some(record @ Value::String(_)) = change["metadata"]["annotations"].get(annotations::TRAVELLED) {
+                if let Some(record @ Value::String(_)) =
+                    change["metadata"]["annotations"].get(annotations::TRAVELLED)
+                {
                     live["metadata"]["annotations"][annotations::TRAVELLED] = record.clone();
                 }
                 live.clone()
@@ -100,7 +119,12 @@ fn api_server(live: Arc<Mutex<Value>>, wanted: &'static str, codes: Vec<u16>) ->
             } else {
                 change
             };
-            Ok::<_, Infallible>(Response::builder().status(code).body(Body::from(object.to_string().into_bytes())).unwrap())
+            Ok::<_, Infallible>(
+                Response::builder()
+                    .status(code)
+                    .body(Body::from(object.to_string().into_bytes()))
+                    .unwrap(),
+            )
         }
     });
     Client::new(service, "default")
@@ -117,7 +141,12 @@ fn reduced(object: Value) -> RemotePod {
 }
 
 fn charged(provider: &Provider, pod: &RemotePod) -> String {
-    provider.ledger.lock().charged(&pod.account(), Charge::Requests, |_| true).get("cpu").to_string()
+    provider
+        .ledger
+        .lock()
+        .charged(&pod.account(), Charge::Requests, |_| true)
+        .get("cpu")
+        .to_string()
 }
 
 #[tokio::test]
@@ -126,23 +155,51 @@ async fn a_resize_that_got_room_is_tried_again_after_an_error_and_stays_charged(
     let provider = provider(api_server(live.clone(), "3", vec![503])).await;
     let pod = provider.pods.get(&Key::new(NAMESPACE, "web")).unwrap();
     let key = pod.shadow_key();
-    let memory = Memory { applied: Some(1), ..Memory::default() };
-    let mut pass = Pass { provider: &provider, key: &key, memory, pace: &Mutex::new(Pace::of_pods()) };
+    let memory = Memory {
+        applied: Some(1),
+        ..Memory::default()
+    };
+    let mut pass = Pass {
+        provider: &provider,
+        key: &key,
+        memory,
+        pace: &Mutex::new(Pace::of_pods()),
+    };
     let other = reduced(remote("other", "2"));
     provider.ledger.lock().pod_changed(None, Some(&other));
 
     pass.update(&pod, 2).await.unwrap();
-    assert_eq!(pass.memory.unresized.as_ref().unwrap().pending.reason, "Deferred");
-    assert_eq!((pass.memory.applied, pass.resize_retry("default")), (Some(2), None));
+    assert_eq!(
+        pass.memory.unresized.as_ref().unwrap().pending.reason,
+        "Deferred"
+    );
+    assert_eq!(
+        (pass.memory.applied, pass.resize_retry("default")),
+        (Some(2), None)
+    );
     provider.ledger.lock().pod_changed(Some(&other), None);
     assert_eq!(pass.resize_retry("default"), Some(Duration::ZERO));
 
     pass.update(&pod, 2).await.unwrap_err();
-    assert_ne!(pass.memory.applied, Some(2), "the next pass updates the pod again");
-    assert_eq!(charged(&provider, &pod), "3", "the API server may have accepted it");
+    assert_ne!(
+        pass.memory.applied,
+        Some(2),
+        "the next pass updates the pod again"
+    );
+    assert_eq!(
+        charged(&provider, &pod),
+        "3",
+        "the API server may have accepted it"
+    );
     pass.update(&pod, 2).await.unwrap();
-    assert_eq!((pass.memory.applied, pass.memory.unresized.is_none()), (Some(2), true));
-    assert_eq!(live.lock()["spec"]["containers"][0]["resources"], resources("3"));
+    assert_eq!(
+        (pass.memory.applied, pass.memory.unresized.is_none()),
+        (Some(2), true)
+    );
+    assert_eq!(
+        live.lock()["spec"]["containers"][0]["resources"],
+        resources("3")
+    );
 
     // Another change follows before the watch shows the new size.
     pass.update(&pod, 3).await.unwrap();
@@ -156,11 +213,19 @@ async fn a_resize_that_is_refused_leaves_the_charge_of_what_the_pod_asks_for() {
     let provider = provider(api_server(live, "3", vec![404, 422])).await;
     let pod = provider.pods.get(&Key::new(NAMESPACE, "web")).unwrap();
     let key = pod.shadow_key();
-    let mut pass = Pass { provider: &provider, key: &key, memory: Memory::default(), pace: &Mutex::new(Pace::of_pods()) };
+    let mut pass = Pass {
+        provider: &provider,
+        key: &key,
+        memory: Memory::default(),
+        pace: &Mutex::new(Pace::of_pods()),
+    };
     for message in ["no", NO_SUBRESOURCE] {
         pass.update(&pod, 2).await.unwrap();
         let unresized = pass.memory.unresized.as_ref().unwrap();
-        assert_eq!((unresized.pending.reason, unresized.pending.message.as_str()), ("Infeasible", message));
+        assert_eq!(
+            (unresized.pending.reason, unresized.pending.message.as_str()),
+            ("Infeasible", message)
+        );
         assert_eq!(charged(&provider, &pod), "1");
     }
     provider.context.stop.cancel();
@@ -168,7 +233,12 @@ async fn a_resize_that_is_refused_leaves_the_charge_of_what_the_pod_asks_for() {
 
 #[test]
 fn a_pod_that_is_gone_does_not_mean_that_the_api_server_cannot_resize() {
-    let answer = |details: Value| serde_json::from_value(json!({ "code": 404, "message": "no", "details": details })).unwrap();
-    assert!(is_about(&answer(json!({ "name": "web", "kind": "pods" })), "web"));
+    let answer = |details: Value| {
+        serde_json::from_value(json!({ "code": 404, "message": "no", "details": details })).unwrap()
+    };
+    assert!(is_about(
+        &answer(json!({ "name": "web", "kind": "pods" })),
+        "web"
+    ));
     assert!(!is_about(&answer(json!({})), "web") && !is_about(&answer(Value::Null), "web"));
 }
