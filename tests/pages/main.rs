@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod departures;
+mod links;
 mod replaced;
 mod security;
 mod trusted;
