@@ -127,7 +127,11 @@ fn every_link_leads_somewhere() {
             }
         }
     }
-    assert!(broken.is_empty(), "links to nothing:\n{}", broken.join("\n"));
+    assert!(
+        broken.is_empty(),
+        "links to nothing:\n{}",
+        broken.join("\n")
+    );
 }
 
 #[test]
@@ -151,7 +155,8 @@ fn a_person_finishes_every_page() {
 
 #[test]
 fn headings_have_githubs_anchors() {
-    let page = "# The `--set` key [of x](y.md)\n## Why, and how?\n## Why, and how?\n```\n# code\n```";
+    let page =
+        "# The `--set` key [of x](y.md)\n## Why, and how?\n## Why, and how?\n```\n# code\n```";
     let expected = ["the---set-key-of-x", "why-and-how", "why-and-how-1"];
     assert_eq!(anchors(page), expected.map(str::to_owned).into());
 }

@@ -16,7 +16,7 @@ fn tests_in(place: &str) -> BTreeSet<String> {
     if !place.ends_with("/rows.txt") {
         return functions(&root().join(place));
     }
-    let different = compare::listed(&read("docs/kubectl.md"));
+    let different = compare::listed(&read("docs/reference/kubectl.md"));
     let rows = compare::sections(&read(place))
         .unwrap()
         .into_iter()

@@ -1,4 +1,4 @@
-//! Checks the table of attacks in docs/SECURITY.md against the sources.
+//! Checks the table of attacks in docs/reference/attacks.md against the sources.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,7 +19,7 @@ const ATTACKS: &str = "tests/scenarios/attacks";
 
 /// All lines of the table.
 fn table() -> Vec<Attack> {
-    attacks::table().unwrap_or_else(|line| panic!("docs/SECURITY.md: {line}"))
+    attacks::table().unwrap_or_else(|line| panic!("docs/reference/attacks.md: {line}"))
 }
 
 /// The files of all scenarios that are attacks.
@@ -53,7 +53,7 @@ fn every_test_in_the_table_of_attacks_exists() {
     let missing: Vec<_> = missing.collect();
     assert!(
         missing.is_empty(),
-        "docs/SECURITY.md names tests that do not exist: {missing:#?}"
+        "docs/reference/attacks.md names tests that do not exist: {missing:#?}"
     );
 }
 
@@ -73,7 +73,7 @@ fn every_scenario_of_an_attack_is_in_the_table() {
             found += 1;
             assert!(
                 named.contains(&(path.clone(), name.clone())),
-                "docs/SECURITY.md does not name {name} of {path}"
+                "docs/reference/attacks.md does not name {name} of {path}"
             );
         }
     }

@@ -1,4 +1,4 @@
-//! `docs/trusted-fields.md`: which functions open what a peer wrote, and what they rely on.
+//! `docs/reference/trusted-fields.md`: which functions open what a peer wrote, and what they rely on.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -7,7 +7,7 @@ use regex::Regex;
 
 use super::{read, root};
 
-const PAGE: &str = "docs/trusted-fields.md";
+const PAGE: &str = "docs/reference/trusted-fields.md";
 /// The heading of the table about what the type does not reach.
 const BEYOND_THE_TYPE: &str = "\n## What the type does not reach\n";
 /// Where the type is defined.

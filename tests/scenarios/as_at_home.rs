@@ -105,7 +105,7 @@ pub async fn kubectl_says_the_same_of_a_pod_at_home_and_of_one_at_the_peer(
     let (last, mut first): (Vec<_>, Vec<_>) = all.into_iter().partition(|section| section.is_alone);
     // The endings take a while, during which the other sections run.
     first.sort_by_key(|section| section.is_late);
-    let listed = listed(include_str!("../../docs/kubectl.md"));
+    let listed = listed(include_str!("../../docs/reference/kubectl.md"));
     let endings = OnceCell::new();
     let ((), mut compared) = try_join!(
         endings.get_or_try_init(|| end(&world)),
@@ -206,12 +206,12 @@ fn judge(compared: &[Compared], listed: &BTreeSet<String>) -> Result<()> {
     };
     ensure!(
         unexpected.is_empty(),
-        "not in docs/kubectl.md:\n{}",
+        "not in docs/reference/kubectl.md:\n{}",
         unexpected.iter().map(show).collect::<String>()
     );
     ensure!(
         equal.is_empty(),
-        "docs/kubectl.md lists rows that are equal, or do not exist: {equal:?}"
+        "docs/reference/kubectl.md lists rows that are equal, or do not exist: {equal:?}"
     );
     Ok(())
 }

@@ -56,7 +56,7 @@ async fn sold_under_a_contract(world: &World) -> Result<()> {
     .await
 }
 
-/// Sets the budget of a namespace, as docs/prices.md says.
+/// Sets the budget of a namespace, as docs/how-to/give-a-namespace-a-budget.md says.
 async fn set_budget(rome: &Cluster, namespace: &str, amount: &str, when_spent: &str) -> Result<()> {
     let budget =
         json!({ "currency": "EUR", "amount": amount, "period": "Month", "whenSpent": when_spent });

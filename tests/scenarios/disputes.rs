@@ -637,10 +637,13 @@ async fn both_are_named(
     .await
 }
 
-/// Runs the commands of docs/metering.md as printed, on a receipt that both signed.
+/// Runs the commands of docs/how-to/check-usage-and-receipts.md as printed, on a receipt that both signed.
 async fn commands_of_the_page_work(world: &World, receipt: &str) -> Result<()> {
     let (rome, milan) = (&world.rome, &world.milan);
-    let mut page = Page::new("docs/metering.md", include_str!("../../docs/metering.md"));
+    let mut page = Page::new(
+        "docs/how-to/check-usage-and-receipts.md",
+        include_str!("../../docs/how-to/check-usage-and-receipts.md"),
+    );
     let directory = world.scratch("receipts");
     std::fs::create_dir_all(&directory)?;
     let (id_of_rome, id_of_milan) = (rome.cluster_id().await?, milan.cluster_id().await?);

@@ -10,7 +10,7 @@
 //!   last         run at the end: what they change stays
 //! ```
 //! `cargo test --test scenarios -- jobs` runs the scenarios whose names contain `jobs`, and starts only the clusters that they need. `-- attack` runs
-//! all scenarios that docs/SECURITY.md names, and prints the table there with their outcomes.
+//! all scenarios that docs/reference/attacks.md names, and prints the table there with their outcomes.
 //! `LIQO_TEST_KEEP=1` leaves the clusters up.
 
 mod api_access;

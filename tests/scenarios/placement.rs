@@ -1,4 +1,4 @@
-//! Prices steer where new pods go, and `liqoctl cost` says what they cost. The commands are those of docs/placement.md.
+//! Prices steer where new pods go, and `liqoctl cost` says what they cost. The commands are those of docs/how-to/send-pods-to-the-cheapest-provider.md.
 
 use std::{
     sync::Arc,

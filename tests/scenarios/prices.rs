@@ -13,7 +13,7 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 /// A price that was just written stays for 10 seconds.
 const TIMEOUT_OF_PRICES: Duration = Duration::from_secs(30);
 
-/// Sets what the policy `default` asks for, as docs/prices.md says.
+/// Sets what the policy `default` asks for, as docs/how-to/set-prices.md says.
 async fn sell(provider: &Cluster, prices: Value) -> Result<()> {
     patch_default(
         provider,

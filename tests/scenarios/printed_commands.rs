@@ -1,4 +1,4 @@
-//! The commands of docs/contracts.md and docs/prices.md work as the pages print them, from the first contract to a guarantee that its
+//! The commands of the pages about contracts and prices work as the pages print them, from the first contract to a guarantee that its
 //! provider ends early.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
@@ -21,7 +21,21 @@ const DEMO: &str = "demo";
 const NOTICE_SECONDS: u32 = 5;
 const DAY_SECONDS: u32 = 86_400;
 
-/// Both pages, and where their commands write files.
+/// What people do with contracts, in this order.
+const CONTRACTS: &str = concat!(
+    include_str!("../../docs/how-to/offer-a-contract.md"),
+    include_str!("../../docs/how-to/sign-a-contract.md"),
+    include_str!("../../docs/how-to/end-a-contract.md"),
+    include_str!("../../docs/how-to/verify-a-contract.md"),
+);
+/// What people do with prices.
+const PRICES: &str = concat!(
+    include_str!("../../docs/how-to/set-prices.md"),
+    include_str!("../../docs/how-to/limit-what-you-pay.md"),
+    include_str!("../../docs/how-to/give-a-namespace-a-budget.md"),
+);
+
+/// The pages, and where their commands write files.
 struct Reader<'a> {
     world: &'a World,
     contracts: Page,
@@ -44,7 +58,7 @@ impl Reader<'_> {
             .await
     }
 
-    /// Runs the command of docs/contracts.md with these words.
+    /// Runs the command of the pages about contracts with these words.
     async fn contracts(&mut self, cluster: &Cluster, words: &str) -> Result<String> {
         let command = self.contracts.take(words)?;
         self.run(cluster, &command).await
@@ -56,7 +70,7 @@ impl Reader<'_> {
         self.run(cluster, &format!("{command} -y")).await
     }
 
-    /// Runs the command of docs/prices.md with these words.
+    /// Runs the command of the pages about prices with these words.
     async fn prices(&mut self, cluster: &Cluster, words: &str) -> Result<String> {
         let command = self.prices.take(words)?;
         self.run(cluster, &command).await
@@ -104,8 +118,8 @@ pub async fn the_commands_of_contracts_and_prices_work_and_a_guarantee_that_ends
     std::fs::create_dir_all(&directory)?;
     let mut reader = Reader {
         world: &world,
-        contracts: Page::new("docs/contracts.md", include_str!("../../docs/contracts.md")),
-        prices: Page::new("docs/prices.md", include_str!("../../docs/prices.md")),
+        contracts: Page::new("the pages about contracts", CONTRACTS),
+        prices: Page::new("the pages about prices", PRICES),
         directory,
     };
     patch_policy(
@@ -201,12 +215,17 @@ async fn a_contract_with_prices(reader: &mut Reader<'_>) -> Result<Value> {
 /// Each command of the table shows the currency, at the side that the table names.
 async fn prices_are_seen(reader: &mut Reader<'_>) -> Result<()> {
     let rows = reader.prices.take_rows();
-    ensure!(!rows.is_empty(), "docs/prices.md has no table of commands");
+    ensure!(
+        !rows.is_empty(),
+        "docs/how-to/set-prices.md has no table of commands"
+    );
     for (side, command) in rows {
         let cluster = match side.as_str() {
             "provider" => &reader.world.milan,
             "consumer" => &reader.world.rome,
-            other => anyhow::bail!("docs/prices.md says that {other:?} runs {command:?}"),
+            other => {
+                anyhow::bail!("docs/how-to/set-prices.md says that {other:?} runs {command:?}")
+            }
         };
         eventually(&format!("`{command}` shows prices"), TIMEOUT, || async {
             let shown = reader.run(cluster, &command).await?;

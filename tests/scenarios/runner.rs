@@ -32,7 +32,7 @@ const MAX_RUNNABLE: usize = 6;
 /// How often the programs that want a processor are counted before a scenario starts, and the time between two counts.
 const COUNTS: u32 = 5;
 const COUNT_INTERVAL: Duration = Duration::from_millis(200);
-/// Kind of the scenarios that docs/SECURITY.md names, and the filter that selects all of them.
+/// Kind of the scenarios that docs/reference/attacks.md names, and the filter that selects all of them.
 const ATTACK: &str = "attack";
 /// The filter that selects all scenarios: `cargo test -- --skip scenarios` runs everything else.
 const ALL: &str = "scenarios";
@@ -246,7 +246,7 @@ pub fn run(sets: Vec<Set>) -> ExitCode {
     let filters = arguments.filter.take();
     let attacks = match attacks::table() {
         Ok(attacks) => attacks,
-        Err(error) => return fail(&anyhow::anyhow!("docs/SECURITY.md: {error}")),
+        Err(error) => return fail(&anyhow::anyhow!("docs/reference/attacks.md: {error}")),
     };
     let waiting = match Waiting::of_run(filters.is_none() && !arguments.ignored) {
         Ok(waiting) => waiting,
@@ -509,7 +509,7 @@ fn show_slowest(all: &mut [Ended], total: Duration) {
     );
 }
 
-/// The table of docs/SECURITY.md with the outcomes of its scenarios, if this run had some of them.
+/// The table of docs/reference/attacks.md with the outcomes of its scenarios, if this run had some of them.
 fn show_attacks(attacks: &[Attack], ended: &[Ended]) {
     let outcome_of = |attack: &Attack| {
         let name = attack.scenario()?;
@@ -524,7 +524,7 @@ fn show_attacks(attacks: &[Attack], ended: &[Ended]) {
     if !attacks.iter().any(|attack| outcome_of(attack).is_some()) {
         return;
     }
-    println!("attacks (docs/SECURITY.md):");
+    println!("attacks (docs/reference/attacks.md):");
     for attack in attacks {
         let outcome = outcome_of(attack).unwrap_or(if attack.scenario().is_some() {
             "not run"

@@ -19,7 +19,7 @@ const NAMESPACE: &str = "takeover";
 /// Enough for a rollout of several steps; two cores start about two pods a second.
 const PODS: usize = 12;
 /// Maximum time until another replica leads, for a machine that is busy. How long it really takes is printed, and told in
-/// docs/install.md.
+/// docs/explanation/replicas-of-the-manager.md.
 const TIMEOUT: Duration = Duration::from_secs(45);
 const MANAGERS: &str = "app.kubernetes.io/name=liqo-controller-manager";
 

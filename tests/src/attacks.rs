@@ -1,8 +1,8 @@
-//! The table of attacks in docs/SECURITY.md.
+//! The table of attacks in docs/reference/attacks.md.
 
 use std::fmt;
 
-const PAGE: &str = include_str!("../../docs/SECURITY.md");
+const PAGE: &str = include_str!("../../docs/reference/attacks.md");
 const HEADING: &str = "## Attacks and their tests";
 /// The header of the table and the line below it.
 const HEADER_LINES: usize = 2;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   rows.txt ---> [Section] ---> command here  ---> [normalized] --+
-//!                           \--> command there ---> [normalized] --+--> equal, or listed as different in docs/kubectl.md
+//!                           \--> command there ---> [normalized] --+--> equal, or listed as different in docs/reference/kubectl.md
 //! ```
 
 use std::collections::BTreeSet;

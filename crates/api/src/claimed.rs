@@ -10,7 +10,7 @@
 ///
 /// Three methods tell what is inside: [`unverified`](Self::unverified),
 /// [`into_unverified`](Self::into_unverified) and [`says`](Self::says). A test compares the
-/// functions that call them with `docs/trusted-fields.md`, which says what follows from each claim,
+/// functions that call them with `docs/reference/trusted-fields.md`, which says what follows from each claim,
 /// and what these functions rely on instead of believing it. There is no `Deref`, no `Display`, no
 /// serialization and no order. Two claims can be compared, so that caches notice changes, and
 /// `{:?}` prints a claim.
@@ -66,7 +66,7 @@ impl<T> Claimed<T> {
     }
 
     /// Opens the claim. Whoever calls this verifies what it says, or lets nothing follow from it
-    /// but what `docs/trusted-fields.md` says.
+    /// but what `docs/reference/trusted-fields.md` says.
     pub const fn unverified(&self) -> &T {
         &self.0
     }

@@ -8,7 +8,7 @@
 //!
 //! Each controller knows its own cause and reads its own facts. This table says what may happen to
 //! a pod for that cause, so all controllers treat a Job, a pod of a `DaemonSet` and a pod without a
-//! controller alike. docs/offloading.md shows the table; a test compares both.
+//! controller alike. docs/reference/why-pods-leave.md shows the table; a test compares both.
 //!
 //! A provider ends pods of its consumers by other rules: `reclaim` and `remote` in
 //! `liqo-offloading-rules`.
@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn the_page_has_the_table_of_all_causes() {
-        let page = include_str!("../../../docs/offloading.md");
+        let page = include_str!("../../../docs/reference/why-pods-leave.md");
         let (_, part) = page
             .split_once("## Why pods leave")
             .expect("the page has the table");

@@ -47,7 +47,7 @@ fn record_text(max_len: usize) -> Schema {
     })
 }
 
-/// The lines of a usage record, see `docs/metering.md`. A pattern would do, but the API server
+/// The lines of a usage record, see `docs/reference/usage-and-receipts.md`. A pattern would do, but the API server
 /// repeats the whole text when it refuses it by a pattern.
 pub fn usage_entries(_: &mut SchemaGenerator) -> Schema {
     json_schema!({

@@ -76,7 +76,7 @@ pub struct ShadowPodStatus {
     pub remote_uid: Option<String>,
     /// What the pod was charged, and from when until when, where the tenancy has a contract:
     /// `1767225600- cpu=1,pods=1`. The times are seconds since 1970 by the provider's clock, and an
-    /// open charge has no end. `docs/metering.md` has the grammar.
+    /// open charge has no end. `docs/reference/usage-and-receipts.md` has the grammar.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16384))]
     pub charges: Option<String>,

@@ -10,7 +10,7 @@ use crate::{
     PodOffloadingStrategy, Time, labels, may_be_offloaded, schema,
 };
 
-/// To which peer this cluster is tethered, and what stays its own meanwhile. `docs/tethering.md`
+/// To which peer this cluster is tethered, and what stays its own meanwhile. `docs/explanation/tethering.md`
 /// describes the mode.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", default)]

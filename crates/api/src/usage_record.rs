@@ -43,7 +43,7 @@ pub struct UsageRecordSpec {
     #[schemars(range(max = 10_000))]
     pub chunks: Option<u32>,
     /// The entries, one line a pod and time: UID of the local pod, pool, first second, first second
-    /// after the end, amounts. At most 2,000 lines. `docs/metering.md` has the grammar.
+    /// after the end, amounts. At most 2,000 lines. `docs/reference/usage-and-receipts.md` has the grammar.
     #[serde(default)]
     #[schemars(schema_with = "schema::usage_entries")]
     pub entries: String,

@@ -72,7 +72,7 @@ impl<R: Send + Sync + PartialEq + 'static> Cache<R> {
     /// the objects that were read before stay, and the watch starts again later.
     ///
     /// An object at the provider is a claim: `reduce` verifies it, keeps it closed, or gives the
-    /// reason in `docs/trusted-fields.md`.
+    /// reason in `docs/reference/trusted-fields.md`.
     pub fn watch_provider<K>(
         connection: &PeerConnection,
         config: watcher::Config,

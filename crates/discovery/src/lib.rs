@@ -29,7 +29,7 @@
 //! - [`pace`], [`written_list`]: when `liqo-fabric` writes its list.
 //!
 //! Peering with a cluster that was found is another matter: a `PeeringPolicy` decides it, see
-//! docs/discovery.md.
+//! docs/how-to/peer-automatically.md.
 
 #![cfg_attr(
     not(test),

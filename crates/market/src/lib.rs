@@ -23,7 +23,7 @@
 //! this cluster's own records, or from bytes that it verified against its own keys and its own
 //! contract. All other fields are for people: Liqo shows them, and never reads them back as facts.
 //! So what a peer wrote has the type [`Claimed`](liqo_api::Claimed) until a function verifies it;
-//! docs/trusted-fields.md lists these functions. For contracts this means:
+//! docs/reference/trusted-fields.md lists these functions. For contracts this means:
 //! - A signature of this cluster counts only if its own copy has it. Terms name their peering, so
 //!   those of a former one never count.
 //! - The copy stores the terms of the signed document, not the readable ones next to it, and
@@ -38,7 +38,7 @@
 //! - A consumer can name no cause of an end but its own, keeps no offer without a signature, and
 //!   reserves nothing before it.
 //!
-//! Read [`contract`] first, then [`receipt`]. docs/contracts.md shows the messages one by one.
+//! Read [`contract`] first, then [`receipt`]. docs/reference/contracts.md shows the messages one by one.
 
 #![cfg_attr(
     not(test),

@@ -41,7 +41,7 @@
 //!
 //! `liqo-offloading-rules` and `liqo-offloading` compute the charges and store the records, because
 //! they see the pods. `liqo-market` decides about receipts and `liqo-sharing` writes them.
-//! docs/metering.md shows all of it to users.
+//! docs/explanation/how-both-sides-count-the-same-seconds.md shows all of it to users.
 
 #![warn(missing_docs)]
 #![cfg_attr(

@@ -5,7 +5,7 @@
 //! without one, the rules of a `PeeringPolicy` decide. It implements [`ResourceSource`], which
 //! returns what one peer is offered, reports when that changes, and is told when a peering has
 //! ended. Liqo's part that calls it over gRPC is `crates/sharing/src/plugins.rs`. The programs in
-//! `plugins/` are examples, and `docs/write-a-plugin.md` is the guide.
+//! `plugins/` are examples, and `docs/tutorials/write-a-resource-plugin.md` is the guide.
 //!
 //! ```text
 //!   Liqo                                              the plugin

@@ -189,7 +189,7 @@ pub async fn a_refused_consumer_is_out_within_seconds(world: Arc<World>) -> Resu
         milan.api::<Pod>(&mapped).get_opt(&pod).await?.is_none(),
         "the pod is still there"
     );
-    // Kubernetes checks rights only when a watch begins: docs/peering.md says when it ends. What it shows does not exist any more.
+    // Kubernetes checks rights only when a watch begins: docs/how-to/refuse-a-consumer.md says when it ends. What it shows does not exist any more.
     println!(
         "the watch with the credential {}",
         if watched.is_finished() {

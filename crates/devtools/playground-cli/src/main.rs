@@ -18,7 +18,7 @@
 //!
 //! `up.rs` has these steps: read it first. `conformance` starts the clusters in the same way, and
 //! runs Kubernetes' own tests there. The other commands show the clusters (`status`, `logs`,
-//! `kubeconfig`) or remove them (`down`). For users: `docs/playground.md`.
+//! `kubeconfig`) or remove them (`down`). For users: `docs/reference/playground.md`.
 
 mod arguments;
 mod cluster_argument;
@@ -73,7 +73,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
             let unexplained = results.unexplained();
             ensure!(
                 unexplained == 0,
-                "docs/kubectl.md does not explain why {unexplained} tests did not pass"
+                "docs/reference/kubectl.md does not explain why {unexplained} tests did not pass"
             );
             Ok(())
         }

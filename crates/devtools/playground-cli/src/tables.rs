@@ -90,14 +90,13 @@ pub fn conformance(results: &Conformance) -> String {
             vec![test.test.clone(), short(&test.message), known.to_owned()]
         };
         blocks.push(output::table(
-            &["NOT PASSED", "MESSAGE", "ROW OF docs/kubectl.md"],
+            &["NOT PASSED", "MESSAGE", "ROW OF docs/reference/kubectl.md"],
             results.failed.iter().map(row),
         ));
     }
-    let passed = results
-        .passed_unexpectedly
-        .iter()
-        .map(|test| format!("docs/kubectl.md says that this fails, but it passed: {test}"));
+    let passed = results.passed_unexpectedly.iter().map(|test| {
+        format!("docs/reference/kubectl.md says that this fails, but it passed: {test}")
+    });
     blocks.extend(passed);
     blocks.join("\n\n")
 }

@@ -1,4 +1,4 @@
-//! Generates the table of rights in docs/SECURITY.md, from the roles that `liqoctl install` applies
+//! Generates the table of rights in docs/reference/rights.md, from the roles that `liqoctl install` applies
 //! and the one that the manager creates for each consumer.
 
 use kube::{ResourceExt as _, api::DynamicObject};
@@ -188,13 +188,13 @@ mod tests {
 
     #[test]
     fn the_table_in_the_docs_is_current() {
-        let path =
-            std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../docs/SECURITY.md");
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("../../../docs/reference/rights.md");
         let found = std::fs::read_to_string(path).unwrap();
         let expected = page(&found, &current().unwrap()).unwrap();
         assert!(
             found == expected,
-            "docs/SECURITY.md is not current: run `cargo run -p liqoctl -- generate rights`"
+            "docs/reference/rights.md is not current: run `cargo run -p liqoctl -- generate rights`"
         );
     }
 }

@@ -3,9 +3,9 @@
 //!
 //! ```text
 //!   list      e2e --ginkgo.dry-run                           ──▶ the names of all tests
-//!   select    groups, and what docs/kubectl.md leaves out    ──▶ the tests of each process
+//!   select    groups, and what the page about kubectl leaves out    ──▶ the tests of each process
 //!   run       one e2e for each process, all at the same time ──▶ reports
-//!   compare   reports, and the failures in docs/kubectl.md   ──▶ a table; failures that no row explains end with exit code 1
+//!   compare   reports, and the failures in the page about kubectl   ──▶ a table; failures that no row explains end with exit code 1
 //! ```
 //!
 //! The program e2e is Kubernetes' own, except that it offloads each namespace of a test before the

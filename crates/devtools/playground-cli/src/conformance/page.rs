@@ -1,9 +1,9 @@
-//! The rows of docs/kubectl.md about single tests: the only list of tests that do not run, or fail
+//! The rows of docs/reference/kubectl.md about single tests: the only list of tests that do not run, or fail
 //! for a known reason.
 
 use anyhow::{Context as _, ensure};
 
-pub const PAGE: &str = include_str!("../../../../../docs/kubectl.md");
+pub const PAGE: &str = include_str!("../../../../../docs/reference/kubectl.md");
 
 /// A row of the page: `| OUTCOME | TEST, ... | WHY |`, where each test is a part of its name in
 /// backquotes.

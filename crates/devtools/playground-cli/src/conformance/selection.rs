@@ -73,7 +73,7 @@ pub fn select(
     selected.dedup();
     ensure!(
         !selected.is_empty(),
-        "docs/kubectl.md leaves out all tests of these groups"
+        "docs/reference/kubectl.md leaves out all tests of these groups"
     );
     for part in parts {
         ensure!(

@@ -220,7 +220,7 @@ async fn outcome(rome: &Cluster, app: &str, before: &BTreeSet<String>) -> &'stat
 
 /// The table of the page: for each place, what becomes of the pods of the owners.
 fn page() -> Vec<(String, Vec<String>)> {
-    let text = include_str!("../../../../../docs/tethering.md");
+    let text = include_str!("../../../../../docs/reference/tethering.md");
     let (_, table) = text.split_once("| it ran |").unwrap();
     let rows = table
         .lines()

@@ -411,7 +411,7 @@ mod tests {
 
     #[test]
     fn the_page_says_of_each_reason_what_shows_it_and_where_its_pods_run_in_the_end() {
-        let page = include_str!("../../../../../docs/offloading.md");
+        let page = include_str!("../../../../../docs/reference/reasons-of-pods.md");
         let rows: Vec<Vec<&str>> = page
             .lines()
             .map(|line| line.split(" | ").collect())
@@ -428,7 +428,7 @@ mod tests {
                 .collect();
             assert!(
                 said.contains(&(shown_by(reason), in_the_end(reason))),
-                "docs/offloading.md says of {reason}: {said:?}"
+                "docs/reference/reasons-of-pods.md says of {reason}: {said:?}"
             );
         }
         for shown_by in [

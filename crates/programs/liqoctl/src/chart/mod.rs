@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn the_page_on_installing_has_the_current_keys_of_other_versions() {
-        let page = fs::read_to_string(root().join("docs/install.md")).unwrap();
+        let page = fs::read_to_string(root().join("docs/reference/settings.md")).unwrap();
         assert!(
             page == pages::with_keys_of_liqo(&page).unwrap(),
             "run `{COMMAND}` and commit the result"
@@ -148,9 +148,7 @@ mod tests {
     #[test]
     fn each_setting_is_explained_in_the_docs() {
         let read = |page: &str| fs::read_to_string(root().join("docs").join(page)).unwrap();
-        let pages = ["install.md", "network.md", "discovery.md"]
-            .map(read)
-            .concat();
+        let pages = ["reference/settings.md"].map(read).concat();
         let with_parts = |key: &str| {
             key.split_once(".image.")
                 .map_or(key.to_owned(), |(component, _)| {

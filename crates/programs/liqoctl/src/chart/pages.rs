@@ -1,4 +1,4 @@
-//! Chart.yaml, the chart's README, and the table of keys of other versions for docs/install.md.
+//! Chart.yaml, the chart's README, and the table of keys of other versions for docs/reference/settings.md.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinitionVersion;
 use kube::ResourceExt as _;

@@ -490,14 +490,14 @@ pub enum Generate {
         #[arg(long, default_value = "deploy/charts/liqo")]
         directory: PathBuf,
         /// The page that contains the table of keys of other versions
-        #[arg(long, default_value = "docs/install.md")]
+        #[arg(long, default_value = "docs/reference/settings.md")]
         page: PathBuf,
     },
     /// Write the table of rights
     #[command(hide = true)]
     Rights {
         /// The page that contains the table
-        #[arg(long, default_value = "docs/SECURITY.md")]
+        #[arg(long, default_value = "docs/reference/rights.md")]
         page: PathBuf,
     },
 }

@@ -57,7 +57,7 @@ impl Area {
 
 macro_rules! checks {
     ($($area:ident { $($check:ident = $name:literal,)+ })+) => {
-        /// Everything that `doctor` checks. docs/doctor.md has a row for each.
+        /// Everything that `doctor` checks. docs/reference/doctor.md has a row for each.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         pub enum Check { $($($check),+),+ }
 
@@ -292,11 +292,11 @@ mod tests {
 
     #[test]
     fn every_check_has_a_row_in_the_documentation() {
-        let page = include_str!("../../../../../docs/doctor.md");
+        let page = include_str!("../../../../../docs/reference/doctor.md");
         for check in Check::ALL {
             assert!(
                 page.contains(&format!("| `{}` |", check.name())),
-                "docs/doctor.md says nothing of {}",
+                "docs/reference/doctor.md says nothing of {}",
                 check.name()
             );
         }

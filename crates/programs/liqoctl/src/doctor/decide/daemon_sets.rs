@@ -41,7 +41,7 @@ pub fn decide(facts: &Facts) -> Finding {
             count(waiting.len(), "DaemonSet"),
             some(&waiting)
         ),
-        "add node affinity to the pod template: liqo.io/type NotIn [virtual-node]; docs/offloading.md shows it under DaemonSets",
+        "add node affinity to the pod template: liqo.io/type NotIn [virtual-node]; docs/how-to/keep-daemonsets-off-virtual-nodes.md shows it",
     )
 }
 

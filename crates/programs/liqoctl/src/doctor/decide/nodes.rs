@@ -301,7 +301,7 @@ fn network_policies(facts: &Facts) -> Finding {
 /// Advice how to isolate pods of consumers.
 const ENFORCE: &str = "add something that enforces them, for example kube-router's policy controller or Calico; the manager tests it within a minute";
 /// The section of the docs about the risks without isolation.
-const RISK: &str = "docs/policies.md#networkpolicies-must-be-enforced";
+const RISK: &str = "docs/how-to/require-enforced-networkpolicies.md";
 
 /// Whether another cluster borrows from this one, or wants to.
 fn is_provider(facts: &Facts) -> Result<bool, &str> {

@@ -73,7 +73,8 @@ pub fn decide(facts: &Facts) -> Vec<Finding> {
             peer_capacity(facts, ranges, settings),
         ]),
         (Err(why), _) | (_, Err(why)) => {
-            found.extend([Check::PeerPrefixes, Check::PeerCapacity].map(|check| unread(check, why)));
+            found
+                .extend([Check::PeerPrefixes, Check::PeerCapacity].map(|check| unread(check, why)));
         }
     }
     found.push(mtu(facts, settings));
