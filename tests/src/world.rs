@@ -132,6 +132,72 @@ impl Built {
     }
 }
 
+/// The clusters to start. milan starts with one fake node without resources. Scenarios add the nodes that they need.
+fn cluster_specs(wanted: &Clusters) -> Result<Vec<ClusterSpec>> {
+    let nothing = "cpu=0,memory=0,pods=0,ephemeral-storage=0"
+        .split(',')
+        .map(str::parse)
+        .collect::<Result<Vec<_>, _>>()?;
+    let fake_nodes = FakeNodes {
+        count: 1,
+        resources: fake_node_resources(nothing),
+        taint: false,
+    };
+    // The default is a minute, which would only make scenarios slower.
+    let spec = |name: &str| ClusterSpec {
+        dual_stack: wanted.dual_stack,
+        pod_sync_seconds: Some(10),
+        // Six clusters run on a few processors.
+        processors: Some(1),
+        ..ClusterSpec::new(name)
+    };
+    let milan = ClusterSpec {
+        fake_nodes,
+        network_policies: wanted.network_policies,
+        metrics: wanted.metrics,
+        node_grace_seconds: wanted.milans_node_grace_seconds,
+        ..spec("milan")
+    };
+    let mut turin = ClusterSpec {
+        nodes: wanted.nodes_of_turin,
+        ..spec("turin")
+    };
+    turin.pod_octet = wanted.turins_pod_octet.unwrap_or(turin.pod_octet);
+    let mut rome = ClusterSpec {
+        metrics: wanted.metrics,
+        ..spec("rome")
+    };
+    rome.cluster_domain = wanted
+        .romes_domain
+        .map_or(rome.cluster_domain, str::to_owned);
+    let mut specs = vec![rome, turin, milan];
+    specs.extend(wanted.florence.then(|| spec("florence")));
+    Ok(specs)
+}
+
+/// Loads Liqo's images into all clusters. Returns the names of those of the controller manager and of `liqo-fabric`.
+async fn load_images(playground: &Playground, built: &Built) -> Result<[String; 2]> {
+    let (manager, fabric) = (
+        built.program("liqo-controller-manager")?,
+        built.program("liqo-fabric")?,
+    );
+    let images = [
+        format!("localhost/liqo/controller-manager:{}", digest(manager)?),
+        format!("localhost/liqo/fabric:{}", digest(fabric)?),
+    ];
+    let on_nodes = ImageSpec {
+        programs: vec!["nft".to_owned()],
+        ..ImageSpec::new(&images[1], fabric)
+    };
+    let of_manager = ImageSpec::new(&images[0], manager);
+    tokio::try_join!(
+        playground.load_image(&of_manager),
+        playground.load_image(&on_nodes)
+    )
+    .context("loading Liqo's images")?;
+    Ok(images)
+}
+
 /// The clusters of the scenarios, with Liqo installed in each and rome borrowing from milan.
 pub struct World {
     /// A consumer.
@@ -191,17 +257,7 @@ impl World {
 
     /// Starts the clusters, installs Liqo and peers rome with milan. This uses the whole machine.
     pub async fn build(wanted: Clusters, built: &Built, machine: Arc<RwLock<()>>) -> Result<Self> {
-        let Clusters {
-            instance,
-            nodes_of_turin,
-            dual_stack,
-            network_policies,
-            metrics,
-            milans_node_grace_seconds,
-            romes_domain,
-            turins_pod_octet,
-            florence,
-        } = wanted;
+        let instance = wanted.instance;
         let keep = std::env::var_os("LIQO_TEST_KEEP").is_some();
         let supervision = if keep {
             Supervision::Detached(built.program("liqo-playground")?.to_owned())
@@ -209,43 +265,7 @@ impl World {
             Supervision::ThisProcess
         };
         let playground = Playground::open(instance)?.supervised_by(supervision);
-        // milan starts with one fake node without resources. Scenarios add the nodes that they need.
-        let nothing = "cpu=0,memory=0,pods=0,ephemeral-storage=0"
-            .split(',')
-            .map(str::parse)
-            .collect::<Result<Vec<_>, _>>()?;
-        let fake_nodes = FakeNodes {
-            count: 1,
-            resources: fake_node_resources(nothing),
-            taint: false,
-        };
-        // The default is a minute, which would only make scenarios slower.
-        let spec = |name: &str| ClusterSpec {
-            dual_stack,
-            pod_sync_seconds: Some(10),
-            // Six clusters run on a few processors.
-            processors: Some(1),
-            ..ClusterSpec::new(name)
-        };
-        let milan = ClusterSpec {
-            fake_nodes,
-            network_policies,
-            metrics,
-            node_grace_seconds: milans_node_grace_seconds,
-            ..spec("milan")
-        };
-        let mut turin = ClusterSpec {
-            nodes: nodes_of_turin,
-            ..spec("turin")
-        };
-        turin.pod_octet = turins_pod_octet.unwrap_or(turin.pod_octet);
-        let mut rome = ClusterSpec {
-            metrics,
-            ..spec("rome")
-        };
-        rome.cluster_domain = romes_domain.map_or(rome.cluster_domain, str::to_owned);
-        let mut specs = vec![rome, turin, milan];
-        specs.extend(florence.then(|| spec("florence")));
+        let specs = cluster_specs(&wanted)?;
         if !keep {
             // A run that was killed may have left something behind.
             playground.down().await?;
@@ -259,24 +279,7 @@ impl World {
             kubectl,
             liqoctl: built.program("liqoctl")?.to_owned(),
         };
-        let (manager, fabric) = (
-            built.program("liqo-controller-manager")?,
-            built.program("liqo-fabric")?,
-        );
-        let images = [
-            format!("localhost/liqo/controller-manager:{}", digest(manager)?),
-            format!("localhost/liqo/fabric:{}", digest(fabric)?),
-        ];
-        let on_nodes = ImageSpec {
-            programs: vec!["nft".to_owned()],
-            ..ImageSpec::new(&images[1], fabric)
-        };
-        let of_manager = ImageSpec::new(&images[0], manager);
-        tokio::try_join!(
-            playground.load_image(&of_manager),
-            playground.load_image(&on_nodes)
-        )
-        .context("loading Liqo's images")?;
+        let images = load_images(&playground, built).await?;
         let connect = async |name| {
             let cluster = playground.cluster(name)?;
             Cluster::new(
@@ -289,7 +292,7 @@ impl World {
         };
         let (rome, turin, milan) =
             tokio::try_join!(connect("rome"), connect("turin"), connect("milan"))?;
-        let florence = if florence {
+        let florence = if wanted.florence {
             Some(connect("florence").await?)
         } else {
             None
@@ -312,7 +315,7 @@ impl World {
             machine,
             fixture,
         };
-        if network_policies {
+        if wanted.network_policies {
             world.stop_network_policies().await?;
         }
         try_join_all(world.clusters().map(|cluster| world.install(cluster))).await?;

@@ -89,16 +89,7 @@ pub async fn up(
     progress: &Progress,
 ) -> anyhow::Result<UpResult> {
     specs::check(arguments)?;
-    // Report what is missing before anything starts.
-    let requirements = Requirements::check(&specs::specs(arguments, &[])).await?;
-    if !requirements.missing_packages.is_empty() {
-        progress.line(&format!(
-            "Debian packages that will be installed: {}",
-            requirements.missing_packages.join(", ")
-        ));
-    }
-    // Before anything else runs: if that failed, it would interrupt the installation.
-    requirements.install(&Steps(progress)).await?;
+    install_requirements(arguments, progress).await?;
     let present = playground
         .clusters()?
         .iter()
@@ -157,43 +148,14 @@ pub async fn up(
         write_policy(cluster, index == 0 && providers > 1, spec).await?;
     }
     for (consumer, provider) in &peerings {
-        if arguments.broker.as_ref() == Some(&specs[*provider].name) {
-            let lend_on = lend_on(&clusters[*provider], &clusters[*consumer]);
-            progress
-                .step(
-                    &format!("Letting {} lend on what it borrows", specs[*provider].name),
-                    lend_on,
-                )
-                .await?;
-        }
-        let step = match consumer {
-            0 => format!("Peering with {}", specs[*provider].name),
-            _ => format!(
-                "Peering {} with {}",
-                specs[*consumer].name, specs[*provider].name
-            ),
+        let peering = PlannedPeering {
+            consumer: &clusters[*consumer],
+            consumer_name: (*consumer != 0).then_some(&specs[*consumer].name),
+            provider: &clusters[*provider],
+            provider_name: &specs[*provider].name,
         };
-        progress
-            .step(&step, peer_with(&clusters[*consumer], &clusters[*provider]))
-            .await?;
-        if arguments.broker.as_ref() == Some(&specs[*provider].name) {
-            let step = format!(
-                "Waiting until {} lends only what it borrows",
-                specs[*provider].name
-            );
-            let news = |text: &str| progress.message(&step, text);
-            progress
-                .step(
-                    &step,
-                    demo::wait_for_borrowed(
-                        &clusters[*consumer],
-                        &clusters[*provider],
-                        TIMEOUT,
-                        news,
-                    ),
-                )
-                .await?;
-        }
+        let is_broker = arguments.broker.as_ref() == Some(peering.provider_name);
+        peering.establish(is_broker, progress).await?;
     }
     let borrowed = peerings
         .iter()
@@ -210,6 +172,61 @@ pub async fn up(
         demo::add_broker_nodes(&mut demo, consumer, &clusters[broker]).await?;
     }
     summary(arguments, &clusters, demo).await
+}
+
+/// Reports what is missing on this machine before anything starts, and installs it.
+async fn install_requirements(arguments: &Up, progress: &Progress) -> anyhow::Result<()> {
+    let requirements = Requirements::check(&specs::specs(arguments, &[])).await?;
+    if !requirements.missing_packages.is_empty() {
+        progress.line(&format!(
+            "Debian packages that will be installed: {}",
+            requirements.missing_packages.join(", ")
+        ));
+    }
+    // Before anything else runs: if that failed, it would interrupt the installation.
+    requirements.install(&Steps(progress)).await?;
+    Ok(())
+}
+
+/// A peering between two clusters of the playground.
+struct PlannedPeering<'a> {
+    consumer: &'a Cluster,
+    /// `None` for the first cluster, which messages leave out.
+    consumer_name: Option<&'a String>,
+    provider: &'a Cluster,
+    provider_name: &'a String,
+}
+
+impl PlannedPeering<'_> {
+    /// Peers the two. A broker lends on what it borrows.
+    async fn establish(&self, is_broker: bool, progress: &Progress) -> anyhow::Result<()> {
+        let Self {
+            consumer,
+            provider,
+            provider_name,
+            ..
+        } = self;
+        if is_broker {
+            let step = format!("Letting {provider_name} lend on what it borrows");
+            progress.step(&step, lend_on(provider, consumer)).await?;
+        }
+        let step = match self.consumer_name {
+            None => format!("Peering with {provider_name}"),
+            Some(consumer_name) => format!("Peering {consumer_name} with {provider_name}"),
+        };
+        progress.step(&step, peer_with(consumer, provider)).await?;
+        if is_broker {
+            let step = format!("Waiting until {provider_name} lends only what it borrows");
+            let news = |text: &str| progress.message(&step, text);
+            progress
+                .step(
+                    &step,
+                    demo::wait_for_borrowed(consumer, provider, TIMEOUT, news),
+                )
+                .await?;
+        }
+        Ok(())
+    }
 }
 
 /// Peers one cluster with another, and waits for its virtual node.

@@ -486,17 +486,9 @@ impl Case<'_> {
 
     /// The end of a contract, if something ends it now.
     fn end(&self, record: &IssuedContract, plan: &mut ContractPlan) -> Option<ContractEnd> {
-        let announced = whole_seconds(self.now);
-        let ends = |by, cause, seconds: u32, reason: String| ContractEnd {
-            by,
-            cause,
-            announced: Time(announced),
-            at: Time(after(announced, seconds)),
-            reason: text(&reason),
-        };
         let Ok(current) = &record.current else {
-            let reason = "the provider's own document cannot be verified any more".to_owned();
-            return Some(ends(Party::Provider, EndCause::Damaged, 0, reason));
+            let reason = "the provider's own document cannot be verified any more";
+            return Some(self.end_after(0, Party::Provider, EndCause::Damaged, reason));
         };
         let terms = &current.document.terms;
         // Nothing runs under a proposal.
@@ -505,6 +497,27 @@ impl Case<'_> {
         } else {
             0
         };
+        self.requested_end(record, notice)
+            .or_else(|| self.end_of_requests(record, terms, notice))
+            .or_else(|| self.end_for_breach(notice))
+            .or_else(|| self.end_without_policy(terms, notice))
+            .or_else(|| self.end_of_period(record, terms, notice, plan))
+    }
+
+    /// An end that is announced now and comes after these seconds.
+    fn end_after(&self, seconds: u32, by: Party, cause: EndCause, reason: &str) -> ContractEnd {
+        let announced = whole_seconds(self.now);
+        ContractEnd {
+            by,
+            cause,
+            announced: Time(announced),
+            at: Time(after(announced, seconds)),
+            reason: text(reason),
+        }
+    }
+
+    /// The end that a person here or the consumer asks for.
+    fn requested_end(&self, record: &IssuedContract, notice: u32) -> Option<ContractEnd> {
         if let Some(decision) = self
             .decisions
             .get(&record.name)
@@ -512,62 +525,81 @@ impl Case<'_> {
         {
             let reason = decision
                 .reason
-                .clone()
-                .unwrap_or_else(|| "a person at the provider ends it".to_owned());
-            return Some(ends(Party::Provider, EndCause::Requested, notice, reason));
+                .as_deref()
+                .unwrap_or("a person at the provider ends it");
+            return Some(self.end_after(notice, Party::Provider, EndCause::Requested, reason));
         }
-        if let Some(request) = &record.status.unverified().end_requested {
-            return Some(ends(
-                Party::Consumer,
-                cause_of_consumer(request.cause),
-                notice,
-                request.reason.clone(),
-            ));
-        }
+        let request = record.status.unverified().end_requested.as_ref()?;
+        Some(self.end_after(
+            notice,
+            Party::Consumer,
+            cause_of_consumer(request.cause),
+            &request.reason,
+        ))
+    }
+
+    /// The end of a contract whose consumer, or whose peering, does not ask for it any more.
+    fn end_of_requests(
+        &self,
+        record: &IssuedContract,
+        terms: &ContractTerms,
+        notice: u32,
+    ) -> Option<ContractEnd> {
         if !self.asks {
-            let reason = "the consumer asks for nothing any more".to_owned();
-            return Some(ends(Party::Consumer, EndCause::NothingRequested, 0, reason));
+            let reason = "the consumer asks for nothing any more";
+            return Some(self.end_after(0, Party::Consumer, EndCause::NothingRequested, reason));
         }
         let signed_for = terms
             .peering
             .as_deref()
             .filter(|_| record.signed().is_some());
-        if signed_for
+        let is_of_another = signed_for
             .zip(self.peering)
-            .is_some_and(|(signed, present)| signed != present)
-        {
+            .is_some_and(|(signed, present)| signed != present);
+        is_of_another.then(|| {
             let reason =
-                "the consumer began another peering, and knows nothing of this contract any more"
-                    .to_owned();
-            return Some(ends(Party::Consumer, EndCause::Requested, notice, reason));
-        }
-        let policy = self.policy();
-        let broken = self
+                "the consumer began another peering, and knows nothing of this contract any more";
+            self.end_after(notice, Party::Consumer, EndCause::Requested, reason)
+        })
+    }
+
+    /// The end because of a lasting breach by the consumer, if the policy ends contracts for that.
+    fn end_for_breach(&self, notice: u32) -> Option<ContractEnd> {
+        self.policy()
+            .filter(|policy| policy.on_breach == OnBreach::EndWithNotice)?;
+        let breach = self
             .records
             .iter()
             .flat_map(|record| lasting(&record.spec.breaches, Party::Consumer))
-            .next();
-        if let Some(breach) = broken
-            .filter(|_| policy.is_some_and(|policy| policy.on_breach == OnBreach::EndWithNotice))
-        {
-            return Some(ends(
-                Party::Provider,
-                EndCause::Breach,
-                notice,
-                format!("{}: {}", breach.kind.as_str(), breach.message),
-            ));
+            .next()?;
+        let reason = format!("{}: {}", breach.kind.as_str(), breach.message);
+        Some(self.end_after(notice, Party::Provider, EndCause::Breach, &reason))
+    }
+
+    /// The end of a contract that the policy does not provide for any more.
+    fn end_without_policy(&self, terms: &ContractTerms, notice: u32) -> Option<ContractEnd> {
+        if self.policy().is_some() {
+            return None;
         }
-        if policy.is_none() {
-            let reason =
-                "the provider's policy has no contracts for this consumer any more".to_owned();
-            let mut end = ends(Party::Provider, EndCause::PolicyChanged, notice, reason);
-            let promised = terms
-                .end
-                .as_ref()
-                .filter(|_| terms.commitment == Commitment::Guaranteed);
-            end.at = Time(promised.map_or(end.at.0, |promised| promised.0.max(end.at.0)));
-            return Some(end);
-        }
+        let reason = "the provider's policy has no contracts for this consumer any more";
+        let mut end = self.end_after(notice, Party::Provider, EndCause::PolicyChanged, reason);
+        let promised = terms
+            .end
+            .as_ref()
+            .filter(|_| terms.commitment == Commitment::Guaranteed);
+        end.at = Time(promised.map_or(end.at.0, |promised| promised.0.max(end.at.0)));
+        Some(end)
+    }
+
+    /// The end of the signed period, unless a signed amendment renews it. Notes when to announce
+    /// it.
+    fn end_of_period(
+        &self,
+        record: &IssuedContract,
+        terms: &ContractTerms,
+        notice: u32,
+        plan: &mut ContractPlan,
+    ) -> Option<ContractEnd> {
         let over = &terms.end.as_ref().filter(|_| record.signed().is_some())?.0;
         let renews = |next: &SignedTerms| {
             next.countersignature.is_some() && next.document.terms.end != terms.end
@@ -582,13 +614,9 @@ impl Case<'_> {
             plan.note(Some(announce));
             return None;
         }
-        let mut end = ends(
-            Party::Provider,
-            EndCause::PeriodOver,
-            0,
-            "its period is over".to_owned(),
-        );
-        end.at = Time((*over).max(announced));
+        let reason = "its period is over";
+        let mut end = self.end_after(0, Party::Provider, EndCause::PeriodOver, reason);
+        end.at = Time((*over).max(end.announced.0));
         Some(end)
     }
 

@@ -238,29 +238,17 @@ fn filter_chains(text: &mut String, input: &[String], forward: &[String]) {
     );
 }
 
+/// Answers to connections that began here, and their ICMP errors. Packets of connections that a
+/// peer began are checked one by one, so closing an address also closes it for existing
+/// connections, unless it is one of those that stay open to them.
+const ACCEPT_ANSWERS: &str = "ct direction reply ct state established,related accept";
+
 fn body(fabric: &Fabric, node: &str, family: Family) -> String {
     let (keyword, is_gateway) = (family.keyword(), is_gateway(fabric, node));
-    let remote: Vec<IpNet> = fabric
-        .remote()
-        .into_iter()
-        .filter(|prefix| family.has(prefix))
-        .collect();
-    let pods: Vec<IpNet> = fabric
-        .pods
-        .iter()
-        .filter(|prefix| family.has(prefix))
-        .copied()
-        .collect();
-    let nodes = nodes(fabric, family);
-    let mut text = set(family, "remote", INTERVAL, &remote);
+    let mut text = set(family, "remote", INTERVAL, remote_prefixes(fabric, family));
     text.push_str(&nodes_set(fabric, family));
-    let mut postrouting = Vec::new();
-    // Answers to connections that began here, and their ICMP errors. Packets of connections that a
-    // peer began are checked one by one, so closing an address also closes it for existing
-    // connections, unless it is one of those that stay open to them.
-    let answers = "ct direction reply ct state established,related accept";
     let (mut input, mut forward) = overlay_rules(fabric, family);
-    input.push(format!("{keyword} saddr @remote {answers}"));
+    input.push(format!("{keyword} saddr @remote {ACCEPT_ANSWERS}"));
     input.extend(api_server::verdicts(
         fabric,
         family,
@@ -283,72 +271,101 @@ fn body(fabric: &Fabric, node: &str, family: Family) -> String {
         "iifname != {devices} oifname {devices} {keyword} saddr @remote counter drop"
     ));
     if is_gateway {
-        text.push_str(&api_server::clients(fabric, family));
-        text.push_str(&open::sets(fabric, family));
-        for (id, peer) in &fabric.peers {
-            peer_chains(&mut text, fabric, node, family, (id, peer));
-        }
-        let by_peer = |chain: &str| prefix_verdicts(fabric, family, chain);
-        forward.extend([
-            // The kernel does not translate these, so they have addresses of another cluster.
-            format!("iifname \"{TUNNEL}\" ct state invalid counter drop"),
-            format!("iifname \"{TUNNEL}\" {answers}"),
-            format!(
-                "iifname \"{TUNNEL}\" {keyword} saddr vmap {{ {} }}",
-                by_peer("open")
-            ),
-        ]);
-        forward.extend(api_server::verdicts(
-            fabric,
-            family,
-            is_gateway,
-            "accept",
-            |_| true,
-        ));
-        forward.push(format!("iifname \"{TUNNEL}\" counter drop"));
-        chain(
-            &mut text,
-            "prerouting",
-            "type nat hook prerouting priority dstnat - 10; policy accept;",
-            &[format!(
-                "iifname \"{TUNNEL}\" {keyword} saddr vmap {{ {} }}",
-                by_peer("from")
-            )],
-        );
+        gateway_chains(&mut text, fabric, node, family);
+        forward.extend(tunnel_forward_rules(fabric, family));
         input.push(format!("iifname \"{TUNNEL}\" counter drop"));
-        chain(
-            &mut text,
-            "mss",
-            "type filter hook forward priority mangle; policy accept;",
-            &[
-                format!(
-                    "oifname \"{TUNNEL}\" tcp flags syn / syn,rst tcp option maxseg size set rt mtu"
-                ),
-                format!(
-                    "iifname \"{TUNNEL}\" tcp flags syn / syn,rst tcp option maxseg size set rt mtu"
-                ),
-            ],
-        );
-        // A connection that is picked up in its middle keeps its port, or its server would reset
-        // it. The kernel changes the port while it still knows the connection by its former path. A
-        // packet that is dropped here is not remembered, and is sent again.
-        chain(
-            &mut text,
-            "ports",
-            "type filter hook postrouting priority srcnat + 50; policy accept;",
-            &[format!(
-                "oifname != \"{TUNNEL}\" {keyword} saddr @remote ct state new ct status snat tcp flags & (fin | syn | rst | ack) != syn counter drop"
-            )],
-        );
-        postrouting.push(format!(
-            "oifname \"{TUNNEL}\" {keyword} daddr vmap {{ {} }}",
-            by_peer("to")
-        ));
     }
     mark_chains(&mut text, fabric, node, family);
     filter_chains(&mut text, &input, &forward);
+    chain(
+        &mut text,
+        "postrouting",
+        "type nat hook postrouting priority srcnat - 10; policy accept;",
+        &source_rules(fabric, family, is_gateway),
+    );
+    text
+}
+
+fn remote_prefixes(fabric: &Fabric, family: Family) -> Vec<IpNet> {
+    fabric
+        .remote()
+        .into_iter()
+        .filter(|prefix| family.has(prefix))
+        .collect()
+}
+
+/// The sets and chains that only gateways have.
+fn gateway_chains(text: &mut String, fabric: &Fabric, node: &str, family: Family) {
+    let keyword = family.keyword();
+    text.push_str(&api_server::clients(fabric, family));
+    text.push_str(&open::sets(fabric, family));
+    for (id, peer) in &fabric.peers {
+        peer_chains(text, fabric, node, family, (id, peer));
+    }
+    chain(
+        text,
+        "prerouting",
+        "type nat hook prerouting priority dstnat - 10; policy accept;",
+        &[format!(
+            "iifname \"{TUNNEL}\" {keyword} saddr vmap {{ {} }}",
+            prefix_verdicts(fabric, family, "from")
+        )],
+    );
+    chain(
+        text,
+        "mss",
+        "type filter hook forward priority mangle; policy accept;",
+        &["oifname", "iifname"].map(|direction| {
+            format!(
+                "{direction} \"{TUNNEL}\" tcp flags syn / syn,rst tcp option maxseg size set rt mtu"
+            )
+        }),
+    );
+    // A connection that is picked up in its middle keeps its port, or its server would reset it.
+    // The kernel changes the port while it still knows the connection by its former path. A packet
+    // that is dropped here is not remembered, and is sent again.
+    chain(
+        text,
+        "ports",
+        "type filter hook postrouting priority srcnat + 50; policy accept;",
+        &[format!(
+            "oifname != \"{TUNNEL}\" {keyword} saddr @remote ct state new ct status snat tcp flags & (fin | syn | rst | ack) != syn counter drop"
+        )],
+    );
+}
+
+/// Forward rules of gateways for packets that come from peers.
+fn tunnel_forward_rules(fabric: &Fabric, family: Family) -> Vec<String> {
+    let keyword = family.keyword();
+    let mut rules = vec![
+        // The kernel does not translate these, so they have addresses of another cluster.
+        format!("iifname \"{TUNNEL}\" ct state invalid counter drop"),
+        format!("iifname \"{TUNNEL}\" {ACCEPT_ANSWERS}"),
+        format!(
+            "iifname \"{TUNNEL}\" {keyword} saddr vmap {{ {} }}",
+            prefix_verdicts(fabric, family, "open")
+        ),
+    ];
+    rules.extend(api_server::verdicts(fabric, family, true, "accept", |_| {
+        true
+    }));
+    rules.push(format!("iifname \"{TUNNEL}\" counter drop"));
+    rules
+}
+
+/// Rules that translate sources, or keep them.
+fn source_rules(fabric: &Fabric, family: Family, is_gateway: bool) -> Vec<String> {
+    let keyword = family.keyword();
+    let mut rules = Vec::new();
+    if is_gateway {
+        rules.push(format!(
+            "oifname \"{TUNNEL}\" {keyword} daddr vmap {{ {} }}",
+            prefix_verdicts(fabric, family, "to")
+        ));
+    }
     // A machine that is not one of our nodes has no route back to peers.
-    postrouting.extend(api_server::verdicts(
+    let nodes = nodes(fabric, family);
+    rules.extend(api_server::verdicts(
         fabric,
         family,
         is_gateway,
@@ -359,23 +376,23 @@ fn body(fabric: &Fabric, node: &str, family: Family) -> String {
     // on their way to the gateway.
     let same =
         |prefixes: &[IpNet]| elements(prefixes.iter().map(|prefix| format!("{prefix} : {prefix}")));
-    postrouting.push(format!(
+    rules.push(format!(
         "{keyword} saddr @remote snat {keyword} prefix to {keyword} saddr map {{ {} }}",
-        same(&remote)
+        same(&remote_prefixes(fabric, family))
     ));
+    let pods: Vec<IpNet> = fabric
+        .pods
+        .iter()
+        .filter(|prefix| family.has(prefix))
+        .copied()
+        .collect();
     if !pods.is_empty() {
-        postrouting.push(format!(
+        rules.push(format!(
             "oifname \"{OVERLAY}\" {keyword} daddr @remote snat {keyword} prefix to {keyword} saddr map {{ {} }}",
             same(&pods)
         ));
     }
-    chain(
-        &mut text,
-        "postrouting",
-        "type nat hook postrouting priority srcnat - 10; policy accept;",
-        &postrouting,
-    );
-    text
+    rules
 }
 
 /// Marks packets that must not follow the main table: those that another gateway carries than the

@@ -3,9 +3,12 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
-use k8s_openapi::api::{
-    apps::v1::{DaemonSet, Deployment},
-    core::v1::{Node, Pod},
+use k8s_openapi::{
+    api::{
+        apps::v1::{DaemonSet, Deployment},
+        core::v1::{Node, Pod},
+    },
+    apimachinery::pkg::apis::meta::v1::Condition,
 };
 use kube::{
     Api, ResourceExt as _,
@@ -92,47 +95,20 @@ pub async fn install(
     } = Box::pin(values(cluster, &options.settings)).await?;
     let objects = manifests::render(&values)?;
     progress
-        .step("Applying Liqo's objects", async {
-            for stage in stages(&objects, &values, findings.admission_policies) {
-                for object in &stage {
-                    apply::apply(&cluster.client, object).await?;
-                }
-                let definitions: Vec<_> = stage
-                    .into_iter()
-                    .filter(|object| kind(object) == "CustomResourceDefinition")
-                    .collect();
-                apply::established(&cluster.client, &definitions, options.timeout).await?;
-            }
-            for object in objects.iter().filter(|object| !has_a_use(object, &values)) {
-                apply::delete(&apply::api_of(&cluster.client, object)?, &object.name_any()).await?;
-            }
-            anyhow::Ok(())
-        })
+        .step(
+            "Applying Liqo's objects",
+            apply_objects(
+                cluster,
+                &objects,
+                &values,
+                findings.admission_policies,
+                options.timeout,
+            ),
+        )
         .await?;
     let step = "Waiting for the controller manager";
-    progress
-        .step(
-            step,
-            available(cluster, MANAGER, options.timeout, |text| {
-                progress.message(step, text);
-            }),
-        )
-        .await?;
-    let step = "Waiting for the program on each node";
-    let news = |text: &str| progress.message(step, text);
-    let away = progress
-        .step(
-            step,
-            rollout::finished(cluster, options.timeout, false, news),
-        )
-        .await?
-        .away;
-    if !away.is_empty() {
-        let away = away.into_iter().collect::<Vec<_>>().join(", ");
-        progress.line(&format!(
-            "Not ready, and skipped: node {away}. They join the network when they are ready again."
-        ));
-    }
+    wait_for_deployment(cluster, MANAGER, step, options.timeout, progress).await?;
+    wait_for_nodes(cluster, options.timeout, progress).await?;
     let step = "Waiting for the cluster's identity";
     let config = progress
         .step(
@@ -144,14 +120,7 @@ pub async fn install(
         .await?;
     // Last, because everything else works without it.
     let step = "Waiting for the resolver";
-    progress
-        .step(
-            step,
-            available(cluster, RESOLVER, options.timeout, |text| {
-                progress.message(step, text);
-            }),
-        )
-        .await?;
+    wait_for_deployment(cluster, RESOLVER, step, options.timeout, progress).await?;
     let step = "Testing whether NetworkPolicies are enforced";
     let isolation_note = isolation_note(&progress.step(step, isolation_test(cluster)).await?);
     let status = config.status.clone().unwrap_or_default();
@@ -176,19 +145,77 @@ pub async fn install(
         discovers: config.spec.discovery.lan.enabled || !domains.is_empty(),
         replicas_note,
         isolation_note,
-        warning: status
-            .conditions
-            .iter()
-            .find(|condition| {
-                condition.type_ == liqo_api::ADDRESSES_KNOWN && condition.status == "False"
-            })
-            .map(|condition| {
-                format!(
-                    "other clusters cannot borrow from this one yet: {}",
-                    condition.message
-                )
-            }),
+        warning: lending_warning(&status.conditions),
     })
+}
+
+/// Applies those objects that have a use with these values, and deletes the others.
+async fn apply_objects(
+    cluster: &Cluster,
+    objects: &[DynamicObject],
+    values: &Values,
+    admission_policies: bool,
+    timeout: Duration,
+) -> anyhow::Result<()> {
+    for stage in stages(objects, values, admission_policies) {
+        for object in &stage {
+            apply::apply(&cluster.client, object).await?;
+        }
+        let definitions: Vec<_> = stage
+            .into_iter()
+            .filter(|object| kind(object) == "CustomResourceDefinition")
+            .collect();
+        apply::established(&cluster.client, &definitions, timeout).await?;
+    }
+    for object in objects.iter().filter(|object| !has_a_use(object, values)) {
+        apply::delete(&apply::api_of(&cluster.client, object)?, &object.name_any()).await?;
+    }
+    Ok(())
+}
+
+async fn wait_for_deployment(
+    cluster: &Cluster,
+    name: &str,
+    step: &str,
+    timeout: Duration,
+    progress: &Progress,
+) -> anyhow::Result<()> {
+    let news = |text: &str| progress.message(step, text);
+    progress
+        .step(step, available(cluster, name, timeout, news))
+        .await
+}
+
+/// Waits for the program on each node, and tells which nodes were skipped.
+async fn wait_for_nodes(
+    cluster: &Cluster,
+    timeout: Duration,
+    progress: &Progress,
+) -> anyhow::Result<()> {
+    let step = "Waiting for the program on each node";
+    let news = |text: &str| progress.message(step, text);
+    let away = progress
+        .step(step, rollout::finished(cluster, timeout, false, news))
+        .await?
+        .away;
+    if !away.is_empty() {
+        let away = away.into_iter().collect::<Vec<_>>().join(", ");
+        progress.line(&format!(
+            "Not ready, and skipped: node {away}. They join the network when they are ready again."
+        ));
+    }
+    Ok(())
+}
+
+/// The reason why the cluster cannot be a provider, if it cannot.
+fn lending_warning(conditions: &[Condition]) -> Option<String> {
+    let unknown = conditions.iter().find(|condition| {
+        condition.type_ == liqo_api::ADDRESSES_KNOWN && condition.status == "False"
+    })?;
+    Some(format!(
+        "other clusters cannot borrow from this one yet: {}",
+        unknown.message
+    ))
 }
 
 /// The objects that would be applied.

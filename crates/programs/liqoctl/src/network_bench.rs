@@ -11,7 +11,11 @@
 
 mod slices;
 
-use std::{iter, time::Duration};
+use std::{
+    iter,
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
 
 use anyhow::{Context as _, anyhow, bail, ensure};
 use k8s_openapi::api::core::v1::Pod;
@@ -42,6 +46,7 @@ const RESERVED_TIME: Duration = Duration::from_secs(5);
 const DATAGRAM_LEN: usize = 1_200;
 /// The way that is compared with the plain link.
 const TUNNEL: &str = "tunnel";
+const STARTING_PODS: &str = "Starting the pods";
 /// Port of `liqo-fabric`'s metrics.
 const METRICS_PORT: u16 = 9479;
 
@@ -207,65 +212,17 @@ async fn set(
         .into_iter()
         .find(|remote| remote.cluster == peer)
         .map(|remote| remote.namespace);
-    let pod = |name: &str, node: &str, is_virtual: bool, host_network: bool, role: pods::Role| {
-        pods::Wanted {
-            name: name.to_owned(),
-            node: node.to_owned(),
-            is_virtual,
-            host_network,
-            role,
-            group: name.to_owned(),
-        }
-    };
-    // Everybody who reaches the node reaches the pod in the node's network, so that pod requires a
-    // token.
     let token = token::random()?;
-    let serve = || pods::Role::ServeWithToken(token.clone());
-    let step = "Starting the pods";
-    let news = |text: &str| progress.message(step, text);
     let starting = async {
-        pods::make(
+        let pods = BenchPods {
             home,
-            &namespace,
-            &pod("sender", &here[0].name, false, false, pods::Role::Wait),
-            &image,
-        )
-        .await?;
-        pods::make(
-            home,
-            &namespace,
-            &pod("receiver", &virtual_node, true, false, serve()),
-            &image,
-        )
-        .await?;
-        let no_address = |pod: &Pod| {
-            pods::addresses(pod)
-                .is_empty()
-                .then(|| "it has no address yet: does the tunnel work?".to_owned())
+            sender_node: &here[0].name,
+            image: &image,
+            token: &token,
+            progress,
         };
-        let found = pods::ready(home, &namespace, PODS_TIMEOUT, news, no_address).await?;
-        let receiver = found
-            .iter()
-            .find(|pod| pod.name_any() == "receiver")
-            .and_then(|pod| pods::addresses(pod).first().copied());
-        let receiver = receiver.context("the pod that receives has no address")?;
-        let tunnel = Path {
-            cluster: home.clone(),
-            namespace: namespace.clone(),
-            pod: "sender".to_owned(),
-            to: std::net::SocketAddr::new(receiver, PORT).to_string(),
-            token: token.clone(),
-        };
-        let of = |cluster: &Cluster, nodes: &[FabricNode]| {
-            nodes
-                .iter()
-                .map(|node| Gateway {
-                    cluster: cluster.clone(),
-                    node: node.clone(),
-                })
-                .collect::<Vec<_>>()
-        };
-        let mut gateways = of(home, &here);
+        let tunnel = pods.start_over_tunnel(&namespace, &virtual_node).await?;
+        let mut gateways = gateways_of(home, &here);
         let Some(there) = there else {
             notes.push(format!("to measure the plain link, the CPU time of {peer}'s gateway, and how soon {peer} has changes of Services, give access to {peer}: --remote-kubeconfig"));
             return anyhow::Ok(Scene {
@@ -276,34 +233,9 @@ async fn set(
             });
         };
         let own = home.installed().await?.id;
-        let all_far = self::gateways(there, own.as_str()).await?;
-        let far = &all_far[0];
-        let near_nodes = stage.namespace(home, "network-bench-nodes", true).await?;
-        let far_nodes = stage.namespace(there, "network-bench-nodes", true).await?;
-        pods::make(
-            home,
-            &near_nodes,
-            &pod("sender", &here[0].name, false, true, pods::Role::Wait),
-            &image,
-        )
-        .await?;
-        pods::make(
-            there,
-            &far_nodes,
-            &pod("receiver", &far.name, false, true, serve()),
-            &image,
-        )
-        .await?;
-        pods::ready(home, &near_nodes, PODS_TIMEOUT, news, |_| None).await?;
-        pods::ready(there, &far_nodes, PODS_TIMEOUT, news, |_| None).await?;
-        let plain = Path {
-            cluster: home.clone(),
-            namespace: near_nodes,
-            pod: "sender".to_owned(),
-            to: std::net::SocketAddr::new(far.address, PORT).to_string(),
-            token: token.clone(),
-        };
-        gateways.extend(of(there, &all_far));
+        let far = self::gateways(there, own.as_str()).await?;
+        let plain = pods.start_on_nodes(stage, there, &far[0]).await?;
+        gateways.extend(gateways_of(there, &far));
         Ok(Scene {
             tunnel,
             plain: Some(plain),
@@ -311,7 +243,104 @@ async fn set(
             remote_namespace,
         })
     };
-    progress.step(step, starting).await
+    progress.step(STARTING_PODS, starting).await
+}
+
+fn gateways_of(cluster: &Cluster, nodes: &[FabricNode]) -> Vec<Gateway> {
+    let gateway = |node: &FabricNode| Gateway {
+        cluster: cluster.clone(),
+        node: node.clone(),
+    };
+    nodes.iter().map(gateway).collect()
+}
+
+/// What the pods of all paths have in common.
+struct BenchPods<'a> {
+    home: &'a Cluster,
+    /// The node here from which each path begins.
+    sender_node: &'a str,
+    image: &'a str,
+    token: &'a str,
+    progress: &'a Progress,
+}
+
+impl BenchPods<'_> {
+    /// Starts the pods of the path through the tunnel.
+    async fn start_over_tunnel(&self, namespace: &str, virtual_node: &str) -> anyhow::Result<Path> {
+        let (sender, receiver) = (
+            self.sender_pod(false),
+            self.receiver_pod(virtual_node, false),
+        );
+        pods::make(self.home, namespace, &sender, self.image).await?;
+        pods::make(self.home, namespace, &receiver, self.image).await?;
+        let no_address = |pod: &Pod| {
+            pods::addresses(pod)
+                .is_empty()
+                .then(|| "it has no address yet: does the tunnel work?".to_owned())
+        };
+        let news = |text: &str| self.progress.message(STARTING_PODS, text);
+        let found = pods::ready(self.home, namespace, PODS_TIMEOUT, news, no_address).await?;
+        let receiver = found
+            .iter()
+            .find(|pod| pod.name_any() == "receiver")
+            .and_then(|pod| pods::addresses(pod).first().copied());
+        let receiver = receiver.context("the pod that receives has no address")?;
+        Ok(self.path_to(receiver, namespace.to_owned()))
+    }
+
+    /// Starts the pods of the plain link, in the network of the gateways' nodes.
+    async fn start_on_nodes(
+        &self,
+        stage: &Stage,
+        there: &Cluster,
+        far: &FabricNode,
+    ) -> anyhow::Result<Path> {
+        let near_nodes = stage
+            .namespace(self.home, "network-bench-nodes", true)
+            .await?;
+        let far_nodes = stage.namespace(there, "network-bench-nodes", true).await?;
+        let (sender, receiver) = (self.sender_pod(true), self.receiver_pod(&far.name, true));
+        pods::make(self.home, &near_nodes, &sender, self.image).await?;
+        pods::make(there, &far_nodes, &receiver, self.image).await?;
+        let news = |text: &str| self.progress.message(STARTING_PODS, text);
+        pods::ready(self.home, &near_nodes, PODS_TIMEOUT, news, |_| None).await?;
+        pods::ready(there, &far_nodes, PODS_TIMEOUT, news, |_| None).await?;
+        Ok(self.path_to(far.address, near_nodes))
+    }
+
+    fn sender_pod(&self, host_network: bool) -> pods::Wanted {
+        pods::Wanted {
+            name: "sender".to_owned(),
+            node: self.sender_node.to_owned(),
+            is_virtual: false,
+            host_network,
+            role: pods::Role::Wait,
+            group: "sender".to_owned(),
+        }
+    }
+
+    /// On a virtual node, unless it uses the network of its node. Everybody who reaches the node
+    /// reaches the pod in the node's network, so that pod requires a token.
+    fn receiver_pod(&self, node: &str, host_network: bool) -> pods::Wanted {
+        pods::Wanted {
+            name: "receiver".to_owned(),
+            node: node.to_owned(),
+            is_virtual: !host_network,
+            host_network,
+            role: pods::Role::ServeWithToken(self.token.to_owned()),
+            group: "receiver".to_owned(),
+        }
+    }
+
+    fn path_to(&self, receiver: IpAddr, namespace: String) -> Path {
+        Path {
+            cluster: self.home.clone(),
+            namespace,
+            pod: "sender".to_owned(),
+            to: SocketAddr::new(receiver, PORT).to_string(),
+            token: self.token.to_owned(),
+        }
+    }
 }
 
 /// The nodes whose gateways are in use for a peer; at least one.

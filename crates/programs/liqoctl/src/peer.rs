@@ -425,18 +425,7 @@ pub async fn peer(
             present,
         )?;
     }
-    let token = match (&source, present) {
-        (_, Some(foreign)) if is_granted(foreign) => None,
-        (Source::Remote(remote), _) => Some(
-            progress
-                .step(
-                    "Creating a token in the other cluster",
-                    one_time_token(remote, &own.id),
-                )
-                .await?,
-        ),
-        (Source::Invitation { token, .. }, _) => token.clone(),
-    };
+    let token = needed_token(&source, present, &own.id, progress).await?;
     let token_secret = match &token {
         Some(token) => {
             let secret = token::secret(&format!("peer-{}", target.cluster_id), token, None, None);
@@ -445,6 +434,66 @@ pub async fn peer(
         }
         None => None,
     };
+    write_foreign_cluster(&api, &name, &target, &request, token_secret.as_deref()).await?;
+    let waited = if options.wait {
+        wait_until_usable(cluster, &name, &target, &request, options.timeout, progress).await
+    } else {
+        Ok(UsablePeer::default())
+    };
+    let usable = match waited {
+        Ok(usable) => usable,
+        Err(error) => {
+            let rest =
+                after_failure(cluster, &name, present.is_none(), token_secret.as_deref()).await;
+            return Err(anyhow!("{error:#}. {rest}"));
+        }
+    };
+    let changed = present.is_some_and(is_granted) && before.as_ref() != Some(&request);
+    let keepable = if options.wait {
+        keepable_ranges(cluster, &own, &source, &target).await
+    } else {
+        KeepableRanges::default()
+    };
+    Ok(Peered {
+        name,
+        cluster_id: target.cluster_id,
+        nodes: usable.nodes,
+        other_pools: usable.other_pools,
+        network: usable.network,
+        keepable,
+        changed,
+    })
+}
+
+/// The token that the other cluster expects; none if it let this cluster in already.
+async fn needed_token(
+    source: &Source,
+    present: Option<&ForeignCluster>,
+    consumer: &ClusterId,
+    progress: &Progress,
+) -> anyhow::Result<Option<String>> {
+    if present.is_some_and(is_granted) {
+        return Ok(None);
+    }
+    match source {
+        Source::Remote(remote) => progress
+            .step(
+                "Creating a token in the other cluster",
+                one_time_token(remote, consumer),
+            )
+            .await
+            .map(Some),
+        Source::Invitation { token, .. } => Ok(token.clone()),
+    }
+}
+
+async fn write_foreign_cluster(
+    api: &Api<ForeignCluster>,
+    name: &str,
+    target: &Target,
+    request: &RequestedResources,
+    token_secret: Option<&str>,
+) -> anyhow::Result<()> {
     let object = json!({
         "apiVersion": "discovery.liqo.io/v1alpha1",
         "kind": "ForeignCluster",
@@ -455,59 +504,64 @@ pub async fn peer(
             "authURL": target.auth_url,
             "tunnel": (!target.tunnel.is_empty()).then_some(&target.tunnel),
             "outgoingPeering": PeeringIntent::Yes,
-            "request": said(&request),
+            "request": said(request),
             "tokenSecretName": token_secret,
         },
     });
     let written = api
         .patch(
-            &name,
+            name,
             &PatchParams::apply(FIELD_MANAGER).force(),
             &Patch::Apply(without_nulls(object)),
         )
         .await
         .doing(format!("write ForeignCluster {name}"))?;
-    if let Some(correction) = correction(&written.spec.request, &request) {
+    if let Some(correction) = correction(&written.spec.request, request) {
         let parameters = PatchParams {
             field_manager: Some(FIELD_MANAGER.to_owned()),
             ..PatchParams::default()
         };
-        api.patch(&name, &parameters, &Patch::Merge(correction))
+        api.patch(name, &parameters, &Patch::Merge(correction))
             .await
             .doing(format!("write ForeignCluster {name}"))?;
     }
-    let (mut nodes, mut network, mut other_pools) = (Vec::new(), None, None);
-    let waited = if options.wait && request.network_only {
-        let ready =
-            wait::network_is_ready(cluster, &name, &target, options.timeout, progress).await;
-        ready.map(|ready| network = Some(ready))
-    } else if options.wait {
-        let ready = wait::nodes_are_ready(cluster, &name, &target, options.timeout, progress).await;
-        if ready.is_ok() && request.granularity.is_some() {
-            other_pools = wait::other_pools(cluster, &name, progress).await;
-        }
-        ready.map(|ready| nodes = ready)
-    } else {
-        Ok(())
-    };
-    if let Err(error) = waited {
-        let rest = after_failure(cluster, &name, present.is_none(), token_secret.as_deref()).await;
-        return Err(anyhow!("{error:#}. {rest}"));
+    Ok(())
+}
+
+/// What can be used of a peer after waiting for it.
+#[derive(Default)]
+struct UsablePeer {
+    nodes: Vec<PeeredNode>,
+    network: Option<PeeredNetwork>,
+    other_pools: Option<String>,
+}
+
+/// Waits for the network if only that is requested, else for the virtual nodes.
+async fn wait_until_usable(
+    cluster: &Cluster,
+    name: &str,
+    target: &Target,
+    request: &RequestedResources,
+    timeout: Duration,
+    progress: &Progress,
+) -> anyhow::Result<UsablePeer> {
+    if request.network_only {
+        let network = wait::network_is_ready(cluster, name, target, timeout, progress).await?;
+        return Ok(UsablePeer {
+            network: Some(network),
+            ..UsablePeer::default()
+        });
     }
-    let changed = present.is_some_and(is_granted) && before.as_ref() != Some(&request);
-    let keepable = if options.wait {
-        keepable_ranges(cluster, &own, &source, &target).await
+    let nodes = wait::nodes_are_ready(cluster, name, target, timeout, progress).await?;
+    let other_pools = if request.granularity.is_some() {
+        wait::other_pools(cluster, name, progress).await
     } else {
-        KeepableRanges::default()
+        None
     };
-    Ok(Peered {
-        name,
-        cluster_id: target.cluster_id,
+    Ok(UsablePeer {
         nodes,
+        network: None,
         other_pools,
-        network,
-        keepable,
-        changed,
     })
 }
 

@@ -46,9 +46,11 @@ use self::{
     compose::{Composer, deletions, withdraw},
     conditions::add_conditions,
     node_pools::NodeIndex,
+    pricing::PartitionUse,
     usage::PoolUsage,
 };
 use super::{
+    granularity::Division,
     pools::{self, Lender, NodePartition},
     publish::{self, OfferState},
     reduce::LocalNode,
@@ -107,35 +109,15 @@ pub fn decide(snapshot: &Snapshot, now: Instant) -> Plan {
     );
     let budgets = reserve::budgets(&usage, &allocations, &partitions, &claimants, &policies);
     let shares = shares::shares(&budgets, &entitlements, &claimants, &policies);
-    for allocation in allocations
-        .iter_mut()
-        .filter(|allocation| allocation.local_policy.is_some())
-    {
-        let of_pool = partitions
-            .iter()
-            .zip(&shares)
-            .filter(|(partition, _)| allocation.includes(partition));
-        let sum: ResourceList = of_pool
-            .filter_map(|(_, shares)| shares.get(&allocation.requester))
-            .sum();
-        // Pods of a pool whose last node is gone are charged to no partition.
-        allocation.target = sum.max(&allocation.floor);
-    }
+    set_targets(&mut allocations, &partitions, &shares);
     let excess = overcommit::limit(&mut allocations, &usage, &partitions);
-    // Most clusters have no prices.
-    let in_use = if policies
-        .iter()
-        .any(|policy| policy.prices.is_some() || pricing::margin(policy).is_some())
-    {
-        usage.of_partitions(
-            &partitions,
-            budgets
-                .iter()
-                .map(|budget| budget.max_promised(&claimants, &policies)),
-        )
-    } else {
-        Vec::new()
+    let limits = PartitionLimits {
+        partitions: &partitions,
+        budgets: &budgets,
+        claimants: &claimants,
+        policies: &policies,
     };
+    let in_use = limits.priced_use(&usage);
     requeue_after = earlier(
         requeue_after,
         pricing::set_prices(
@@ -155,68 +137,171 @@ pub fn decide(snapshot: &Snapshot, now: Instant) -> Plan {
             .min(),
     );
 
-    let composer = Composer::new(snapshot, &requesters, &allocations, &partitions);
-    let mut plan = Plan {
-        deletions: deletions(snapshot, &requesters),
-        ..Plan::default()
+    let decided = DecidedPools {
+        requesters: &requesters,
+        divisions: &divisions,
+        allocations: &allocations,
+        usage: &usage,
+        excess: &excess,
+        limits,
     };
-    let mut states: Vec<OfferState> = allocations
-        .iter()
-        .map(|allocation| composer.state(allocation))
-        .collect();
-    let next_prices = allocations
-        .iter()
-        .filter_map(|allocation| composer.prices_wait(allocation, now))
-        .min();
-    requeue_after = earlier(requeue_after, next_prices);
-    add_conditions(
-        snapshot,
-        &requesters,
-        &divisions,
-        &allocations,
-        &states,
-        &excess,
-        &mut plan,
-    );
-    for members in components(&allocations, &partitions) {
-        let total = total(
-            &allocations,
-            &members,
-            &budgets,
-            &claimants,
-            &policies,
-            &partitions,
-        );
-        let of_component: Vec<OfferState> = members
-            .iter()
-            .map(|&member| std::mem::take(&mut states[member]))
-            .collect();
-        let publication = publish::decide(&total, &of_component, now);
-        requeue_after = earlier(requeue_after, publication.requeue_after);
-        for write in publication.writes {
-            let allocation = &allocations[members[write.index]];
-            plan.writes
-                .push(composer.write(allocation, write.hard, write.grows));
-        }
-    }
-    // Across all components, offers shrink before others grow.
-    plan.writes.sort_by_key(|write| write.grows);
-    let next_absence = requesters
-        .iter()
-        .filter_map(|requester| requester.absent_in)
-        .filter(|left| !left.is_zero())
-        .min();
-    requeue_after = earlier(requeue_after, next_absence);
-    plan.requeue_after = earlier(
-        requeue_after,
-        withdraw(snapshot, &requesters, &allocations, &usage, &mut plan),
-    );
-    plan.requeue_after = earlier(
-        plan.requeue_after,
-        contracts::add_contracts(snapshot, &requesters, &allocations, &mut plan),
-    );
-    plan.policy_statuses = policy_status::policy_statuses(snapshot, &requesters, &allocations);
+    let mut plan = decided.compose_plan(snapshot, now);
+    plan.requeue_after = earlier(plan.requeue_after, requeue_after);
     plan
+}
+
+/// Each pool is offered the consumer's shares of the partitions that it includes.
+fn set_targets(allocations: &mut [PoolAllocation], partitions: &[NodePartition], shares: &Shares) {
+    for allocation in allocations
+        .iter_mut()
+        .filter(|allocation| allocation.local_policy.is_some())
+    {
+        let of_pool = partitions
+            .iter()
+            .zip(shares)
+            .filter(|(partition, _)| allocation.includes(partition));
+        let sum: ResourceList = of_pool
+            .filter_map(|(_, shares)| shares.get(&allocation.requester))
+            .sum();
+        // Pods of a pool whose last node is gone are charged to no partition.
+        allocation.target = sum.max(&allocation.floor);
+    }
+}
+
+/// What limits the pools of each partition.
+struct PartitionLimits<'a> {
+    partitions: &'a [NodePartition<'a>],
+    budgets: &'a [PartitionBudget],
+    claimants: &'a [Claimant],
+    policies: &'a [&'a Provide],
+}
+
+impl PartitionLimits<'_> {
+    /// The utilization of each partition, if any policy has prices. Most clusters have none.
+    fn priced_use(&self, usage: &PoolUsage) -> Vec<PartitionUse> {
+        let has_prices = self
+            .policies
+            .iter()
+            .any(|policy| policy.prices.is_some() || pricing::margin(policy).is_some());
+        if !has_prices {
+            return Vec::new();
+        }
+        let promised = self
+            .budgets
+            .iter()
+            .map(|budget| budget.max_promised(self.claimants, self.policies));
+        usage.of_partitions(self.partitions, promised)
+    }
+
+    /// The most that these allocations of a component may be promised together.
+    fn total_promised(&self, members: &[&PoolAllocation]) -> ResourceList {
+        // A plugin's amounts have no limit.
+        let of_plugins = members
+            .iter()
+            .filter(|member| member.local_policy.is_none())
+            .map(|member| &member.target)
+            .sum();
+        let is_shared =
+            |partition: &NodePartition| members.iter().any(|member| member.includes(partition));
+        let shared = self
+            .partitions
+            .iter()
+            .zip(self.budgets)
+            .filter(|(partition, _)| is_shared(partition));
+        shared.fold(of_plugins, |sum: ResourceList, (_, budget)| {
+            sum + &budget.max_promised(self.claimants, self.policies)
+        })
+    }
+}
+
+/// What every pool should get, before it is compared with the present offers.
+struct DecidedPools<'a> {
+    requesters: &'a [Requester<'a>],
+    divisions: &'a [Division],
+    allocations: &'a [PoolAllocation<'a>],
+    usage: &'a PoolUsage<'a>,
+    excess: &'a BTreeMap<usize, overcommit::Note>,
+    limits: PartitionLimits<'a>,
+}
+
+impl DecidedPools<'_> {
+    fn compose_plan(&self, snapshot: &Snapshot, now: Instant) -> Plan {
+        let (requesters, allocations) = (self.requesters, self.allocations);
+        let composer = Composer::new(snapshot, requesters, allocations, self.limits.partitions);
+        let mut plan = Plan {
+            deletions: deletions(snapshot, requesters),
+            ..Plan::default()
+        };
+        let states: Vec<OfferState> = allocations
+            .iter()
+            .map(|allocation| composer.state(allocation))
+            .collect();
+        let next_prices = allocations
+            .iter()
+            .filter_map(|allocation| composer.prices_wait(allocation, now))
+            .min();
+        add_conditions(
+            snapshot,
+            requesters,
+            self.divisions,
+            allocations,
+            &states,
+            self.excess,
+            &mut plan,
+        );
+        let next_write = self.add_writes(&composer, states, now, &mut plan);
+        let next_absence = requesters
+            .iter()
+            .filter_map(|requester| requester.absent_in)
+            .filter(|left| !left.is_zero())
+            .min();
+        let next_withdrawal = withdraw(snapshot, requesters, allocations, self.usage, &mut plan);
+        let next_contract = contracts::add_contracts(snapshot, requesters, allocations, &mut plan);
+        plan.requeue_after = [
+            next_prices,
+            next_write,
+            next_absence,
+            next_withdrawal,
+            next_contract,
+        ]
+        .into_iter()
+        .flatten()
+        .min();
+        plan.policy_statuses = policy_status::policy_statuses(snapshot, requesters, allocations);
+        plan
+    }
+
+    /// Adds the offers that are worth a write. Returns the time until the next one.
+    fn add_writes(
+        &self,
+        composer: &Composer,
+        mut states: Vec<OfferState>,
+        now: Instant,
+        plan: &mut Plan,
+    ) -> Option<Duration> {
+        let mut next = None;
+        for members in components(self.allocations, self.limits.partitions) {
+            let of_component: Vec<&PoolAllocation> = members
+                .iter()
+                .map(|&member| &self.allocations[member])
+                .collect();
+            let total = self.limits.total_promised(&of_component);
+            let states: Vec<OfferState> = members
+                .iter()
+                .map(|&member| std::mem::take(&mut states[member]))
+                .collect();
+            let publication = publish::decide(&total, &states, now);
+            next = earlier(next, publication.requeue_after);
+            for write in publication.writes {
+                let allocation = of_component[write.index];
+                plan.writes
+                    .push(composer.write(allocation, write.hard, write.grows));
+            }
+        }
+        // Across all components, offers shrink before others grow.
+        plan.writes.sort_by_key(|write| write.grows);
+        next
+    }
 }
 
 fn earlier(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
@@ -523,29 +608,4 @@ fn components(allocations: &[PoolAllocation], partitions: &[NodePartition]) -> V
         found.entry(component).or_default().push(allocation);
     }
     found.into_values().collect()
-}
-
-/// The most that the allocations of a component may be promised together.
-fn total(
-    allocations: &[PoolAllocation],
-    members: &[usize],
-    budgets: &[PartitionBudget],
-    claimants: &[Claimant],
-    policies: &[&Provide],
-    partitions: &[NodePartition],
-) -> ResourceList {
-    // A plugin's amounts have no limit.
-    let members = || members.iter().map(|&index| &allocations[index]);
-    let of_plugins = members()
-        .filter(|member| member.local_policy.is_none())
-        .map(|member| &member.target)
-        .sum();
-    let is_shared = |partition: &NodePartition| members().any(|member| member.includes(partition));
-    let shared = partitions
-        .iter()
-        .zip(budgets)
-        .filter(|(partition, _)| is_shared(partition));
-    shared.fold(of_plugins, |sum: ResourceList, (_, budget)| {
-        sum + &budget.max_promised(claimants, policies)
-    })
 }

@@ -61,58 +61,9 @@ pub fn steps(wanted: &NodePlan, present: &KernelState) -> Vec<Step> {
             .map(Step::ReplaceTable),
     );
 
-    // Without its device the overlay has no neighbours and no routes, whatever was read before.
-    let shape = |overlay: &Overlay| Overlay {
-        neighbours: Vec::new(),
-        ..overlay.clone()
-    };
-    let but_its_size = |overlay: &Overlay| Overlay {
-        mtu: 0,
-        ..shape(overlay)
-    };
-    let overlay_stays =
-        wanted.overlay.as_ref().map(but_its_size) == present.overlay.as_ref().map(but_its_size);
-    if overlay_stays {
-        // In place: a new device would interrupt all connections.
-        let sizes = wanted
-            .overlay
-            .iter()
-            .zip(&present.overlay)
-            .map(|(wanted, present)| (wanted.mtu, present.mtu));
-        steps.extend(
-            sizes
-                .filter(|(wanted, present)| wanted != present)
-                .map(|(wanted, _)| Step::ResizeOverlay(wanted)),
-        );
-    } else {
-        steps.extend(present.overlay.is_some().then_some(Step::RemoveOverlay));
-        steps.extend(
-            wanted
-                .overlay
-                .as_ref()
-                .map(|overlay| Step::CreateOverlay(shape(overlay))),
-        );
-    }
-    let neighbours: BTreeSet<NeighbourEntry> =
-        wanted.overlay.iter().flat_map(NeighbourEntry::of).collect();
-    let known = if overlay_stays {
-        present.neighbours.clone()
-    } else {
-        BTreeSet::new()
-    };
-    // A neighbour with a new address has the same key: the former entry must go first.
-    steps.extend(
-        known
-            .difference(&neighbours)
-            .cloned()
-            .map(Step::RemoveNeighbour),
-    );
-    steps.extend(
-        neighbours
-            .difference(&known)
-            .cloned()
-            .map(Step::AddNeighbour),
-    );
+    let overlay_stays = keeps_overlay(wanted, present);
+    steps.extend(overlay_steps(wanted, present));
+    steps.extend(neighbour_steps(wanted, present));
 
     let lost = |route: &&Route| !overlay_stays && matches!(route.next, NextHop::Overlay { .. });
     let remaining: BTreeSet<Route> = present
@@ -170,6 +121,64 @@ pub fn steps(wanted: &NodePlan, present: &KernelState) -> Vec<Step> {
         steps.push(Step::ForgetConnections(remote, before ^ now));
     }
     steps
+}
+
+/// Without its device the overlay has no neighbours and no routes, whatever was read before.
+fn keeps_overlay(wanted: &NodePlan, present: &KernelState) -> bool {
+    let but_its_size = |overlay: &Overlay| Overlay {
+        mtu: 0,
+        ..without_neighbours(overlay)
+    };
+    wanted.overlay.as_ref().map(but_its_size) == present.overlay.as_ref().map(but_its_size)
+}
+
+fn without_neighbours(overlay: &Overlay) -> Overlay {
+    Overlay {
+        neighbours: Vec::new(),
+        ..overlay.clone()
+    }
+}
+
+/// Changes of the overlay's device.
+fn overlay_steps(wanted: &NodePlan, present: &KernelState) -> Vec<Step> {
+    if keeps_overlay(wanted, present) {
+        // In place: a new device would interrupt all connections.
+        let sizes = wanted
+            .overlay
+            .iter()
+            .zip(&present.overlay)
+            .map(|(wanted, present)| (wanted.mtu, present.mtu));
+        return sizes
+            .filter(|(wanted, present)| wanted != present)
+            .map(|(wanted, _)| Step::ResizeOverlay(wanted))
+            .collect();
+    }
+    let removal = present.overlay.is_some().then_some(Step::RemoveOverlay);
+    let creation = wanted
+        .overlay
+        .as_ref()
+        .map(|overlay| Step::CreateOverlay(without_neighbours(overlay)));
+    removal.into_iter().chain(creation).collect()
+}
+
+fn neighbour_steps(wanted: &NodePlan, present: &KernelState) -> Vec<Step> {
+    let neighbours: BTreeSet<NeighbourEntry> =
+        wanted.overlay.iter().flat_map(NeighbourEntry::of).collect();
+    let known = if keeps_overlay(wanted, present) {
+        present.neighbours.clone()
+    } else {
+        BTreeSet::new()
+    };
+    // A neighbour with a new address has the same key: the former entry must go first.
+    let former = known
+        .difference(&neighbours)
+        .cloned()
+        .map(Step::RemoveNeighbour);
+    let new = neighbours
+        .difference(&known)
+        .cloned()
+        .map(Step::AddNeighbour);
+    former.chain(new).collect()
 }
 
 /// The prefixes of all peers.

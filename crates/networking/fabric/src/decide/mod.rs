@@ -411,83 +411,17 @@ fn peer(
             ));
         }
     }
-    let is_in = |mut prefixes: std::slice::Iter<IpNet>, address: &IpAddr| {
-        prefixes.any(|prefix| prefix.contains(address))
-    };
-    // Only pods are ever reachable, without those in the network of a node, which have the node's
-    // address.
-    let is_node = |address: &IpAddr| {
-        fabric
-            .nodes
-            .values()
-            .any(|node| node.addresses.contains(address))
-    };
-    let is_pod_here = |address: &IpAddr| !is_node(address) && is_in(fabric.pods.iter(), address);
-    let is_shown = |address: &IpAddr| {
-        maps.exported.there(Here(*address)).is_some() && !is_in(own.iter(), address)
+    let ours = OurAddresses {
+        fabric,
+        own,
+        maps: &maps,
     };
     let reachable = match spec.reach {
         Reach::Pods => Reachable::Everything,
-        Reach::Offloaded => {
-            // Pods of another peer are reachable if both policies let the peers reach each other
-            // through us.
-            let others = snapshot
-                .peers
-                .iter()
-                .filter(|(other, peer)| *other != id && spec.transit && peer.transit);
-            let others: Vec<IpNet> = others
-                .flat_map(|(_, peer)| peer.imported.values().copied())
-                .collect();
-            let is_pod_behind = |address: &IpAddr| {
-                !is_node(address) && is_shown(address) && is_in(others.iter(), address)
-            };
-            let pods_among = |addresses: &ReachableAddresses| {
-                let addresses = addresses.get(id).into_iter().flatten().copied();
-                addresses
-                    .filter(|address| is_pod_here(address) || is_pod_behind(address))
-                    .collect()
-            };
-            let open = snapshot.open.as_ref();
-            Reachable::Only {
-                all: open
-                    .map(|open| pods_among(&open.reachable))
-                    .unwrap_or_default(),
-                established: open
-                    .map(|open| pods_among(&open.established))
-                    .unwrap_or_default(),
-            }
-        }
+        Reach::Offloaded => reachable_offloaded(id, spec, snapshot, &ours),
     };
-    let found = snapshot
-        .open
-        .as_ref()
-        .and_then(|open| open.offloaded.get(id))
-        .into_iter()
-        .flatten()
-        .copied();
-    let is_customer = snapshot
-        .peers
-        .iter()
-        .any(|(other, peer)| other != id && peer.customers.contains(id));
-    let offloaded = found.filter(|address| {
-        is_customer && (is_pod_here(address) || (!is_node(address) && is_shown(address)))
-    });
-    let offloaded = offloaded.collect();
-    let is_there = |address: &&IpAddr| {
-        maps.imported
-            .pairs()
-            .any(|(here, _)| here.0.contains(*address))
-    };
-    let api_clients = || {
-        snapshot
-            .open
-            .iter()
-            .flat_map(|open| &open.api_clients)
-            .filter(is_there)
-            .copied()
-            .collect()
-    };
-    let api_server = spec.api_server.then(api_clients);
+    let offloaded = offloaded_pods(id, snapshot, &ours);
+    let api_server = spec.api_server.then(|| api_clients(snapshot, &maps));
     let customers = spec.customers.clone();
     let mtus = narrow_ways(spec, fabric.mtu);
     Ok(PeerNetwork {
@@ -499,6 +433,110 @@ fn peer(
         customers,
         offloaded,
     })
+}
+
+/// Tells our addresses apart, as one peer may see them.
+struct OurAddresses<'a> {
+    fabric: &'a Fabric,
+    own: &'a [IpNet],
+    maps: &'a PeerMaps,
+}
+
+impl OurAddresses<'_> {
+    fn is_node(&self, address: &IpAddr) -> bool {
+        self.fabric
+            .nodes
+            .values()
+            .any(|node| node.addresses.contains(address))
+    }
+
+    /// Only pods are ever reachable, without those in the network of a node, which have the node's
+    /// address.
+    fn is_pod_here(&self, address: &IpAddr) -> bool {
+        !self.is_node(address) && is_in(&self.fabric.pods, address)
+    }
+
+    /// Whether the peer sees it as an address behind this cluster.
+    fn is_shown_pod(&self, address: &IpAddr) -> bool {
+        !self.is_node(address)
+            && self.maps.exported.there(Here(*address)).is_some()
+            && !is_in(self.own, address)
+    }
+}
+
+fn is_in(prefixes: &[IpNet], address: &IpAddr) -> bool {
+    prefixes.iter().any(|prefix| prefix.contains(address))
+}
+
+/// The open addresses that a peer may reach which reaches only offloaded pods.
+fn reachable_offloaded(
+    id: &ClusterId,
+    spec: &TunnelEndpointSpec,
+    snapshot: &Snapshot,
+    ours: &OurAddresses,
+) -> Reachable {
+    // Pods of another peer are reachable if both policies let the peers reach each other through
+    // us.
+    let others = snapshot
+        .peers
+        .iter()
+        .filter(|(other, peer)| *other != id && spec.transit && peer.transit);
+    let others: Vec<IpNet> = others
+        .flat_map(|(_, peer)| peer.imported.values().copied())
+        .collect();
+    let is_pod_behind = |address: &IpAddr| ours.is_shown_pod(address) && is_in(&others, address);
+    let pods_among = |addresses: &ReachableAddresses| {
+        let addresses = addresses.get(id).into_iter().flatten().copied();
+        addresses
+            .filter(|address| ours.is_pod_here(address) || is_pod_behind(address))
+            .collect()
+    };
+    let open = snapshot.open.as_ref();
+    Reachable::Only {
+        all: open
+            .map(|open| pods_among(&open.reachable))
+            .unwrap_or_default(),
+        established: open
+            .map(|open| pods_among(&open.established))
+            .unwrap_or_default(),
+    }
+}
+
+/// The addresses of the pods that this peer offloaded to us, if it is a customer of another one.
+fn offloaded_pods(id: &ClusterId, snapshot: &Snapshot, ours: &OurAddresses) -> BTreeSet<IpAddr> {
+    let is_customer = snapshot
+        .peers
+        .iter()
+        .any(|(other, peer)| other != id && peer.customers.contains(id));
+    if !is_customer {
+        return BTreeSet::new();
+    }
+    let found = snapshot
+        .open
+        .as_ref()
+        .and_then(|open| open.offloaded.get(id))
+        .into_iter()
+        .flatten()
+        .copied();
+    found
+        .filter(|address| ours.is_pod_here(address) || ours.is_shown_pod(address))
+        .collect()
+}
+
+/// The addresses of a peer's pods that use our API servers.
+fn api_clients(snapshot: &Snapshot, maps: &PeerMaps) -> BTreeSet<IpAddr> {
+    let is_there = |address: &&IpAddr| {
+        maps.imported
+            .pairs()
+            .any(|(here, _)| here.0.contains(*address))
+    };
+    snapshot
+        .open
+        .iter()
+        .flat_map(|open| &open.api_clients)
+        .filter(is_there)
+        .copied()
+        .collect()
 }
 
 /// The MTU of our devices. Ways to peers that carry less have routes that say so.

@@ -182,9 +182,9 @@ impl Consumer {
         };
         let (remote, now) = (peer.answering(), self.context.now().as_second());
         let mut add = |entries: &[Entry]| {
-            accounts
-                .iter_mut()
-                .for_each(|account| account.add_running(entries));
+            for account in &mut accounts {
+                account.add_running(entries);
+            }
         };
         let mut running = Vec::new();
         for pod in peer.pods_and_left() {

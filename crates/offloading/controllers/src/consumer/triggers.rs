@@ -781,18 +781,6 @@ fn enqueue_events(peer: &PeerState, events: Events, delay: Duration) {
 }
 
 fn references(consumer: &Consumer, peer: &PeerState, records: Records) -> Vec<Reference> {
-    let recorded = |secrets: bool| {
-        let remote = peer.remote();
-        let all = remote.iter().flat_map(|remote| {
-            if secrets {
-                remote.secrets.all()
-            } else {
-                remote.objects.all()
-            }
-        });
-        all.map(|(_, record)| record.reference.clone())
-            .collect::<Vec<_>>()
-    };
     match records {
         Records::One(reference) => vec![reference],
         Records::IfNamed(reference) => {
@@ -812,104 +800,19 @@ fn references(consumer: &Consumer, peer: &PeerState, records: Records) -> Vec<Re
                 .collect::<Vec<_>>();
             named
                 .into_iter()
-                .chain(recorded(false))
-                .chain(recorded(true))
+                .chain(recorded_objects(peer))
+                .chain(recorded_secrets(peer))
                 .collect()
         }
-        Records::Tokens => {
-            let pods = peer.pods();
-            let wanted = pods
-                .iter()
-                .filter(|pod| matches!(pod.api_server, ApiServerChoice::Home { .. }));
-            let recorded = recorded(true)
-                .into_iter()
-                .filter(|reference| reference.is_for_api_server().is_some());
-            wanted
-                .map(|pod| Reference::of_api_server(pod))
-                .chain(recorded)
-                .collect()
-        }
+        Records::Tokens => token_references(peer),
         Records::Namespaced(namespace) => {
-            let mut all = references(consumer, peer, Records::Policies(None));
-            all.extend(references(
-                consumer,
-                peer,
-                Records::Budgets(namespace.clone()),
-            ));
-            for objects in consumer.local_objects_in(namespace.as_deref()) {
-                all.extend(
-                    objects
-                        .services
-                        .all()
-                        .iter()
-                        .map(|(key, _)| Reference::new(Kind::Service, key)),
-                );
-                all.extend(
-                    objects
-                        .slices
-                        .all()
-                        .iter()
-                        .map(|(key, _)| Reference::new(Kind::EndpointSlice, key)),
-                );
-                all.extend(
-                    objects
-                        .ingresses
-                        .all()
-                        .iter()
-                        .map(|(key, _)| Reference::new(Kind::Ingress, key)),
-                );
-            }
-            let concerns = |one: &Reference| {
-                namespace
-                    .as_ref()
-                    .is_none_or(|namespace| *namespace == one.namespace)
-            };
-            all.extend(
-                recorded(false)
-                    .into_iter()
-                    .filter(|one| Kind::SERVICES.contains(&one.kind) && concerns(one)),
-            );
+            let mut all = policy_references(consumer, peer, None);
+            all.extend(budget_references(consumer, peer, namespace.as_deref()));
+            all.extend(service_references(consumer, peer, namespace.as_deref()));
             all
         }
-        Records::Policies(namespace) => {
-            let mut all = Vec::new();
-            for objects in consumer.local_objects_in(namespace.as_deref()) {
-                all.extend(
-                    objects
-                        .policies
-                        .all()
-                        .iter()
-                        .map(|(key, _)| Reference::new(Kind::NetworkPolicy, key)),
-                );
-            }
-            let concerns = |one: &Reference| {
-                namespace
-                    .as_ref()
-                    .is_none_or(|namespace| *namespace == one.namespace)
-            };
-            all.extend(
-                recorded(false)
-                    .into_iter()
-                    .filter(|one| one.kind == Kind::NetworkPolicy && concerns(one)),
-            );
-            all
-        }
-        Records::Budgets(namespace) => {
-            let concerns = |one: &Reference| {
-                namespace
-                    .as_ref()
-                    .is_none_or(|namespace| *namespace == one.namespace)
-            };
-            let local = consumer
-                .local_objects_in(namespace.as_deref())
-                .into_iter()
-                .flat_map(|objects| objects.budgets.all());
-            let local = local.map(|(key, _)| Reference::new(Kind::PodDisruptionBudget, &key));
-            let recorded = recorded(false)
-                .into_iter()
-                .filter(|one| one.kind == Kind::PodDisruptionBudget && concerns(one));
-            local.chain(recorded).collect()
-        }
+        Records::Policies(namespace) => policy_references(consumer, peer, namespace.as_deref()),
+        Records::Budgets(namespace) => budget_references(consumer, peer, namespace.as_deref()),
         Records::SecretsOf(key) => {
             let ingress = consumer.ingress(&key);
             ingress
@@ -920,7 +823,10 @@ fn references(consumer: &Consumer, peer: &PeerState, records: Records) -> Vec<Re
         Records::SecretsIn(namespace) => {
             let is_concerned =
                 |one: &Reference| one.namespace == namespace && one.is_for_api_server().is_none();
-            recorded(true).into_iter().filter(is_concerned).collect()
+            recorded_secrets(peer)
+                .into_iter()
+                .filter(is_concerned)
+                .collect()
         }
         Records::IngressesNaming(secret) => {
             let ingresses = consumer
@@ -935,6 +841,103 @@ fn references(consumer: &Consumer, peer: &PeerState, records: Records) -> Vec<Re
                 .collect()
         }
     }
+}
+
+fn recorded_objects(peer: &PeerState) -> Vec<Reference> {
+    let remote = peer.remote();
+    let all = remote.iter().flat_map(|remote| remote.objects.all());
+    all.map(|(_, record)| record.reference.clone()).collect()
+}
+
+fn recorded_secrets(peer: &PeerState) -> Vec<Reference> {
+    let remote = peer.remote();
+    let all = remote.iter().flat_map(|remote| remote.secrets.all());
+    all.map(|(_, record)| record.reference.clone()).collect()
+}
+
+/// The recorded objects of these kinds in a namespace, or in all.
+fn recorded_in(peer: &PeerState, namespace: Option<&str>, kinds: &[Kind]) -> Vec<Reference> {
+    recorded_objects(peer)
+        .into_iter()
+        .filter(|one| kinds.contains(&one.kind))
+        .filter(|one| namespace.is_none_or(|namespace| namespace == one.namespace))
+        .collect()
+}
+
+fn token_references(peer: &PeerState) -> Vec<Reference> {
+    let pods = peer.pods();
+    let wanted = pods
+        .iter()
+        .filter(|pod| matches!(pod.api_server, ApiServerChoice::Home { .. }));
+    let recorded = recorded_secrets(peer)
+        .into_iter()
+        .filter(|reference| reference.is_for_api_server().is_some());
+    wanted
+        .map(|pod| Reference::of_api_server(pod))
+        .chain(recorded)
+        .collect()
+}
+
+/// The Services, slices and Ingresses of a namespace, or of all.
+fn service_references(
+    consumer: &Consumer,
+    peer: &PeerState,
+    namespace: Option<&str>,
+) -> Vec<Reference> {
+    let mut all = Vec::new();
+    for objects in consumer.local_objects_in(namespace) {
+        all.extend(
+            objects
+                .services
+                .all()
+                .iter()
+                .map(|(key, _)| Reference::new(Kind::Service, key)),
+        );
+        all.extend(
+            objects
+                .slices
+                .all()
+                .iter()
+                .map(|(key, _)| Reference::new(Kind::EndpointSlice, key)),
+        );
+        all.extend(
+            objects
+                .ingresses
+                .all()
+                .iter()
+                .map(|(key, _)| Reference::new(Kind::Ingress, key)),
+        );
+    }
+    all.extend(recorded_in(peer, namespace, &Kind::SERVICES));
+    all
+}
+
+fn policy_references(
+    consumer: &Consumer,
+    peer: &PeerState,
+    namespace: Option<&str>,
+) -> Vec<Reference> {
+    let local = consumer
+        .local_objects_in(namespace)
+        .into_iter()
+        .flat_map(|objects| objects.policies.all());
+    let local = local.map(|(key, _)| Reference::new(Kind::NetworkPolicy, &key));
+    let recorded = recorded_in(peer, namespace, &[Kind::NetworkPolicy]);
+    local.chain(recorded).collect()
+}
+
+fn budget_references(
+    consumer: &Consumer,
+    peer: &PeerState,
+    namespace: Option<&str>,
+) -> Vec<Reference> {
+    let local = consumer
+        .local_objects_in(namespace)
+        .into_iter()
+        .flat_map(|objects| objects.budgets.all());
+    let local = local.map(|(key, _)| Reference::new(Kind::PodDisruptionBudget, &key));
+    let recorded = recorded_in(peer, namespace, &[Kind::PodDisruptionBudget]);
+    local.chain(recorded).collect()
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use liqo_api::{
-    ClusterId, MappedNamespace, MappedNamespacePhase, NamespaceMap, Usage,
+    ClusterId, MappedNamespace, MappedNamespacePhase, NamespaceMap, Usage, WantedNamespace,
     alternative_mapped_namespace, is_reserved, mapped_namespace,
 };
 
@@ -82,35 +82,7 @@ pub fn plan(consumer: &ClusterId, snapshot: &Snapshot) -> Plan {
         .map
         .filter(|_| tenant.is_some())
         .map_or(&nothing, |map| &map.spec.mappings);
-
-    for (name, namespace) in snapshot.namespaces {
-        let NamespaceKind::Mapped { home } = &namespace.kind else {
-            continue;
-        };
-        let stays = wanted
-            .get(home)
-            .is_some_and(|wanted| wanted.remote_name == *name);
-        if namespace.consumer != *consumer || stays {
-            continue;
-        }
-        if !namespace.terminating && !(snapshot.has_pods)(name) {
-            plan.steps.push(Step::Delete {
-                name: name.clone(),
-                uid: namespace.uid.clone(),
-            });
-        }
-        let message = "no longer offloaded; it is deleted when its pods are gone";
-        plan.status.insert(
-            home.clone(),
-            entry(
-                name,
-                Some(&namespace.uid),
-                MappedNamespacePhase::Terminating,
-                message,
-            ),
-        );
-    }
-
+    plan.delete_unwanted(consumer, snapshot, wanted);
     let is_ours = |found: &Arc<ConsumerNamespace>| {
         found.consumer == *consumer && matches!(found.kind, NamespaceKind::Mapped { .. })
     };
@@ -126,65 +98,124 @@ pub fn plan(consumer: &ClusterId, snapshot: &Snapshot) -> Plan {
         }
         let name = &wanted.remote_name;
         let entry = match snapshot.namespaces.get(name) {
-            Some(found) if found.is_mapped_from(consumer, home) && found.terminating => entry(
-                name,
-                Some(&found.uid),
-                MappedNamespacePhase::Terminating,
-                "it was deleted; Liqo creates it again when the deletion is complete",
-            ),
             Some(found) if found.is_mapped_from(consumer, home) => {
-                if let Some(level) = usage::pod_security_to_set(found, snapshot.policy) {
-                    plan.steps.push(Step::SetPodSecurity {
-                        name: name.clone(),
-                        uid: found.uid.clone(),
-                        level,
-                    });
-                }
-                if (snapshot.prepared)(&found.uid) {
-                    MappedNamespace {
-                        message: None,
-                        ..entry(name, Some(&found.uid), MappedNamespacePhase::Ready, "")
-                    }
-                } else {
-                    plan.steps.push(Step::Prepare {
-                        name: name.clone(),
-                        uid: found.uid.clone(),
-                    });
-                    let known = snapshot
-                        .map
-                        .and_then(|map| map.status.as_ref()?.namespaces.get(home));
-                    match known.filter(|known| known.uid.as_ref() == Some(&found.uid)) {
-                        // The namespace is only checked again.
-                        Some(known) => known.clone(),
-                        None => continue,
-                    }
-                }
+                plan.keep_namespace(snapshot, home, name, found)
             }
-            Some(_) => entry(name, None, MappedNamespacePhase::Refused, &taken(name)),
-            None => match acceptable(consumer, tenant, snapshot.policy, home, name) {
-                Err(message) => entry(name, None, MappedNamespacePhase::Refused, &message),
-                Ok(()) if (snapshot.taken)(name) => {
-                    entry(name, None, MappedNamespacePhase::Refused, &taken(name))
-                }
-                Ok(()) if number >= max_namespaces(snapshot.policy) => entry(
-                    name,
-                    None,
-                    MappedNamespacePhase::Refused,
-                    &too_many(snapshot.policy),
-                ),
-                Ok(()) => {
+            Some(_) => Some(entry(
+                name,
+                None,
+                MappedNamespacePhase::Refused,
+                &taken(name),
+            )),
+            None => {
+                let refusal = acceptable(consumer, tenant, snapshot.policy, home, name)
+                    .and_then(|()| has_room(snapshot, name, number))
+                    .err();
+                if refusal.is_none() {
                     number += 1;
                     plan.steps.push(Step::Create {
                         home: home.clone(),
                         name: name.clone(),
                     });
-                    continue;
                 }
-            },
+                refusal.map(|message| entry(name, None, MappedNamespacePhase::Refused, &message))
+            }
         };
-        plan.status.insert(home.clone(), entry);
+        plan.status.extend(entry.map(|entry| (home.clone(), entry)));
     }
     plan
+}
+
+impl Plan {
+    /// Deletes the consumer's namespaces that it does not want any more, once they have no pods.
+    fn delete_unwanted(
+        &mut self,
+        consumer: &ClusterId,
+        snapshot: &Snapshot,
+        wanted: &BTreeMap<String, WantedNamespace>,
+    ) {
+        for (name, namespace) in snapshot.namespaces {
+            let NamespaceKind::Mapped { home } = &namespace.kind else {
+                continue;
+            };
+            let stays = wanted
+                .get(home)
+                .is_some_and(|wanted| wanted.remote_name == *name);
+            if namespace.consumer != *consumer || stays {
+                continue;
+            }
+            if !namespace.terminating && !(snapshot.has_pods)(name) {
+                self.steps.push(Step::Delete {
+                    name: name.clone(),
+                    uid: namespace.uid.clone(),
+                });
+            }
+            let message = "no longer offloaded; it is deleted when its pods are gone";
+            self.status.insert(
+                home.clone(),
+                entry(
+                    name,
+                    Some(&namespace.uid),
+                    MappedNamespacePhase::Terminating,
+                    message,
+                ),
+            );
+        }
+    }
+
+    /// Brings a namespace that exists up to date. Returns its status; `None` while its contents are
+    /// created.
+    fn keep_namespace(
+        &mut self,
+        snapshot: &Snapshot,
+        home: &str,
+        name: &str,
+        found: &ConsumerNamespace,
+    ) -> Option<MappedNamespace> {
+        if found.terminating {
+            return Some(entry(
+                name,
+                Some(&found.uid),
+                MappedNamespacePhase::Terminating,
+                "it was deleted; Liqo creates it again when the deletion is complete",
+            ));
+        }
+        if let Some(level) = usage::pod_security_to_set(found, snapshot.policy) {
+            self.steps.push(Step::SetPodSecurity {
+                name: name.to_owned(),
+                uid: found.uid.clone(),
+                level,
+            });
+        }
+        if (snapshot.prepared)(&found.uid) {
+            return Some(MappedNamespace {
+                message: None,
+                ..entry(name, Some(&found.uid), MappedNamespacePhase::Ready, "")
+            });
+        }
+        self.steps.push(Step::Prepare {
+            name: name.to_owned(),
+            uid: found.uid.clone(),
+        });
+        let known = snapshot
+            .map
+            .and_then(|map| map.status.as_ref()?.namespaces.get(home));
+        // The namespace is only checked again.
+        known
+            .filter(|known| known.uid.as_ref() == Some(&found.uid))
+            .cloned()
+    }
+}
+
+/// Whether a consumer with this number of namespaces can have a new one of this name.
+fn has_room(snapshot: &Snapshot, name: &str, number: usize) -> Result<(), String> {
+    if (snapshot.taken)(name) {
+        Err(taken(name))
+    } else if number >= max_namespaces(snapshot.policy) {
+        Err(too_many(snapshot.policy))
+    } else {
+        Ok(())
+    }
 }
 
 fn max_namespaces(policy: Option<&ConsumerPolicy>) -> usize {

@@ -175,88 +175,13 @@ pub fn taints_patch(live: &Value, spec: &NodeSpec) -> Option<Value> {
 /// The status of the Node. Conditions with unchanged content keep their times, so the status of a
 /// settled node never changes.
 pub(crate) fn node_status(spec: &NodeSpec, live: &Value, now: &str) -> Value {
-    let yes_or_no = |holds: bool| if holds { "True" } else { "False" };
-    let reachable = spec.outage == Outage::None;
-    let (reason, message) = match spec.outage {
-        Outage::Down => (
-            "PeerUnreachable",
-            "the cluster behind this node does not answer",
-        ),
-        _ => (
-            "VirtualNodeReady",
-            "the cluster behind this node accepts pods",
-        ),
-    };
-    let (peer_reason, peer_message) = if reachable {
-        ("PeerAnswers", "the peer answers")
-    } else {
-        (
-            "PeerSilent",
-            "the peer does not answer; no new pods are scheduled here",
-        )
-    };
-    let mut conditions = vec![
-        condition(
-            "Ready",
-            yes_or_no(spec.outage != Outage::Down),
-            reason,
-            message,
-        ),
-        condition(
-            pods::PEER_REACHABLE,
-            yes_or_no(reachable),
-            peer_reason,
-            peer_message,
-        ),
-    ];
-    for pressure in [
-        "MemoryPressure",
-        "DiskPressure",
-        "PIDPressure",
-        "NetworkUnavailable",
-    ] {
-        conditions.push(condition(
-            pressure,
-            "False",
-            "NotKnownOfAPeer",
-            "unknown: the other cluster manages its own nodes",
-        ));
-    }
-    let was = |kind: &str| {
-        items(live, "/status/conditions")
-            .iter()
-            .any(|one| one["type"] == kind && one["status"] == "True")
-    };
-    if let Some(until) = spec.withdrawal {
-        let message = format!(
-            "the provider takes the pool back at {until}; no new pods come, and those here are evicted until then"
-        );
-        conditions.push(condition(POOL_WITHDRAWN, "True", "NoticeGiven", &message));
-    } else if was(POOL_WITHDRAWN) {
-        conditions.push(condition(
-            POOL_WITHDRAWN,
-            "False",
-            "NoticeWithdrawn",
-            "the provider offers the pool on",
-        ));
-    }
-    if let Some(why) = spec.no_new_pods {
-        conditions.push(condition(
-            pods::NO_NEW_PODS,
-            "True",
-            "OutsideLimits",
-            &format!("no new pods come, and those here stay: {why}"),
-        ));
-    } else if was(pods::NO_NEW_PODS) {
-        conditions.push(condition(
-            pods::NO_NEW_PODS,
-            "False",
-            "WithinLimits",
-            "new pods come again",
-        ));
-    }
+    let live_conditions = items(live, "/status/conditions");
+    let mut conditions = reachability_conditions(spec.outage);
+    conditions.extend(unknown_pressures());
+    conditions.extend(withdrawal_condition(spec, live_conditions));
+    conditions.extend(no_new_pods_condition(spec, live_conditions));
     for condition in &mut conditions {
-        keep_times(condition, items(live, "/status/conditions"), now);
+        keep_times(condition, live_conditions, now);
     }
     let label = |key: &str| spec.peer_labels.get(key).map_or("", String::as_str);
     json!({
@@ -278,6 +203,100 @@ pub(crate) fn node_status(spec: &NodeSpec, live: &Value, now: &str) -> Value {
         },
         "conditions": conditions,
     })
+}
+
+fn reachability_conditions(outage: Outage) -> Vec<Value> {
+    let yes_or_no = |holds: bool| if holds { "True" } else { "False" };
+    let reachable = outage == Outage::None;
+    let (reason, message) = match outage {
+        Outage::Down => (
+            "PeerUnreachable",
+            "the cluster behind this node does not answer",
+        ),
+        _ => (
+            "VirtualNodeReady",
+            "the cluster behind this node accepts pods",
+        ),
+    };
+    let (peer_reason, peer_message) = if reachable {
+        ("PeerAnswers", "the peer answers")
+    } else {
+        (
+            "PeerSilent",
+            "the peer does not answer; no new pods are scheduled here",
+        )
+    };
+    vec![
+        condition("Ready", yes_or_no(outage != Outage::Down), reason, message),
+        condition(
+            pods::PEER_REACHABLE,
+            yes_or_no(reachable),
+            peer_reason,
+            peer_message,
+        ),
+    ]
+}
+
+fn unknown_pressures() -> impl Iterator<Item = Value> {
+    [
+        "MemoryPressure",
+        "DiskPressure",
+        "PIDPressure",
+        "NetworkUnavailable",
+    ]
+    .into_iter()
+    .map(|pressure| {
+        condition(
+            pressure,
+            "False",
+            "NotKnownOfAPeer",
+            "unknown: the other cluster manages its own nodes",
+        )
+    })
+}
+
+/// Whether the provider takes the pool back. Absent if it never did.
+fn withdrawal_condition(spec: &NodeSpec, live: &[Value]) -> Option<Value> {
+    if let Some(until) = spec.withdrawal {
+        let message = format!(
+            "the provider takes the pool back at {until}; no new pods come, and those here are evicted until then"
+        );
+        return Some(condition(POOL_WITHDRAWN, "True", "NoticeGiven", &message));
+    }
+    is_condition_true(live, POOL_WITHDRAWN).then(|| {
+        condition(
+            POOL_WITHDRAWN,
+            "False",
+            "NoticeWithdrawn",
+            "the provider offers the pool on",
+        )
+    })
+}
+
+/// Whether no new pods come. Absent if they always came.
+fn no_new_pods_condition(spec: &NodeSpec, live: &[Value]) -> Option<Value> {
+    if let Some(why) = spec.no_new_pods {
+        let message = format!("no new pods come, and those here stay: {why}");
+        return Some(condition(
+            pods::NO_NEW_PODS,
+            "True",
+            "OutsideLimits",
+            &message,
+        ));
+    }
+    is_condition_true(live, pods::NO_NEW_PODS).then(|| {
+        condition(
+            pods::NO_NEW_PODS,
+            "False",
+            "WithinLimits",
+            "new pods come again",
+        )
+    })
+}
+
+fn is_condition_true(live: &[Value], kind: &str) -> bool {
+    live.iter()
+        .any(|one| one["type"] == kind && one["status"] == "True")
 }
 
 fn condition(kind: &str, status: &str, reason: &str, message: &str) -> Value {

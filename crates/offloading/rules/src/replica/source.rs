@@ -6,7 +6,7 @@ use ipnet::IpNet;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt as _;
-use liqo_api::record_text::{self, MAX_OBJECT_LEN};
+use liqo_api::record_text::{self, MAX_OBJECT_LEN, RecordTextError};
 use liqo_api::{
     ClusterId, Exposure, Key, ReflectedObject, annotations, finalizers, labels, short_hash,
 };
@@ -232,29 +232,7 @@ impl Source {
         let too_long = kind
             .filter(|_| kept.as_ref().is_some_and(|kept| kept.len() > MAX_LEN))
             .map(Problem::too_long);
-        let problem = match (kind, unreadable) {
-            (_, Some(error)) => Some(Problem::new(
-                "Invalid",
-                format!("the record is refused: {error}"),
-            )),
-            (None, _) => {
-                let kind = text(content, "/kind").unwrap_or_default();
-                Some(Problem::new(
-                    "KindNotAllowed",
-                    format!("objects of kind {kind:.60} are not reflected to this cluster"),
-                ))
-            }
-            (Some(kind), _) => problem_of(kind, &home_name).or_else(|| {
-                let is_empty = kind == Kind::PodDisruptionBudget
-                    && disruption_budget::travelling(content).is_empty();
-                is_empty.then(|| {
-                    Problem::new(
-                        "Invalid",
-                        "the PodDisruptionBudget has no selector, or no number for minAvailable",
-                    )
-                })
-            }),
-        };
+        let problem = problem_of_object(kind, content, &home_name, unreadable.as_ref());
         let (problem, refused) = match (problem, too_long) {
             (None, Some(too_long)) if kind.is_some_and(may_keep_former_content) => {
                 (None, Some(too_long))
@@ -267,15 +245,9 @@ impl Source {
                 message: status.message.clone().unwrap_or_default(),
             })
         });
-        let is_narrowed = kind == Some(Kind::NetworkPolicy)
-            && NetworkPolicy::of(content.get("spec").unwrap_or(&Value::Null)).narrowed;
-        let narrowed = || {
-            Problem::new(
-                "Invalid",
-                "what is not known of the NetworkPolicy was left out: it opens nothing",
-            )
-        };
-        let partial = left_out.flatten().or_else(|| is_narrowed.then(narrowed));
+        let partial = left_out
+            .flatten()
+            .or_else(|| problem_of_narrowed_policy(kind, content));
         Self {
             key: Key::of(&object),
             fingerprint,
@@ -590,6 +562,46 @@ const fn may_keep_former_content(kind: Kind) -> bool {
         | Kind::PodDisruptionBudget => true,
         Kind::NetworkPolicy | Kind::EndpointSlice => false,
     }
+}
+
+/// The reason why an object with this content can have no replica.
+fn problem_of_object(
+    kind: Option<Kind>,
+    content: &Value,
+    home_name: &str,
+    unreadable: Option<&RecordTextError>,
+) -> Option<Problem> {
+    if let Some(error) = unreadable {
+        let message = format!("the record is refused: {error}");
+        return Some(Problem::new("Invalid", message));
+    }
+    let Some(kind) = kind else {
+        let kind = text(content, "/kind").unwrap_or_default();
+        let message = format!("objects of kind {kind:.60} are not reflected to this cluster");
+        return Some(Problem::new("KindNotAllowed", message));
+    };
+    problem_of(kind, home_name).or_else(|| {
+        let is_empty =
+            kind == Kind::PodDisruptionBudget && disruption_budget::travelling(content).is_empty();
+        is_empty.then(|| {
+            Problem::new(
+                "Invalid",
+                "the PodDisruptionBudget has no selector, or no number for minAvailable",
+            )
+        })
+    })
+}
+
+/// Says of a `NetworkPolicy` that it has parts that are not known here.
+fn problem_of_narrowed_policy(kind: Option<Kind>, content: &Value) -> Option<Problem> {
+    let is_narrowed = kind == Some(Kind::NetworkPolicy)
+        && NetworkPolicy::of(content.get("spec").unwrap_or(&Value::Null)).narrowed;
+    is_narrowed.then(|| {
+        Problem::new(
+            "Invalid",
+            "what is not known of the NetworkPolicy was left out: it opens nothing",
+        )
+    })
 }
 
 /// The reason why an object of this kind and name at home can have no replica.

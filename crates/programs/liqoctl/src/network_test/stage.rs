@@ -37,6 +37,7 @@ use super::{
 };
 use crate::{
     cluster::{Cluster, Explained as _, list_or_none},
+    offload::Offloaded,
     probes::{self, FabricNode, LeftOut, Stage, pods},
     progress::Progress,
     readiness,
@@ -214,37 +215,15 @@ pub async fn set(
         )
         .await?;
     let namespace = &offloaded.namespace;
-    let providers: Vec<&ClusterId> = here
-        .virtual_nodes
-        .keys()
-        .chain(
-            here.asleep
-                .keys()
-                .filter(|id| !here.virtual_nodes.contains_key(*id)),
-        )
-        .collect();
-    let mut scene = Scene {
-        clusters: vec![own(here, namespace)],
-        ..Scene::default()
+    let participants = Participants::of(all, home);
+    let providers = &participants.providers;
+    let mut scene = participants.initial_scene(&offloaded);
+    let planned = PlannedPods {
+        here: wanted(here, providers, &scene, options.nodes),
+        hosts: hosts(all, home, providers, &scene, options.nodes),
+        image,
     };
-    for id in &providers {
-        let there = all.iter().find(|known| known.id == **id);
-        let mut member = provider(here, id, there);
-        let remote = offloaded
-            .remote
-            .iter()
-            .find(|remote| remote.cluster == member.name);
-        member.namespace = remote
-            .map(|remote| remote.namespace.clone())
-            .unwrap_or_default();
-        scene.clusters.push(member);
-    }
-    for (number, member) in scene.clusters.iter_mut().enumerate() {
-        member.service.name = format!("{:.40}-{number}", member.name);
-    }
-    let wanted = wanted(here, &providers, &scene, options.nodes);
-    let hosts = hosts(all, home, &providers, &scene, options.nodes);
-    let step = format!("Starting {} pods", wanted.len() + hosts.len());
+    let step = format!("Starting {} pods", planned.pod_count());
     let making = async {
         for member in &mut scene.clusters {
             member.service = service(
@@ -255,85 +234,30 @@ pub async fn set(
             )
             .await?;
         }
-        try_join_all(
-            wanted
-                .iter()
-                .map(|pod| pods::make(&here.cluster, namespace, pod, &image)),
-        )
-        .await?;
-        let mut apart: BTreeMap<usize, String> = BTreeMap::new();
-        for (known, pod) in &hosts {
-            let there = &all[*known].cluster;
-            if !apart.contains_key(known) {
-                apart.insert(
-                    *known,
-                    stage
-                        .namespace(there, &format!("{NAMESPACE}-nodes"), true)
-                        .await?,
-                );
-            }
-            pods::make(there, &apart[known], pod, &image).await?;
-        }
         let news = |text: &str| progress.message(&step, text);
-        for (known, namespace) in &apart {
-            pods::ready(&all[*known].cluster, namespace, PODS_TIMEOUT, news, |_| {
-                None
-            })
-            .await?;
-        }
-        let found = pods::ready(&here.cluster, namespace, PODS_TIMEOUT, news, |_| None).await?;
-        anyhow::Ok((found, apart))
+        participants
+            .start_pods(&planned, namespace, stage, news)
+            .await
     };
-    let (found, apart) = progress.step(&step, making).await?;
+    let StartedPods { found, apart } = progress.step(&step, making).await?;
     let found = with_addresses(here, namespace, &scene, found, progress).await;
     let mut setup = Setup {
         scene,
         locations: Vec::new(),
     };
-    for pod in &wanted {
-        let made = found.iter().find(|made| made.name_any() == pod.name);
-        let cluster = setup
-            .scene
-            .clusters
-            .iter()
-            .position(|member| member.service.name == pod.group)
-            .unwrap_or_default();
-        let addresses = made.map(pods::addresses).unwrap_or_default();
-        let provider = cluster
-            .checked_sub(1)
-            .and_then(|number| providers.get(number));
-        let behind = provider.and_then(|id| behind(all, here, id, &addresses));
-        let (kind, pod, node) = (From::Pod, pod.name.clone(), pod.node.clone());
-        setup.scene.probers.push(Prober {
-            cluster,
-            kind,
-            pod,
-            node,
-            addresses,
-            behind,
-        });
+    for pod in &planned.here {
+        let prober = participants.prober_in_pod(&setup.scene, pod, &found);
+        setup.scene.probers.push(prober);
         setup.locations.push(ProberLocation {
             cluster: here.cluster.clone(),
             namespace: namespace.clone(),
         });
     }
-    for (known, pod) in &hosts {
-        let cluster = if *known == home {
-            0
-        } else {
-            1 + providers
-                .iter()
-                .position(|id| **id == all[*known].id)
-                .unwrap_or_default()
-        };
-        setup.scene.probers.push(Prober {
-            cluster,
-            kind: From::Node,
-            pod: pod.name.clone(),
-            node: pod.node.clone(),
-            addresses: Vec::new(),
-            behind: None,
-        });
+    for (known, pod) in &planned.hosts {
+        setup
+            .scene
+            .probers
+            .push(participants.prober_on_node(*known, pod));
         setup.locations.push(ProberLocation {
             cluster: all[*known].cluster.clone(),
             namespace: apart[known].clone(),
@@ -343,8 +267,158 @@ pub async fn set(
     setup.scene.nodes = nodes
         .map(|node| (node.name.clone(), node.address))
         .collect();
-    published(all, here, &providers, &setup.scene, progress).await;
+    published(all, here, providers, &setup.scene, progress).await;
     Ok(setup)
+}
+
+/// The pods of a test, before they exist.
+struct PlannedPods {
+    /// Those of the home cluster's namespace.
+    here: Vec<pods::Wanted>,
+    /// Those in the networks of nodes, each with the number of its cluster.
+    hosts: Vec<(usize, pods::Wanted)>,
+    image: String,
+}
+
+impl PlannedPods {
+    fn pod_count(&self) -> usize {
+        self.here.len() + self.hosts.len()
+    }
+}
+
+struct StartedPods {
+    /// Those of the home cluster's namespace.
+    found: Vec<Pod>,
+    /// The namespace of the others in each cluster.
+    apart: BTreeMap<usize, String>,
+}
+
+/// The clusters that take part in the test of one of them.
+struct Participants<'a> {
+    all: &'a [KnownCluster],
+    home: usize,
+    providers: Vec<&'a ClusterId>,
+}
+
+impl<'a> Participants<'a> {
+    fn of(all: &'a [KnownCluster], home: usize) -> Self {
+        let here = &all[home];
+        let asleep = here
+            .asleep
+            .keys()
+            .filter(|id| !here.virtual_nodes.contains_key(*id));
+        Self {
+            all,
+            home,
+            providers: here.virtual_nodes.keys().chain(asleep).collect(),
+        }
+    }
+
+    fn here(&self) -> &'a KnownCluster {
+        &self.all[self.home]
+    }
+
+    /// The scene without probers: the home cluster and its providers.
+    fn initial_scene(&self, offloaded: &Offloaded) -> Scene {
+        let here = self.here();
+        let mut scene = Scene {
+            clusters: vec![own(here, &offloaded.namespace)],
+            ..Scene::default()
+        };
+        for id in &self.providers {
+            let there = self.all.iter().find(|known| known.id == **id);
+            let mut member = provider(here, id, there);
+            let remote = offloaded
+                .remote
+                .iter()
+                .find(|remote| remote.cluster == member.name);
+            member.namespace = remote
+                .map(|remote| remote.namespace.clone())
+                .unwrap_or_default();
+            scene.clusters.push(member);
+        }
+        for (number, member) in scene.clusters.iter_mut().enumerate() {
+            member.service.name = format!("{:.40}-{number}", member.name);
+        }
+        scene
+    }
+
+    /// Creates the pods and waits until they are ready.
+    async fn start_pods(
+        &self,
+        planned: &PlannedPods,
+        namespace: &str,
+        stage: &Stage,
+        news: impl Fn(&str) + Copy,
+    ) -> anyhow::Result<StartedPods> {
+        let home = &self.here().cluster;
+        let image = &planned.image;
+        try_join_all(
+            planned
+                .here
+                .iter()
+                .map(|pod| pods::make(home, namespace, pod, image)),
+        )
+        .await?;
+        let mut apart: BTreeMap<usize, String> = BTreeMap::new();
+        for (known, pod) in &planned.hosts {
+            let there = &self.all[*known].cluster;
+            if !apart.contains_key(known) {
+                let name = format!("{NAMESPACE}-nodes");
+                apart.insert(*known, stage.namespace(there, &name, true).await?);
+            }
+            pods::make(there, &apart[known], pod, image).await?;
+        }
+        for (known, namespace) in &apart {
+            let there = &self.all[*known].cluster;
+            pods::ready(there, namespace, PODS_TIMEOUT, news, |_| None).await?;
+        }
+        let found = pods::ready(home, namespace, PODS_TIMEOUT, news, |_| None).await?;
+        Ok(StartedPods { found, apart })
+    }
+
+    /// A prober in a pod of the home cluster, with the addresses that were found.
+    fn prober_in_pod(&self, scene: &Scene, pod: &pods::Wanted, found: &[Pod]) -> Prober {
+        let made = found.iter().find(|made| made.name_any() == pod.name);
+        let cluster = scene
+            .clusters
+            .iter()
+            .position(|member| member.service.name == pod.group)
+            .unwrap_or_default();
+        let addresses = made.map(pods::addresses).unwrap_or_default();
+        let provider = cluster
+            .checked_sub(1)
+            .and_then(|number| self.providers.get(number));
+        let behind = provider.and_then(|id| behind(self.all, self.here(), id, &addresses));
+        Prober {
+            cluster,
+            kind: From::Pod,
+            pod: pod.name.clone(),
+            node: pod.node.clone(),
+            addresses,
+            behind,
+        }
+    }
+
+    fn prober_on_node(&self, known: usize, pod: &pods::Wanted) -> Prober {
+        let cluster = if known == self.home {
+            0
+        } else {
+            1 + self
+                .providers
+                .iter()
+                .position(|id| **id == self.all[known].id)
+                .unwrap_or_default()
+        };
+        Prober {
+            cluster,
+            kind: From::Node,
+            pod: pod.name.clone(),
+            node: pod.node.clone(),
+            addresses: Vec::new(),
+            behind: None,
+        }
+    }
 }
 
 /// Waits a little until each cluster with access has all pods of each Service in its

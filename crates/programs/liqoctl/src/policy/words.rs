@@ -243,100 +243,42 @@ fn of_usage(usage: &Usage) -> Vec<Sentence> {
         PodSecurity::Restricted => "the peer's pods must meet the Pod Security standard restricted",
     };
     let mut all = vec![sentence("provide.usage.podSecurity", security)];
-    let mut names = |field: &str, what: &str, names: &[String]| {
-        if !names.is_empty() {
-            all.push(sentence(field, format!("{what} {}", names.join(", "))));
-        }
-    };
-    names(
+    all.extend(sentence_of_names(
         "provide.usage.storageClasses",
         "they may use the storage classes",
         &usage.storage_classes,
-    );
-    let classes = |all: &[String]| -> Vec<String> {
-        all.iter()
-            .map(|class| {
-                if class.is_empty() {
-                    "(the default of the cluster)".to_owned()
-                } else {
-                    class.clone()
-                }
-            })
-            .collect()
-    };
-    names(
-        "provide.usage.ingressClasses",
-        "their Ingresses may have the classes",
-        &classes(&usage.ingress_classes),
-    );
-    let hosts = if usage.ingress_hosts.is_empty() {
-        vec!["no host".to_owned()]
-    } else {
-        usage.ingress_hosts.clone()
-    };
-    if !usage.ingress_classes.is_empty() {
-        names(
-            "provide.usage.ingressHosts",
-            "their Ingresses may claim",
-            &hosts,
-        );
-        names(
-            "provide.usage.ingressAnnotations",
-            "their Ingresses keep the annotations",
-            &usage.ingress_annotations,
-        );
-    }
-    names(
-        "provide.usage.loadBalancerClasses",
-        "their load balancers may have the classes",
-        &classes(&usage.load_balancer_classes),
-    );
-    if !usage.load_balancer_classes.is_empty() {
-        names(
-            "provide.usage.maxLoadBalancers",
-            "maximum number of load balancers for each peer:",
-            &[usage.max_load_balancers.to_string()],
-        );
-    }
-    names(
-        "provide.usage.allowedIngressSources",
-        "their pods are also reachable from",
-        &usage.allowed_ingress_sources,
-    );
-    names(
-        "provide.usage.runtimeClassName",
-        "they get the RuntimeClass",
-        usage.runtime_class_name.as_slice(),
-    );
-    names(
-        "provide.usage.priorityClassName",
-        "they get the PriorityClass",
-        usage.priority_class_name.as_slice(),
-    );
+    ));
+    all.extend(of_exposure(usage));
     let tolerations: Vec<String> = usage.named_tolerations().map(toleration).collect();
-    names(
-        "provide.usage.tolerations",
-        "they keep tolerations of",
-        &tolerations,
-    );
-    names(
-        "provide.usage.namespaceNames",
-        "their namespaces may also be named",
-        &usage.namespace_names,
-    );
-    match usage.volume_types.as_deref() {
-        None => {}
-        Some([]) => all.push(sentence(
-            "provide.usage.volumeTypes",
-            "they may have no volumes",
-        )),
-        Some(types) => {
-            all.push(sentence(
-                "provide.usage.volumeTypes",
-                format!("they may have volumes of {} only", types.join(", ")),
-            ));
-        }
-    }
+    let further = [
+        sentence_of_names(
+            "provide.usage.allowedIngressSources",
+            "their pods are also reachable from",
+            &usage.allowed_ingress_sources,
+        ),
+        sentence_of_names(
+            "provide.usage.runtimeClassName",
+            "they get the RuntimeClass",
+            usage.runtime_class_name.as_slice(),
+        ),
+        sentence_of_names(
+            "provide.usage.priorityClassName",
+            "they get the PriorityClass",
+            usage.priority_class_name.as_slice(),
+        ),
+        sentence_of_names(
+            "provide.usage.tolerations",
+            "they keep tolerations of",
+            &tolerations,
+        ),
+        sentence_of_names(
+            "provide.usage.namespaceNames",
+            "their namespaces may also be named",
+            &usage.namespace_names,
+        ),
+    ];
+    all.extend(further.into_iter().flatten());
+    all.extend(of_volumes(usage));
     all.extend(of_numbers(usage));
     if usage.charge == Charge::Limits {
         let text =
@@ -358,24 +300,85 @@ fn of_usage(usage: &Usage) -> Vec<Sentence> {
     all
 }
 
+/// A sentence that lists names, if there are any.
+fn sentence_of_names(field: &str, what: &str, names: &[String]) -> Option<Sentence> {
+    (!names.is_empty()).then(|| sentence(field, format!("{what} {}", names.join(", "))))
+}
+
+/// The classes of their Ingresses and load balancers. Leaves out what allows nothing.
+fn of_exposure(usage: &Usage) -> Vec<Sentence> {
+    let mut all = Vec::new();
+    all.extend(sentence_of_names(
+        "provide.usage.ingressClasses",
+        "their Ingresses may have the classes",
+        &class_names(&usage.ingress_classes),
+    ));
+    if !usage.ingress_classes.is_empty() {
+        let hosts = if usage.ingress_hosts.is_empty() {
+            vec!["no host".to_owned()]
+        } else {
+            usage.ingress_hosts.clone()
+        };
+        all.extend(sentence_of_names(
+            "provide.usage.ingressHosts",
+            "their Ingresses may claim",
+            &hosts,
+        ));
+        all.extend(sentence_of_names(
+            "provide.usage.ingressAnnotations",
+            "their Ingresses keep the annotations",
+            &usage.ingress_annotations,
+        ));
+    }
+    all.extend(sentence_of_names(
+        "provide.usage.loadBalancerClasses",
+        "their load balancers may have the classes",
+        &class_names(&usage.load_balancer_classes),
+    ));
+    if !usage.load_balancer_classes.is_empty() {
+        all.extend(sentence_of_names(
+            "provide.usage.maxLoadBalancers",
+            "maximum number of load balancers for each peer:",
+            &[usage.max_load_balancers.to_string()],
+        ));
+    }
+    all
+}
+
+fn class_names(classes: &[String]) -> Vec<String> {
+    classes
+        .iter()
+        .map(|class| {
+            if class.is_empty() {
+                "(the default of the cluster)".to_owned()
+            } else {
+                class.clone()
+            }
+        })
+        .collect()
+}
+
+fn of_volumes(usage: &Usage) -> Option<Sentence> {
+    let text = match usage.volume_types.as_deref()? {
+        [] => "they may have no volumes".to_owned(),
+        types => format!("they may have volumes of {} only", types.join(", ")),
+    };
+    Some(sentence("provide.usage.volumeTypes", text))
+}
+
 /// Permissions and limits of their containers. Leaves out defaults.
 fn of_containers(usage: &Usage) -> Vec<Sentence> {
     let (default, mut all) = (Usage::default(), Vec::new());
-    let mut names = |field: &str, what: &str, names: &[String]| {
-        if !names.is_empty() {
-            all.push(sentence(field, format!("{what} {}", names.join(", "))));
-        }
-    };
-    names(
+    all.extend(sentence_of_names(
         "provide.usage.podLabels",
         "they keep the labels",
         &usage.pod_labels,
-    );
-    names(
+    ));
+    all.extend(sentence_of_names(
         "provide.usage.podAnnotations",
         "they keep the annotations",
         &usage.pod_annotations,
-    );
+    ));
     match usage.images.as_deref() {
         None => {}
         Some([]) => all.push(sentence("provide.usage.images", "they may use no image")),

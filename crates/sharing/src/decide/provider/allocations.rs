@@ -228,19 +228,58 @@ pub fn allocations<'a>(
         let Some(policy) = requester.policy.filter(|_| may_have(requester)) else {
             continue;
         };
-        let goes = |pool: &str| {
-            requester
-                .offers
-                .get(pool)
-                .is_some_and(|offer| requester.standing.has_lost(&offer.spec))
+        let pools = RequesterPools {
+            index,
+            requester,
+            provide: &policy.spec.provide,
         };
-        let allocation = |pool: &str, local_policy, target| PoolAllocation {
-            requester: index,
+        let lender = local
+            .iter()
+            .position(|one| one.metadata.name == policy.metadata.name);
+        let answer = snapshot.plugin_answers.get(&requester.tenant.consumer);
+        allocations.extend(match lender {
+            Some(at) if divisions[index].by_node => pools.of_nodes(at, nodes),
+            Some(at) => pools.of_policy(at, policies[at], partitions),
+            None => match answer.and_then(|answer| Some((answer.pools.as_ref()?, &answer.hops))) {
+                Some((amounts, hops)) => pools.of_plugin(amounts, hops),
+                None => pools.offered_before(),
+            },
+        });
+    }
+    allocations
+}
+
+/// Finds the pools of a requester that may have offers.
+struct RequesterPools<'r, 'a> {
+    index: usize,
+    requester: &'r Requester<'a>,
+    /// From the policy that applies to it.
+    provide: &'a Provide,
+}
+
+impl<'a> RequesterPools<'_, 'a> {
+    /// Whether the pool ends with its contract.
+    fn is_lost(&self, pool: &str) -> bool {
+        self.requester
+            .offers
+            .get(pool)
+            .is_some_and(|offer| self.requester.standing.has_lost(&offer.spec))
+    }
+
+    fn new_allocation(
+        &self,
+        pool: &str,
+        local_policy: Option<usize>,
+        target: ResourceList,
+    ) -> PoolAllocation<'a> {
+        let requester = self.requester;
+        PoolAllocation {
+            requester: self.index,
             consumer: &requester.tenant.consumer,
             pool: pool.to_owned(),
             policy_pool: pool.to_owned(),
             nodes: PoolNodes::All,
-            policy: &policy.spec.provide,
+            policy: self.provide,
             local_policy,
             borrowed_hops: None,
             is_cut: false,
@@ -261,94 +300,102 @@ pub fn allocations<'a>(
             notice_seconds: requester
                 .standing
                 .bound
-                .map_or(policy.spec.provide.notice_seconds, |terms| {
-                    terms.notice_seconds
-                }),
+                .map_or(self.provide.notice_seconds, |terms| terms.notice_seconds),
             prices: None,
-        };
-        if let Some(at) = local
-            .iter()
-            .position(|one| one.metadata.name == policy.metadata.name)
-        {
-            if divisions[index].by_node {
-                let mut by_pool: BTreeMap<String, Vec<NodePool>> = BTreeMap::new();
-                for node in nodes
-                    .chosen(requester, at)
-                    .into_iter()
-                    .filter(|node| !goes(&node.pool))
-                {
-                    by_pool
-                        .entry(node.policy_pool.clone())
-                        .or_default()
-                        .push(node);
-                }
-                allocations.extend(by_pool.into_iter().map(|(pool, nodes)| PoolAllocation {
-                    refused: nodes.iter().all(|node| node.refused),
-                    reserved: nodes.iter().map(|node| &node.reserved).sum(),
-                    nodes: PoolNodes::Divided(nodes),
-                    ..allocation(&pool, Some(at), ResourceList::new())
-                }));
-                continue;
-            }
-            let mut names: Vec<String> =
-                pools::names(at, policies[at], &requester.tenant.consumer, partitions)
-                    .into_iter()
-                    .filter(|pool| !goes(pool))
-                    .collect();
-            // Existing offers come first, so a new pool never replaces one.
-            names.sort_by_key(|pool| !requester.offers.contains_key(pool.as_str()));
-            let offered = names
-                .iter()
-                .filter(|pool| requester.offers.contains_key(pool.as_str()))
-                .count();
-            names.truncate(max_pools(requester, offered));
-            allocations.extend(
-                names
-                    .iter()
-                    .map(|pool| allocation(pool, Some(at), ResourceList::new())),
-            );
-            continue;
-        }
-        let answer = snapshot.plugin_answers.get(&requester.tenant.consumer);
-        if let Some((pools, hops)) =
-            answer.and_then(|answer| Some((answer.pools.as_ref()?, &answer.hops)))
-        {
-            // Caps and requests limit all pools together.
-            let (mut caps, mut requested) =
-                (policy.spec.provide.caps.clone(), requester.requested());
-            for (pool, amounts) in pools.iter().filter(|(pool, _)| !goes(pool)) {
-                let within = amounts.capped_by(&caps).capped_by(&requested);
-                let within: ResourceList = within
-                    .iter()
-                    .filter(|(_, amount)| !amount.is_negative())
-                    .collect();
-                (caps, requested) = (
-                    caps.saturating_sub(&within),
-                    requested.saturating_sub(&within),
-                );
-                let borrowed_hops = hops.get(pool).copied();
-                allocations.push(PoolAllocation {
-                    borrowed_hops,
-                    ..allocation(pool, None, within)
-                });
-            }
-        } else {
-            // Existing offers stay until the plugin answers for the first time.
-            let stay = |offer: &ResourceOffer| {
-                offer.spec.withdrawal_timestamp.is_none()
-                    && !requester.standing.has_lost(&offer.spec)
-            };
-            allocations.extend(
-                requester
-                    .offers
-                    .iter()
-                    .filter(|(_, offer)| stay(offer))
-                    .map(|(pool, offer)| PoolAllocation {
-                        borrowed_hops: Some(offer.spec.hops).filter(|_| offer.spec.is_borrowed()),
-                        ..allocation(pool, None, offer.spec.resource_quota.hard.clone())
-                    }),
-            );
         }
     }
-    allocations
+
+    /// One pool for each pool of the policy, whose nodes become pools of their own.
+    fn of_nodes(&self, lender: usize, nodes: &NodeIndex) -> Vec<PoolAllocation<'a>> {
+        let mut by_pool: BTreeMap<String, Vec<NodePool>> = BTreeMap::new();
+        for node in nodes
+            .chosen(self.requester, lender)
+            .into_iter()
+            .filter(|node| !self.is_lost(&node.pool))
+        {
+            by_pool
+                .entry(node.policy_pool.clone())
+                .or_default()
+                .push(node);
+        }
+        by_pool
+            .into_iter()
+            .map(|(pool, nodes)| PoolAllocation {
+                refused: nodes.iter().all(|node| node.refused),
+                reserved: nodes.iter().map(|node| &node.reserved).sum(),
+                nodes: PoolNodes::Divided(nodes),
+                ..self.new_allocation(&pool, Some(lender), ResourceList::new())
+            })
+            .collect()
+    }
+
+    fn of_policy(
+        &self,
+        lender: usize,
+        provide: &Provide,
+        partitions: &[NodePartition],
+    ) -> Vec<PoolAllocation<'a>> {
+        let requester = self.requester;
+        let mut names: Vec<String> =
+            pools::names(lender, provide, &requester.tenant.consumer, partitions)
+                .into_iter()
+                .filter(|pool| !self.is_lost(pool))
+                .collect();
+        // Existing offers come first, so a new pool never replaces one.
+        names.sort_by_key(|pool| !requester.offers.contains_key(pool.as_str()));
+        let offered = names
+            .iter()
+            .filter(|pool| requester.offers.contains_key(pool.as_str()))
+            .count();
+        names.truncate(max_pools(requester, offered));
+        names
+            .iter()
+            .map(|pool| self.new_allocation(pool, Some(lender), ResourceList::new()))
+            .collect()
+    }
+
+    /// The pools that a plugin answered, with the `hops` of those that are borrowed.
+    fn of_plugin(
+        &self,
+        pools: &BTreeMap<String, ResourceList>,
+        hops: &BTreeMap<String, u8>,
+    ) -> Vec<PoolAllocation<'a>> {
+        // Caps and requests limit all pools together.
+        let (mut caps, mut requested) = (self.provide.caps.clone(), self.requester.requested());
+        let mut allocations = Vec::new();
+        for (pool, amounts) in pools.iter().filter(|(pool, _)| !self.is_lost(pool)) {
+            let within = amounts.capped_by(&caps).capped_by(&requested);
+            let within: ResourceList = within
+                .iter()
+                .filter(|(_, amount)| !amount.is_negative())
+                .collect();
+            (caps, requested) = (
+                caps.saturating_sub(&within),
+                requested.saturating_sub(&within),
+            );
+            let borrowed_hops = hops.get(pool).copied();
+            allocations.push(PoolAllocation {
+                borrowed_hops,
+                ..self.new_allocation(pool, None, within)
+            });
+        }
+        allocations
+    }
+
+    /// Existing offers stay until the plugin answers for the first time.
+    fn offered_before(&self) -> Vec<PoolAllocation<'a>> {
+        let stays = |offer: &ResourceOffer| {
+            offer.spec.withdrawal_timestamp.is_none()
+                && !self.requester.standing.has_lost(&offer.spec)
+        };
+        self.requester
+            .offers
+            .iter()
+            .filter(|(_, offer)| stays(offer))
+            .map(|(pool, offer)| PoolAllocation {
+                borrowed_hops: Some(offer.spec.hops).filter(|_| offer.spec.is_borrowed()),
+                ..self.new_allocation(pool, None, offer.spec.resource_quota.hard.clone())
+            })
+            .collect()
+    }
 }

@@ -13,7 +13,7 @@ use crate::decide::{
 };
 
 /// Utilization of one partition, with the pool of its nodes for each policy.
-type PartitionUse = (Vec<Option<String>>, Utilization);
+pub type PartitionUse = (Vec<Option<String>>, Utilization);
 
 /// Sets the prices of all allocations. Returns the time until a schedule may change them.
 pub fn set_prices(

@@ -112,6 +112,92 @@ impl ChargedTo {
     }
 }
 
+/// Charges pods one by one.
+struct PodCharging<'a, 'b, 'c> {
+    snapshot: &'a Snapshot,
+    partitions: &'b [NodePartition<'b>],
+    /// Indices of the requesters.
+    consumers: HashMap<&'b str, usize>,
+    by_pool: HashMap<usize, HashMap<String, ChargedTo>>,
+    /// A consumer has pods of one pool on many nodes, so each owner is looked up once.
+    charged_to: HashMap<&'a ClaimedOwner, Option<ChargedTo>>,
+    allocations: &'b mut [PoolAllocation<'c>],
+    usage: PoolUsage<'a>,
+}
+
+impl<'a> PodCharging<'a, '_, '_> {
+    fn look_up(&mut self, owner: &'a ClaimedOwner) -> Option<ChargedTo> {
+        let find = || {
+            let (consumer, pool) = self.snapshot.verified_owner(owner)?;
+            let &consumer = self.consumers.get(consumer)?;
+            let found = self
+                .by_pool
+                .get(&consumer)
+                .and_then(|pools| pools.get(pool))
+                .copied();
+            if found.is_none() {
+                self.usage.withdrawn_in_use.insert((consumer, pool));
+            }
+            found
+        };
+        *self.charged_to.entry(owner).or_insert_with(find)
+    }
+
+    /// Charges a pod on a node. `partition` is that of the node.
+    fn charge_pod(
+        &mut self,
+        owner: &'a ClaimedOwner,
+        resources: &Effective,
+        node: &str,
+        partition: Option<usize>,
+    ) -> Charged {
+        let Some(ChargedTo {
+            allocation: index,
+            node_pool,
+        }) = self.look_up(owner)
+        else {
+            return Charged::Nowhere;
+        };
+        let (partitions, usage) = (self.partitions, &mut self.usage);
+        let allocation = &mut self.allocations[index];
+        let charged = resources.charged(allocation.policy.usage.charge);
+        allocation.charge(node_pool, charged);
+        if !owner.is_ending
+            && partition.is_some_and(|here| has_left(allocation, &partitions[here], node))
+        {
+            allocation.has_left_nodes = true;
+        }
+        let node_pool = node_pool.map(|at| &allocation.node_pools()[at]);
+        match partition {
+            // A plugin's pool has no nodes of its own, so its pods reduce what others can get.
+            _ if allocation.local_policy.is_none() => return Charged::OfPlugin,
+            None if let Some(pool) = node_pool => {
+                *usage.by_partition[index].entry(pool.partition).or_default() += charged;
+            }
+            // A waiting pod gets a node of its pool, and a pod whose node is gone ends.
+            None if partitions
+                .iter()
+                .any(|partition| allocation.includes(partition)) =>
+            {
+                *usage.waiting.entry(index).or_default() += charged;
+            }
+            Some(here) if allocation.includes(&partitions[here]) => {
+                *usage.by_partition[index].entry(here).or_default() += charged;
+                if let Some(on_node) = usage
+                    .nodes
+                    .get_mut(node)
+                    .filter(|_| node_pool.is_none_or(|pool| pool.node != node))
+                {
+                    on_node.by_others += charged;
+                }
+            }
+            // The pod's node has left the pool.
+            _ => return Charged::Nowhere,
+        }
+        Charged::ToPool
+    }
+}
+
 impl<'a> PoolUsage<'a> {
     /// Charges each pod to the pool that it uses, and sets `in_use` and `floor` of the allocations.
     /// Every other pod reduces what is free on its node.
@@ -138,9 +224,7 @@ impl<'a> PoolUsage<'a> {
                 partition.nodes.iter().map(move |(name, _)| (*name, index))
             })
             .collect();
-        // A consumer has pods of one pool on many nodes, so each owner is looked up once.
-        let mut charged_to: HashMap<&ClaimedOwner, Option<ChargedTo>> = HashMap::new();
-        let mut usage = Self {
+        let usage = Self {
             by_partition: vec![BTreeMap::new(); allocations.len()],
             waiting: BTreeMap::new(),
             withdrawn_in_use: HashSet::new(),
@@ -148,66 +232,14 @@ impl<'a> PoolUsage<'a> {
             free_for_plugins: Vec::new(),
             nodes,
         };
-        let mut charge = |owner: &'a ClaimedOwner,
-                          resources: &Effective,
-                          node: &str,
-                          partition: Option<usize>| {
-            let find = || {
-                let (consumer, pool) = snapshot.verified_owner(owner)?;
-                let &consumer = consumers.get(consumer)?;
-                let found = by_pool
-                    .get(&consumer)
-                    .and_then(|pools| pools.get(pool))
-                    .copied();
-                if found.is_none() {
-                    usage.withdrawn_in_use.insert((consumer, pool));
-                }
-                found
-            };
-            let Some(ChargedTo {
-                allocation: index,
-                node_pool,
-            }) = *charged_to.entry(owner).or_insert_with(find)
-            else {
-                return Charged::Nowhere;
-            };
-            let charged = resources.charged(allocations[index].policy.usage.charge);
-            allocations[index].charge(node_pool, charged);
-            if !owner.is_ending
-                && partition
-                    .is_some_and(|here| has_left(&allocations[index], &partitions[here], node))
-            {
-                allocations[index].has_left_nodes = true;
-            }
-            let allocation = &allocations[index];
-            let node_pool = node_pool.map(|at| &allocation.node_pools()[at]);
-            match partition {
-                // A plugin's pool has no nodes of its own, so its pods reduce what others can get.
-                _ if allocation.local_policy.is_none() => return Charged::OfPlugin,
-                None if let Some(pool) = node_pool => {
-                    *usage.by_partition[index].entry(pool.partition).or_default() += charged;
-                }
-                // A waiting pod gets a node of its pool, and a pod whose node is gone ends.
-                None if partitions
-                    .iter()
-                    .any(|partition| allocation.includes(partition)) =>
-                {
-                    *usage.waiting.entry(index).or_default() += charged;
-                }
-                Some(here) if allocation.includes(&partitions[here]) => {
-                    *usage.by_partition[index].entry(here).or_default() += charged;
-                    if let Some(on_node) = usage
-                        .nodes
-                        .get_mut(node)
-                        .filter(|_| node_pool.is_none_or(|pool| pool.node != node))
-                    {
-                        on_node.by_others += charged;
-                    }
-                }
-                // The pod's node has left the pool.
-                _ => return Charged::Nowhere,
-            }
-            Charged::ToPool
+        let mut charging = PodCharging {
+            snapshot,
+            partitions,
+            consumers,
+            by_pool,
+            charged_to: HashMap::new(),
+            allocations,
+            usage,
         };
         let mut displaced = Displaced::default();
         for (node, sums) in snapshot.pods.sums() {
@@ -220,18 +252,23 @@ impl<'a> PoolUsage<'a> {
                 displaced.add(
                     node,
                     &resources.requests,
-                    charge(owner, resources, node, partition),
+                    charging.charge_pod(owner, resources, node, partition),
                 );
             }
         }
         for pod in snapshot.pods.unbound() {
             let charged = pod.owner.as_ref().map_or(Charged::Nowhere, |owner| {
-                charge(owner, &pod.resources, "", None)
+                charging.charge_pod(owner, &pod.resources, "", None)
             });
             displaced
                 .waiting
                 .extend((charged != Charged::ToPool).then_some((pod, charged)));
         }
+        let PodCharging {
+            allocations,
+            mut usage,
+            ..
+        } = charging;
         for allocation in allocations.iter_mut() {
             allocation.floor = allocation.in_use.clone();
         }

@@ -123,35 +123,28 @@ async fn reconcile(
     peer: &Arc<PeerState>,
     uid: &str,
 ) -> Result<Next, RequestError> {
-    let (local, remote, reachability) = (peer.pod(uid), peer.remote(), peer.reachability());
-    let shadow = remote
-        .as_ref()
-        .and_then(|remote| remote.shadow(uid))
-        .map(|shadow| of_shadow(shadow, local.as_deref()));
+    let seen = SeenPod::of(peer, uid);
+    let (local, shadow, remote) = (&seen.local, &seen.shadow, &seen.remote);
     let left = if local.is_none() {
         peer.left_pod(uid)
     } else {
         None
     };
-    if let (Some(pod), Some(shadow)) = (&left, &shadow) {
+    if let (Some(pod), Some(shadow)) = (&left, shadow) {
         peer.saw_charges(pod, shadow);
     }
     if local.is_none() && shadow.is_none() {
         // A shadow pod that is not seen may exist, and then tells how long the pod ran.
-        let is_due = |pod: &LocalPod| {
-            reachability != local::PeerState::Answers || !consumer.store_usage(peer, pod)
-        };
+        let is_due = |pod: &LocalPod| !seen.is_peer_answering() || !consumer.store_usage(peer, pod);
         if left.as_ref().is_some_and(|pod| is_due(pod)) {
             return Ok(Next::OnChange);
         }
-        peer.forget(uid);
-        consumer.recorder.forget(&provider_namespace(&peer.id), uid);
-        triggers::enqueue(consumer, peer, [triggers::pod_gone()]);
+        forget_pod(consumer, peer, uid);
     }
-    if let (Some(pod), Some(shadow)) = (&local, &shadow) {
+    if let (Some(pod), Some(shadow)) = (local, shadow) {
         peer.saw_charges(pod, shadow);
     }
-    if let Some(pod) = &local
+    if let Some(pod) = local
         && replacement::is_awaited(consumer, &peer.id, pod).await?
     {
         return Ok(Next::After(replacement::POLL_INTERVAL));
@@ -159,31 +152,14 @@ async fn reconcile(
     let node = local
         .as_ref()
         .and_then(|pod| consumer.virtual_nodes.get(&pod.virtual_node));
-    let namespace = match (&local, &remote, &node) {
-        // Whether the namespace is offloaded matters until the remote pod exists.
-        (Some(pod), Some(remote), Some(node))
-            if shadow.as_ref().is_none_or(|shadow| shadow.waits()) =>
-        {
-            namespace_state(consumer, remote, node, &pod.key.namespace)
-        }
-        _ => NamespaceState::Waiting,
-    };
     let tenancy = remote.as_ref().and_then(|remote| remote.tenancy());
-    let stuck = match (&local, &remote, &shadow) {
-        (Some(pod), Some(remote), Some(shadow)) => stuck(peer, remote, pod, shadow),
-        _ => None,
-    };
+    let stuck = seen.lasting_obstacle(peer);
     let facts = Facts {
         home: local.as_deref(),
         shadow: shadow.as_deref(),
-        peer: reachability,
-        ran: match &local {
-            Some(pod) if reachability != local::PeerState::Answers => {
-                where_it_ran(consumer, peer, pod)
-            }
-            _ => Ran::Elsewhere,
-        },
-        namespace,
+        peer: seen.reachability,
+        ran: seen.last_run(consumer, peer),
+        namespace: seen.awaited_namespace(consumer, node.as_deref()),
         tenancy: tenancy.as_deref(),
         sent: peer.sent(uid),
         removed: peer.is_removed(uid),
@@ -200,10 +176,10 @@ async fn reconcile(
         refusal_timeout: refusal_timeout(consumer),
         now: consumer.context.now(),
     };
-    if let (None, Some(shadow)) = (&local, &shadow)
+    if let (None, Some(shadow)) = (local, shadow)
         && shadow.is_terminating()
         && left.is_none()
-        && reachability == local::PeerState::Answers
+        && seen.is_peer_answering()
         && consumer.all_pods_known(&peer.id)
     {
         // The provider finishes that, and its charges go with it.
@@ -214,7 +190,7 @@ async fn reconcile(
         .again
         .map_or(Next::OnChange, |again| Next::After(again.min(MAX_WAIT)));
     for action in decision.actions {
-        let look_again = match (&local, &remote) {
+        let look_again = match (local, remote) {
             (Some(pod), remote) => {
                 let pass = Pass {
                     consumer,
@@ -234,6 +210,69 @@ async fn reconcile(
         }
     }
     Ok(next)
+}
+
+/// Forgets a pod that is gone here and at its provider.
+fn forget_pod(consumer: &Arc<Consumer>, peer: &Arc<PeerState>, uid: &str) {
+    peer.forget(uid);
+    consumer.recorder.forget(&provider_namespace(&peer.id), uid);
+    triggers::enqueue(consumer, peer, [triggers::pod_gone()]);
+}
+
+/// A pod as it is seen here and at its provider.
+struct SeenPod {
+    local: Option<Arc<LocalPod>>,
+    shadow: Option<Arc<Shadow>>,
+    remote: Option<Arc<RemoteState>>,
+    reachability: local::PeerState,
+}
+
+impl SeenPod {
+    fn of(peer: &PeerState, uid: &str) -> Self {
+        let (local, remote, reachability) = (peer.pod(uid), peer.remote(), peer.reachability());
+        let shadow = remote
+            .as_ref()
+            .and_then(|remote| remote.shadow(uid))
+            .map(|shadow| of_shadow(shadow, local.as_deref()));
+        Self {
+            local,
+            shadow,
+            remote,
+            reachability,
+        }
+    }
+
+    fn is_peer_answering(&self) -> bool {
+        self.reachability == local::PeerState::Answers
+    }
+
+    /// The namespace at the provider. Whether it is offloaded matters until the remote pod exists.
+    fn awaited_namespace(&self, consumer: &Consumer, node: Option<&VirtualNode>) -> NamespaceState {
+        match (&self.local, &self.remote, node) {
+            (Some(pod), Some(remote), Some(node))
+                if self.shadow.as_ref().is_none_or(|shadow| shadow.waits()) =>
+            {
+                namespace_state(consumer, remote, node, &pod.key.namespace)
+            }
+            _ => NamespaceState::Waiting,
+        }
+    }
+
+    /// Where the provider ran the pod. Only matters while it does not answer.
+    fn last_run(&self, consumer: &Consumer, peer: &PeerState) -> Ran {
+        match &self.local {
+            Some(pod) if !self.is_peer_answering() => where_it_ran(consumer, peer, pod),
+            _ => Ran::Elsewhere,
+        }
+    }
+
+    /// The obstacle of a pod that both sides have.
+    fn lasting_obstacle(&self, peer: &PeerState) -> Option<(Obstacle, Duration)> {
+        match (&self.local, &self.remote, &self.shadow) {
+            (Some(pod), Some(remote), Some(shadow)) => stuck(peer, remote, pod, shadow),
+            _ => None,
+        }
+    }
 }
 
 /// Returns the setting of the namespace's user for pods at providers that do not answer.
